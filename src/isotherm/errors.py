@@ -1,0 +1,218 @@
+"""Every error that crosses a package border, classed by what the caller does about it.
+
+    IsothermError
+    ├── RetriableError                    try again later: nothing is wrong with the request
+    │   ├── RemoteStorageError                a call to the object store failed
+    │   │   └── RemoteStorageThrottledError      the store asked for fewer requests
+    │   ├── RemoteStorageNotReadyError        the metadata of this partition is still being read
+    │   ├── NotEnoughMemoryError              a bounded buffer or queue is full
+    │   ├── RequestTimedOutError
+    │   ├── CoordinatorLoadInProgressError
+    │   └── NotLeaderOrFollowerError
+    ├── FencedError                       somebody newer exists: stop
+    │   ├── FencedLeaderEpochError · UnknownLeaderEpochError
+    │   └── InvalidProducerEpochError
+    ├── RejectedError                     the request or the configuration is wrong: change it
+    │   ├── ConfigError · UnknownConfigError
+    │   ├── OffsetOutOfRangeError · UnknownTopicOrPartitionError · UnknownTopicIdError
+    │   │   InvalidTopicError · TopicAlreadyExistsError · InvalidPartitionsError
+    │   │   InvalidReplicationFactorError · PolicyViolationError · InvalidRequestError
+    │   ├── CorruptMessageError               a produced batch that fails its checks
+    │   ├── InvalidRecordError · InvalidTimestampError · RecordTooLargeError
+    │   │   RecordListTooLargeError · UnsupportedForMessageFormatError
+    │   │   UnsupportedCompressionTypeError
+    │   ├── OutOfOrderSequenceError · DuplicateSequenceError · UnknownProducerIdError
+    │   ├── UnsupportedVersionError
+    │   └── RemoteResourceNotFoundError       the tier does not hold this segment or index
+    ├── CorruptDataError                  stored data is damaged: quarantine or rebuild it
+    │   ├── CorruptRecordError                a batch on disk or in the bucket
+    │   ├── CorruptIndexError · CorruptSnapshotError · CorruptCheckpointError
+    │   ├── CorruptMetadataError              a metadata record or manifest
+    │   └── CorruptObjectError                an object is missing bytes or disagrees with metadata
+    └── LogDirFailedError                 a log directory cannot be used: take it offline
+
+Messages are a lowercase fact followed by key=value pairs; the cause is chained, not repeated.
+Which Kafka error code a client gets for each is decided in `isotherm.broker.error_mapping` alone.
+"""
+
+from __future__ import annotations
+
+
+class IsothermError(Exception):
+    """Root of every error that Isotherm raises on purpose."""
+
+
+class RetriableError(IsothermError):
+    """Nothing is wrong with the request: the same call may succeed later."""
+
+
+class RemoteStorageError(RetriableError):
+    """A call to the object store failed. Kafka: RemoteStorageException."""
+
+
+class RemoteStorageThrottledError(RemoteStorageError):
+    """The object store asked for fewer requests."""
+
+
+class RemoteStorageNotReadyError(RetriableError):
+    """The remote metadata of this partition is not read yet. Kafka: ReplicaNotAvailable."""
+
+
+class NotEnoughMemoryError(RetriableError):
+    """A bounded buffer or queue is full."""
+
+
+class RequestTimedOutError(RetriableError):
+    """The work did not end within the time the request allowed."""
+
+
+class CoordinatorLoadInProgressError(RetriableError):
+    """The coordinator's state is still being loaded."""
+
+
+class NotLeaderOrFollowerError(RetriableError):
+    """This broker does not lead the partition (now): refresh metadata."""
+
+
+class FencedError(IsothermError):
+    """Somebody with a newer epoch exists: the caller stops."""
+
+
+class FencedLeaderEpochError(FencedError):
+    """The request carries an older leader epoch than the broker's."""
+
+
+class UnknownLeaderEpochError(FencedError):
+    """The request carries a newer leader epoch than the broker's."""
+
+
+class InvalidProducerEpochError(FencedError):
+    """A newer instance of this producer id exists."""
+
+
+class RejectedError(IsothermError):
+    """The request or configuration is wrong and stays wrong until it is changed."""
+
+
+class ConfigError(RejectedError):
+    """A configuration value is outside what its key allows."""
+
+
+class UnknownConfigError(ConfigError):
+    """No configuration key has this name; the message names the nearest one."""
+
+
+class OffsetOutOfRangeError(RejectedError):
+    """The offset is below the (local) log start or beyond the log end."""
+
+
+class UnknownTopicOrPartitionError(RejectedError):
+    """No such topic or partition."""
+
+
+class UnknownTopicIdError(RejectedError):
+    """No topic has this id."""
+
+
+class InvalidTopicError(RejectedError):
+    """The topic name is not legal."""
+
+
+class TopicAlreadyExistsError(RejectedError):
+    """A topic of this name exists."""
+
+
+class InvalidPartitionsError(RejectedError):
+    """The number of partitions is not legal."""
+
+
+class InvalidReplicationFactorError(RejectedError):
+    """More replicas are asked for than there are brokers."""
+
+
+class PolicyViolationError(RejectedError):
+    """The request breaks a rule of this broker's configuration."""
+
+
+class InvalidRequestError(RejectedError):
+    """The request contradicts itself or the protocol."""
+
+
+class CorruptMessageError(RejectedError):
+    """A produced batch fails its CRC, length or structure checks."""
+
+
+class InvalidRecordError(RejectedError):
+    """A record is well-formed but not allowed here (no key on a compacted topic, ...)."""
+
+
+class InvalidTimestampError(RejectedError):
+    """A record's timestamp is outside message.timestamp.before/after.max.ms."""
+
+
+class RecordTooLargeError(RejectedError):
+    """A batch is larger than max.message.bytes."""
+
+
+class RecordListTooLargeError(RejectedError):
+    """The batches of one partition together are larger than a segment."""
+
+
+class UnsupportedForMessageFormatError(RejectedError):
+    """The batch has an old format (magic 0 or 1)."""
+
+
+class UnsupportedCompressionTypeError(RejectedError):
+    """The codec bits name no codec, or one that the request's version does not allow."""
+
+
+class OutOfOrderSequenceError(RejectedError):
+    """An idempotent producer's sequence numbers have a gap."""
+
+
+class DuplicateSequenceError(RejectedError):
+    """A batch older than the remembered ones was sent again."""
+
+
+class UnknownProducerIdError(RejectedError):
+    """The broker has no state for this producer id."""
+
+
+class UnsupportedVersionError(RejectedError):
+    """This version of the API or format is not served."""
+
+
+class RemoteResourceNotFoundError(RejectedError):
+    """The remote tier does not hold this segment or index."""
+
+
+class CorruptDataError(IsothermError):
+    """Stored data is damaged: the caller quarantines or rebuilds it."""
+
+
+class CorruptRecordError(CorruptDataError):
+    """A record batch on disk or in the bucket is damaged."""
+
+
+class CorruptIndexError(CorruptDataError):
+    """An index file is damaged: rebuild it from the log, or fetch it again."""
+
+
+class CorruptSnapshotError(CorruptDataError):
+    """A producer snapshot is damaged: use an older one."""
+
+
+class CorruptCheckpointError(CorruptDataError):
+    """A checkpoint file is malformed."""
+
+
+class CorruptMetadataError(CorruptDataError):
+    """A metadata record or a manifest cannot be decoded."""
+
+
+class CorruptObjectError(CorruptDataError):
+    """A bucket object is short, or disagrees with its metadata."""
+
+
+class LogDirFailedError(IsothermError):
+    """A log directory cannot be read or written: it goes offline."""

@@ -1,0 +1,105 @@
+"""The one interface to the remote tier's metadata: KIP-405's RemoteLogMetadataManager."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+)
+from isotherm.types import LeaderEpoch, Offset, TimestampMs, TopicIdPartition
+
+
+class RemoteLogMetadataManager(Protocol):
+    """Keeps the state of every remote segment of the partitions assigned to this broker.
+
+    Thread-safe. Reads of a partition that is not assigned raise RemoteResourceNotFoundError; of
+    one whose events are still being read, RemoteStorageNotReadyError (try again later).
+
+    The futures of the three writers are done once the event is stored *and* visible to this
+    manager's own reads.
+    """
+
+    def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> Future[None]:
+        """Record that a copy starts; ValueError unless the state is COPY_SEGMENT_STARTED."""
+
+    def update_remote_log_segment_metadata(
+        self, update: RemoteLogSegmentMetadataUpdate
+    ) -> Future[None]:
+        """Record a later state; ValueError for COPY_SEGMENT_STARTED."""
+
+    def put_remote_partition_delete_metadata(
+        self, metadata: RemotePartitionDeleteMetadata
+    ) -> Future[None]: ...
+
+    def remote_log_segment_metadata(
+        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
+    ) -> RemoteLogSegmentMetadata | None:
+        """The finished segment that holds `offset` within `leader_epoch`."""
+
+    def highest_offset_for_epoch(
+        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch
+    ) -> Offset | None: ...
+
+    def next_segment_with_txn_index(
+        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
+    ) -> RemoteLogSegmentMetadata | None: ...
+
+    def list_remote_log_segments(
+        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch | None = None
+    ) -> list[RemoteLogSegmentMetadata]:
+        """Segments in every state but DELETE_SEGMENT_FINISHED, ordered by start offset."""
+
+    def remote_log_size(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> int:
+        """Bytes of the `.log` files of one epoch's segments (KIP-852)."""
+
+    def on_partition_leadership_changes(
+        self, leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]
+    ) -> None: ...
+
+    def on_stop_partitions(self, partitions: Iterable[TopicIdPartition]) -> None: ...
+
+    def is_ready(self, partition: TopicIdPartition) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataTopicRecord:
+    """One record of `__remote_log_metadata`. A None value is a tombstone (feature level 1 only)."""
+
+    partition: int
+    offset: Offset
+    timestamp_ms: TimestampMs
+    key: bytes | None
+    value: bytes | None
+
+
+class MetadataTopic(Protocol):
+    """The log that carries metadata events: the one seam under the topic-based manager.
+
+    Embedded, it is the broker's own log; against any Kafka cluster it is a client.
+    """
+
+    @property
+    def partition_count(self) -> int: ...
+
+    def append(
+        self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: TimestampMs
+    ) -> Offset:
+        """Append one record durably (acks=all); returns its offset."""
+
+    def read(
+        self, partition: int, start_offset: Offset, max_bytes: int
+    ) -> list[MetadataTopicRecord]:
+        """Records from `start_offset` on, at least one if there is any; empty at the end."""
+
+    def offsets(self, partition: int) -> tuple[Offset, Offset]:
+        """(first offset still kept, offset after the last record)."""
+
+    def close(self) -> None: ...

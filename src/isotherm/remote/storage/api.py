@@ -1,0 +1,52 @@
+"""The one interface to the remote tier's bytes: KIP-405's RemoteStorageManager (with KIP-917).
+
+`isotherm.testing.conformance` holds the suite that every implementation passes.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from isotherm.remote.segment_metadata import IndexType, LogSegmentData, RemoteLogSegmentMetadata
+from isotherm.types import Position
+
+
+class RemoteStorageManager(Protocol):
+    """Copies, reads and deletes segments in a remote store.
+
+    Every method is synchronous and may be called from several threads at once. All of them raise
+    RemoteStorageError when the store fails (the caller tries again later),
+    RemoteResourceNotFoundError when the store answers that the object is not there, and
+    CorruptObjectError when what it holds cannot be what was copied.
+    """
+
+    def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        """Copy one segment; returns custom metadata to be kept with it (KIP-917), or None.
+
+        Idempotent: copying again under the same id overwrites. When it raises, objects may be
+        left behind; the caller deletes them under the same id.
+        """
+
+    def fetch_log_segment(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: Position,
+        end_position_inclusive: Position | None = None,
+    ) -> memoryview:
+        """Bytes of the `.log` file from `start_position`, in memory.
+
+        An end beyond the segment is cut to the segment's end; None means the segment's end. The
+        answer is never shorter than that: CorruptObjectError is raised instead. ValueError when
+        start is negative, not below the segment's size, or beyond the end.
+        """
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        """A whole index. RemoteResourceNotFoundError for a transaction index never copied."""
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Delete everything of this segment. Idempotent: absent objects are no error."""
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""

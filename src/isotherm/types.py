@@ -1,0 +1,76 @@
+"""The words every layer shares: identifiers, offsets and positions.
+
+Offsets, positions and timestamps are aliases of `int`, not NewTypes: arithmetic on a NewType
+gives back `int`, so every sum would need wrapping again (docs/decisions/0002). The alias says
+which of the three an argument is:
+
+- `Offset`: of a record in a partition. Ranges are half-open unless a name ends in `_inclusive`.
+- `Position`: of a byte in a file or object.
+- `TimestampMs`: milliseconds since the Unix epoch.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from typing import NamedTuple, TypeAlias
+
+Offset: TypeAlias = int
+Position: TypeAlias = int
+TimestampMs: TypeAlias = int
+LeaderEpoch: TypeAlias = int
+ProducerId: TypeAlias = int
+ProducerEpoch: TypeAlias = int
+BrokerId: TypeAlias = int
+
+NO_TIMESTAMP: TimestampMs = -1
+NO_LEADER_EPOCH: LeaderEpoch = -1
+NO_PRODUCER_ID: ProducerId = -1
+NO_PRODUCER_EPOCH: ProducerEpoch = -1
+NO_SEQUENCE = -1
+UNKNOWN_OFFSET: Offset = -1
+
+REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+
+UUID_TEXT_LENGTH = 22
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition of one incarnation of a topic: a topic made again under its name has a new id."""
+
+    topic_id: uuid.UUID
+    topic: str
+    partition: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def __str__(self) -> str:
+        return f"{uuid_to_text(self.topic_id)}:{self.topic}-{self.partition}"
+
+
+def uuid_to_text(value: uuid.UUID) -> str:
+    """Kafka's text form: URL-safe base64 of the 16 bytes, no padding, 22 characters."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
+
+
+def uuid_from_text(text: str) -> uuid.UUID:
+    """Inverse of `uuid_to_text`; ValueError when the text is not such an id."""
+    try:
+        raw = base64.b64decode(text.encode("ascii") + b"==", altchars=b"-_", validate=True)
+    except (UnicodeEncodeError, binascii.Error) as error:
+        raise ValueError(f"not a Kafka uuid text={text!r}") from error
+    if len(text) != UUID_TEXT_LENGTH or len(raw) != 16:
+        raise ValueError(f"a Kafka uuid has {UUID_TEXT_LENGTH} characters text={text!r}")
+    return uuid.UUID(bytes=raw)
