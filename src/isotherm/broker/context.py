@@ -1,0 +1,74 @@
+"""What a request handler is given: the request's surroundings and the broker's services.
+
+A handler is `handle(context, request)`. It returns the response entity, or an awaitable of it when
+it has to wait; `async def` is the usual form, a plain `def` the lean one for hot paths that mostly
+answer at once. Handlers run on the event loop thread and may do short local I/O there. What takes
+longer than an append (creating topics, deleting them) goes through `BrokerServices.run_control`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from isotherm.broker.controller.controller import Controller
+    from isotherm.broker.replica_manager import ReplicaManager
+    from isotherm.clock import Clock
+    from isotherm.config.broker import BrokerConfig
+    from isotherm.protocol.framing import RequestHeader
+    from isotherm.remote.remote_log_manager import RemoteLogManager
+
+Result = TypeVar("Result")
+
+
+class Endpoint(NamedTuple):
+    """Where clients reach a listener: the advertised host and port, never port 0."""
+
+    listener_name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerServices:
+    """Everything handlers share. One instance lives as long as the broker's listeners.
+
+    `control_executor` has one thread: changes of the cluster's metadata (Controller methods that
+    write, and the partitions made or deleted in their wake) run there, one at a time and in order.
+    Reading `controller.image` is fine on any thread.
+    """
+
+    config: BrokerConfig
+    clock: Clock
+    cluster_id: str
+    endpoints: tuple[Endpoint, ...]
+    controller: Controller
+    replica_manager: ReplicaManager
+    remote_log_manager: RemoteLogManager | None
+    control_executor: Executor
+
+    def endpoint(self, listener_name: str) -> Endpoint:
+        """The advertised endpoint of the listener that a request came in by."""
+        for endpoint in self.endpoints:
+            if endpoint.listener_name == listener_name:
+                return endpoint
+        raise KeyError(listener_name)
+
+    async def run_control(self, function: Callable[[], Result]) -> Result:
+        """Run a metadata change on the control thread; what it raises is raised here."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.control_executor, function)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """One request's surroundings. `listener_name` is where the connection came in."""
+
+    services: BrokerServices
+    header: RequestHeader
+    client_address: str
+    listener_name: str

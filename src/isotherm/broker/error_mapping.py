@@ -1,0 +1,70 @@
+"""The only table from an exception to the error code a client gets for it.
+
+An exception gets the code of its nearest listed class in its own ancestry, so that a new subclass
+is answered like its parent until it is listed. What is not listed at all is our own fault and gets
+UNKNOWN_SERVER_ERROR. Kafka's table is the class hierarchy behind its Errors.forException.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from isotherm import errors
+
+ERROR_CODES: dict[type[BaseException], ErrorCode] = {
+    # Retriable. A cold read that the object store failed is retried by the consumer, as when the
+    # leader was lost: Kafka answers KAFKA_STORAGE_ERROR only for its own disks.
+    errors.RemoteStorageError: ErrorCode.unknown_server_error,
+    errors.RemoteStorageNotReadyError: ErrorCode.replica_not_available,
+    errors.NotEnoughMemoryError: ErrorCode.throttling_quota_exceeded,
+    errors.RequestTimedOutError: ErrorCode.request_timed_out,
+    errors.CoordinatorLoadInProgressError: ErrorCode.coordinator_load_in_progress,
+    errors.NotLeaderOrFollowerError: ErrorCode.not_leader_or_follower,
+    # Fenced.
+    errors.FencedLeaderEpochError: ErrorCode.fenced_leader_epoch,
+    errors.UnknownLeaderEpochError: ErrorCode.unknown_leader_epoch,
+    errors.InvalidProducerEpochError: ErrorCode.invalid_producer_epoch,
+    # Rejected.
+    errors.ConfigError: ErrorCode.invalid_config,
+    errors.OffsetOutOfRangeError: ErrorCode.offset_out_of_range,
+    errors.UnknownTopicOrPartitionError: ErrorCode.unknown_topic_or_partition,
+    errors.UnknownTopicIdError: ErrorCode.unknown_topic_id,
+    errors.InvalidTopicError: ErrorCode.invalid_topic_exception,
+    errors.TopicAlreadyExistsError: ErrorCode.topic_already_exists,
+    errors.InvalidPartitionsError: ErrorCode.invalid_partitions,
+    errors.InvalidReplicationFactorError: ErrorCode.invalid_replication_factor,
+    errors.PolicyViolationError: ErrorCode.policy_violation,
+    errors.InvalidRequestError: ErrorCode.invalid_request,
+    errors.CorruptMessageError: ErrorCode.corrupt_message,
+    errors.InvalidRecordError: ErrorCode.invalid_record,
+    errors.InvalidTimestampError: ErrorCode.invalid_timestamp,
+    errors.RecordTooLargeError: ErrorCode.message_too_large,
+    errors.RecordListTooLargeError: ErrorCode.record_list_too_large,
+    errors.UnsupportedForMessageFormatError: ErrorCode.unsupported_for_message_format,
+    errors.UnsupportedCompressionTypeError: ErrorCode.unsupported_compression_type,
+    errors.OutOfOrderSequenceError: ErrorCode.out_of_order_sequence_number,
+    errors.DuplicateSequenceError: ErrorCode.duplicate_sequence_number,
+    errors.UnknownProducerIdError: ErrorCode.unknown_producer_id,
+    errors.UnsupportedVersionError: ErrorCode.unsupported_version,
+    errors.RemoteResourceNotFoundError: ErrorCode.unknown_server_error,
+    errors.RejectedError: ErrorCode.invalid_request,
+    # Damaged data and disks.
+    errors.CorruptDataError: ErrorCode.corrupt_message,
+    errors.LogDirFailedError: ErrorCode.kafka_storage_error,
+}
+
+
+def error_code(error: BaseException) -> ErrorCode:
+    """The code of `error`'s nearest listed class; UNKNOWN_SERVER_ERROR when there is none."""
+    for ancestor in type(error).__mro__:
+        code = ERROR_CODES.get(ancestor)
+        if code is not None:
+            return code
+    return ErrorCode.unknown_server_error
+
+
+def error_message(error: BaseException) -> str:
+    """What a client may read of `error`: our own messages, nothing of an unexpected one."""
+    if isinstance(error, errors.IsothermError):
+        return str(error)
+    return "the server met an unexpected error"
