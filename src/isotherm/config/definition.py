@@ -1,0 +1,199 @@
+"""Configuration keys, each declared once.
+
+A group of keys is a frozen dataclass whose fields are made by `key`. The field's name is the
+Kafka key with underscores for dots, so `segment_bytes` is `segment.bytes`; type, default, check
+and documentation stand in the field's metadata. Parsing, DescribeConfigs, the command line's help
+and docs/configuration.md are all read from these declarations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from isotherm.errors import ConfigError, UnknownConfigError
+
+T = TypeVar("T")
+Config = TypeVar("Config")
+
+_METADATA_KEY = "isotherm.config"
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigType(Generic[T]):
+    """How the text of a value becomes a value, and back. `name` is Kafka's name of the type."""
+
+    name: str
+    parse: Callable[[str], T]
+    format: Callable[[T], str]
+
+
+def _parse_bool(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered not in ("true", "false"):
+        raise ValueError("true or false is expected")
+    return lowered == "true"
+
+
+def _bounded_int(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text.strip())
+        if not low <= value <= high:
+            raise ValueError(f"a number from {low} to {high} is expected")
+        return value
+
+    return parse
+
+
+def _parse_list(text: str) -> tuple[str, ...]:
+    return tuple(item for item in (part.strip() for part in text.split(",")) if item)
+
+
+STRING: ConfigType[str] = ConfigType("STRING", str.strip, str)
+BOOLEAN: ConfigType[bool] = ConfigType("BOOLEAN", _parse_bool, lambda value: str(value).lower())
+SHORT: ConfigType[int] = ConfigType("SHORT", _bounded_int(-(2**15), 2**15 - 1), str)
+INT: ConfigType[int] = ConfigType("INT", _bounded_int(-(2**31), INT_MAX), str)
+LONG: ConfigType[int] = ConfigType("LONG", _bounded_int(-(2**63), LONG_MAX), str)
+DOUBLE: ConfigType[float] = ConfigType("DOUBLE", lambda text: float(text.strip()), repr)
+LIST: ConfigType[tuple[str, ...]] = ConfigType("LIST", _parse_list, ",".join)
+
+
+def optional(inner: ConfigType[T]) -> ConfigType[T | None]:
+    """The same type with None, which no text stands for: it means that the key is not set."""
+    return ConfigType(
+        inner.name, inner.parse, lambda value: "" if value is None else inner.format(value)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A rule on a value and the words that state it, as they appear in errors and docs."""
+
+    holds: Callable[[Any], bool]
+    words: str
+
+
+def at_least(low: float) -> Check:
+    return Check(lambda value: value is None or value >= low, f"at least {low}")
+
+
+def between(low: float, high: float) -> Check:
+    return Check(lambda value: value is None or low <= value <= high, f"from {low} to {high}")
+
+
+def one_of(*allowed: str) -> Check:
+    return Check(lambda value: value in allowed, "one of " + ", ".join(allowed))
+
+
+def any_of(*allowed: str) -> Check:
+    return Check(lambda value: set(value) <= set(allowed), "any of " + ", ".join(allowed))
+
+
+ANYTHING = Check(lambda value: True, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """Another key that sets the same thing at the broker's level, in a larger unit perhaps."""
+
+    name: str
+    multiplier: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One key. `dynamic` tells that it can be changed while the broker runs; `internal` keys are
+    for tests and are left out of the documentation."""
+
+    name: str
+    type: ConfigType[Any]
+    default: Any
+    check: Check
+    documentation: str
+    dynamic: bool
+    internal: bool
+    synonyms: tuple[Synonym, ...]
+
+    def parse(self, text: str) -> Any:
+        try:
+            value = self.type.parse(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"invalid value for a configuration key key={self.name} value={text!r}"
+                f" expected={self.type.name}"
+            ) from error
+        if not self.check.holds(value):
+            raise ConfigError(
+                f"configuration value is out of bounds key={self.name} value={text!r}"
+                f" expected={self.check.words!r}"
+            )
+        return value
+
+    def format(self, value: Any) -> str:
+        return self.type.format(value)
+
+
+def key(
+    value_type: ConfigType[T],
+    default: T,
+    documentation: str,
+    *,
+    check: Check = ANYTHING,
+    dynamic: bool = False,
+    internal: bool = False,
+    name: str | None = None,
+    synonyms: Iterable[Synonym | str] = (),
+) -> T:
+    """Declare a key as a field of a config dataclass; see the module's head."""
+    settled = tuple(
+        synonym if isinstance(synonym, Synonym) else Synonym(synonym) for synonym in synonyms
+    )
+    metadata = {
+        _METADATA_KEY: (name, value_type, default, check, documentation, dynamic, internal, settled)
+    }
+    field: T = dataclasses.field(default=default, metadata=metadata)
+    return field
+
+
+def config_keys(config_class: type) -> dict[str, tuple[str, ConfigKey]]:
+    """Every key of a config dataclass: key name -> (field name, key), in declaration order."""
+    keys: dict[str, tuple[str, ConfigKey]] = {}
+    for field in dataclasses.fields(config_class):
+        declared = field.metadata.get(_METADATA_KEY)
+        if declared is not None:
+            name = declared[0] or field.name.replace("_", ".")
+            keys[name] = (field.name, ConfigKey(name, *declared[1:]))
+    return keys
+
+
+def parse_fields(config_class: type, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Field values for the keys in `texts`; UnknownConfigError for a key the class lacks."""
+    keys = config_keys(config_class)
+    fields: dict[str, Any] = {}
+    for name, text in texts.items():
+        if name not in keys:
+            raise unknown_key(name, keys)
+        field_name, declared = keys[name]
+        fields[field_name] = declared.parse(text)
+    return fields
+
+
+def unknown_key(name: str, known: Iterable[str]) -> UnknownConfigError:
+    """The error for a key nobody declares, naming the nearest one that exists."""
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    hint = f" nearest={nearest[0]}" if nearest else ""
+    return UnknownConfigError(f"unknown configuration key key={name}{hint}")
+
+
+def format_fields(config: object) -> dict[str, str]:
+    """The texts of every key of a config dataclass's instance; keys that are None are left out."""
+    return {
+        name: declared.format(getattr(config, field_name))
+        for name, (field_name, declared) in config_keys(type(config)).items()
+        if getattr(config, field_name) is not None
+    }
