@@ -125,7 +125,7 @@ class ConfigKey:
         except ValueError as error:
             raise ConfigError(
                 f"invalid value for a configuration key key={self.name} value={text!r}"
-                f" expected={self.type.name}"
+                f" type={self.type.name} reason={str(error)!r}"
             ) from error
         if not self.check.holds(value):
             raise ConfigError(

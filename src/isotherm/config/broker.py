@@ -1,0 +1,260 @@
+"""Broker-level configuration: server.properties, with Kafka's names and defaults."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from isotherm.config.definition import (
+    BOOLEAN,
+    INT,
+    INT_MAX,
+    LIST,
+    LONG,
+    LONG_MAX,
+    SHORT,
+    STRING,
+    ConfigKey,
+    ConfigType,
+    Synonym,
+    at_least,
+    between,
+    config_keys,
+    key,
+    optional,
+    unknown_key,
+)
+from isotherm.config.ignored import IGNORED_KEYS
+from isotherm.config.listener import Listener, parse_listener
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+PATHS: ConfigType[tuple[Path, ...]] = ConfigType(
+    "LIST",
+    lambda text: tuple(Path(item) for item in LIST.parse(text)),
+    lambda value: ",".join(str(path) for path in value),
+)
+LISTENERS: ConfigType[tuple[Listener, ...]] = ConfigType(
+    "LIST",
+    lambda text: tuple(parse_listener(item) for item in LIST.parse(text)),
+    lambda value: ",".join(str(listener) for listener in value),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Everything `isotherm serve` is told. `topic_defaults` is what a topic without settings of
+    its own gets; `explicit` holds the texts that were set, by key, for DescribeConfigs."""
+
+    node_id: int = key(INT, 1, "Id of this broker.", check=at_least(0), synonyms=["broker.id"])
+    listeners: tuple[Listener, ...] = key(
+        LISTENERS,
+        (parse_listener("PLAINTEXT://localhost:9092"),),
+        "Addresses the broker listens on, as NAME://host:port; an empty host is every interface.",
+    )
+    advertised_listeners: tuple[Listener, ...] = key(
+        LISTENERS, (), "Addresses clients are told to use; the listeners themselves if empty."
+    )
+    log_dirs: tuple[Path, ...] = key(
+        PATHS, (Path("isotherm-data/log"),), "Folders of the local tier.", synonyms=["log.dir"]
+    )
+    num_partitions: int = key(
+        INT, 1, "Partitions of a topic created without a number.", check=at_least(1)
+    )
+    default_replication_factor: int = key(
+        INT, 1, "Replicas of a topic created without a number.", check=at_least(1)
+    )
+    auto_create_topics_enable: bool = key(
+        BOOLEAN, True, "Create a topic when a client asks for metadata of one that is not there."
+    )
+    delete_topic_enable: bool = key(BOOLEAN, True, "Whether topics can be deleted.")
+    socket_request_max_bytes: int = key(
+        INT,
+        100 * 1024 * 1024,
+        "Largest request; a larger one ends its connection.",
+        check=at_least(1),
+    )
+    queued_max_request_bytes: int = key(
+        LONG,
+        256 * 1024 * 1024,
+        "Bytes of requests in memory over all connections; reading pauses beyond it. -1 is no"
+        " bound. (Kafka's default is -1.)",
+        check=at_least(-1),
+    )
+    connection_write_buffer_max_bytes: int = key(
+        INT,
+        64 * 1024 * 1024,
+        "Bytes of answers that may wait for one slow client before its requests are paused."
+        " Isotherm's own key.",
+        check=at_least(1),
+    )
+    max_connections: int = key(
+        INT,
+        20_000,
+        "Connections over all clients. (Kafka's default is no bound.)",
+        check=at_least(0),
+        dynamic=True,
+    )
+    max_connections_per_ip: int = key(
+        INT, INT_MAX, "Connections of one client address.", check=at_least(0), dynamic=True
+    )
+    connections_max_idle_ms: int = key(
+        LONG, 600_000, "Idle time after which a connection is closed.", check=at_least(1)
+    )
+    socket_listen_backlog_size: int = key(
+        INT, 50, "Connections that may wait to be accepted.", check=at_least(1)
+    )
+    fetch_max_bytes: int = key(
+        INT, 57_671_680, "Largest answer to a fetch request.", check=at_least(1024)
+    )
+    max_request_partition_size_limit: int = key(
+        INT, 2000, "Partitions in one DescribeTopicPartitions answer.", check=at_least(1)
+    )
+    delayed_operations_max: int = key(
+        INT,
+        100_000,
+        "Fetches that may wait for data at once; beyond it they are answered at once with what"
+        " there is. Isotherm's own key.",
+        check=at_least(1),
+    )
+    producer_id_expiration_ms: int = key(
+        INT,
+        86_400_000,
+        "Idle time after which an idempotent producer is forgotten.",
+        check=at_least(1),
+        dynamic=True,
+    )
+    transaction_max_timeout_ms: int = key(
+        INT, 900_000, "Longest transaction timeout a producer may ask for.", check=at_least(1)
+    )
+    log_retention_check_interval_ms: int = key(
+        LONG, 300_000, "Time between two checks of retention.", check=at_least(1)
+    )
+    log_initial_task_delay_ms: int = key(
+        LONG,
+        30_000,
+        "Time after start before the background tasks of the log begin.",
+        check=at_least(0),
+    )
+    log_flush_scheduler_interval_ms: int = key(
+        LONG, LONG_MAX, "Time between two checks whether a log must be flushed.", check=at_least(1)
+    )
+    log_flush_offset_checkpoint_interval_ms: int = key(
+        INT, 60_000, "Time between two writes of the recovery-point checkpoint.", check=at_least(1)
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = key(
+        INT, 60_000, "Time between two writes of the log-start checkpoint.", check=at_least(1)
+    )
+    num_recovery_threads_per_data_dir: int = key(
+        INT, 2, "Threads that load or recover logs of one folder at start.", check=at_least(1)
+    )
+    log_dir_open_files_max: int = key(
+        INT, 4096, "Segment files kept open for reading. Isotherm's own key.", check=at_least(16)
+    )
+    num_io_threads: int = key(
+        INT, 8, "Threads for work that would hold up the network loop.", check=at_least(1)
+    )
+    offsets_topic_replication_factor: int = key(
+        SHORT, 1, "Replicas of __consumer_offsets.", check=between(1, 1)
+    )
+    transaction_state_log_replication_factor: int = key(
+        SHORT, 1, "Replicas of __transaction_state.", check=between(1, 1)
+    )
+    broker_rack: str | None = key(
+        optional(STRING), None, "Rack of this broker.", name="broker.rack"
+    )
+    remote: RemoteLogManagerConfig = field(default_factory=RemoteLogManagerConfig)
+    topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+    explicit: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.log_dirs:
+            raise ConfigError("at least one log folder is needed key=log.dirs")
+        if not self.listeners:
+            raise ConfigError("at least one listener is needed key=listeners")
+        self.topic_defaults.check_remote_rules(
+            remote_system_enabled=self.remote.remote_log_storage_system_enable
+        )
+
+    @property
+    def effective_advertised_listeners(self) -> tuple[Listener, ...]:
+        return self.advertised_listeners or self.listeners
+
+
+def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
+    """The configuration that `texts` (key -> value, as in server.properties) describes.
+
+    Raises UnknownConfigError naming the nearest key, or ConfigError naming key and value. Keys of
+    Kafka that have no meaning here are passed over with a warning that says why.
+    """
+    remaining = dict(texts)
+    remote = _take_remote(remaining)
+    topic_defaults = replace(
+        TopicConfig(), **_take_fields(TopicConfig, remaining, synonyms_only=True)
+    )
+    own = _take_fields(BrokerConfig, remaining)
+    for name in list(remaining):
+        reason = IGNORED_KEYS.get(name)
+        if reason is None:
+            raise unknown_key(name, broker_key_names())
+        logger.warning("configuration key has no effect key=%s reason=%s", name, reason)
+    return BrokerConfig(**own, remote=remote, topic_defaults=topic_defaults, explicit=dict(texts))
+
+
+def broker_key_names() -> list[str]:
+    """Every key that `parse_broker_config` gives a meaning to."""
+    names = [*config_keys(BrokerConfig), *config_keys(RemoteLogManagerConfig)]
+    for config_class in (BrokerConfig, TopicConfig):
+        for _, declared in config_keys(config_class).values():
+            names += [synonym.name for synonym in declared.synonyms]
+    return sorted({*names, "internal.segment.bytes"})
+
+
+def _take_fields(
+    config_class: type, remaining: dict[str, str], *, synonyms_only: bool = False
+) -> dict[str, Any]:
+    """Parse and remove the keys of one group; a key wins over its synonyms, in their order.
+
+    With `synonyms_only` a key's own name is not taken: segment.bytes is a topic's key, and its
+    broker-wide default is set by the synonym log.segment.bytes. Internal keys have no synonym.
+    """
+    taken: dict[str, Any] = {}
+    for field_name, declared in config_keys(config_class).values():
+        candidates = list(declared.synonyms)
+        if declared.internal or not synonyms_only:
+            candidates.insert(0, Synonym(declared.name))
+        found = [
+            (candidate, remaining.pop(candidate.name))
+            for candidate in candidates
+            if candidate.name in remaining
+        ]
+        if found:
+            taken[field_name] = _parse_scaled(declared, *found[0])
+    return taken
+
+
+def _parse_scaled(declared: ConfigKey, synonym: Synonym, text: str) -> Any:
+    value = declared.parse(text)
+    # A negative value means "no bound" or "as the total" and has no unit.
+    return value * synonym.multiplier if synonym.multiplier != 1 and value >= 0 else value
+
+
+def _take_remote(remaining: dict[str, str]) -> RemoteLogManagerConfig:
+    taken = _take_fields(RemoteLogManagerConfig, remaining)
+    config = RemoteLogManagerConfig(**taken)
+    return replace(
+        config,
+        rsm_config=_take_prefixed(config.remote_log_storage_manager_impl_prefix, remaining),
+        rlmm_config=_take_prefixed(config.remote_log_metadata_manager_impl_prefix, remaining),
+    )
+
+
+def _take_prefixed(prefix: str, remaining: dict[str, str]) -> dict[str, str]:
+    names = [name for name in remaining if name.startswith(prefix)]
+    return {name.removeprefix(prefix): remaining.pop(name) for name in names}

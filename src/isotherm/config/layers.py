@@ -1,0 +1,116 @@
+"""Reading `server.properties` files, and the layers a broker's configuration is made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from isotherm.errors import ConfigError
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
+_SEPARATOR = re.compile(r"(?<!\\)(?:\s*[=:]\s*|\s+)")
+_ENVIRONMENT_PREFIX = "KAFKA_"
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The entries of a Java properties text: `#`/`!` comments, `\\` continuations and escapes."""
+    entries: dict[str, str] = {}
+    for line in _logical_lines(text):
+        parts = _SEPARATOR.split(line, maxsplit=1)
+        entries[_unescape(parts[0])] = _unescape(parts[1]) if len(parts) > 1 else ""
+    return entries
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """ConfigError naming the file when it cannot be read."""
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the configuration file path={path}") from error
+
+
+def _logical_lines(text: str) -> Iterable[str]:
+    pending = ""
+    for raw in text.splitlines():
+        line = pending + raw.lstrip()
+        pending = ""
+        if line.startswith(("#", "!")) or not line:
+            continue
+        trailing_backslashes = len(line) - len(line.rstrip("\\"))
+        if trailing_backslashes % 2:
+            pending = line[:-1]
+        else:
+            yield line.rstrip()
+    if pending:
+        yield pending.rstrip()
+
+
+def _unescape(text: str) -> str:
+    def replacement(match: re.Match[str]) -> str:
+        escaped = match[1]
+        if len(escaped) == 5:
+            return chr(int(escaped[1:], 16))
+        return _ESCAPES.get(escaped, escaped)
+
+    return _ESCAPE.sub(replacement, text)
+
+
+def environment_properties(environment: Mapping[str, str]) -> dict[str, str]:
+    """KAFKA_* variables as keys: `_` is a dot, `__` an underscore, `___` a dash."""
+    return {
+        _environment_key(name.removeprefix(_ENVIRONMENT_PREFIX)): value
+        for name, value in environment.items()
+        if name.startswith(_ENVIRONMENT_PREFIX) and name not in _NOT_KEYS
+    }
+
+
+# Variables of Apache Kafka's own scripts and images that share the prefix and are no keys.
+_NOT_KEYS = frozenset(
+    {"KAFKA_OPTS", "KAFKA_HEAP_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS", "KAFKA_GC_LOG_OPTS"}
+    | {"KAFKA_LOG4J_OPTS", "KAFKA_JMX_OPTS", "KAFKA_HOME", "KAFKA_VERSION", "KAFKA_DEBUG"}
+)
+
+
+def _environment_key(name: str) -> str:
+    marks = {"___": "-", "__": "_", "_": "."}
+    return re.sub(r"___|__|_", lambda match: marks[match[0]], name.lower())
+
+
+def parse_override(text: str) -> tuple[str, str]:
+    """`key=value`; ConfigError when there is no `=`."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise ConfigError(f"an override is written key=value text={text!r}")
+    return name.strip(), value.strip()
+
+
+class Setting(NamedTuple):
+    """A value and the layer it came from."""
+
+    value: str
+    source: str
+
+
+def layer_settings(layers: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, Setting]:
+    """Join layers of settings, the later one winning; each value keeps its layer's name."""
+    joined: dict[str, Setting] = {}
+    for source, texts in layers:
+        for name, value in texts.items():
+            joined[name] = Setting(value, source)
+    return joined
+
+
+def embedded_defaults(data_dir: Path) -> dict[str, str]:
+    """What `isotherm serve` starts from: one folder holds both tiers.
+
+    The lowest layer: a file, the environment or an override replaces any of it.
+    """
+    root = data_dir.absolute()
+    return {
+        "log.dirs": str(root / "log"),
+        "remote.log.storage.system.enable": "true",
+        "rsm.config.url": (root / "bucket").as_uri(),
+    }
