@@ -178,9 +178,8 @@ class BrokerConfig:
             raise ConfigError("at least one log folder is needed key=log.dirs")
         if not self.listeners:
             raise ConfigError("at least one listener is needed key=listeners")
-        self.topic_defaults.check_remote_rules(
-            remote_system_enabled=self.remote.remote_log_storage_system_enable
-        )
+        if self.remote.remote_log_storage_system_enable:
+            self.topic_defaults.check_retention_rules()
 
     @property
     def effective_advertised_listeners(self) -> tuple[Listener, ...]:

@@ -364,6 +364,10 @@ class TopicConfig:
             )
         if self.compacts:
             raise ConfigError("a tiered topic cannot be compacted key=cleanup.policy")
+        self.check_retention_rules()
+
+    def check_retention_rules(self) -> None:
+        """The rules between total and local retention: those that hold for defaults as well."""
         _check_local_retention(
             "bytes", self.retention_bytes, self.local_retention_bytes, self.remote_log_copy_disable
         )

@@ -1,0 +1,49 @@
+# `make help` lists the targets. Everything is installed into .venv of this checkout.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java test lint types imports check demo bench clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Isotherm needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
+	  || { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,demo,dev]'
+	@touch $@
+
+setup: $(INSTALLED) java ## Install everything into .venv and check for Java
+
+java:
+	@scripts/ensure-java.sh
+
+test: setup ## Run the tests
+	$(BIN)/python -m pytest -q
+
+lint: setup ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## Check types
+	$(BIN)/mypy
+
+imports: setup ## Check the direction of imports
+	$(BIN)/lint-imports --no-cache
+
+check: lint types imports test ## Everything that has to hold before a commit
+
+demo: setup ## Produce a year of flights, tier them, read them back with Kafka clients and Spark
+	$(BIN)/python examples/demo/flights.py
+
+bench: setup ## Measure Isotherm beside Apache Kafka; writes docs/benchmarks.md
+	$(BIN)/python -m bench
+
+clean: ## Remove what the targets made, except .venv
+	rm -rf isotherm-data isotherm-demo .oracle .pytest_cache .mypy_cache .ruff_cache

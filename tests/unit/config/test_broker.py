@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from isotherm.config.broker import parse_broker_config
+from isotherm.config.listener import Listener
+from isotherm.errors import ConfigError, UnknownConfigError
+
+
+def test_topic_defaults_come_from_the_broker_synonyms() -> None:
+    config = parse_broker_config({"log.segment.bytes": "2097152", "log.retention.hours": "2"})
+    assert config.topic_defaults.segment_bytes == 2097152
+    assert config.topic_defaults.retention_ms == 7_200_000
+
+
+def test_finer_unit_wins_over_the_coarser() -> None:
+    config = parse_broker_config({"log.retention.hours": "2", "log.retention.ms": "5"})
+    assert config.topic_defaults.retention_ms == 5
+
+
+def test_unlimited_retention_keeps_its_meaning_in_hours() -> None:
+    assert parse_broker_config({"log.retention.hours": "-1"}).topic_defaults.retention_ms == -1
+
+
+def test_prefixed_keys_go_to_the_plugins() -> None:
+    config = parse_broker_config(
+        {"rsm.config.url": "file:///b", "rlmm.config.remote.log.metadata.topic.num.partitions": "5"}
+    )
+    assert config.remote.rsm_config == {"url": "file:///b"}
+    assert config.remote.rlmm_config == {"remote.log.metadata.topic.num.partitions": "5"}
+
+
+def test_prefix_can_be_changed() -> None:
+    config = parse_broker_config(
+        {"remote.log.storage.manager.impl.prefix": "tier.", "tier.url": "file:///b"}
+    )
+    assert config.remote.rsm_config == {"url": "file:///b"}
+
+
+def test_topic_key_is_not_a_broker_key() -> None:
+    with pytest.raises(UnknownConfigError, match=r"nearest=log\.segment\.bytes"):
+        parse_broker_config({"segment.bytes": "2097152"})
+
+
+def test_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(UnknownConfigError, match=r"nearest=log\.retention\.hours"):
+        parse_broker_config({"log.retention.hour": "1"})
+
+
+def test_key_without_meaning_is_passed_over_with_its_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        parse_broker_config({"num.network.threads": "3"})
+    assert "num.network.threads" in caplog.text
+    assert "event loop" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "listener"),
+    [
+        ("PLAINTEXT://:9092", Listener("PLAINTEXT", "", 9092)),
+        ("plaintext://127.0.0.1:0", Listener("PLAINTEXT", "127.0.0.1", 0)),
+        ("PLAINTEXT://[::1]:9092", Listener("PLAINTEXT", "::1", 9092)),
+    ],
+)
+def test_listener_is_read(text: str, listener: Listener) -> None:
+    assert parse_broker_config({"listeners": text}).listeners == (listener,)
+
+
+@pytest.mark.parametrize(
+    "text", ["localhost:9092", "PLAINTEXT://h", "PLAINTEXT://h:70000", "SSL://h:9093", ""]
+)
+def test_listener_that_cannot_be_served_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="key=listeners"):
+        parse_broker_config({"listeners": text})
+
+
+def test_local_retention_above_the_total_is_refused() -> None:
+    with pytest.raises(ConfigError, match="local retention"):
+        parse_broker_config(
+            {
+                "log.retention.ms": "5",
+                "log.local.retention.ms": "6",
+                "remote.log.storage.system.enable": "true",
+            }
+        )

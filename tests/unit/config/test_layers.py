@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isotherm.config.broker import parse_broker_config
+from isotherm.config.layers import (
+    Setting,
+    embedded_defaults,
+    environment_properties,
+    layer_settings,
+    parse_override,
+    parse_properties,
+    read_properties,
+)
+from isotherm.errors import ConfigError
+
+PROPERTIES = r"""
+# a comment
+! another
+log.dirs=/a,\
+         /b
+node.id : 7
+num.partitions 3
+empty=
+path=C\:\\data\u0021
+"""
+
+
+def test_properties_follow_javas_rules() -> None:
+    assert parse_properties(PROPERTIES) == {
+        "log.dirs": "/a,/b",
+        "node.id": "7",
+        "num.partitions": "3",
+        "empty": "",
+        "path": "C:\\data!",
+    }
+
+
+def test_properties_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="server"):
+        read_properties(tmp_path / "server.properties")
+
+
+def test_environment_names_follow_kafkas_images() -> None:
+    environment = {
+        "KAFKA_LOG_DIRS": "/a",
+        "KAFKA_ODD__NAME___X": "1",
+        "KAFKA_HEAP_OPTS": "-Xmx1g",
+        "PATH": "/bin",
+    }
+    assert environment_properties(environment) == {"log.dirs": "/a", "odd_name-x": "1"}
+
+
+def test_later_layer_wins_and_keeps_its_name() -> None:
+    joined = layer_settings([("file", {"a": "1", "b": "2"}), ("--override", {"b": "3"})])
+    assert joined == {"a": Setting("1", "file"), "b": Setting("3", "--override")}
+
+
+@pytest.mark.parametrize("text", ["a", "=b", ""])
+def test_override_without_a_key_or_value_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="key=value"):
+        parse_override(text)
+
+
+def test_embedded_defaults_keep_both_tiers_in_one_folder(tmp_path: Path) -> None:
+    config = parse_broker_config(embedded_defaults(tmp_path))
+    assert config.log_dirs == (tmp_path / "log",)
+    assert config.remote.remote_log_storage_system_enable
+    assert config.remote.rsm_config["url"] == (tmp_path / "bucket").as_uri()
