@@ -1,0 +1,106 @@
+"""Names of the files and directories of a log, as Kafka gives them.
+
+A segment's files are its base offset as 20 decimal digits plus a suffix; a second suffix marks
+files that are on their way in or out. Source: Kafka LogFileUtils.java, UnifiedLog.java.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import uuid
+from typing import NamedTuple
+
+from isotherm.types import Offset, TopicPartition
+
+LOG_SUFFIX = ".log"
+OFFSET_INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+PRODUCER_SNAPSHOT_SUFFIX = ".snapshot"
+SEGMENT_FILE_SUFFIXES = (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+)
+
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+DELETED_SUFFIX = ".deleted"
+TEMPORARY_SUFFIX = ".tmp"
+
+LEADER_EPOCH_CHECKPOINT_NAME = "leader-epoch-checkpoint"
+PARTITION_METADATA_NAME = "partition.metadata"
+RECOVERY_POINT_CHECKPOINT_NAME = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET_CHECKPOINT_NAME = "log-start-offset-checkpoint"
+REPLICATION_OFFSET_CHECKPOINT_NAME = "replication-offset-checkpoint"
+CLEANER_OFFSET_CHECKPOINT_NAME = "cleaner-offset-checkpoint"
+META_PROPERTIES_NAME = "meta.properties"
+CLEAN_SHUTDOWN_NAME = ".kafka_cleanshutdown"
+LOCK_NAME = ".lock"
+
+DIRECTORY_NAME_LENGTH_MAX = 255
+
+_SEGMENT_FILE = re.compile(
+    r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.cleaned|\.swap|\.deleted)?"
+)
+_PARTITION_DIRECTORY = re.compile(
+    r"(?P<topic>.+)-(?P<partition>\d+)(?:\.(?P<id>[0-9a-f]{32})-(?P<state>delete|stray|future))?"
+)
+
+
+class SegmentFileName(NamedTuple):
+    base_offset: Offset
+    suffix: str
+    temporary_suffix: str
+    """Empty for a file in use; else one of CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX."""
+
+
+class PartitionDirectoryState(enum.Enum):
+    LIVE = ""
+    DELETED = "delete"
+    STRAY = "stray"
+    FUTURE = "future"
+
+
+class PartitionDirectory(NamedTuple):
+    topic_partition: TopicPartition
+    state: PartitionDirectoryState
+
+
+def segment_file_name(base_offset: Offset, suffix: str, temporary_suffix: str = "") -> str:
+    return f"{base_offset:020d}{suffix}{temporary_suffix}"
+
+
+def parse_segment_file_name(name: str) -> SegmentFileName | None:
+    """None when the name is not that of a segment's file (a checkpoint, for instance)."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    if match is None:
+        return None
+    return SegmentFileName(int(match[1]), match[2], match[3] or "")
+
+
+def partition_directory_name(topic_partition: TopicPartition) -> str:
+    return str(topic_partition)
+
+
+def retired_partition_directory_name(
+    topic_partition: TopicPartition, unique_id: uuid.UUID, state: PartitionDirectoryState
+) -> str:
+    """`<topic>-<partition>.<32 hex>-delete` (or -stray, -future), at most 255 characters.
+
+    The topic is shortened to fit, so only the state of a parsed retired name is reliable.
+    """
+    suffix = f"-{topic_partition.partition}.{unique_id.hex}-{state.value}"
+    return f"{topic_partition.topic[: DIRECTORY_NAME_LENGTH_MAX - len(suffix)]}{suffix}"
+
+
+def parse_partition_directory(name: str) -> PartitionDirectory | None:
+    """None when the name is not that of a partition's directory."""
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    if match is None:
+        return None
+    topic_partition = TopicPartition(match["topic"], int(match["partition"]))
+    return PartitionDirectory(topic_partition, PartitionDirectoryState(match["state"] or ""))

@@ -1,0 +1,166 @@
+"""The offset index of a segment (`.index`): which byte of the `.log` file to start reading at.
+
+    | at | size | field                                             |
+    |----|------|---------------------------------------------------|
+    | 0  | 4    | offset minus the segment's base offset (i32)      |
+    | 4  | 4    | position of the batch in the `.log` file (i32)    |
+
+Big-endian entries of 8 bytes; both fields rise strictly. The offset is the *last* of a batch and
+the position its *start* (since Kafka 4.1), and the first batch of a segment is never indexed, so
+position 0 never occurs: zeros after the last entry are the padding of a preallocated file.
+Source: Kafka OffsetIndex.java; KAFKA-806 for which batches get an entry.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+from isotherm.errors import CorruptIndexError
+from isotherm.types import Offset, Position
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+OFFSET_INDEX_ENTRY_SIZE = 8
+RELATIVE_OFFSET_MAX = 2**31 - 1
+
+_ENTRY = struct.Struct(">ii")
+_FIELD = struct.Struct(">i")
+
+
+class OffsetPosition(NamedTuple):
+    offset: Offset
+    position: Position
+
+
+def offset_index_entry_count(buffer: Buffer) -> int:
+    """Number of entries before the padding; a trailing partial entry is not counted."""
+    count = len(buffer) // OFFSET_INDEX_ENTRY_SIZE
+    if count == 0 or _position_at(buffer, count - 1) != 0:
+        return count
+    return bisect_left(range(count), True, key=lambda index: _position_at(buffer, index) == 0)
+
+
+def read_offset_index(buffer: Buffer, base_offset: Offset) -> list[OffsetPosition]:
+    """Decode a whole `.index` file and check every entry.
+
+    Raises CorruptIndexError naming the entry; the caller rebuilds the index from the log.
+    """
+    check_offset_index(buffer, base_offset)
+    entries: list[OffsetPosition] = []
+    previous = (-1, 0)
+    for index in range(offset_index_entry_count(buffer)):
+        relative, position = _ENTRY.unpack_from(buffer, index * OFFSET_INDEX_ENTRY_SIZE)
+        if relative <= previous[0] or position <= previous[1]:
+            raise CorruptIndexError(
+                f"offset index entry does not rise base_offset={base_offset} entry={index}"
+                f" relative_offset={relative} position={position}"
+            )
+        entries.append(OffsetPosition(base_offset + relative, position))
+        previous = (relative, position)
+    return entries
+
+
+def check_offset_index(buffer: Buffer, base_offset: Offset) -> None:
+    """Kafka's cheap sanity check (whole entries, last offset not below the base).
+
+    Raises CorruptIndexError; the caller rebuilds or fetches the index again.
+    """
+    if len(buffer) % OFFSET_INDEX_ENTRY_SIZE != 0:
+        raise CorruptIndexError(
+            f"offset index is not a whole number of entries base_offset={base_offset}"
+            f" size={len(buffer)} entry_size={OFFSET_INDEX_ENTRY_SIZE}"
+        )
+    last = last_offset_index_entry(buffer, base_offset)
+    if last.offset < base_offset:
+        raise CorruptIndexError(
+            "offset index ends below the segment's base offset"
+            f" base_offset={base_offset} last_offset={last.offset}"
+        )
+
+
+def lookup_offset(buffer: Buffer, base_offset: Offset, target: Offset) -> OffsetPosition:
+    """The last entry with an offset of at most `target`; (base_offset, 0) when there is none.
+
+    Reading the `.log` from that position on finds the batch that holds `target`.
+    """
+    relative = target - base_offset
+    index = bisect_right(
+        range(offset_index_entry_count(buffer)),
+        relative,
+        key=lambda index: _relative_offset_at(buffer, index),
+    )
+    return _entry_before(buffer, base_offset, index)
+
+
+def lookup_position(buffer: Buffer, base_offset: Offset, position: Position) -> OffsetPosition:
+    """The last entry at or before a byte position: a batch boundary to walk forward from."""
+    index = bisect_right(
+        range(offset_index_entry_count(buffer)),
+        position,
+        key=lambda index: _position_at(buffer, index),
+    )
+    return _entry_before(buffer, base_offset, index)
+
+
+def fetch_upper_bound(
+    buffer: Buffer, base_offset: Offset, start: OffsetPosition, size: int
+) -> OffsetPosition | None:
+    """The first entry at or after byte `start.position + size`; None when the index ends before.
+
+    Its offset is above every offset that a read of `size` bytes from `start` can return.
+    """
+    count = offset_index_entry_count(buffer)
+    index = bisect_left(
+        range(count), start.position + size, key=lambda index: _position_at(buffer, index)
+    )
+    return _entry_at(buffer, base_offset, index) if index < count else None
+
+
+def last_offset_index_entry(buffer: Buffer, base_offset: Offset) -> OffsetPosition:
+    """The last entry; (base_offset, 0) when there is none."""
+    return _entry_before(buffer, base_offset, offset_index_entry_count(buffer))
+
+
+def truncated_offset_index_size(buffer: Buffer, base_offset: Offset, offset: Offset) -> int:
+    """Size in bytes of the index without its entries of `offset` and above."""
+    relative = offset - base_offset
+    count = bisect_left(
+        range(offset_index_entry_count(buffer)),
+        relative,
+        key=lambda index: _relative_offset_at(buffer, index),
+    )
+    return count * OFFSET_INDEX_ENTRY_SIZE
+
+
+def encode_offset_index_entry(entry: OffsetPosition, base_offset: Offset) -> bytes:
+    """One entry; the relative offset must be within 0..RELATIVE_OFFSET_MAX (the log rolls first)."""
+    relative = entry.offset - base_offset
+    assert 0 <= relative <= RELATIVE_OFFSET_MAX, (entry, base_offset)
+    return _ENTRY.pack(relative, entry.position)
+
+
+def encode_offset_index(entries: Iterable[OffsetPosition], base_offset: Offset) -> bytes:
+    """A whole `.index` file, as it is after the segment was rolled (no padding)."""
+    return b"".join(encode_offset_index_entry(entry, base_offset) for entry in entries)
+
+
+def _relative_offset_at(buffer: Buffer, index: int) -> int:
+    relative: int = _FIELD.unpack_from(buffer, index * OFFSET_INDEX_ENTRY_SIZE)[0]
+    return relative
+
+
+def _position_at(buffer: Buffer, index: int) -> Position:
+    position: int = _FIELD.unpack_from(buffer, index * OFFSET_INDEX_ENTRY_SIZE + 4)[0]
+    return position
+
+
+def _entry_at(buffer: Buffer, base_offset: Offset, index: int) -> OffsetPosition:
+    relative, position = _ENTRY.unpack_from(buffer, index * OFFSET_INDEX_ENTRY_SIZE)
+    return OffsetPosition(base_offset + relative, position)
+
+
+def _entry_before(buffer: Buffer, base_offset: Offset, index: int) -> OffsetPosition:
+    return _entry_at(buffer, base_offset, index - 1) if index else OffsetPosition(base_offset, 0)

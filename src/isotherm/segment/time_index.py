@@ -1,0 +1,142 @@
+"""The time index of a segment (`.timeindex`): from which offset on records can be as young.
+
+    | at | size | field                                                              |
+    |----|------|--------------------------------------------------------------------|
+    | 0  | 8    | largest timestamp so far in the segment, milliseconds (i64)        |
+    | 8  | 4    | offset of the batch that has it, minus the base offset (i32)       |
+
+Big-endian entries of 12 bytes. Timestamps rise strictly, offsets do not fall. An all-zero entry
+is taken as the padding of a preallocated file: a real entry (timestamp 0, base offset) would
+lead a lookup to the same offset. On roll and close Kafka adds a final entry with the segment's
+largest timestamp. Source: Kafka TimeIndex.java.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from isotherm.errors import CorruptIndexError
+from isotherm.segment.offset_index import RELATIVE_OFFSET_MAX, Buffer
+from isotherm.types import NO_TIMESTAMP, Offset, TimestampMs
+
+TIME_INDEX_ENTRY_SIZE = 12
+
+_ENTRY = struct.Struct(">qi")
+
+
+class TimestampOffset(NamedTuple):
+    timestamp_ms: TimestampMs
+    offset: Offset
+
+
+def time_index_entry_count(buffer: Buffer) -> int:
+    """Number of entries before the padding; a trailing partial entry is not counted."""
+    count = len(buffer) // TIME_INDEX_ENTRY_SIZE
+    if count == 0 or _raw_entry_at(buffer, count - 1) != (0, 0):
+        return count
+    return bisect_left(range(count), True, key=lambda index: _raw_entry_at(buffer, index) == (0, 0))
+
+
+def read_time_index(buffer: Buffer, base_offset: Offset) -> list[TimestampOffset]:
+    """Decode a whole `.timeindex` file and check every entry.
+
+    Raises CorruptIndexError naming the entry; the caller rebuilds the index from the log.
+    """
+    check_time_index(buffer, base_offset)
+    entries: list[TimestampOffset] = []
+    previous = (NO_TIMESTAMP, 0)
+    for index in range(time_index_entry_count(buffer)):
+        timestamp, relative = _raw_entry_at(buffer, index)
+        if timestamp <= previous[0] or relative < previous[1]:
+            raise CorruptIndexError(
+                f"time index entry does not rise base_offset={base_offset} entry={index}"
+                f" timestamp_ms={timestamp} relative_offset={relative}"
+            )
+        entries.append(TimestampOffset(timestamp, base_offset + relative))
+        previous = (timestamp, relative)
+    return entries
+
+
+def check_time_index(buffer: Buffer, base_offset: Offset) -> None:
+    """Kafka's cheap sanity check: whole entries, last one not below the base or the first.
+
+    Raises CorruptIndexError; the caller rebuilds or fetches the index again.
+    """
+    if len(buffer) % TIME_INDEX_ENTRY_SIZE != 0:
+        raise CorruptIndexError(
+            f"time index is not a whole number of entries base_offset={base_offset}"
+            f" size={len(buffer)} entry_size={TIME_INDEX_ENTRY_SIZE}"
+        )
+    count = time_index_entry_count(buffer)
+    if count == 0:
+        return
+    last = _entry_at(buffer, base_offset, count - 1)
+    first_timestamp = _raw_entry_at(buffer, 0)[0]
+    if last.offset < base_offset or last.timestamp_ms < first_timestamp:
+        raise CorruptIndexError(
+            "time index ends below its start"
+            f" base_offset={base_offset} last_offset={last.offset}"
+            f" first_timestamp_ms={first_timestamp} last_timestamp_ms={last.timestamp_ms}"
+        )
+
+
+def lookup_timestamp(
+    buffer: Buffer, base_offset: Offset, target_ms: TimestampMs
+) -> TimestampOffset:
+    """The last entry with a timestamp of at most `target_ms`; (-1, base_offset) when none.
+
+    No record before that offset has a timestamp above the entry's, so a search for the first
+    record at or after `target_ms` may start there.
+    """
+    index = bisect_right(
+        range(time_index_entry_count(buffer)),
+        target_ms,
+        key=lambda index: _raw_entry_at(buffer, index)[0],
+    )
+    return _entry_before(buffer, base_offset, index)
+
+
+def last_time_index_entry(buffer: Buffer, base_offset: Offset) -> TimestampOffset:
+    """The last entry; (-1, base_offset) when there is none."""
+    return _entry_before(buffer, base_offset, time_index_entry_count(buffer))
+
+
+def truncated_time_index_size(buffer: Buffer, base_offset: Offset, offset: Offset) -> int:
+    """Size in bytes of the index without its entries of `offset` and above."""
+    relative = offset - base_offset
+    count = bisect_left(
+        range(time_index_entry_count(buffer)),
+        relative,
+        key=lambda index: _raw_entry_at(buffer, index)[1],
+    )
+    return count * TIME_INDEX_ENTRY_SIZE
+
+
+def encode_time_index_entry(entry: TimestampOffset, base_offset: Offset) -> bytes:
+    relative = entry.offset - base_offset
+    assert 0 <= relative <= RELATIVE_OFFSET_MAX, (entry, base_offset)
+    return _ENTRY.pack(entry.timestamp_ms, relative)
+
+
+def encode_time_index(entries: Iterable[TimestampOffset], base_offset: Offset) -> bytes:
+    """A whole `.timeindex` file, as it is after the segment was rolled (no padding)."""
+    return b"".join(encode_time_index_entry(entry, base_offset) for entry in entries)
+
+
+def _raw_entry_at(buffer: Buffer, index: int) -> tuple[TimestampMs, int]:
+    timestamp, relative = _ENTRY.unpack_from(buffer, index * TIME_INDEX_ENTRY_SIZE)
+    return timestamp, relative
+
+
+def _entry_at(buffer: Buffer, base_offset: Offset, index: int) -> TimestampOffset:
+    timestamp, relative = _raw_entry_at(buffer, index)
+    return TimestampOffset(timestamp, base_offset + relative)
+
+
+def _entry_before(buffer: Buffer, base_offset: Offset, index: int) -> TimestampOffset:
+    if index:
+        return _entry_at(buffer, base_offset, index - 1)
+    return TimestampOffset(NO_TIMESTAMP, base_offset)
