@@ -1,0 +1,79 @@
+"""The APIs this broker serves, and in which versions: the one table behind dispatch and ApiVersions.
+
+The ranges are those of Apache Kafka trunk for the APIs that exist here, so that a client finds in
+Isotherm what it finds in Kafka: old clients sit at the low end (aiokafka asks for ApiVersions 0,
+librdkafka for DescribeConfigs 1, kafkajs for DeleteTopics 1), new ones at the high end.
+
+Produce is advertised from version 0 although nothing below 3 is served. librdkafka before 2.1
+turns compression off without a word when Produce 0 is missing from the table (KAFKA-18659); Kafka
+advertises the same. A request below 3 gets UNSUPPORTED_VERSION like any other.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from kio.index import load_request_schema, load_response_schema
+
+
+class ApiKey(enum.IntEnum):
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    DESCRIBE_CONFIGS = 32
+
+
+class VersionRange(NamedTuple):
+    """Both ends inclusive, as in Kafka's ApiVersions response."""
+
+    min: int
+    max: int
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.min <= version <= self.max
+
+
+SERVED: Mapping[int, VersionRange] = MappingProxyType(
+    {
+        ApiKey.PRODUCE: VersionRange(3, 13),
+        ApiKey.FETCH: VersionRange(4, 18),
+        ApiKey.LIST_OFFSETS: VersionRange(1, 11),
+        ApiKey.METADATA: VersionRange(0, 13),
+        ApiKey.FIND_COORDINATOR: VersionRange(0, 6),
+        ApiKey.API_VERSIONS: VersionRange(0, 4),
+        ApiKey.CREATE_TOPICS: VersionRange(2, 7),
+        ApiKey.DELETE_TOPICS: VersionRange(1, 6),
+        ApiKey.INIT_PRODUCER_ID: VersionRange(0, 5),
+        ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 4),
+    }
+)
+
+ADVERTISED: Mapping[int, VersionRange] = MappingProxyType(
+    {**SERVED, ApiKey.PRODUCE: VersionRange(0, SERVED[ApiKey.PRODUCE].max)}
+)
+
+
+def is_served(api_key: int, api_version: int) -> bool:
+    return api_key in SERVED and api_version in SERVED[api_key]
+
+
+@functools.cache
+def request_class(api_key: int, api_version: int) -> type[Any]:
+    """kio's class of a request; call it only for versions that `is_served` knows."""
+    return load_request_schema(api_key, api_version)
+
+
+@functools.cache
+def response_class(api_key: int, api_version: int) -> type[Any]:
+    """kio's class of the response to a request of this key and version."""
+    return load_response_schema(api_key, api_version)

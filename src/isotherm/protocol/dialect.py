@@ -1,0 +1,81 @@
+"""The two dialects of Kafka's encoding, for messages that are coded by hand.
+
+Versions before a message became flexible (KIP-482) speak LEGACY: fixed-width lengths, no tagged
+fields. Flexible versions speak COMPACT: varint lengths, and tagged fields after every struct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from isotherm.protocol import primitives
+from isotherm.protocol.errors import ProtocolError
+from isotherm.protocol.primitives import Buffer
+
+
+class Dialect(NamedTuple):
+    flexible: bool
+    read_string: Callable[[Buffer, int], tuple[str, int]]
+    read_nullable_string: Callable[[Buffer, int], tuple[str | None, int]]
+    read_records: Callable[[Buffer, int], tuple[memoryview | None, int]]
+    # (buffer, position, smallest size of an item) -> (count, next position); null is refused.
+    read_count: Callable[[Buffer, int, int], tuple[int, int]]
+    skip_tags: Callable[[Buffer, int], int]
+    write_string: Callable[[str, bytearray], None]
+    write_nullable_string: Callable[[str | None, bytearray], None]
+    write_count: Callable[[int | None, bytearray], None]
+    write_no_tags: Callable[[bytearray], None]
+
+
+def _required(count: int | None, position: int) -> tuple[int, int]:
+    if count is None:
+        raise ProtocolError(f"null where the message allows no null array position={position}")
+    return count, position
+
+
+def _read_legacy_count(buffer: Buffer, position: int, item_size_min: int) -> tuple[int, int]:
+    return _required(*primitives.read_legacy_array_length(buffer, position, item_size_min))
+
+
+def _read_compact_count(buffer: Buffer, position: int, item_size_min: int) -> tuple[int, int]:
+    return _required(*primitives.read_compact_array_length(buffer, position, item_size_min))
+
+
+def _there_are_no_tags(_buffer: Buffer, position: int) -> int:
+    return position
+
+
+def _write_nothing(_out: bytearray) -> None:
+    return
+
+
+def _write_empty_tags(out: bytearray) -> None:
+    out.append(0)
+
+
+LEGACY = Dialect(
+    flexible=False,
+    read_string=primitives.read_legacy_string,
+    read_nullable_string=primitives.read_legacy_nullable_string,
+    read_records=primitives.read_legacy_nullable_slice,
+    read_count=_read_legacy_count,
+    skip_tags=_there_are_no_tags,
+    write_string=primitives.write_legacy_string,
+    write_nullable_string=primitives.write_legacy_nullable_string,
+    write_count=primitives.write_legacy_array_length,
+    write_no_tags=_write_nothing,
+)
+
+COMPACT = Dialect(
+    flexible=True,
+    read_string=primitives.read_compact_string,
+    read_nullable_string=primitives.read_compact_nullable_string,
+    read_records=primitives.read_compact_nullable_slice,
+    read_count=_read_compact_count,
+    skip_tags=primitives.skip_tagged_fields,
+    write_string=primitives.write_compact_string,
+    write_nullable_string=primitives.write_compact_nullable_string,
+    write_count=primitives.write_compact_array_length,
+    write_no_tags=_write_empty_tags,
+)

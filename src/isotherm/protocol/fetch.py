@@ -1,0 +1,379 @@
+"""Fetch requests and responses, coded by hand: the path every read byte takes.
+
+Requests   replica_id int32, until v14 | max_wait_ms int32 | min_bytes int32 | max_bytes int32 |
+           isolation_level int8 | v7 session_id int32, session_epoch int32 |
+           [ topic name, or from v13 topic id | [ partition int32 | v9 current_leader_epoch int32 |
+           fetch_offset int64 | v12 last_fetched_epoch int32 | v5 log_start_offset int64 |
+           partition_max_bytes int32 | v17 tag 0 replica directory id | v18 tag 1 high watermark ] ]
+           | v7 [ forgotten topic | [ partition int32 ] ] | v11 rack_id string |
+           v12 tag 0 cluster id | v15 tag 1 replica state (replica_id int32, replica_epoch int64)
+Responses  throttle_time_ms int32 | v7 error int16, session_id int32 | [ topic | [ partition int32 |
+           error int16 | high_watermark int64 | last_stable_offset int64 | v5 log_start_offset int64
+           | nullable [ producer_id int64, first_offset int64 ] | v11 preferred_read_replica int32 |
+           records | v12 tag 0 diverging epoch, 1 current leader, 2 snapshot id ] ] |
+           v16 tag 0 node endpoints
+
+Versions 4 to 18, flexible from 12. The fields that only replicas of a quorum or followers use
+(replica directory id, follower's high watermark, cluster id, snapshot id) are skipped.
+
+Records of a response are the caller's buffers, handed through. Source: Kafka FetchRequest.json,
+FetchResponse.json.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+import uuid
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from isotherm.protocol.codec import guarded
+from isotherm.protocol.dialect import COMPACT, LEGACY, Dialect
+from isotherm.protocol.errors import ProtocolError
+from isotherm.protocol.leader_hints import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    write_leader,
+    write_node_endpoints,
+)
+from isotherm.protocol.primitives import (
+    ZERO_UUID_BYTES,
+    Buffer,
+    read_tag_header,
+    read_unsigned_varint,
+    write_tagged_field,
+    write_unsigned_varint,
+    write_uuid,
+)
+from isotherm.types import BrokerId, LeaderEpoch, Offset, ProducerId
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+VERSION_MIN = 4
+VERSION_MAX = 18
+FIRST_FLEXIBLE_VERSION = 12
+FIRST_TOPIC_ID_VERSION = 13
+FIRST_REPLICA_STATE_VERSION = 15
+
+CONSUMER_REPLICA_ID = -1
+
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_REPLICA_STATE_TAG = 1
+_ABORTED_TRANSACTION = struct.Struct(">qq")
+_EPOCH_END_OFFSET = struct.Struct(">iq")
+_TOPIC_ID_CACHE_SIZE = 4096  # ids of about 300 bytes each; making one costs a microsecond
+
+
+class FetchPartition(NamedTuple):
+    partition: int
+    fetch_offset: Offset
+    partition_max_bytes: int
+    current_leader_epoch: LeaderEpoch = -1
+    last_fetched_epoch: LeaderEpoch = -1
+    log_start_offset: Offset = -1
+
+
+class FetchTopic(NamedTuple):
+    """`name` is None from version 13 on, where `topic_id` says which topic is meant."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    partitions: list[FetchPartition]
+
+
+class ForgottenTopic(NamedTuple):
+    name: str | None
+    topic_id: uuid.UUID | None
+    partitions: list[int]
+
+
+class FetchRequest(NamedTuple):
+    replica_id: BrokerId
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: list[FetchTopic]
+    forgotten_topics: list[ForgottenTopic]
+    rack_id: str
+
+
+class EpochEndOffset(NamedTuple):
+    epoch: LeaderEpoch
+    end_offset: Offset
+
+
+class FetchAbortedTransaction(NamedTuple):
+    producer_id: ProducerId
+    first_offset: Offset
+
+
+class FetchPartitionResponse(NamedTuple):
+    """`records` are written as they stand, one buffer after the other; None is sent as empty.
+
+    `aborted_transactions` is None for read_uncommitted. Any pair of (producer id, first offset)
+    serves as an item of it.
+    """
+
+    partition: int
+    error_code: int = 0
+    high_watermark: Offset = -1
+    last_stable_offset: Offset = -1
+    log_start_offset: Offset = -1
+    aborted_transactions: Sequence[tuple[ProducerId, Offset]] | None = None
+    records: Sequence[bytes | bytearray | memoryview] = ()
+    preferred_read_replica: BrokerId = -1
+    diverging_epoch: EpochEndOffset | None = None
+    current_leader: LeaderIdAndEpoch | None = None
+
+
+class FetchTopicResponse(NamedTuple):
+    """Name and id as the request had them."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    partitions: Sequence[FetchPartitionResponse]
+
+
+class FetchResponse(NamedTuple):
+    topics: Sequence[FetchTopicResponse]
+    error_code: int = 0
+    session_id: int = 0
+    throttle_time_ms: int = 0
+    node_endpoints: Sequence[NodeEndpoint] = ()
+
+
+def _dialect(version: int) -> Dialect:
+    return COMPACT if version >= FIRST_FLEXIBLE_VERSION else LEGACY
+
+
+@functools.lru_cache(_TOPIC_ID_CACHE_SIZE)
+def _topic_id(raw: bytes) -> uuid.UUID | None:
+    return None if raw == ZERO_UUID_BYTES else uuid.UUID(bytes=raw)
+
+
+def _read_topic_id(buffer: Buffer, position: int) -> tuple[uuid.UUID | None, int]:
+    raw = bytes(buffer[position : position + 16])
+    if len(raw) < 16:
+        raise ProtocolError(f"the bytes end within a topic id position={position}")
+    return _topic_id(raw), position + 16
+
+
+def _partition_reader(
+    version: int, dialect: Dialect
+) -> Callable[[Buffer, int], tuple[FetchPartition, int]]:
+    """Reads the fields up to partition_max_bytes; what a version lacks gets its default."""
+    skip_tags = dialect.skip_tags
+    if version >= 12:
+        layout = struct.Struct(">iiqiqi")
+    elif version >= 9:
+        layout = struct.Struct(">iiqqi")
+    else:
+        layout = struct.Struct(">iqqi" if version >= 5 else ">iqi")
+
+    def read(buffer: Buffer, position: int) -> tuple[FetchPartition, int]:
+        values = layout.unpack_from(buffer, position)
+        leader_epoch = last_fetched_epoch = log_start_offset = -1
+        if version >= 12:
+            partition, leader_epoch, offset, last_fetched_epoch, log_start_offset, size = values
+        elif version >= 9:
+            partition, leader_epoch, offset, log_start_offset, size = values
+        elif version >= 5:
+            partition, offset, log_start_offset, size = values
+        else:
+            partition, offset, size = values
+        fetch_partition = FetchPartition(
+            partition, offset, size, leader_epoch, last_fetched_epoch, log_start_offset
+        )
+        return fetch_partition, skip_tags(buffer, position + layout.size)
+
+    return read
+
+
+def _read_partition_index(buffer: Buffer, position: int) -> tuple[int, int]:
+    (partition,) = _INT32.unpack_from(buffer, position)
+    return partition, position + 4
+
+
+def _topics_reader(
+    version: int,
+    dialect: Dialect,
+    make_topic: Callable[[str | None, uuid.UUID | None, list[P]], T],
+    read_partition: Callable[[Buffer, int], tuple[P, int]],
+    partition_size_min: int,
+) -> Callable[[Buffer, int], tuple[list[T], int]]:
+    """Reads an array of topics, each with an array of partitions."""
+    has_topic_ids = version >= FIRST_TOPIC_ID_VERSION
+    read_count, skip_tags = dialect.read_count, dialect.skip_tags
+
+    def read(buffer: Buffer, position: int) -> tuple[list[T], int]:
+        topic_count, position = read_count(buffer, position, 3)
+        topics = []
+        for _ in range(topic_count):
+            name = topic_id = None
+            if has_topic_ids:
+                topic_id, position = _read_topic_id(buffer, position)
+            else:
+                name, position = dialect.read_string(buffer, position)
+            count, position = read_count(buffer, position, partition_size_min)
+            partitions = []
+            for _ in range(count):
+                partition, position = read_partition(buffer, position)
+                partitions.append(partition)
+            position = skip_tags(buffer, position)
+            topics.append(make_topic(name, topic_id, partitions))
+        return topics, position
+
+    return read
+
+
+def _read_replica_state(buffer: Buffer, position: int) -> tuple[BrokerId, int]:
+    """The replica id among the request's tagged fields, and the position after them."""
+    replica_id = CONSUMER_REPLICA_ID
+    count, position = read_unsigned_varint(buffer, position)
+    for _ in range(count):
+        tag, start, position = read_tag_header(buffer, position)
+        if tag == _REPLICA_STATE_TAG:
+            (replica_id,) = _INT32.unpack_from(buffer[start:position])
+    return replica_id, position
+
+
+def _request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, int]]:
+    dialect = _dialect(version)
+    has_replica_state = version >= FIRST_REPLICA_STATE_VERSION
+    layout = struct.Struct(
+        (">" if has_replica_state else ">i") + "iiib" + ("ii" if version >= 7 else "")
+    )
+    read_topics = _topics_reader(
+        version, dialect, FetchTopic, _partition_reader(version, dialect), 16
+    )
+    read_forgotten = _topics_reader(version, dialect, ForgottenTopic, _read_partition_index, 4)
+
+    def read(buffer: Buffer, position: int) -> tuple[FetchRequest, int]:
+        values = list(layout.unpack_from(buffer, position))
+        replica_id = CONSUMER_REPLICA_ID if has_replica_state else values.pop(0)
+        max_wait_ms, min_bytes, max_bytes, isolation_level, *session = values
+        session_id, session_epoch = session or (0, -1)
+        topics, position = read_topics(buffer, position + layout.size)
+        forgotten: list[ForgottenTopic] = []
+        rack_id = ""
+        if version >= 7:
+            forgotten, position = read_forgotten(buffer, position)
+        if version >= 11:
+            rack_id, position = dialect.read_string(buffer, position)
+        if has_replica_state:
+            replica_id, position = _read_replica_state(buffer, position)
+        else:
+            position = dialect.skip_tags(buffer, position)
+        request = FetchRequest(
+            replica_id,
+            max_wait_ms,
+            min_bytes,
+            max_bytes,
+            isolation_level,
+            session_id,
+            session_epoch,
+            topics,
+            forgotten,
+            rack_id,
+        )
+        return request, position
+
+    return guarded(read, f"FetchRequest version={version}")
+
+
+_REQUEST_READERS = {v: _request_reader(v) for v in range(VERSION_MIN, VERSION_MAX + 1)}
+
+
+def read_fetch_request(body: memoryview, version: int) -> tuple[FetchRequest, int]:
+    """The request and the position after it; ProtocolError for anything malformed."""
+    return _REQUEST_READERS[version](body, 0)
+
+
+def write_fetch_response(
+    response: FetchResponse, version: int, head: bytearray
+) -> list[bytes | bytearray | memoryview]:
+    """The response as buffers to be written in turn; the first is `head`, appended to.
+
+    The partitions' records appear as they were given, without a copy.
+    """
+    dialect = _dialect(version)
+    buffers: list[bytes | bytearray | memoryview] = [head]
+    out = head
+    out += _INT32.pack(response.throttle_time_ms)
+    if version >= 7:
+        out += struct.pack(">hi", response.error_code, response.session_id)
+    dialect.write_count(len(response.topics), out)
+    for topic in response.topics:
+        if version >= FIRST_TOPIC_ID_VERSION:
+            write_uuid(topic.topic_id, out)
+        else:
+            assert topic.name is not None
+            dialect.write_string(topic.name, out)
+        dialect.write_count(len(topic.partitions), out)
+        for partition in topic.partitions:
+            _write_partition_start(partition, version, dialect, out)
+            if partition.records:
+                buffers += partition.records
+                out = bytearray()
+                buffers.append(out)
+            _write_partition_tags(partition, version, dialect, out)
+        dialect.write_no_tags(out)
+    if version >= 16 and response.node_endpoints:
+        out.append(1)
+        write_tagged_field(0, write_node_endpoints, response.node_endpoints, out)
+    else:
+        dialect.write_no_tags(out)
+    return buffers
+
+
+_PARTITION_START = struct.Struct(">ihqq")
+
+
+def _write_partition_start(
+    response: FetchPartitionResponse, version: int, dialect: Dialect, out: bytearray
+) -> None:
+    """Everything before the records, the size of the records included."""
+    out += _PARTITION_START.pack(
+        response.partition,
+        response.error_code,
+        response.high_watermark,
+        response.last_stable_offset,
+    )
+    if version >= 5:
+        out += _INT64.pack(response.log_start_offset)
+    aborted = response.aborted_transactions
+    dialect.write_count(None if aborted is None else len(aborted), out)
+    for producer_id, first_offset in aborted or ():
+        out += _ABORTED_TRANSACTION.pack(producer_id, first_offset)
+        dialect.write_no_tags(out)
+    if version >= 11:
+        out += _INT32.pack(response.preferred_read_replica)
+    dialect.write_count(sum(map(len, response.records)), out)
+
+
+def _write_epoch_end_offset(value: EpochEndOffset, out: bytearray) -> None:
+    out += _EPOCH_END_OFFSET.pack(*value)
+    out.append(0)
+
+
+def _write_partition_tags(
+    response: FetchPartitionResponse, version: int, dialect: Dialect, out: bytearray
+) -> None:
+    if response.diverging_epoch is None and response.current_leader is None:
+        dialect.write_no_tags(out)
+        return
+    if version < FIRST_FLEXIBLE_VERSION:
+        return
+    write_unsigned_varint(
+        (response.diverging_epoch is not None) + (response.current_leader is not None), out
+    )
+    if response.diverging_epoch is not None:
+        write_tagged_field(0, _write_epoch_end_offset, response.diverging_epoch, out)
+    if response.current_leader is not None:
+        write_tagged_field(1, write_leader, response.current_leader, out)

@@ -1,0 +1,296 @@
+"""Kafka's wire types, outside of record batches: strings, bytes, ids, array lengths, varints.
+
+A reader is `(buffer, position) -> (value, next position)`; a writer is `(value, out)` and appends.
+"Legacy" forms have fixed-width lengths (-1 for null), "compact" forms an unsigned varint of the
+length plus one (0 for null); messages of a flexible version use the compact forms throughout.
+
+Readers never allocate by a length they were told before they have seen that many bytes. They raise
+ProtocolError for a length that cannot be; running off the end of the buffer shows as IndexError or
+struct.error, and broken UTF-8 as UnicodeDecodeError, which `isotherm.protocol.codec.guarded` turns
+into ProtocolError at the border of a message.
+
+Source: Kafka protocol guide "Protocol Primitive Types"; KIP-482 (compact forms and tags).
+"""
+
+from __future__ import annotations
+
+import datetime
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from isotherm.protocol.errors import ProtocolError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+ZERO_UUID_BYTES = bytes(16)
+ZERO_UUID = uuid.UUID(int=0)
+
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+_UNIX_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_VARINT_BYTES_MAX = 5  # ceil(32 / 7)
+
+
+def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    byte = buffer[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value = byte & 0x7F
+    for shift in range(7, 7 * _VARINT_BYTES_MAX, 7):
+        position += 1
+        byte = buffer[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+    raise ProtocolError(f"a varint is longer than {_VARINT_BYTES_MAX} bytes position={position}")
+
+
+def write_unsigned_varint(value: int, out: bytearray) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _end_of(buffer: Buffer, position: int, size: int) -> int:
+    end = position + size
+    if size < 0 or end > len(buffer):
+        raise ProtocolError(
+            f"a field does not fit its message position={position} size={size} "
+            f"left={len(buffer) - position}"
+        )
+    return end
+
+
+def _unexpected_null(position: int) -> ProtocolError:
+    return ProtocolError(f"null where the message allows none position={position}")
+
+
+def read_legacy_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
+    (size,) = _INT16.unpack_from(buffer, position)
+    position += 2
+    if size == -1:
+        return None, position
+    end = _end_of(buffer, position, size)
+    return str(buffer[position:end], "utf-8"), end
+
+
+def read_legacy_string(buffer: Buffer, position: int) -> tuple[str, int]:
+    value, end = read_legacy_nullable_string(buffer, position)
+    if value is None:
+        raise _unexpected_null(position)
+    return value, end
+
+
+def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
+    size, position = read_unsigned_varint(buffer, position)
+    if size == 0:
+        return None, position
+    end = _end_of(buffer, position, size - 1)
+    return str(buffer[position:end], "utf-8"), end
+
+
+def read_compact_string(buffer: Buffer, position: int) -> tuple[str, int]:
+    value, end = read_compact_nullable_string(buffer, position)
+    if value is None:
+        raise _unexpected_null(position)
+    return value, end
+
+
+def write_legacy_nullable_string(value: str | None, out: bytearray) -> None:
+    if value is None:
+        out += b"\xff\xff"
+    else:
+        write_legacy_string(value, out)
+
+
+def write_legacy_string(value: str, out: bytearray) -> None:
+    encoded = value.encode()
+    out += _INT16.pack(len(encoded))
+    out += encoded
+
+
+def write_compact_nullable_string(value: str | None, out: bytearray) -> None:
+    if value is None:
+        out.append(0)
+    else:
+        write_compact_string(value, out)
+
+
+def write_compact_string(value: str, out: bytearray) -> None:
+    encoded = value.encode()
+    write_unsigned_varint(len(encoded) + 1, out)
+    out += encoded
+
+
+def read_legacy_nullable_slice(buffer: Buffer, position: int) -> tuple[memoryview | None, int]:
+    (size,) = _INT32.unpack_from(buffer, position)
+    position += 4
+    if size == -1:
+        return None, position
+    end = _end_of(buffer, position, size)
+    return memoryview(buffer)[position:end], end
+
+
+def read_compact_nullable_slice(buffer: Buffer, position: int) -> tuple[memoryview | None, int]:
+    size, position = read_unsigned_varint(buffer, position)
+    if size == 0:
+        return None, position
+    end = _end_of(buffer, position, size - 1)
+    return memoryview(buffer)[position:end], end
+
+
+def read_legacy_nullable_bytes(buffer: Buffer, position: int) -> tuple[bytes | None, int]:
+    value, end = read_legacy_nullable_slice(buffer, position)
+    return None if value is None else bytes(value), end
+
+
+def read_legacy_bytes(buffer: Buffer, position: int) -> tuple[bytes, int]:
+    value, end = read_legacy_nullable_slice(buffer, position)
+    if value is None:
+        raise _unexpected_null(position)
+    return bytes(value), end
+
+
+def read_compact_nullable_bytes(buffer: Buffer, position: int) -> tuple[bytes | None, int]:
+    value, end = read_compact_nullable_slice(buffer, position)
+    return None if value is None else bytes(value), end
+
+
+def read_compact_bytes(buffer: Buffer, position: int) -> tuple[bytes, int]:
+    value, end = read_compact_nullable_slice(buffer, position)
+    if value is None:
+        raise _unexpected_null(position)
+    return bytes(value), end
+
+
+def write_legacy_nullable_bytes(value: Buffer | None, out: bytearray) -> None:
+    if value is None:
+        out += b"\xff\xff\xff\xff"
+    else:
+        write_legacy_bytes(value, out)
+
+
+def write_legacy_bytes(value: Buffer, out: bytearray) -> None:
+    out += _INT32.pack(len(value))
+    out += value
+
+
+def write_compact_nullable_bytes(value: Buffer | None, out: bytearray) -> None:
+    if value is None:
+        out.append(0)
+    else:
+        write_compact_bytes(value, out)
+
+
+def write_compact_bytes(value: Buffer, out: bytearray) -> None:
+    write_unsigned_varint(len(value) + 1, out)
+    out += value
+
+
+def _checked_count(buffer: Buffer, position: int, count: int, item_size_min: int) -> int:
+    if count < 0 or count * item_size_min > len(buffer) - position:
+        raise ProtocolError(
+            f"an array does not fit its message position={position} count={count} "
+            f"left={len(buffer) - position}"
+        )
+    return count
+
+
+def read_legacy_array_length(
+    buffer: Buffer, position: int, item_size_min: int
+) -> tuple[int | None, int]:
+    """Number of items, None for a null array; each item takes `item_size_min` bytes or more."""
+    (count,) = _INT32.unpack_from(buffer, position)
+    position += 4
+    if count == -1:
+        return None, position
+    return _checked_count(buffer, position, count, item_size_min), position
+
+
+def read_compact_array_length(
+    buffer: Buffer, position: int, item_size_min: int
+) -> tuple[int | None, int]:
+    """As `read_legacy_array_length`, for flexible versions."""
+    count, position = read_unsigned_varint(buffer, position)
+    if count == 0:
+        return None, position
+    return _checked_count(buffer, position, count - 1, item_size_min), position
+
+
+def write_legacy_array_length(count: int | None, out: bytearray) -> None:
+    out += _INT32.pack(-1 if count is None else count)
+
+
+def write_compact_array_length(count: int | None, out: bytearray) -> None:
+    write_unsigned_varint(0 if count is None else count + 1, out)
+
+
+def read_uuid(buffer: Buffer, position: int) -> tuple[uuid.UUID | None, int]:
+    """An id; the zero id stands for none."""
+    end = _end_of(buffer, position, 16)
+    raw = bytes(buffer[position:end])
+    return None if raw == ZERO_UUID_BYTES else uuid.UUID(bytes=raw), end
+
+
+def write_uuid(value: uuid.UUID | None, out: bytearray) -> None:
+    out += ZERO_UUID_BYTES if value is None else value.bytes
+
+
+def skip_tagged_fields(buffer: Buffer, position: int) -> int:
+    """Position after a section of tagged fields of which none is known."""
+    count, position = read_unsigned_varint(buffer, position)
+    for _ in range(count):
+        _, position = read_unsigned_varint(buffer, position)
+        size, position = read_unsigned_varint(buffer, position)
+        position = _end_of(buffer, position, size)
+    return position
+
+
+def read_tag_header(buffer: Buffer, position: int) -> tuple[int, int, int]:
+    """A tagged field's number, and where its value begins and ends."""
+    tag, position = read_unsigned_varint(buffer, position)
+    size, position = read_unsigned_varint(buffer, position)
+    return tag, position, _end_of(buffer, position, size)
+
+
+def write_tagged_field(
+    tag: int, write_value: Callable[[Any, bytearray], None], value: object, out: bytearray
+) -> None:
+    encoded = bytearray()
+    write_value(value, encoded)
+    write_unsigned_varint(tag, out)
+    write_unsigned_varint(len(encoded), out)
+    out += encoded
+
+
+def timedelta_from_ms(value: int) -> datetime.timedelta:
+    return datetime.timedelta(milliseconds=value)
+
+
+def timedelta_to_ms(value: datetime.timedelta) -> int:
+    return value // _MILLISECOND
+
+
+def read_nullable_datetime(buffer: Buffer, position: int) -> tuple[datetime.datetime | None, int]:
+    (value,) = _INT64.unpack_from(buffer, position)
+    position += 8
+    if value == -1:
+        return None, position
+    return _UNIX_EPOCH + datetime.timedelta(milliseconds=value), position
+
+
+def read_datetime(buffer: Buffer, position: int) -> tuple[datetime.datetime, int]:
+    value, end = read_nullable_datetime(buffer, position)
+    if value is None:
+        raise _unexpected_null(position)
+    return value, end
+
+
+def write_nullable_datetime(value: datetime.datetime | None, out: bytearray) -> None:
+    out += _INT64.pack(-1 if value is None else (value - _UNIX_EPOCH) // _MILLISECOND)

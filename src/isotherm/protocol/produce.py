@@ -1,0 +1,194 @@
+"""Produce requests and responses, coded by hand: the path every written byte takes.
+
+Requests   transactional_id nullable string | acks int16 | timeout_ms int32 |
+           [ topic name string, or from v13 topic id uuid | [ partition int32 | records ] ]
+Responses  [ topic | [ partition int32 | error int16 | base_offset int64 | log_append_time_ms
+           int64 | v5 log_start_offset int64 | v8 record errors, error message | v10 tag 0 current
+           leader ] ] | throttle_time_ms int32 | v10 tag 0 node endpoints
+
+Versions 3 to 13, flexible from 9. Those not named here change the meaning, not the layout: 7
+allows zstd, 11 and 12 belong to newer transaction protocols.
+
+Records stay memoryviews into the frame. Source: Kafka ProduceRequest.json, ProduceResponse.json.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from isotherm.protocol.codec import guarded
+from isotherm.protocol.dialect import COMPACT, LEGACY, Dialect
+from isotherm.protocol.leader_hints import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    write_leader,
+    write_node_endpoints,
+)
+from isotherm.protocol.primitives import Buffer, read_uuid, write_tagged_field, write_uuid
+from isotherm.types import NO_TIMESTAMP, Offset, TimestampMs
+
+VERSION_MIN = 3
+VERSION_MAX = 13
+FIRST_FLEXIBLE_VERSION = 9
+FIRST_TOPIC_ID_VERSION = 13
+
+_ACKS_AND_TIMEOUT = struct.Struct(">hi")
+_INT32 = struct.Struct(">i")
+_PARTITION_RESPONSE = struct.Struct(">ihqq")
+_PARTITION_RESPONSE_V5 = struct.Struct(">ihqqq")
+
+
+class ProducePartition(NamedTuple):
+    partition: int
+    records: memoryview | None
+
+
+class ProduceTopic(NamedTuple):
+    """`name` is None from version 13 on, where `topic_id` says which topic is meant."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    partitions: list[ProducePartition]
+
+
+class ProduceRequest(NamedTuple):
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[ProduceTopic]
+
+
+class RecordError(NamedTuple):
+    """A record for which its batch is refused; `batch_index` counts records, from 0."""
+
+    batch_index: int
+    message: str | None
+
+
+class ProducePartitionResponse(NamedTuple):
+    partition: int
+    error_code: int = 0
+    base_offset: Offset = -1
+    log_append_time_ms: TimestampMs = NO_TIMESTAMP
+    log_start_offset: Offset = -1
+    record_errors: Sequence[RecordError] = ()
+    error_message: str | None = None
+    current_leader: LeaderIdAndEpoch | None = None
+
+
+class ProduceTopicResponse(NamedTuple):
+    """Name and id as the request had them."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    partitions: Sequence[ProducePartitionResponse]
+
+
+class ProduceResponse(NamedTuple):
+    topics: Sequence[ProduceTopicResponse]
+    throttle_time_ms: int = 0
+    node_endpoints: Sequence[NodeEndpoint] = ()
+
+
+def _dialect(version: int) -> Dialect:
+    return COMPACT if version >= FIRST_FLEXIBLE_VERSION else LEGACY
+
+
+def _request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest, int]]:
+    dialect = _dialect(version)
+    read_records, read_count, skip_tags = (
+        dialect.read_records,
+        dialect.read_count,
+        dialect.skip_tags,
+    )
+    has_topic_ids = version >= FIRST_TOPIC_ID_VERSION
+
+    def read_partition(buffer: Buffer, position: int) -> tuple[ProducePartition, int]:
+        (partition,) = _INT32.unpack_from(buffer, position)
+        records, position = read_records(buffer, position + 4)
+        return ProducePartition(partition, records), skip_tags(buffer, position)
+
+    def read_topic(buffer: Buffer, position: int) -> tuple[ProduceTopic, int]:
+        name = topic_id = None
+        if has_topic_ids:
+            topic_id, position = read_uuid(buffer, position)
+        else:
+            name, position = dialect.read_string(buffer, position)
+        count, position = read_count(buffer, position, 5)
+        partitions = []
+        for _ in range(count):
+            partition, position = read_partition(buffer, position)
+            partitions.append(partition)
+        return ProduceTopic(name, topic_id, partitions), skip_tags(buffer, position)
+
+    def read(buffer: Buffer, position: int) -> tuple[ProduceRequest, int]:
+        transactional_id, position = dialect.read_nullable_string(buffer, position)
+        acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(buffer, position)
+        count, position = read_count(buffer, position + _ACKS_AND_TIMEOUT.size, 3)
+        topics = []
+        for _ in range(count):
+            topic, position = read_topic(buffer, position)
+            topics.append(topic)
+        request = ProduceRequest(transactional_id, acks, timeout_ms, topics)
+        return request, skip_tags(buffer, position)
+
+    return guarded(read, f"ProduceRequest version={version}")
+
+
+_REQUEST_READERS = {v: _request_reader(v) for v in range(VERSION_MIN, VERSION_MAX + 1)}
+
+
+def read_produce_request(body: memoryview, version: int) -> tuple[ProduceRequest, int]:
+    """The request and the position after it; ProtocolError for anything malformed.
+
+    Records are views into `body`, unchecked.
+    """
+    return _REQUEST_READERS[version](body, 0)
+
+
+def write_produce_response(response: ProduceResponse, version: int, out: bytearray) -> None:
+    dialect = _dialect(version)
+    dialect.write_count(len(response.topics), out)
+    for topic in response.topics:
+        if version >= FIRST_TOPIC_ID_VERSION:
+            write_uuid(topic.topic_id, out)
+        else:
+            assert topic.name is not None
+            dialect.write_string(topic.name, out)
+        dialect.write_count(len(topic.partitions), out)
+        for partition in topic.partitions:
+            _write_partition_response(partition, version, dialect, out)
+        dialect.write_no_tags(out)
+    out += _INT32.pack(response.throttle_time_ms)
+    if version >= 10 and response.node_endpoints:
+        out.append(1)
+        write_tagged_field(0, write_node_endpoints, response.node_endpoints, out)
+    else:
+        dialect.write_no_tags(out)
+
+
+def _write_partition_response(
+    response: ProducePartitionResponse, version: int, dialect: Dialect, out: bytearray
+) -> None:
+    fields = response.partition, response.error_code, response.base_offset
+    if version < 5:
+        out += _PARTITION_RESPONSE.pack(*fields, response.log_append_time_ms)
+        return
+    out += _PARTITION_RESPONSE_V5.pack(
+        *fields, response.log_append_time_ms, response.log_start_offset
+    )
+    if version >= 8:
+        dialect.write_count(len(response.record_errors), out)
+        for record_error in response.record_errors:
+            out += _INT32.pack(record_error.batch_index)
+            dialect.write_nullable_string(record_error.message, out)
+            dialect.write_no_tags(out)
+        dialect.write_nullable_string(response.error_message, out)
+    if version >= 10 and response.current_leader is not None:
+        out.append(1)
+        write_tagged_field(0, write_leader, response.current_leader, out)
+    else:
+        dialect.write_no_tags(out)
