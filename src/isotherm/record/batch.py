@@ -1,0 +1,363 @@
+"""Record batches, format version 2: writer, and reader record by record.
+
+The format is drawn in `isotherm.record.batch_header`, whose names are importable from here too.
+`read_records` makes Python objects: it serves the CLI, control batches and small topics. Bulk
+reading is `isotherm.record.columns`.
+Source: Kafka DefaultRecordBatch.java, DefaultRecord.java, MemoryRecords.java.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from isotherm.errors import CorruptRecordError
+from isotherm.record.batch_header import (
+    CODEC_MASK,
+    CONTROL_FLAG,
+    DELETE_HORIZON_FLAG,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    SEQUENCE_MASK,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    TimestampType,
+    assign_offsets,
+    encode_batch,
+    iterate_batches,
+    read_batch_header,
+    read_magic,
+    verify_batch_crc,
+)
+from isotherm.record.compression import (
+    DECOMPRESSED_SIZE_MAX,
+    CompressionType,
+    compress,
+    decompress,
+)
+from isotherm.record.varint import (
+    ReadBuffer,
+    read_varint,
+    read_varlong,
+    write_varint,
+    write_varlong,
+)
+from isotherm.types import (
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    LeaderEpoch,
+    Offset,
+    Position,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "HEADER_SIZE",
+    "LOG_OVERHEAD",
+    "MAGIC",
+    "RECORD_SIZE_MIN",
+    "BatchHeader",
+    "CompressionType",
+    "Header",
+    "NewRecord",
+    "Record",
+    "TimestampType",
+    "assign_offsets",
+    "build_batch",
+    "iterate_batches",
+    "read_batch_header",
+    "read_magic",
+    "read_payload",
+    "read_records",
+    "rebuild_batch",
+    "recompress_batch",
+    "verify_batch_crc",
+]
+
+RECORD_SIZE_MIN = 7  # size, attributes, two deltas, key size, value size, header count
+
+Header: TypeAlias = tuple[str, bytes | None]
+
+
+class NewRecord(NamedTuple):
+    """What a writer knows of a record; a bare tuple of the four does as well."""
+
+    timestamp_ms: TimestampMs
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header] = ()
+
+
+class Record(NamedTuple):
+    """A record as read: `sequence` is -1 unless an idempotent producer wrote it."""
+
+    offset: Offset
+    timestamp_ms: TimestampMs
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+    sequence: int = NO_SEQUENCE
+
+
+def build_batch(
+    records: Sequence[NewRecord | tuple[TimestampMs, bytes | None, bytes | None, Sequence[Header]]],
+    *,
+    base_offset: Offset = 0,
+    compression: CompressionType = CompressionType.NONE,
+    compression_level: int | None = None,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    max_timestamp: TimestampMs | None = None,
+    partition_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+    producer_id: ProducerId = NO_PRODUCER_ID,
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> bytearray:
+    """A batch of records with consecutive offsets, at least one.
+
+    `max_timestamp` defaults to the largest of the records'; with LogAppendTime give the time of
+    the append. Keys and values may be any bytes-like objects.
+    """
+    assert records
+    base_timestamp = records[0][0]
+    payload = bytearray()
+    for offset_delta, (timestamp_ms, key, value, headers) in enumerate(records):
+        _write_record(payload, timestamp_ms - base_timestamp, offset_delta, key, value, headers)
+    return encode_batch(
+        BatchHeader(
+            base_offset=base_offset,
+            length=0,
+            partition_leader_epoch=partition_leader_epoch,
+            magic=MAGIC,
+            crc=0,
+            attributes=compression
+            | timestamp_type << 3
+            | (TRANSACTIONAL_FLAG if is_transactional else 0)
+            | (CONTROL_FLAG if is_control else 0),
+            last_offset_delta=len(records) - 1,
+            base_timestamp=base_timestamp,
+            max_timestamp=max(record[0] for record in records)
+            if max_timestamp is None
+            else max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            records_count=len(records),
+        ),
+        compress(compression, payload, compression_level),
+    )
+
+
+def rebuild_batch(
+    header: BatchHeader, retained: Sequence[Record], *, delete_horizon_ms: TimestampMs | None = None
+) -> bytearray:
+    """The batch again with only the `retained` of its records, as compaction writes it.
+
+    Offsets, producer fields, flags, timestamp type and codec (at its default level) stay. A
+    horizon that is set already stays too, and `delete_horizon_ms` sets one that is not; timestamp
+    deltas are then relative to it. Without records only the 61-byte header is left.
+    Source: Kafka MemoryRecords.filterTo.
+    """
+    if header.has_delete_horizon:
+        delete_horizon_ms = header.base_timestamp
+    if not retained:
+        return encode_batch(
+            header._replace(
+                attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON_FLAG),
+                base_timestamp=NO_TIMESTAMP,
+                records_count=0,
+            ),
+            b"",
+        )
+    attributes = header.attributes
+    base_timestamp = retained[0].timestamp_ms
+    if delete_horizon_ms is not None:
+        attributes |= DELETE_HORIZON_FLAG
+        base_timestamp = delete_horizon_ms
+    max_timestamp = header.max_timestamp
+    if header.timestamp_type is TimestampType.CREATE_TIME:
+        max_timestamp = max(record.timestamp_ms for record in retained)
+    payload = bytearray()
+    for offset, timestamp_ms, key, value, headers, _ in retained:
+        offset_delta = offset - header.base_offset
+        _write_record(payload, timestamp_ms - base_timestamp, offset_delta, key, value, headers)
+    return encode_batch(
+        header._replace(
+            attributes=attributes,
+            base_timestamp=base_timestamp,
+            max_timestamp=max_timestamp,
+            records_count=len(retained),
+        ),
+        compress(header.compression_type, payload),
+    )
+
+
+def recompress_batch(
+    buffer: ReadBuffer,
+    position: Position,
+    header: BatchHeader,
+    compression: CompressionType,
+    *,
+    compression_level: int | None = None,
+    size_max: int = DECOMPRESSED_SIZE_MAX,
+) -> bytearray:
+    """The batch with its records, unchanged, under another codec."""
+    return encode_batch(
+        header._replace(attributes=header.attributes & ~CODEC_MASK | compression),
+        compress(compression, read_payload(buffer, position, header, size_max), compression_level),
+    )
+
+
+def _write_record(
+    out: bytearray,
+    timestamp_delta: int,
+    offset_delta: int,
+    key: ReadBuffer | None,
+    value: ReadBuffer | None,
+    headers: Sequence[Header],
+) -> None:
+    body = bytearray(1)  # record attributes: none is defined
+    write_varlong(body, timestamp_delta)
+    write_varint(body, offset_delta)
+    _write_nullable_bytes(body, key)
+    _write_nullable_bytes(body, value)
+    write_varint(body, len(headers))
+    for name, header_value in headers:
+        _write_nullable_bytes(body, name.encode())
+        _write_nullable_bytes(body, header_value)
+    write_varint(out, len(body))
+    out += body
+
+
+def _write_nullable_bytes(out: bytearray, value: ReadBuffer | None) -> None:
+    if value is None:
+        write_varint(out, -1)
+    else:
+        write_varint(out, len(value))
+        out += value
+
+
+def read_payload(
+    buffer: ReadBuffer,
+    position: Position,
+    header: BatchHeader,
+    size_max: int = DECOMPRESSED_SIZE_MAX,
+) -> memoryview:
+    """The bytes of a batch's records, decompressed; not copied when there is no codec.
+
+    Raises CorruptRecordError when the batch is not wholly in the buffer, cannot be decompressed
+    or claims more records than the bytes can hold.
+    """
+    end = position + header.size_in_bytes
+    if end > len(buffer):
+        raise CorruptRecordError(
+            f"batch is cut off position={position} base_offset={header.base_offset}"
+        )
+    payload = memoryview(buffer)[position + HEADER_SIZE : end]
+    # A batch emptied by compaction may still carry its codec: there is nothing to decompress.
+    if header.compression_type is not CompressionType.NONE and header.records_count > 0:
+        payload = memoryview(decompress(header.compression_type, payload, size_max))
+    if header.records_count * RECORD_SIZE_MIN > len(payload):
+        raise CorruptRecordError(
+            f"batch claims more records than it holds position={position}"
+            f" base_offset={header.base_offset} records_count={header.records_count}"
+            f" payload_size={len(payload)}"
+        )
+    return payload
+
+
+def read_records(
+    buffer: ReadBuffer,
+    position: Position,
+    header: BatchHeader,
+    size_max: int = DECOMPRESSED_SIZE_MAX,
+) -> list[Record]:
+    """All records of one batch, control records included.
+
+    Header names that are not UTF-8 get replacement characters, as Kafka's clients show them.
+    Raises CorruptRecordError on any damage; the CRC is `verify_batch_crc`'s business.
+    """
+    payload = read_payload(buffer, position, header, size_max)
+    records: list[Record] = []
+    next_position = 0
+    for _ in range(header.records_count):
+        record, next_position = _read_record(payload, next_position, header)
+        records.append(record)
+    if next_position != len(payload):
+        raise CorruptRecordError(
+            f"batch has bytes after its last record base_offset={header.base_offset}"
+            f" size={len(payload) - next_position}"
+        )
+    return records
+
+
+def _read_record(
+    payload: memoryview, position: Position, header: BatchHeader
+) -> tuple[Record, Position]:
+    size, start = read_varint(payload, position)
+    if size < 0 or size > len(payload) - start:
+        raise _damaged_record(header, position)
+    end = start + size
+    body = payload[:end]  # so that no field reads into the next record
+    timestamp_delta, at = read_varlong(body, start + 1)
+    offset_delta, at = read_varint(body, at)
+    key, at = _read_nullable_bytes(body, at)
+    value, at = _read_nullable_bytes(body, at)
+    headers, at = _read_headers(body, at, header)
+    if at != end or not 0 <= offset_delta <= header.last_offset_delta:
+        raise _damaged_record(header, position)
+    timestamp_ms = _wrap_int64(header.base_timestamp + timestamp_delta)
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        timestamp_ms = header.max_timestamp
+    sequence = NO_SEQUENCE
+    if header.base_sequence != NO_SEQUENCE:
+        sequence = (header.base_sequence + offset_delta) & SEQUENCE_MASK
+    offset = header.base_offset + offset_delta
+    return Record(offset, timestamp_ms, key, value, headers, sequence), end
+
+
+def _read_headers(
+    body: memoryview, position: Position, header: BatchHeader
+) -> tuple[tuple[Header, ...], Position]:
+    count, at = read_varint(body, position)
+    if not 0 <= count <= len(body) - at:
+        raise _damaged_record(header, position)
+    headers: list[Header] = []
+    for _ in range(count):
+        name, at = _read_nullable_bytes(body, at)
+        if name is None:
+            raise _damaged_record(header, position)
+        value, at = _read_nullable_bytes(body, at)
+        headers.append((name.decode("utf-8", errors="replace"), value))
+    return tuple(headers), at
+
+
+def _read_nullable_bytes(body: memoryview, position: Position) -> tuple[bytes | None, Position]:
+    size, at = read_varint(body, position)
+    if size < 0:
+        return None, at
+    if size > len(body) - at:
+        raise CorruptRecordError(
+            f"field is longer than its record size={size} size_left={len(body) - at}"
+        )
+    return bytes(body[at : at + size]), at + size
+
+
+def _wrap_int64(value: int) -> int:
+    """A damaged delta overflows as Java's long does; the columns reader agrees."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def _damaged_record(header: BatchHeader, position: Position) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"record is damaged base_offset={header.base_offset} payload_position={position}"
+    )

@@ -1,0 +1,279 @@
+"""The four codecs of record batches, in the framings that Kafka's clients exchange.
+
+    gzip     RFC 1952, one or more members
+    snappy   xerial blocks: magic 82 53 4e 41 50 50 59 00, version i32, lowest compatible version
+             i32, then (size i32, raw snappy block) until the end. A reader also takes one raw
+             snappy block without framing, which some clients send.
+    lz4      LZ4 frame, blocks independent of each other, 64 KiB each, no content size
+    zstd     one or more zstd frames, with or without content size
+
+Decompression never produces more than the caller's bound, whatever the data claims. All
+functions are thread-safe.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import cramjam
+import lz4.frame
+import zstandard
+from isal import isal_zlib
+
+from isotherm.errors import CorruptRecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from isotherm.record.varint import ReadBuffer
+
+
+class CompressionType(IntEnum):
+    """Codec bits of a batch's attributes; the lower-case name is what `compression.type` says."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+COMPRESSION_TYPE_MAX = max(CompressionType)
+
+# One batch may not unfold to more than this unless the caller says otherwise. Kafka streams
+# through a batch and has no such bound; 256 MiB is 256 times the default max.message.bytes.
+DECOMPRESSED_SIZE_MAX = 256 * 1024 * 1024
+
+_GZIP_WBITS = 31  # 15 bits of window, plus 16 for the gzip container
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_SIZE = 32 * 1024
+_XERIAL_BLOCK_PREFIX = struct.Struct(">i")
+# No snappy element yields more than 64 bytes from fewer than 2 (copy with a 1-byte offset: 11
+# from 2; with a 2-byte offset: 64 from 3).
+_SNAPPY_RATIO_MAX = 32
+# Output buffer of one step of the lz4 decoder: enough for most batches in a single step.
+_LZ4_OUTPUT_SIZE_MIN = 64 * 1024
+_LZ4_OUTPUT_RATIO_GUESS = 8
+# zstd unpacks all that it is given, so it is given little at a time: 1 KiB holds at most 256 run
+# blocks (4 bytes each) of 128 KiB, so at most 32 MiB beyond the bound are held for a moment.
+_ZSTD_INPUT_SIZE = 1024
+_ZSTD_LEVEL_DEFAULT = 3
+
+
+class _ZstdContexts(threading.local):
+    """zstd contexts cost more to make than a small batch to unpack, and serve one thread."""
+
+    def __init__(self) -> None:
+        self.decompressor = zstandard.ZstdDecompressor()
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+
+    def compressor(self, level: int) -> zstandard.ZstdCompressor:
+        if level not in self.compressors:
+            self.compressors[level] = zstandard.ZstdCompressor(level=level)
+        return self.compressors[level]
+
+
+_zstd_contexts = _ZstdContexts()
+
+
+def compress(
+    compression_type: CompressionType, data: ReadBuffer, level: int | None = None
+) -> bytes:
+    """The records of a batch as one compressed blob.
+
+    `level` is the codec's own scale in Kafka's configuration (`compression.<codec>.level`), None
+    its default. The gzip library has three levels: 1-3, 4-6 and 7-9 map to them.
+    """
+    if compression_type is CompressionType.NONE:
+        return bytes(data)
+    return _COMPRESSORS[compression_type](data, level)
+
+
+def decompress(
+    compression_type: CompressionType, data: ReadBuffer, size_max: int = DECOMPRESSED_SIZE_MAX
+) -> bytes:
+    """Inverse of `compress`.
+
+    Raises CorruptRecordError when the data is damaged, cut off, followed by something else, or
+    larger than `size_max` bytes when unpacked. Memory stays within `size_max`, plus 32 MiB (zstd).
+    """
+    if compression_type is CompressionType.NONE:
+        raw = bytes(data)
+    else:
+        raw = _DECOMPRESSORS[compression_type](memoryview(data), size_max)
+    if len(raw) > size_max:
+        raise _too_large(compression_type, size_max)
+    return raw
+
+
+def _compress_gzip(data: ReadBuffer, level: int | None) -> bytes:
+    isal_level = isal_zlib.ISAL_DEFAULT_COMPRESSION
+    if level is not None and level > 0:
+        isal_level = 1 + (level - 1) // 3
+    return bytes(isal_zlib.compress(data, isal_level, _GZIP_WBITS))
+
+
+def _compress_snappy(data: ReadBuffer, _level: int | None) -> bytes:
+    out = bytearray(_XERIAL_HEADER)
+    view = memoryview(data)
+    for start in range(0, len(view), _XERIAL_BLOCK_SIZE):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_SIZE]))
+        out += _XERIAL_BLOCK_PREFIX.pack(len(block))
+        out += block
+    return bytes(out)
+
+
+def _compress_lz4(data: ReadBuffer, level: int | None) -> bytes:
+    return bytes(
+        lz4.frame.compress(
+            data,
+            compression_level=0 if level is None else level,
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            store_size=False,
+        )
+    )
+
+
+def _compress_zstd(data: ReadBuffer, level: int | None) -> bytes:
+    chosen = _ZSTD_LEVEL_DEFAULT if level is None else level
+    return _zstd_contexts.compressor(chosen).compress(data)
+
+
+_COMPRESSORS: dict[CompressionType, Callable[[ReadBuffer, int | None], bytes]] = {
+    CompressionType.GZIP: _compress_gzip,
+    CompressionType.SNAPPY: _compress_snappy,
+    CompressionType.LZ4: _compress_lz4,
+    CompressionType.ZSTD: _compress_zstd,
+}
+
+
+def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    rest: memoryview | bytes = data
+    while True:
+        member = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+        try:
+            # Zero would mean "no limit"; the one byte above the bound shows that it is exceeded.
+            part = member.decompress(rest, size_max - size + 1)
+        except isal_zlib.error as error:
+            raise _damaged(CompressionType.GZIP) from error
+        size += len(part)
+        if size > size_max:
+            raise _too_large(CompressionType.GZIP, size_max)
+        if not member.eof:
+            raise _cut_off(CompressionType.GZIP)
+        parts.append(part)
+        rest = member.unused_data
+        if not rest:
+            return b"".join(parts)
+
+
+def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _decompress_snappy_block(data, size_max)
+    position = len(_XERIAL_HEADER)
+    parts: list[bytes] = []
+    size = 0
+    while position < len(data):
+        if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            # Streams may be appended to each other; the magic is no legal block size.
+            position += len(_XERIAL_HEADER)
+            continue
+        start = position + _XERIAL_BLOCK_PREFIX.size
+        if start > len(data):
+            raise _cut_off(CompressionType.SNAPPY)
+        (block_size,) = _XERIAL_BLOCK_PREFIX.unpack_from(data, position)
+        position = start + block_size
+        if block_size <= 0 or position > len(data):
+            raise _cut_off(CompressionType.SNAPPY)
+        part = _decompress_snappy_block(data[start:position], size_max - size)
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
+
+
+def _decompress_snappy_block(block: memoryview, size_max: int) -> bytes:
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > len(block) * _SNAPPY_RATIO_MAX:
+            raise _damaged(CompressionType.SNAPPY)
+        if size > size_max:
+            raise _too_large(CompressionType.SNAPPY, size_max)
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise _damaged(CompressionType.SNAPPY) from error
+
+
+def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    output_size = max(_LZ4_OUTPUT_SIZE_MIN, len(data) * _LZ4_OUTPUT_RATIO_GUESS)
+    parts: list[bytes] = []
+    size = 0
+    source: memoryview | bytes = data
+    while True:
+        try:
+            part = decompressor.decompress(source, max_length=min(output_size, size_max - size + 1))
+        except RuntimeError as error:
+            raise _damaged(CompressionType.LZ4) from error
+        size += len(part)
+        if size > size_max:
+            raise _too_large(CompressionType.LZ4, size_max)
+        parts.append(part)
+        if decompressor.eof:
+            if decompressor.unused_data:
+                raise _damaged(CompressionType.LZ4)
+            return b"".join(parts)
+        if decompressor.needs_input:
+            raise _cut_off(CompressionType.LZ4)
+        source = b""
+
+
+def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    frame = _zstd_contexts.decompressor.decompressobj()
+    for start in range(0, len(data), _ZSTD_INPUT_SIZE):
+        piece: memoryview | bytes = data[start : start + _ZSTD_INPUT_SIZE]
+        while piece:
+            if frame.eof:
+                frame = _zstd_contexts.decompressor.decompressobj()
+            try:
+                part = frame.decompress(piece)
+            except zstandard.ZstdError as error:
+                raise _damaged(CompressionType.ZSTD) from error
+            parts.append(part)
+            size += len(part)
+            if size > size_max:
+                raise _too_large(CompressionType.ZSTD, size_max)
+            piece = frame.unused_data
+    if not frame.eof:
+        raise _cut_off(CompressionType.ZSTD)
+    return b"".join(parts)
+
+
+_DECOMPRESSORS: dict[CompressionType, Callable[[memoryview, int], bytes]] = {
+    CompressionType.GZIP: _decompress_gzip,
+    CompressionType.SNAPPY: _decompress_snappy,
+    CompressionType.LZ4: _decompress_lz4,
+    CompressionType.ZSTD: _decompress_zstd,
+}
+
+
+def _damaged(compression_type: CompressionType) -> CorruptRecordError:
+    return CorruptRecordError(f"compressed records are damaged codec={compression_type.name}")
+
+
+def _cut_off(compression_type: CompressionType) -> CorruptRecordError:
+    return CorruptRecordError(f"compressed records are cut off codec={compression_type.name}")
+
+
+def _too_large(compression_type: CompressionType, size_max: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"compressed records unfold to too much codec={compression_type.name} size_max={size_max}"
+    )
