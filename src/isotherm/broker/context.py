@@ -14,6 +14,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from isotherm.errors import IsothermError
+
 if TYPE_CHECKING:
     from isotherm.broker.controller.controller import Controller
     from isotherm.broker.replica_manager import ReplicaManager
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from isotherm.remote.remote_log_manager import RemoteLogManager
 
 Result = TypeVar("Result")
+
+
+class HangUpError(IsothermError):
+    """The only answer left is to close the connection: a produce with acks=0 has failed."""
 
 
 class Endpoint(NamedTuple):

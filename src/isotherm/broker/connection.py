@@ -1,0 +1,280 @@
+"""One client connection: bytes in, frames to the dispatcher, answers out in the order asked.
+
+    i32 size | request ...        repeated; size counts what follows it
+
+Invariants:
+- One request of a connection is worked on at a time, so answers leave in order and a producer's
+  pipelined batches are appended in order. Frames behind it wait in `_waiting`; while any waits,
+  the socket is not read.
+- A payload is copied at most once after the kernel: a frame that has not wholly arrived gets its
+  own buffer, and the rest of it is received right into that.
+- Frames that came before a bad one are answered; then the connection is closed.
+- Reading also stops while the client does not take its answers, and between frames while
+  `queued.max.request.bytes` is used up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from typing import Protocol, TypeAlias, cast
+
+import numpy as np
+
+from isotherm.broker.request_memory import RequestMemory
+from isotherm.errors import IsothermError
+
+logger = logging.getLogger(__name__)
+
+SIZE_FIELD = struct.Struct(">i")
+
+# What one read takes when no frame is begun: many small requests at once, or the head of a large.
+SCRATCH_SIZE = 64 * 1024
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+Answer: TypeAlias = "Sequence[Buffer]"
+
+
+def _new_frame(size: int) -> memoryview:
+    if size <= SCRATCH_SIZE:
+        return memoryview(bytearray(size))
+    # numpy leaves the pages untouched: a large size that is announced and not sent costs nothing.
+    return memoryview(np.empty(size, np.uint8).data)
+
+
+class FrameHandler(Protocol):
+    """Answers one frame. An empty answer sends nothing (acks=0)."""
+
+    def handle_frame(self, frame: memoryview, connection: Connection) -> Answer | Awaitable[Answer]:
+        """Raises IsothermError, at once or when awaited, when the connection must be closed."""
+
+
+class ConnectionOwner(Protocol):
+    """The server, as its connections see it."""
+
+    @property
+    def frame_handler(self) -> FrameHandler: ...
+    @property
+    def memory(self) -> RequestMemory: ...
+    @property
+    def scratch(self) -> memoryview: ...
+    @property
+    def frame_size_max(self) -> int: ...
+    @property
+    def write_buffer_size_max(self) -> int: ...
+
+    def admit(self, connection: Connection) -> bool:
+        """Count the connection in; False when a limit is reached and it must be closed."""
+
+    def forget(self, connection: Connection) -> None: ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Event loop thread only. `active_at` is the loop's time of the last byte in or answer out."""
+
+    def __init__(
+        self, owner: ConnectionOwner, listener_name: str, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.listener_name = listener_name
+        self.client_address = ""
+        self.active_at = loop.time()
+        self._owner = owner
+        self._loop = loop
+        self._transport: asyncio.Transport
+        self._waiting: deque[memoryview] = deque()
+        self._leftover = b""
+        self._frame: memoryview | None = None
+        self._frame_filled = 0
+        self._reserved = 0
+        self._task: asyncio.Task[Answer] | None = None
+        self._write_is_paused = False
+        self._read_is_paused = False
+        self._refusal: str | None = None
+        self._is_draining = False
+        self._is_closed = False
+
+    # ---- what the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods of asyncio.Transport without being of that class.
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.client_address = str(peer[0]) if peer else ""
+        self._transport.set_write_buffer_limits(high=self._owner.write_buffer_size_max)
+        if not self._owner.admit(self):
+            self._is_closed = True
+            self._transport.abort()
+            return
+        self.update_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closed = True
+        self._waiting.clear()
+        self._frame = None
+        if self._task is not None:
+            self._task.cancel()
+        self._owner.memory.release(self._reserved)
+        self._reserved = 0
+        self._owner.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return self._frame[self._frame_filled :]
+        # The scratch is the whole server's: the loop calls get_buffer, reads and calls
+        # buffer_updated without a turn between, and what stays over is kept here.
+        scratch = self._owner.scratch
+        scratch[: len(self._leftover)] = self._leftover
+        return scratch[len(self._leftover) :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.active_at = self._loop.time()
+        if self._frame is None:
+            self._split_scratch(len(self._leftover) + nbytes)
+        else:
+            self._frame_filled += nbytes
+            if self._frame_filled == len(self._frame):
+                self._waiting.append(self._frame)
+                self._frame = None
+        self._work()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._write_is_paused = True
+        self.update_reading()
+
+    def resume_writing(self) -> None:
+        self._write_is_paused = False
+        self._work()
+
+    # ---- what the server calls
+
+    @property
+    def is_busy(self) -> bool:
+        """A request has not been answered, or its answer not been taken."""
+        return self._task is not None or self._transport.get_write_buffer_size() > 0
+
+    def drain(self) -> None:
+        """Read nothing more; the request being worked on is still answered, then it closes."""
+        self._is_draining = True
+        self._waiting.clear()
+        self.update_reading()
+        if self._task is None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def update_reading(self) -> None:
+        """Read or pause, by the invariants at the top of this module."""
+        is_between_frames = self._frame is None
+        must_pause = (
+            self._is_draining
+            or self._refusal is not None
+            or self._write_is_paused
+            or bool(self._waiting)
+            or (is_between_frames and self._owner.memory.is_exhausted)
+        )
+        if self._is_closed or must_pause == self._read_is_paused:
+            return
+        self._read_is_paused = must_pause
+        if must_pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # ---- frames
+
+    def _split_scratch(self, end: int) -> None:
+        scratch = self._owner.scratch
+        position = 0
+        while end - position >= SIZE_FIELD.size:
+            (size,) = SIZE_FIELD.unpack_from(scratch, position)
+            if not 0 <= size <= self._owner.frame_size_max:
+                self._refusal = f"frame size is not allowed size={size}"
+                return
+            position += SIZE_FIELD.size
+            frame_end = position + size
+            self._begin_frame(size, scratch[position : min(frame_end, end)])
+            position = min(frame_end, end)
+        self._leftover = bytes(scratch[position:end])
+
+    def _begin_frame(self, size: int, head: memoryview) -> None:
+        self._owner.memory.reserve(size)
+        self._reserved += size
+        frame = _new_frame(size)
+        frame[: len(head)] = head
+        if len(head) == size:
+            self._waiting.append(frame)
+        else:
+            self._frame = frame
+            self._frame_filled = len(head)
+
+    # ---- requests
+
+    def _work(self) -> None:
+        """Answer waiting frames until one has to be awaited or the client does not keep up."""
+        while self._waiting and self._task is None and not self._write_is_paused:
+            if self._is_closed:
+                return
+            frame = self._waiting.popleft()
+            try:
+                answer = self._owner.frame_handler.handle_frame(frame, self)
+            except IsothermError as error:
+                self._close_with(str(error))
+                return
+            if isinstance(answer, Awaitable):
+                self._await(frame, answer)
+            else:
+                self._answer(frame, answer)
+        if self._refusal is not None and not self._waiting and self._task is None:
+            self._close_with(self._refusal)
+        self.update_reading()
+
+    def _await(self, frame: memoryview, answer: Awaitable[Answer]) -> None:
+        async def awaited() -> Answer:
+            return await answer
+
+        task = self._loop.create_task(awaited())
+        self._task = task
+
+        def finish(done: asyncio.Task[Answer]) -> None:
+            self._task = None
+            if done.cancelled():
+                return
+            error = done.exception()
+            if isinstance(error, IsothermError):
+                self._close_with(str(error))
+            elif error is not None:
+                self.abort()
+                raise error
+            else:
+                self._answer(frame, done.result())
+                self._work()
+
+        task.add_done_callback(finish)
+
+    def _answer(self, frame: memoryview, answer: Answer) -> None:
+        if self._is_closed:
+            return
+        self._owner.memory.release(len(frame))
+        self._reserved -= len(frame)
+        if answer:
+            self._transport.writelines(answer)
+            self.active_at = self._loop.time()
+        if self._is_draining and self._task is None:
+            self._transport.close()
+
+    def _close_with(self, reason: str) -> None:
+        logger.info(
+            "connection closed client=%s listener=%s reason=%s",
+            self.client_address,
+            self.listener_name,
+            reason,
+        )
+        self._is_closed = True
+        self._transport.close()

@@ -1,0 +1,142 @@
+"""From a frame to its answer: header, version check, handler, response. The request boundary.
+
+Behaviour
+- A version that is not served: ApiVersions is answered in version 0 with UNSUPPORTED_VERSION and
+  the table, so that a newer client can step down (KIP-511); on any other API the connection is
+  closed, as Kafka does.
+- A request that cannot be decoded closes its connection.
+- An error that a handler raises is answered with its code (`error_mapping`) in the API's own
+  response. What nobody expected is logged with its traceback, once, and answered with
+  UNKNOWN_SERVER_ERROR.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple, TypeAlias
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.apis import (
+    api_versions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    fetch,
+    find_coordinator,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    produce,
+)
+from isotherm.broker.connection import Answer, Connection
+from isotherm.broker.context import BrokerServices, HangUpError, RequestContext
+from isotherm.broker.error_mapping import error_code
+from isotherm.errors import IsothermError, UnsupportedVersionError
+from isotherm.protocol.api_versions import ApiKey, is_served
+from isotherm.protocol.framing import (
+    RequestHeader,
+    read_request,
+    read_request_frame,
+    write_response,
+)
+
+logger = logging.getLogger(__name__)
+
+# A handler returns the response, None when the client wants no answer, or an awaitable of either.
+Handler: TypeAlias = Callable[[RequestContext, Any], Any]
+ErrorResponse: TypeAlias = Callable[[RequestContext, Any, ErrorCode], Any]
+
+
+class Api(NamedTuple):
+    handle: Handler
+    error_response: ErrorResponse
+
+
+def _api(module: ModuleType) -> Api:
+    return Api(module.handle, module.error_response)
+
+
+# Every API that `isotherm.protocol.api_versions.SERVED` names, and no other.
+APIS: Mapping[int, Api] = {
+    ApiKey.PRODUCE: _api(produce),
+    ApiKey.FETCH: _api(fetch),
+    ApiKey.LIST_OFFSETS: _api(list_offsets),
+    ApiKey.METADATA: _api(metadata),
+    ApiKey.FIND_COORDINATOR: _api(find_coordinator),
+    ApiKey.API_VERSIONS: _api(api_versions),
+    ApiKey.CREATE_TOPICS: _api(create_topics),
+    ApiKey.DELETE_TOPICS: _api(delete_topics),
+    ApiKey.INIT_PRODUCER_ID: _api(init_producer_id),
+    ApiKey.DESCRIBE_CONFIGS: _api(describe_configs),
+}
+
+
+class Dispatcher:
+    """The `connection.FrameHandler` of a broker. Event loop thread only."""
+
+    def __init__(self, services: BrokerServices, apis: Mapping[int, Api] = APIS) -> None:
+        self._services = services
+        self._apis = apis
+
+    def handle_frame(self, frame: memoryview, connection: Connection) -> Answer | Awaitable[Answer]:
+        """Raises IsothermError when the connection must be closed."""
+        header, body = read_request_frame(frame)
+        context = RequestContext(
+            self._services, header, connection.client_address, connection.listener_name
+        )
+        if not is_served(header.api_key, header.api_version):
+            return _answer_unserved(context)
+        request = read_request(header, body)
+        try:
+            response = self._apis[header.api_key].handle(context, request)
+            if isinstance(response, Awaitable):
+                return self._answer_later(context, request, response)
+            return _encode(header, response)
+        except HangUpError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the request boundary
+            return self._answer_error(context, request, error)
+
+    async def _answer_later(
+        self, context: RequestContext, request: Any, response: Awaitable[Any]
+    ) -> Answer:
+        try:
+            return _encode(context.header, await response)
+        except HangUpError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the request boundary
+            return self._answer_error(context, request, error)
+
+    def _answer_error(self, context: RequestContext, request: Any, error: Exception) -> Answer:
+        header = context.header
+        if not isinstance(error, IsothermError):
+            logger.error(
+                "request failed api_key=%d api_version=%d client_id=%s client=%s",
+                header.api_key,
+                header.api_version,
+                header.client_id,
+                context.client_address,
+                exc_info=error,
+            )
+        error_response = self._apis[header.api_key].error_response
+        return _encode(header, error_response(context, request, error_code(error)))
+
+
+def _encode(header: RequestHeader, response: Any) -> Answer:
+    if response is None:
+        return ()
+    return write_response(header.api_key, header.api_version, header.correlation_id, response)
+
+
+def _answer_unserved(context: RequestContext) -> Answer:
+    header = context.header
+    if header.api_key != ApiKey.API_VERSIONS:
+        raise UnsupportedVersionError(
+            f"version is not served api_key={header.api_key} api_version={header.api_version}"
+            f" client_id={header.client_id}"
+        )
+    response = api_versions.unsupported_version_response()
+    return write_response(header.api_key, 0, header.correlation_id, response)

@@ -1,0 +1,172 @@
+"""The listeners and the connections they accept.
+
+Life: `bind` (ports are taken, nobody is answered yet), `serve`, `stop`. Binding comes first so
+that a taken port is known before any log is loaded; serving comes last. Event loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import socket
+from collections.abc import Sequence
+
+from isotherm.broker.connection import SCRATCH_SIZE, Connection, FrameHandler
+from isotherm.broker.context import Endpoint
+from isotherm.broker.request_memory import RequestMemory
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.listener import Listener
+from isotherm.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+EVERY_INTERFACE = ("", "0.0.0.0", "::")  # noqa: S104 - hosts as the operator may write them
+
+# How late an idle connection may be closed, as a share of connections.max.idle.ms.
+IDLE_CHECKS_PER_LIMIT = 4
+
+
+class Server:
+    """Owns every connection; also what `connection.ConnectionOwner` asks for."""
+
+    def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self._config = config
+        self._loop = loop
+        self._servers: list[asyncio.Server] = []
+        self._connections: dict[Connection, None] = {}
+        self._connections_of: collections.Counter[str] = collections.Counter()
+        self._all_closed = asyncio.Event()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self.frame_handler: FrameHandler
+        self.memory = RequestMemory(config.queued_max_request_bytes, self._update_reading)
+        self.scratch = memoryview(bytearray(SCRATCH_SIZE))
+        self.frame_size_max = config.socket_request_max_bytes
+        self.write_buffer_size_max = config.connection_write_buffer_max_bytes
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    # ---- life
+
+    async def bind(self) -> tuple[Endpoint, ...]:
+        """Take the ports of `listeners`; returns where clients are told to go.
+
+        ConfigError names the address that cannot be had, or the listener without an address to
+        advertise.
+        """
+        bound_ports = {}
+        for listener in self._config.listeners:
+            server = await self._bind_listener(listener)
+            self._servers.append(server)
+            bound_ports[listener.name] = server.sockets[0].getsockname()[1]
+        return tuple(
+            _advertised_endpoint(listener, bound_ports[listener.name])
+            for listener in self._config.effective_advertised_listeners
+        )
+
+    async def _bind_listener(self, listener: Listener) -> asyncio.Server:
+        # A name that resolves to several addresses would get a different free port on each.
+        family = socket.AF_INET if listener.port == 0 and ":" not in listener.host else 0
+        try:
+            return await self._loop.create_server(
+                lambda: Connection(self, listener.name, self._loop),
+                listener.host or None,
+                listener.port,
+                family=family,
+                backlog=self._config.socket_listen_backlog_size,
+                start_serving=False,
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot listen key=listeners listener={listener}") from error
+
+    async def serve(self, frame_handler: FrameHandler) -> None:
+        """Accept connections from now on."""
+        self.frame_handler = frame_handler
+        for server in self._servers:
+            await server.start_serving()
+        self._check_idle()
+
+    async def stop(self, drain_timeout_s: float) -> None:
+        """Accept nothing more, answer what is being worked on, then close every connection.
+
+        Connections that have not taken their answers after `drain_timeout_s` are cut.
+        """
+        for server in self._servers:
+            server.close()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for connection in tuple(self._connections):
+            connection.drain()
+        if await self._wait_all_closed(drain_timeout_s):
+            return
+        logger.warning("connections cut at stop count=%d", len(self._connections))
+        for connection in tuple(self._connections):
+            connection.abort()
+        await self._all_closed.wait()
+
+    async def _wait_all_closed(self, timeout_s: float) -> bool:
+        if not self._connections:
+            return True
+        try:
+            await asyncio.wait_for(self._all_closed.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    # ---- what connections ask for
+
+    def admit(self, connection: Connection) -> bool:
+        """False when `max.connections` or `max.connections.per.ip` is reached."""
+        address = connection.client_address
+        if len(self._connections) >= self._config.max_connections:
+            logger.warning("connection refused, too many client=%s key=max.connections", address)
+            return False
+        if self._connections_of[address] >= self._config.max_connections_per_ip:
+            logger.warning(
+                "connection refused, too many client=%s key=max.connections.per.ip", address
+            )
+            return False
+        self._connections[connection] = None
+        self._connections_of[address] += 1
+        self._all_closed.clear()
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        if self._connections.pop(connection, connection) is connection:
+            return  # It was never admitted.
+        self._connections_of[connection.client_address] -= 1
+        if not self._connections_of[connection.client_address]:
+            del self._connections_of[connection.client_address]
+        if not self._connections:
+            self._all_closed.set()
+
+    def _update_reading(self) -> None:
+        for connection in self._connections:
+            connection.update_reading()
+
+    def _check_idle(self) -> None:
+        idle_s_max = self._config.connections_max_idle_ms / 1000
+        now = self._loop.time()
+        for connection in tuple(self._connections):
+            if now - connection.active_at > idle_s_max and not connection.is_busy:
+                logger.info("idle connection closed client=%s", connection.client_address)
+                connection.abort()
+        self._idle_timer = self._loop.call_later(
+            idle_s_max / IDLE_CHECKS_PER_LIMIT, self._check_idle
+        )
+
+
+def _advertised_endpoint(listener: Listener, bound_port: int) -> Endpoint:
+    host = socket.gethostname() if listener.host == "" else listener.host
+    if host in EVERY_INTERFACE:
+        raise ConfigError(
+            f"a client cannot connect to every interface key=advertised.listeners host={host}"
+        )
+    return Endpoint(listener.name, host, listener.port or bound_port)
+
+
+def listener_texts(endpoints: Sequence[Endpoint]) -> str:
+    """`NAME://host:port,...` for log lines."""
+    return ",".join(f"{name}://{host}:{port}" for name, host, port in endpoints)

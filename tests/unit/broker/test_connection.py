@@ -1,0 +1,355 @@
+"""Frames in, answers out, over real loopback sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import uvloop
+
+from isotherm.broker.connection import SCRATCH_SIZE, Connection
+from isotherm.broker.server import Server
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.listener import Listener
+from isotherm.errors import ConfigError, RejectedError
+
+LOCAL = Listener("PLAINTEXT", "127.0.0.1", 0)
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+class Echo:
+    """Answers a frame with itself. What begins with `wait` waits for `release`; what begins with
+    `bad` asks to be hung up on."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.release = asyncio.Event()
+        self.waiting = asyncio.Event()
+
+    def handle_frame(
+        self, frame: memoryview, connection: Connection
+    ) -> list[bytes] | Awaitable[list[bytes]]:
+        payload = bytes(frame)
+        self.frames.append(payload)
+        if payload.startswith(b"bad"):
+            raise RejectedError("not to be decoded")
+        if payload.startswith(b"wait"):
+            return self._answer_later(payload)
+        return [framed(payload)]
+
+    async def _answer_later(self, payload: bytes) -> list[bytes]:
+        self.waiting.set()
+        await self.release.wait()
+        return [framed(payload)]
+
+
+@contextlib.asynccontextmanager
+async def serving(echo: Echo, **settings: object) -> AsyncIterator[tuple[Server, int]]:
+    config = BrokerConfig(listeners=(LOCAL,), **settings)
+    server = Server(config, asyncio.get_running_loop())
+    (endpoint,) = await server.bind()
+    await server.serve(echo)
+    try:
+        yield server, endpoint.port
+    finally:
+        await server.stop(5)
+
+
+@contextlib.asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read(1) == b""
+    except ConnectionError:
+        return True
+
+
+Run = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    def run_scenario(scenario: Callable[[], Awaitable[None]]) -> None:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(asyncio.wait_for(scenario(), 30))
+
+    return run_scenario
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, SCRATCH_SIZE - 4, SCRATCH_SIZE, 3 * SCRATCH_SIZE + 7])
+def test_frame_of_any_size_comes_back_whole(run: Run, size: int) -> None:
+    payload = bytes(index % 251 for index in range(size))
+
+    async def scenario() -> None:
+        async with serving(Echo()) as (_, port), connected(port) as (reader, writer):
+            writer.write(framed(payload) + framed(b"next"))
+            assert await read_frame(reader) == payload
+            assert await read_frame(reader) == b"next"
+
+    run(scenario)
+
+
+def test_frames_cut_at_every_byte_come_back_whole(run: Run) -> None:
+    stream = framed(b"first") + framed(b"") + framed(b"second")
+
+    async def scenario() -> None:
+        async with serving(Echo()) as (_, port):
+            for cut in range(1, len(stream)):
+                async with connected(port) as (reader, writer):
+                    writer.write(stream[:cut])
+                    # A second connection's frame passes through the shared scratch between them.
+                    async with connected(port) as (other_reader, other_writer):
+                        other_writer.write(framed(b"between"))
+                        assert await read_frame(other_reader) == b"between"
+                    writer.write(stream[cut:])
+                    answers = [await read_frame(reader) for _ in range(3)]
+                    assert answers == [b"first", b"", b"second"]
+
+    run(scenario)
+
+
+def test_pipelined_requests_are_answered_in_order_one_at_a_time(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        async with serving(echo) as (_, port), connected(port) as (reader, writer):
+            writer.write(framed(b"1") + framed(b"wait") + framed(b"2") + framed(b"3"))
+            assert await read_frame(reader) == b"1"
+            await echo.waiting.wait()
+            assert echo.frames == [b"1", b"wait"]
+            echo.release.set()
+            assert [await read_frame(reader) for _ in range(3)] == [b"wait", b"2", b"3"]
+
+    run(scenario)
+
+
+def test_waiting_request_does_not_hold_up_other_connections(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        async with serving(echo) as (_, port), connected(port) as (_, writer):
+            writer.write(framed(b"wait"))
+            await echo.waiting.wait()
+            async with connected(port) as (other_reader, other_writer):
+                other_writer.write(framed(b"quick"))
+                assert await read_frame(other_reader) == b"quick"
+            echo.release.set()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size_field", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"GET "])
+def test_illegal_size_closes_that_connection_after_earlier_answers(
+    run: Run, size_field: bytes
+) -> None:
+    async def scenario() -> None:
+        async with (
+            serving(Echo()) as (server, port),
+            connected(port) as (reader, writer),
+            connected(port) as (healthy_reader, healthy_writer),
+        ):
+            writer.write(framed(b"good") + size_field + b"/ HTTP/1.1")
+            assert await read_frame(reader) == b"good"
+            assert await is_closed(reader)
+            healthy_writer.write(framed(b"still here"))
+            assert await read_frame(healthy_reader) == b"still here"
+            assert server.connection_count == 1
+            assert server.memory.used == 0
+
+    run(scenario)
+
+
+def test_frame_of_the_largest_size_is_served_and_one_byte_more_is_not(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving(Echo(), socket_request_max_bytes=1000) as (_, port):
+            async with connected(port) as (reader, writer):
+                writer.write(framed(bytes(1000)))
+                assert await read_frame(reader) == bytes(1000)
+            async with connected(port) as (reader, writer):
+                writer.write(framed(bytes(1001)))
+                assert await is_closed(reader)
+
+    run(scenario)
+
+
+def test_undecodable_request_closes_the_connection_and_frees_its_memory(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving(Echo()) as (server, port), connected(port) as (reader, writer):
+            writer.write(framed(b"bad request"))
+            assert await is_closed(reader)
+            assert server.connection_count == 0
+            assert server.memory.used == 0
+
+    run(scenario)
+
+
+def test_connection_cut_within_a_frame_frees_its_memory(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        async with serving(echo) as (server, port):
+            async with connected(port) as (_, writer):
+                writer.write(framed(bytes(SCRATCH_SIZE * 2))[:100])
+                async with connected(port) as (reader, other):
+                    other.write(framed(b"after"))
+                    await read_frame(reader)
+                assert server.memory.used == SCRATCH_SIZE * 2
+            await server.stop(5)
+            assert server.memory.used == 0
+            assert echo.frames == [b"after"]
+
+    run(scenario)
+
+
+def test_reading_pauses_while_request_memory_is_used_up(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        async with (
+            serving(echo, queued_max_request_bytes=1000) as (server, port),
+            connected(port) as (reader, writer),
+            connected(port) as (other_reader, other_writer),
+        ):
+            other_writer.write(framed(b"before"))
+            await read_frame(other_reader)
+            writer.write(framed(b"wait" + bytes(1000)))
+            await echo.waiting.wait()
+            assert server.memory.is_exhausted
+            other_writer.write(framed(b"after"))
+            await other_writer.drain()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert b"after" not in echo.frames
+            echo.release.set()
+            assert len(await read_frame(reader)) == 1004
+            assert await read_frame(other_reader) == b"after"
+
+    run(scenario)
+
+
+def test_client_that_takes_no_answers_is_not_read_from(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        payload = bytes(1 << 20)
+        async with (
+            serving(echo, connection_write_buffer_max_bytes=1 << 20) as (server, port),
+            connected(port) as (reader, writer),
+        ):
+            reader._transport.pause_reading()  # the client stops taking bytes
+            for _ in range(64):
+                writer.write(framed(payload))
+            async with connected(port) as (other_reader, other_writer):
+                for _ in range(50):
+                    other_writer.write(framed(b"tick"))
+                    await read_frame(other_reader)
+            # Socket buffers take some; the server itself keeps no more than a few answers.
+            assert len([frame for frame in echo.frames if frame == payload]) < 32
+            reader._transport.resume_reading()
+            for _ in range(64):
+                assert len(await read_frame(reader)) == len(payload)
+            assert server.memory.used == 0
+
+    run(scenario)
+
+
+def test_connections_beyond_the_limits_are_refused(run: Run) -> None:
+    async def scenario(settings: dict[str, int]) -> None:
+        async with serving(Echo(), **settings) as (_, port):
+            async with connected(port) as (reader, writer):
+                writer.write(framed(b"one"))
+                assert await read_frame(reader) == b"one"
+                async with connected(port) as (second_reader, _):
+                    assert await is_closed(second_reader)
+                writer.write(framed(b"still"))
+                assert await read_frame(reader) == b"still"
+            async with connected(port) as (reader, writer):
+                writer.write(framed(b"room again"))
+                assert await read_frame(reader) == b"room again"
+
+    run(lambda: scenario({"max_connections": 1}))
+    run(lambda: scenario({"max_connections_per_ip": 1}))
+
+
+def test_idle_connection_is_closed_and_a_waiting_one_is_not(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        async with (
+            serving(echo, connections_max_idle_ms=50) as (_, port),
+            connected(port) as (waiting_reader, waiting_writer),
+            connected(port) as (idle_reader, _),
+        ):
+            waiting_writer.write(framed(b"wait"))
+            assert await is_closed(idle_reader)
+            echo.release.set()
+            assert await read_frame(waiting_reader) == b"wait"
+
+    run(scenario)
+
+
+def test_stop_answers_the_request_being_worked_on_and_no_later_one(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        async with serving(echo) as (server, port), connected(port) as (reader, writer):
+            writer.write(framed(b"wait") + framed(b"never"))
+            await echo.waiting.wait()
+            stopping = asyncio.ensure_future(server.stop(10))
+            await asyncio.sleep(0)
+            echo.release.set()
+            assert await read_frame(reader) == b"wait"
+            assert await is_closed(reader)
+            await stopping
+            assert echo.frames == [b"wait"]
+
+    run(scenario)
+
+
+def test_stop_cuts_connections_that_do_not_end_in_time(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        async with serving(echo) as (server, port), connected(port) as (reader, writer):
+            writer.write(framed(b"wait"))
+            await echo.waiting.wait()
+            await server.stop(0)
+            assert await is_closed(reader)
+            assert server.connection_count == 0
+
+    run(scenario)
+
+
+def test_taken_port_is_named_at_start(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving(Echo()) as (_, port):
+            taken = BrokerConfig(listeners=(Listener("PLAINTEXT", "127.0.0.1", port),))
+            with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
+                await Server(taken, asyncio.get_running_loop()).bind()
+
+    run(scenario)
+
+
+def test_every_interface_without_an_advertised_address_is_refused(run: Run) -> None:
+    async def scenario() -> None:
+        server = Server(
+            BrokerConfig(listeners=(Listener("PLAINTEXT", "0.0.0.0", 0),)),
+            asyncio.get_running_loop(),
+        )
+        with pytest.raises(ConfigError, match=r"advertised\.listeners"):
+            await server.bind()
+        await server.stop(0)
+
+    run(scenario)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+from isotherm.broker.purgatory import Purgatory
+
+
+class Wanting:
+    """Completes when `available` reaches `wanted`; expires with what there is."""
+
+    available = 0
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.tries: list[str] = []
+        self.future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+    def try_complete(self, key: str) -> bool:
+        self.tries.append(key)
+        if self.available >= self.wanted:
+            self.future.set_result("completed")
+        return self.future.done()
+
+    def expire(self) -> None:
+        self.future.set_result("expired")
+
+
+def run(scenario: Callable[[Purgatory[str]], Awaitable[None]], operations_max: int = 10) -> None:
+    async def main() -> None:
+        purgatory = Purgatory[str](asyncio.get_running_loop(), operations_max=operations_max)
+        await scenario(purgatory)
+        await asyncio.sleep(0)
+        assert len(purgatory) == 0
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_operation_completes_at_the_notification_that_suffices() -> None:
+    async def scenario(purgatory: Purgatory[str]) -> None:
+        operation = Wanting(2)
+        purgatory.watch(operation, ["a", "b"], 1000)
+        for operation.available in (1, 2):
+            purgatory.notify("b")
+            await asyncio.sleep(0)
+        assert await operation.future == "completed"
+        assert operation.tries == ["b", "b"]
+
+    run(scenario)
+
+
+def test_notifications_of_one_iteration_are_tried_once() -> None:
+    async def scenario(purgatory: Purgatory[str]) -> None:
+        operation = Wanting(1)
+        purgatory.watch(operation, ["a"], 1000)
+        purgatory.notify("a")
+        purgatory.notify("a")
+        purgatory.notify("unwatched")
+        await asyncio.sleep(0)
+        assert operation.tries == ["a"]
+        purgatory.expire_all()
+        assert await operation.future == "expired"
+
+    run(scenario)
+
+
+def test_notification_from_another_thread_wakes_the_loop() -> None:
+    async def scenario(purgatory: Purgatory[str]) -> None:
+        operation = Wanting(0)
+        purgatory.watch(operation, ["a"], 1000)
+        thread = threading.Thread(target=purgatory.notify, args=("a",))
+        thread.start()
+        assert await operation.future == "completed"
+        thread.join()
+
+    run(scenario)
+
+
+def test_operation_expires_by_its_timer() -> None:
+    async def scenario(purgatory: Purgatory[str]) -> None:
+        operation = Wanting(1)
+        purgatory.watch(operation, ["a", "b"], 0)
+        assert await operation.future == "expired"
+
+    run(scenario)
+
+
+def test_operation_without_room_expires_at_once() -> None:
+    async def scenario(purgatory: Purgatory[str]) -> None:
+        first, second = Wanting(1), Wanting(1)
+        purgatory.watch(first, ["a"], 1000)
+        purgatory.watch(second, ["a"], 1000)
+        assert second.future.done()
+        assert not first.future.done()
+        first.available = 1
+        purgatory.notify("a")
+        assert await first.future == "completed"
+
+    run(scenario, operations_max=1)
+
+
+def test_cancelled_operation_is_forgotten() -> None:
+    async def scenario(purgatory: Purgatory[str]) -> None:
+        operation = Wanting(0)
+        purgatory.watch(operation, ["a"], 1000)
+        operation.future.cancel()
+        purgatory.notify("a")
+        await asyncio.sleep(0)
+        assert operation.tries == []
+
+    run(scenario)
+
+
+def test_operation_watched_under_several_keys_ends_once() -> None:
+    async def scenario(purgatory: Purgatory[str]) -> None:
+        operation = Wanting(0)
+        purgatory.watch(operation, ["a", "b"], 0)
+        purgatory.notify("a")
+        purgatory.notify("b")
+        assert await operation.future == "completed"
+        await asyncio.sleep(0)
+        assert len(operation.tries) == 1
+
+    run(scenario)
