@@ -1,0 +1,255 @@
+"""Which offsets a query asks for: the JSON forms of the Kafka source and their resolution. Pure.
+
+A limit (startingOffsets, endingOffsets and their timestamp forms) is parsed without knowing the
+partitions, then resolved to one offset per partition against what can be read now. Timestamps
+need a look into the log in between: `timestamps_to_find` says what to look up, `resolve_start`
+and `resolve_end` take the answers.
+
+Text forms, as the Kafka source has them:
+
+    partitions          {"topicA":[0,1],"topicB":[2]}
+    offsets             {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}     -2 earliest, -1 latest
+    timestamps          {"topicA":{"0":1700000000000}}                   milliseconds
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from isotherm.errors import ConfigError, OffsetOutOfRangeError
+from isotherm.types import Offset, TimestampMs, TopicPartition
+
+LATEST: Offset = -1
+EARLIEST: Offset = -2
+
+_OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+_PARTITIONS_EXAMPLE = '{"topicA":[0,1],"topicB":[0,1]}'
+_SHOWN_PARTITIONS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class EarliestOffsets:
+    """Every partition from its first record that is still kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatestOffsets:
+    """Every partition at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecificOffsets:
+    """An offset for each partition; EARLIEST and LATEST stand for the two ends."""
+
+    offsets: Mapping[TopicPartition, Offset]
+
+
+@dataclass(frozen=True, slots=True)
+class SpecificTimestamps:
+    """A time for each partition: the first offset whose record is not older than it."""
+
+    timestamps_ms: Mapping[TopicPartition, TimestampMs]
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalTimestamp:
+    """One time for all partitions."""
+
+    timestamp_ms: TimestampMs
+
+
+OffsetLimit: TypeAlias = (
+    EarliestOffsets | LatestOffsets | SpecificOffsets | SpecificTimestamps | GlobalTimestamp
+)
+
+
+class OffsetRange(NamedTuple):
+    """Offsets [start, end) of one partition."""
+
+    topic_partition: TopicPartition
+    start: Offset
+    end: Offset
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+class OffsetBounds(NamedTuple):
+    """What can be read of a partition now: from its log start up to, not including, its end."""
+
+    start: Offset
+    end: Offset
+
+
+def _parse_json_object(text: str, option: str, example: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"option is not JSON option={option} value={text!r} expected_like={example}"
+        ) from error
+    if not isinstance(parsed, dict):
+        raise ConfigError(
+            f"option is not a JSON object option={option} value={text!r} expected_like={example}"
+        )
+    return parsed
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def parse_partition_offsets(text: str, option: str) -> dict[TopicPartition, Offset]:
+    """Offsets or timestamps by partition; ConfigError naming `option` when the text is not such."""
+    offsets: dict[TopicPartition, Offset] = {}
+    for topic, partitions in _parse_json_object(text, option, _OFFSETS_EXAMPLE).items():
+        if not isinstance(partitions, dict):
+            raise ConfigError(
+                f"a topic needs an offset for each partition option={option} topic={topic}"
+                f" value={partitions!r} expected_like={_OFFSETS_EXAMPLE}"
+            )
+        for partition, offset in partitions.items():
+            if not partition.isdecimal() or not _is_number(offset):
+                raise ConfigError(
+                    f"partition or offset is not a number option={option} topic={topic}"
+                    f" partition={partition!r} value={offset!r} expected_like={_OFFSETS_EXAMPLE}"
+                )
+            offsets[TopicPartition(topic, int(partition))] = offset
+    return offsets
+
+
+def parse_partitions(text: str, option: str) -> frozenset[TopicPartition]:
+    """The form of `assign`; ConfigError naming `option` when the text is not such or names none."""
+    assigned: set[TopicPartition] = set()
+    for topic, partitions in _parse_json_object(text, option, _PARTITIONS_EXAMPLE).items():
+        if not isinstance(partitions, list) or not all(
+            _is_number(partition) and partition >= 0 for partition in partitions
+        ):
+            raise ConfigError(
+                f"a topic needs a list of partitions option={option} topic={topic}"
+                f" value={partitions!r} expected_like={_PARTITIONS_EXAMPLE}"
+            )
+        assigned.update(TopicPartition(topic, partition) for partition in partitions)
+    if not assigned:
+        raise ConfigError(f"no partition is assigned option={option} value={text!r}")
+    return frozenset(assigned)
+
+
+def timestamps_to_find(
+    limit: OffsetLimit, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, TimestampMs]:
+    """The times that must be looked up in the log before `limit` can be resolved."""
+    match limit:
+        case GlobalTimestamp(timestamp_ms):
+            return dict.fromkeys(partitions, timestamp_ms)
+        case SpecificTimestamps(timestamps_ms):
+            return dict(timestamps_ms)
+        case _:
+            return {}
+
+
+def resolve_start(
+    limit: OffsetLimit,
+    bounds: Mapping[TopicPartition, OffsetBounds],
+    found: Mapping[TopicPartition, Offset | None],
+    *,
+    latest_when_not_found: bool,
+) -> dict[TopicPartition, Offset]:
+    """First offset to read of each partition in `bounds`.
+
+    `found` answers `timestamps_to_find`: the offset, or None when no record is that young; the
+    partition then starts at its end when `latest_when_not_found`, else OffsetOutOfRangeError.
+    Explicit offsets are not checked against the bounds here: see `check_range`.
+    """
+    starts = _resolve(limit, bounds, found, option="startingOffsets")
+    missing = sorted(partition for partition, offset in starts.items() if offset is None)
+    if missing and not latest_when_not_found:
+        raise OffsetOutOfRangeError(
+            "no record is at or after the starting timestamp"
+            f" partition={missing[0]} timestamp_ms={timestamps_to_find(limit, bounds)[missing[0]]}"
+            " hint='use an earlier time, or startingOffsetsByTimestampStrategy=latest'"
+        )
+    return {p: bounds[p].end if offset is None else offset for p, offset in starts.items()}
+
+
+def resolve_end(
+    limit: OffsetLimit,
+    bounds: Mapping[TopicPartition, OffsetBounds],
+    found: Mapping[TopicPartition, Offset | None],
+) -> dict[TopicPartition, Offset]:
+    """Offset after the last one to read of each partition; a time not found means the end."""
+    ends = _resolve(limit, bounds, found, option="endingOffsets")
+    return {p: bounds[p].end if offset is None else offset for p, offset in ends.items()}
+
+
+def _resolve(
+    limit: OffsetLimit,
+    bounds: Mapping[TopicPartition, OffsetBounds],
+    found: Mapping[TopicPartition, Offset | None],
+    *,
+    option: str,
+) -> dict[TopicPartition, Offset | None]:
+    match limit:
+        case EarliestOffsets():
+            return {partition: bound.start for partition, bound in bounds.items()}
+        case LatestOffsets():
+            return {partition: bound.end for partition, bound in bounds.items()}
+        case SpecificOffsets(offsets):
+            _check_all_named(offsets, bounds, option)
+            symbolic = {
+                partition: {EARLIEST: bound.start, LATEST: bound.end}
+                for partition, bound in bounds.items()
+            }
+            return {
+                partition: symbolic[partition].get(offset, offset)
+                for partition, offset in offsets.items()
+            }
+        case SpecificTimestamps(timestamps_ms):
+            _check_all_named(timestamps_ms, bounds, f"{option}ByTimestamp")
+            return {partition: found[partition] for partition in bounds}
+        case GlobalTimestamp():
+            return {partition: found[partition] for partition in bounds}
+
+
+def _check_all_named(
+    named: Mapping[TopicPartition, int], assigned: Iterable[TopicPartition], option: str
+) -> None:
+    wanted = set(assigned)
+    if named.keys() != wanted:
+        raise ConfigError(
+            f"option must name exactly the partitions that are read option={option}"
+            f" missing={_shown(wanted - named.keys())} unknown={_shown(named.keys() - wanted)}"
+            " hint='-2 stands for earliest and -1 for latest'"
+        )
+
+
+def _shown(partitions: Iterable[TopicPartition]) -> str:
+    names = [str(partition) for partition in sorted(partitions)]
+    more = f",...({len(names)} in all)" if len(names) > _SHOWN_PARTITIONS else ""
+    return "[" + ",".join(names[:_SHOWN_PARTITIONS]) + more + "]"
+
+
+def check_range(wanted: OffsetRange, bounds: OffsetBounds) -> str | None:
+    """What of `wanted` cannot be read, in words; None when all of it can."""
+    place = (
+        f"partition={wanted.topic_partition} start_offset={wanted.start} end_offset={wanted.end}"
+        f" first_available={bounds.start} available_end={bounds.end}"
+    )
+    if wanted.end < wanted.start:
+        return f"the ending offset is below the starting offset {place}"
+    if wanted.start < bounds.start and wanted.size > 0:
+        return f"the starting offset is no longer kept {place}"
+    if wanted.end > bounds.end:
+        return f"the offsets reach beyond the end of the partition {place}"
+    return None
+
+
+def clip_range(wanted: OffsetRange, bounds: OffsetBounds) -> OffsetRange:
+    """The part of `wanted` that can be read; empty, never negative, when none can."""
+    start = min(max(wanted.start, bounds.start), bounds.end)
+    end = max(start, min(wanted.end, bounds.end))
+    return OffsetRange(wanted.topic_partition, start, end)

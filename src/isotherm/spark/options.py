@@ -1,0 +1,461 @@
+"""The options of the source, each declared once; docs/spark.md is checked against this table.
+
+Names, defaults and rules are those of Spark's Kafka source (`spark-sql-kafka-0-10`), so that a
+query moves over by changing its format and adding `path`. Three kinds of options are not listed:
+
+- `kafka.*`: properties of the client (librdkafka's names), handed on without the prefix;
+- storage settings such as `s3.endpoint.url`, `aws.access.key.id`, `key.prefix`: handed to the
+  storage manager, under the names a broker has them after its `rsm.config.` prefix;
+- anything else is an error that names the nearest option.
+
+Names are case-insensitive: Spark hands them over in lower case.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from isotherm.config.definition import (
+    BOOLEAN,
+    INT,
+    INT_MAX,
+    LIST,
+    LONG,
+    STRING,
+    Check,
+    ConfigKey,
+    at_least,
+    between,
+    config_keys,
+    key,
+    one_of,
+    optional,
+)
+from isotherm.errors import ConfigError, UnknownConfigError
+from isotherm.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    EarliestOffsets,
+    GlobalTimestamp,
+    LatestOffsets,
+    OffsetLimit,
+    SpecificOffsets,
+    SpecificTimestamps,
+    parse_partition_offsets,
+    parse_partitions,
+)
+from isotherm.types import TimestampMs, TopicPartition
+
+KAFKA_PREFIX = "kafka."
+BOOTSTRAP_SERVERS = "bootstrap.servers"
+STORAGE_PREFIXES = ("s3.", "aws.", "gcs.", "azure.", "key.prefix", "encryption.", "storage.")
+
+_STRATEGIES = ("subscribe", "subscribePattern", "assign")
+_FORBIDDEN_KAFKA_PROPERTIES = {
+    "auto.offset.reset": "set startingOffsets",
+    "key.deserializer": "keys are bytes: decode them in the query",
+    "value.deserializer": "values are bytes: decode them in the query",
+    "enable.auto.commit": "the source commits no offsets",
+    "interceptor.classes": "the source has no interceptors",
+}
+_POSITIVE = Check(lambda value: value is None or value > 0, "more than 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """The options of one `load()`; made by `parse_options`, which checks them together.
+
+    kafka_properties and storage_settings hold what is handed on, prefixes cut.
+    """
+
+    path: str = key(
+        STRING,
+        "",
+        "Where the tier is: `s3://bucket/prefix`, `gs://`, `az://`, `file:///folder` or a folder."
+        " Required; `.load(path)` sets it.",
+    )
+    layout: str | None = key(
+        optional(STRING),
+        None,
+        "How the objects are laid out: `aiven` or `local-tiered-storage`. Detected when not set.",
+        check=one_of("aiven", "local-tiered-storage"),
+    )
+    metadata: str | None = key(
+        optional(STRING),
+        None,
+        "Where the list of segments comes from: `topic` reads `__remote_log_metadata` from"
+        " `kafka.bootstrap.servers` (the default when that is set); `bucket` reads the manifests"
+        " in the bucket, and needs no broker (the default otherwise).",
+        check=one_of("topic", "bucket"),
+    )
+    include_tail: bool | None = key(
+        optional(BOOLEAN),
+        None,
+        "Whether to read what is not in the bucket yet from the brokers. True when"
+        " `kafka.bootstrap.servers` is set; false reads the bucket alone.",
+        name="includeTail",
+    )
+    subscribe: tuple[str, ...] = key(
+        LIST, (), "Topics to read, separated by commas. One of the three is required."
+    )
+    subscribe_pattern: str | None = key(
+        optional(STRING),
+        None,
+        "Regular expression that the whole name of a topic must match.",
+        name="subscribePattern",
+    )
+    assign: str | None = key(
+        optional(STRING), None, 'Partitions to read: `{"topicA":[0,1],"topicB":[2]}`.'
+    )
+    starting_offsets: str = key(
+        STRING,
+        "earliest",
+        "`earliest`, or an offset for every partition that is read:"
+        ' `{"topicA":{"0":23,"1":-2}}`, -2 being the earliest.',
+        name="startingOffsets",
+    )
+    starting_offsets_by_timestamp: str | None = key(
+        optional(STRING),
+        None,
+        "Start at the first record that is not older, for every partition that is read:"
+        ' `{"topicA":{"0":1700000000000}}`, in milliseconds. Beats `startingOffsets`.',
+        name="startingOffsetsByTimestamp",
+    )
+    starting_timestamp: int | None = key(
+        optional(LONG),
+        None,
+        "The same with one time for all partitions, in milliseconds. Beats the other two.",
+        name="startingTimestamp",
+        check=at_least(0),
+    )
+    starting_offsets_by_timestamp_strategy: str = key(
+        STRING,
+        "error",
+        "What to do with a partition that has no record at or after its starting time: `error`,"
+        " or `latest` to start at its end.",
+        name="startingOffsetsByTimestampStrategy",
+        check=one_of("error", "latest"),
+    )
+    ending_offsets: str = key(
+        STRING,
+        "latest",
+        "`latest`, or for every partition that is read the offset after the last one to read:"
+        ' `{"topicA":{"0":50,"1":-1}}`, -1 being the latest.',
+        name="endingOffsets",
+    )
+    ending_offsets_by_timestamp: str | None = key(
+        optional(STRING),
+        None,
+        "End before the first record that is not older, for every partition that is read; at the"
+        " end of a partition that has none. Beats `endingOffsets`.",
+        name="endingOffsetsByTimestamp",
+    )
+    ending_timestamp: int | None = key(
+        optional(LONG),
+        None,
+        "The same with one time for all partitions, in milliseconds. Beats the other two.",
+        name="endingTimestamp",
+        check=at_least(0),
+    )
+    include_headers: bool = key(
+        BOOLEAN, False, "Whether the rows have a `headers` column.", name="includeHeaders"
+    )
+    columns: tuple[str, ...] = key(
+        LIST,
+        (),
+        "Columns to read, separated by commas, in the order of the rows; all of them when not"
+        " set. `.schema(...)` with some of the columns does the same. Spark asks a Python source"
+        " for every column of its schema, so naming them is what saves the work.",
+    )
+    fail_on_data_loss: bool = key(
+        BOOLEAN,
+        True,
+        "Whether a query fails when something that it should read cannot be had: an object that"
+        " is missing, short or damaged, offsets that are no longer kept. Otherwise that part is"
+        " left out with a warning in the log.",
+        name="failOnDataLoss",
+    )
+    min_partitions: int | None = key(
+        optional(INT),
+        None,
+        "At least about so many tasks: ranges are cut by offsets, as the Kafka source cuts them.",
+        name="minPartitions",
+        check=_POSITIVE,
+    )
+    max_records_per_partition: int | None = key(
+        optional(LONG),
+        None,
+        "At most so many offsets per task; applied before `minPartitions`.",
+        name="maxRecordsPerPartition",
+        check=_POSITIVE,
+    )
+    target_bytes_per_task: int = key(
+        LONG,
+        256 * 1024 * 1024,
+        "Bytes of segments that a task reads, about: large segments are split and small ones put"
+        " together, so that tasks are between 2/3 and 3/2 of it.",
+        name="targetBytesPerTask",
+        check=at_least(1),
+    )
+    fetch_bytes: int = key(
+        INT,
+        8 * 1024 * 1024,
+        "Size of one ranged GET.",
+        name="fetchBytes",
+        check=between(4096, INT_MAX),
+    )
+    fetch_ahead: int = key(
+        INT,
+        3,
+        "Ranged GETs that a task keeps under way ahead of the one it decodes. A task holds"
+        " `fetchBytes` times (`fetchAhead` + 2) of fetched bytes at most.",
+        name="fetchAhead",
+        check=between(1, 64),
+    )
+    batch_bytes: int = key(
+        INT,
+        12 * 1024 * 1024,
+        "Size of the row batches handed to Spark, about.",
+        name="batchBytes",
+        check=between(1024, 1024**3),
+    )
+    poll_timeout_ms: int = key(
+        LONG,
+        120_000,
+        "How long a task waits for the broker to give it the next records of the tail.",
+        name="kafkaConsumer.pollTimeoutMs",
+        check=at_least(1),
+    )
+    fetch_offset_retries: int = key(
+        INT,
+        3,
+        "How often the driver asks the broker again for offsets and topics that it failed to get.",
+        name="fetchOffset.numRetries",
+        check=at_least(0),
+    )
+    fetch_offset_retry_interval_ms: int = key(
+        LONG,
+        10,
+        "How long it waits in between, in milliseconds.",
+        name="fetchOffset.retryIntervalMs",
+        check=at_least(0),
+    )
+    group_id_prefix: str = key(
+        STRING,
+        "isotherm-relation",
+        "Group id of the consumers that read the tail. They join no group.",
+        name="groupIdPrefix",
+    )
+    max_offsets_per_trigger: int | None = key(
+        optional(LONG), None, "For streams; a batch query ignores it.", name="maxOffsetsPerTrigger"
+    )
+    min_offsets_per_trigger: int | None = key(
+        optional(LONG), None, "For streams; a batch query ignores it.", name="minOffsetsPerTrigger"
+    )
+    max_trigger_delay: str | None = key(
+        optional(STRING), None, "For streams; a batch query ignores it.", name="maxTriggerDelay"
+    )
+    kafka_properties: Mapping[str, str] = field(default_factory=dict)
+    storage_settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_brokers(self) -> bool:
+        return BOOTSTRAP_SERVERS in self.kafka_properties
+
+    @property
+    def reads_tail(self) -> bool:
+        return self.has_brokers if self.include_tail is None else self.include_tail
+
+    @property
+    def metadata_source(self) -> str:
+        return self.metadata or ("topic" if self.has_brokers else "bucket")
+
+    @property
+    def assigned(self) -> frozenset[TopicPartition]:
+        """The partitions of `assign`; empty when topics are chosen by name."""
+        return parse_partitions(self.assign, "assign") if self.assign is not None else frozenset()
+
+    @property
+    def starting_limit(self) -> OffsetLimit:
+        return _limit(
+            "starting",
+            self.starting_timestamp,
+            self.starting_offsets_by_timestamp,
+            self.starting_offsets,
+        )
+
+    @property
+    def ending_limit(self) -> OffsetLimit:
+        return _limit(
+            "ending",
+            self.ending_timestamp,
+            self.ending_offsets_by_timestamp,
+            self.ending_offsets,
+        )
+
+    def selects_topic(self, topic: str) -> bool:
+        """Whether the query reads (some partition of) this topic."""
+        if self.subscribe_pattern is not None:
+            return re.fullmatch(self.subscribe_pattern, topic) is not None
+        return topic in self.named_topics
+
+    @property
+    def named_topics(self) -> frozenset[str]:
+        """The topics of `subscribe` or `assign`; empty with a pattern."""
+        return frozenset(self.subscribe) | {partition.topic for partition in self.assigned}
+
+
+def source_option_keys() -> dict[str, ConfigKey]:
+    """Every declared option by its name, in the order of the documentation."""
+    return {name: declared for name, (_, declared) in config_keys(SourceOptions).items()}
+
+
+def parse_options(texts: Mapping[str, str]) -> SourceOptions:
+    """Options of a batch query; ConfigError names the option and what to do.
+
+    Nothing is read or connected to.
+    """
+    declared = {
+        name.lower(): (field_name, option)
+        for name, (field_name, option) in config_keys(SourceOptions).items()
+    }
+    fields: dict[str, object] = {}
+    kafka: dict[str, str] = {}
+    storage: dict[str, str] = {}
+    for name, text in texts.items():
+        lowered = name.lower()
+        if lowered in declared:
+            field_name, option = declared[lowered]
+            fields[field_name] = option.parse(text)
+        elif lowered.startswith(KAFKA_PREFIX):
+            kafka[lowered.removeprefix(KAFKA_PREFIX)] = text
+        elif lowered.startswith(STORAGE_PREFIXES):
+            storage[lowered] = text
+        else:
+            raise _unknown_option(name)
+    options = SourceOptions(
+        **fields,  # type: ignore[arg-type]
+        kafka_properties=kafka,
+        storage_settings=storage,
+    )
+    _check_strategy(options, texts)
+    _check_kafka_properties(options)
+    _check_sources(options)
+    _check_limits(options)
+    return options
+
+
+def _unknown_option(name: str) -> UnknownConfigError:
+    known = {declared.lower(): declared for declared in source_option_keys()}
+    nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
+    hint = f" nearest={known[nearest[0]]}" if nearest else ""
+    return UnknownConfigError(f"unknown option option={name}{hint}")
+
+
+def storage_url(path: str) -> str:
+    """The URL of the tier: `path` itself, or a file URL when it is a folder's path."""
+    return path if "://" in path else Path(path).absolute().as_uri()
+
+
+def _check_strategy(options: SourceOptions, texts: Mapping[str, str]) -> None:
+    given = {name.lower() for name in texts}
+    specified = [name for name in _STRATEGIES if name.lower() in given]
+    if len(specified) != 1:
+        raise ConfigError(
+            f"exactly one option says which topics to read expected_one_of={','.join(_STRATEGIES)}"
+            f" specified={','.join(specified) or 'none'}"
+        )
+    if specified == ["subscribe"] and not options.subscribe:
+        raise ConfigError("no topic is named option=subscribe")
+    if specified == ["subscribePattern"]:
+        _check_pattern(options.subscribe_pattern or "")
+    options.assigned  # noqa: B018  parses, and raises for a text that is not such
+
+
+def _check_pattern(pattern: str) -> None:
+    if not pattern:
+        raise ConfigError("the pattern is empty option=subscribePattern")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(
+            f"not a regular expression option=subscribePattern value={pattern!r}"
+        ) from error
+
+
+def _check_kafka_properties(options: SourceOptions) -> None:
+    for name, reason in _FORBIDDEN_KAFKA_PROPERTIES.items():
+        if name in options.kafka_properties:
+            raise ConfigError(
+                f"property of the client is not supported option=kafka.{name} hint={reason!r}"
+            )
+    isolation = options.kafka_properties.get("isolation.level", "read_uncommitted")
+    if isolation != "read_uncommitted":
+        raise ConfigError(
+            "only uncommitted reads are supported option=kafka.isolation.level"
+            f" value={isolation} hint='records of aborted transactions are among the rows'"
+        )
+
+
+def _check_sources(options: SourceOptions) -> None:
+    if not options.path:
+        raise ConfigError(
+            "the tier's place is not given option=path"
+            " hint='s3://bucket/prefix, file:///folder or a folder'"
+        )
+    if options.metadata == "topic" and not options.has_brokers:
+        raise ConfigError(
+            "the metadata topic cannot be read without brokers option=metadata value=topic"
+            " hint='set kafka.bootstrap.servers, or metadata=bucket'"
+        )
+    if options.include_tail and not options.has_brokers:
+        raise ConfigError(
+            "the tail cannot be read without brokers option=includeTail value=true"
+            " hint='set kafka.bootstrap.servers'"
+        )
+
+
+def _check_limits(options: SourceOptions) -> None:
+    starting, ending = options.starting_limit, options.ending_limit
+    if isinstance(starting, LatestOffsets):
+        raise ConfigError("a batch query cannot start at the end option=startingOffsets")
+    if isinstance(ending, EarliestOffsets):
+        raise ConfigError("a batch query cannot end at the start option=endingOffsets")
+    if isinstance(starting, SpecificOffsets):
+        _refuse_offset(starting, LATEST, "startingOffsets")
+    if isinstance(ending, SpecificOffsets):
+        _refuse_offset(ending, EARLIEST, "endingOffsets")
+
+
+def _refuse_offset(limit: SpecificOffsets, refused: int, option: str) -> None:
+    for partition, offset in limit.offsets.items():
+        if offset == refused or offset < EARLIEST:
+            raise ConfigError(
+                f"a batch query cannot use this offset option={option} partition={partition}"
+                f" offset={offset}"
+            )
+
+
+def _limit(
+    edge: str, timestamp_ms: TimestampMs | None, by_timestamp: str | None, offsets: str
+) -> OffsetLimit:
+    if timestamp_ms is not None:
+        return GlobalTimestamp(timestamp_ms)
+    if by_timestamp is not None:
+        option = f"{edge}OffsetsByTimestamp"
+        timestamps = parse_partition_offsets(by_timestamp, option)
+        negative = [partition for partition, time in timestamps.items() if time < 0]
+        if negative:
+            raise ConfigError(f"a timestamp is negative option={option} partition={negative[0]}")
+        return SpecificTimestamps(timestamps)
+    match offsets.strip().lower():
+        case "earliest":
+            return EarliestOffsets()
+        case "latest":
+            return LatestOffsets()
+        case _:
+            return SpecificOffsets(parse_partition_offsets(offsets, f"{edge}Offsets"))

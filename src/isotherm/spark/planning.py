@@ -1,0 +1,307 @@
+"""From segments and offset ranges to read tasks. Pure: nothing here opens an object.
+
+1. `lineage_pieces`: which part of which segment is the log. Segments overlap after a change of
+   leader and after retried copies, and an unclean election leaves segments of a history that was
+   given up; every offset is taken from exactly one of them.
+2. `plan_reads`: a range of offsets as reads of the bucket, and of the broker where the bucket has
+   nothing (the tail, as a rule).
+3. `plan_tasks`: reads as tasks of about the target size: a large segment is split, small reads are
+   put together.
+
+Planning reads no index, so it does not slow down with the number of segments: a task that gets a
+part of a segment looks up its own positions (see `isotherm.spark.readers`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.spark.offsets import OffsetRange
+from isotherm.types import LeaderEpoch, Offset, TopicPartition
+
+# What a record is taken to weigh in a partition that has nothing in the bucket to measure by.
+ASSUMED_RECORD_SIZE = 1024
+# Reads of different partitions share a task only while it is smaller than this share of the
+# target: a small task costs little, and partitions in parallel are what users of Kafka expect.
+_SHARED_TASK_SHARE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPiece:
+    """Offsets [start_offset, end_offset) of the log are read from `segment`."""
+
+    segment: RemoteLogSegmentMetadata
+    start_offset: Offset
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRead:
+    """Part `part` of `parts` of the bytes that hold a range of offsets of one segment.
+
+    The parts have about the same size and together hold every batch once.
+    """
+
+    segment: RemoteLogSegmentMetadata
+    start_offset: Offset
+    end_offset: Offset
+    part: int = 0
+    parts: int = 1
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.segment.topic_id_partition.topic_partition
+
+    @property
+    def is_whole_segment(self) -> bool:
+        return (
+            self.parts == 1
+            and self.start_offset <= self.segment.start_offset
+            and self.end_offset > self.segment.end_offset_inclusive
+        )
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Estimate: bytes are taken to be spread evenly over the segment's offsets."""
+        segment = self.segment
+        held = segment.end_offset_inclusive + 1 - segment.start_offset
+        wanted = self.end_offset - self.start_offset
+        return segment.segment_size_in_bytes * wanted // held // self.parts
+
+    def split(self, parts: int) -> list[SegmentRead]:
+        return [replace(self, part=part, parts=parts) for part in range(parts)]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRead:
+    """Offsets [start_offset, end_offset) are read from the broker."""
+
+    topic_partition: TopicPartition
+    start_offset: Offset
+    end_offset: Offset
+    record_size: int = ASSUMED_RECORD_SIZE
+
+    @property
+    def size_in_bytes(self) -> int:
+        return (self.end_offset - self.start_offset) * self.record_size
+
+    def split(self, parts: int) -> list[BrokerRead]:
+        whole = OffsetRange(self.topic_partition, self.start_offset, self.end_offset)
+        return [
+            replace(self, start_offset=piece.start, end_offset=piece.end)
+            for piece in divide_range(whole, parts)
+        ]
+
+
+Read: TypeAlias = SegmentRead | BrokerRead
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """What one Spark task reads, in this order. Holds all that an executor needs to know."""
+
+    reads: tuple[Read, ...]
+
+    @property
+    def size_in_bytes(self) -> int:
+        return sum(read.size_in_bytes for read in self.reads)
+
+
+def lineage_pieces(segments: Iterable[RemoteLogSegmentMetadata]) -> list[SegmentPiece]:
+    """The log as these segments of one partition tell it: disjoint pieces, ascending.
+
+    An epoch's records are valid from its own first offset up to the first offset of any later
+    epoch: what an older leader wrote beyond that was truncated. Where several segments hold the
+    same offsets of an epoch, the one that reaches farthest is read (of equal ones the newest).
+    Offsets that no segment holds are left out between two pieces.
+    """
+    spans: dict[LeaderEpoch, list[SegmentPiece]] = defaultdict(list)
+    for segment in segments:
+        for epoch, span in _epoch_spans(segment):
+            spans[epoch].append(span)
+    pieces: list[SegmentPiece] = []
+    epoch_end: Offset | None = None
+    for epoch in sorted(spans, reverse=True):
+        epoch_start = min(span.start_offset for span in spans[epoch])
+        pieces.extend(_cover(spans[epoch], epoch_end))
+        epoch_end = epoch_start if epoch_end is None else min(epoch_end, epoch_start)
+    pieces.sort(key=lambda piece: piece.start_offset)
+    return _join_neighbours(pieces)
+
+
+def _epoch_spans(
+    segment: RemoteLogSegmentMetadata,
+) -> Iterator[tuple[LeaderEpoch, SegmentPiece]]:
+    epochs = list(segment.segment_leader_epochs)
+    starts = [segment.start_offset, *list(segment.segment_leader_epochs.values())[1:]]
+    ends = [*starts[1:], segment.end_offset_inclusive + 1]
+    for epoch, start, end in zip(epochs, starts, ends, strict=True):
+        if start < end:
+            yield epoch, SegmentPiece(segment, start, end)
+
+
+def _cover(spans: list[SegmentPiece], limit: Offset | None) -> Iterator[SegmentPiece]:
+    """Disjoint pieces of `spans` that hold every offset below `limit` that any of them holds."""
+    spans.sort(key=lambda span: span.start_offset)
+    position = 0
+    covered_to = spans[0].start_offset
+    while position < len(spans):
+        best: SegmentPiece | None = None
+        while position < len(spans) and spans[position].start_offset <= covered_to:
+            best = _farther(best, spans[position])
+            position += 1
+        if best is not None and best.end_offset > covered_to:
+            end = best.end_offset if limit is None else min(best.end_offset, limit)
+            if covered_to < end:
+                yield SegmentPiece(best.segment, covered_to, end)
+            covered_to = best.end_offset
+        elif position < len(spans):
+            covered_to = spans[position].start_offset
+
+
+def _farther(best: SegmentPiece | None, span: SegmentPiece) -> SegmentPiece:
+    if best is None:
+        return span
+
+    def rank(piece: SegmentPiece) -> tuple[Offset, int]:
+        return piece.end_offset, piece.segment.event_timestamp_ms
+
+    return max(best, span, key=rank)
+
+
+def _join_neighbours(pieces: list[SegmentPiece]) -> list[SegmentPiece]:
+    joined: list[SegmentPiece] = []
+    for piece in pieces:
+        last = joined[-1] if joined else None
+        if last and last.segment is piece.segment and last.end_offset == piece.start_offset:
+            joined[-1] = replace(last, end_offset=piece.end_offset)
+        else:
+            joined.append(piece)
+    return joined
+
+
+def plan_reads(pieces: Sequence[SegmentPiece], wanted: OffsetRange) -> list[Read]:
+    """`wanted` as reads in ascending order, without gap or overlap.
+
+    What no piece holds is a BrokerRead: the tail after the last piece, and any hole before it.
+    `pieces` are those of the partition, from `lineage_pieces`.
+    """
+    if wanted.size <= 0:
+        return []
+    record_size = _mean_record_size(pieces)
+    reads: list[Read] = []
+    reached = wanted.start
+    first = bisect_right(pieces, wanted.start, key=lambda piece: piece.end_offset)
+    for piece in pieces[first:]:
+        if piece.start_offset >= wanted.end:
+            break
+        start = max(piece.start_offset, reached)
+        end = min(piece.end_offset, wanted.end)
+        if reached < start:
+            reads.append(BrokerRead(wanted.topic_partition, reached, start, record_size))
+        reads.append(SegmentRead(piece.segment, start, end))
+        reached = end
+    if reached < wanted.end:
+        reads.append(BrokerRead(wanted.topic_partition, reached, wanted.end, record_size))
+    return reads
+
+
+def _mean_record_size(pieces: Sequence[SegmentPiece]) -> int:
+    if not pieces:
+        return ASSUMED_RECORD_SIZE
+    last = SegmentRead(pieces[-1].segment, pieces[-1].start_offset, pieces[-1].end_offset)
+    return max(1, last.size_in_bytes // (last.end_offset - last.start_offset))
+
+
+def divide_range(whole: OffsetRange, parts: int) -> list[OffsetRange]:
+    """`parts` ranges whose sizes differ by at most one; empty ones are left out.
+
+    Cut as Spark's KafkaOffsetRangeCalculator does it: the remainder by the parts that remain.
+    """
+    divided: list[OffsetRange] = []
+    start = whole.start
+    for part in range(parts):
+        end = start + (whole.end - start) // (parts - part)
+        if start < end:
+            divided.append(OffsetRange(whole.topic_partition, start, end))
+        start = end
+    return divided
+
+
+def limit_range_sizes(ranges: Iterable[OffsetRange], records_max: int) -> list[OffsetRange]:
+    """The option maxRecordsPerPartition: every range cut to at most so many offsets."""
+    return [
+        piece
+        for whole in ranges
+        if whole.size > 0
+        for piece in divide_range(whole, -(-whole.size // records_max))
+    ]
+
+
+def split_ranges(ranges: Iterable[OffsetRange], partitions_min: int) -> list[OffsetRange]:
+    """The option minPartitions, with the arithmetic of Spark's KafkaOffsetRangeCalculator.
+
+    Ranges whose share of all offsets is at most one partition stay whole and leave the pool; the
+    others share what is left in proportion to their sizes. The result may miss the wish by a few.
+    """
+    kept = [whole for whole in ranges if whole.size > 0]
+    if len(kept) >= partitions_min:
+        return kept
+    total = sum(whole.size for whole in kept)
+    small = {whole for whole in kept if _share(whole, total, partitions_min) == 1}
+    pool = total - sum(whole.size for whole in small)
+    pool_partitions = max(partitions_min - len(small), 1)
+    return [
+        piece
+        for whole in kept
+        for piece in divide_range(
+            whole, 1 if whole in small else _share(whole, pool, pool_partitions)
+        )
+    ]
+
+
+def _share(whole: OffsetRange, total: int, partitions: int) -> int:
+    # Java's Math.round rounds a half up; Python's round() would round it to even.
+    return max(int(whole.size / total * partitions + 0.5), 1)
+
+
+def plan_tasks(
+    reads_of_ranges: Iterable[Sequence[Read]], target_size: int, *, merge_ranges: bool = True
+) -> list[ReadTask]:
+    """Tasks of 2/3 to 3/2 of `target_size` bytes where the reads allow it, in the reads' order.
+
+    Each sequence is one range of offsets, ascending. Reads of different ranges share a task only
+    with `merge_ranges`, and of different partitions only while the task is small.
+    """
+    tasks: list[ReadTask] = []
+    open_reads: list[Read] = []
+    open_size = 0
+
+    def close() -> None:
+        nonlocal open_size
+        if open_reads:
+            tasks.append(ReadTask(tuple(open_reads)))
+            open_reads.clear()
+            open_size = 0
+
+    for reads in reads_of_ranges:
+        if not merge_ranges or open_size >= target_size // _SHARED_TASK_SHARE:
+            close()
+        for read in reads:
+            for piece in _split_to_size(read, target_size):
+                if open_size + piece.size_in_bytes > target_size * 3 // 2:
+                    close()
+                open_reads.append(piece)
+                open_size += piece.size_in_bytes
+    close()
+    return tasks
+
+
+def _split_to_size(read: Read, target_size: int) -> Sequence[Read]:
+    parts = int(read.size_in_bytes / target_size + 0.5)
+    return [read] if parts <= 1 else read.split(parts)

@@ -1,0 +1,82 @@
+"""The rows of the source: the columns of Spark's Kafka source, and their Arrow form.
+
+    key binary · value binary · topic string · partition int · offset long · timestamp timestamp ·
+    timestampType int (0 create time, 1 log append time) · headers array<struct<key,value>>
+
+All are nullable. headers is there on request only, and NULL (not empty) for a record without any.
+Any subset of the columns in any order is a legal schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from isotherm.config.definition import unknown_key
+from isotherm.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HEADERS_COLUMN = "headers"
+COLUMN_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    HEADERS_COLUMN: ArrayType(
+        StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    ),
+}
+
+
+def full_schema(*, include_headers: bool) -> StructType:
+    """The schema of a query that does not choose columns."""
+    names = [name for name in COLUMN_TYPES if include_headers or name != HEADERS_COLUMN]
+    return schema_of(names)
+
+
+def schema_of(names: Sequence[str]) -> StructType:
+    """The columns `names` in that order; UnknownConfigError naming the nearest for an unknown."""
+    for index, name in enumerate(names):
+        if name not in COLUMN_TYPES:
+            raise unknown_key(name, COLUMN_TYPES)
+        if name in names[:index]:
+            raise ConfigError(f"a column is named twice column={name}")
+    return StructType([StructField(name, COLUMN_TYPES[name]) for name in names])
+
+
+def check_schema(schema: StructType) -> None:
+    """ConfigError unless `schema` is a choice of the source's columns with their own types."""
+    expected = schema_of(schema.fieldNames())
+    for field, wanted in zip(schema.fields, expected.fields, strict=True):
+        if field.dataType != wanted.dataType:
+            raise ConfigError(
+                f"a column cannot have another type column={field.name}"
+                f" type={field.dataType.simpleString()} expected={wanted.dataType.simpleString()}"
+                " hint='read it as it is and cast in the query'"
+            )
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """What Spark compares every batch with, to the letter."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    nullable = StructType([StructField(f.name, f.dataType) for f in schema.fields])
+    converted: pa.Schema = to_arrow_schema(nullable, timezone="UTC")
+    return converted

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import pytest
+
+from isotherm.errors import ConfigError, UnknownConfigError
+from isotherm.spark.offsets import (
+    EarliestOffsets,
+    GlobalTimestamp,
+    LatestOffsets,
+    SpecificOffsets,
+    SpecificTimestamps,
+)
+from isotherm.spark.options import SourceOptions, parse_options, storage_url
+from isotherm.types import TopicPartition
+
+A0 = TopicPartition("a", 0)
+BUCKET = {"path": "s3://bucket", "subscribe": "a"}
+BROKER = BUCKET | {"kafka.bootstrap.servers": "h:9092"}
+
+
+def parse(base: dict[str, str], **more: str) -> SourceOptions:
+    return parse_options(base | more)
+
+
+def test_defaults_are_those_of_the_kafka_source() -> None:
+    options = parse(BROKER)
+    assert options.starting_limit == EarliestOffsets()
+    assert options.ending_limit == LatestOffsets()
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert (options.poll_timeout_ms, options.fetch_offset_retries) == (120_000, 3)
+    assert options.starting_offsets_by_timestamp_strategy == "error"
+    assert (options.min_partitions, options.max_records_per_partition) == (None, None)
+
+
+def test_names_are_case_insensitive() -> None:
+    # Spark's CaseInsensitiveDict iterates over lower-cased keys.
+    options = parse_options(
+        {"PATH": "s3://b", "SUBSCRIBE": "a", "includeheaders": "true", "KAFKA.Client.Id": "x"}
+    )
+    assert options.include_headers
+    assert options.kafka_properties == {"client.id": "x"}
+
+
+def test_unknown_option_names_the_nearest() -> None:
+    with pytest.raises(UnknownConfigError, match="option=startingoffset nearest=startingOffsets"):
+        parse(BUCKET, startingoffset="earliest")
+
+
+@pytest.mark.parametrize(
+    "name", ["s3.endpoint.url", "aws.access.key.id", "key.prefix", "gcs.bucket.name"]
+)
+def test_storage_settings_are_handed_on(name: str) -> None:
+    assert parse_options(BUCKET | {name: "x"}).storage_settings == {name: "x"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"subscribe": "a", "assign": '{"a":[0]}'}, {"subscribe": "a", "subscribePattern": "a.*"}],
+)
+def test_exactly_one_option_chooses_topics(given: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="expected_one_of=subscribe,subscribePattern,assign"):
+        parse_options({"path": "s3://b"} | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"subscribe": " , "}, "option=subscribe"),
+        ({"subscribePattern": " "}, "option=subscribePattern"),
+        ({"subscribePattern": "a["}, "not a regular expression option=subscribePattern"),
+        ({"assign": "a-0"}, "option=assign"),
+    ],
+)
+def test_choice_of_no_topic_is_refused(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_options({"path": "s3://b"} | given)
+
+
+def test_subscribe_is_a_trimmed_list() -> None:
+    options = parse_options({"path": "s3://b", "subscribe": " a, b ,,c"})
+    assert options.named_topics == {"a", "b", "c"}
+    assert options.selects_topic("b")
+    assert not options.selects_topic("d")
+
+
+def test_pattern_must_match_the_whole_name() -> None:
+    options = parse_options({"path": "s3://b", "subscribePattern": "flights.*"})
+    assert options.selects_topic("flights-2013")
+    assert not options.selects_topic("old-flights-2013")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"startingOffsets": "latest"}, "cannot start at the end option=startingOffsets"),
+        ({"startingOffsets": '{"a":{"0":-1}}'}, "option=startingOffsets partition=a-0 offset=-1"),
+        ({"startingOffsets": '{"a":{"0":-3}}'}, "option=startingOffsets partition=a-0 offset=-3"),
+        ({"startingOffsets": "first"}, "option is not JSON option=startingOffsets"),
+        ({"endingOffsets": "earliest"}, "cannot end at the start option=endingOffsets"),
+        ({"endingOffsets": '{"a":{"0":-2}}'}, "option=endingOffsets partition=a-0 offset=-2"),
+        ({"startingTimestamp": "-1"}, "key=startingTimestamp"),
+        ({"startingTimestamp": "soon"}, "key=startingTimestamp"),
+        ({"endingOffsetsByTimestamp": '{"a":{"0":-5}}'}, "option=endingOffsetsByTimestamp"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "ByTimestampStrategy"),
+        ({"minPartitions": "0"}, "key=minPartitions"),
+        ({"maxRecordsPerPartition": "-5"}, "key=maxRecordsPerPartition"),
+        ({"includeHeaders": "yes"}, "key=includeHeaders"),
+        ({"layout": "flat"}, "key=layout"),
+        ({"metadata": "table"}, "key=metadata"),
+        ({"kafka.auto.offset.reset": "earliest"}, "kafka.auto.offset.reset"),
+        ({"kafka.key.deserializer": "x"}, "kafka.key.deserializer"),
+        ({"kafka.value.deserializer": "x"}, "kafka.value.deserializer"),
+        ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit"),
+        ({"kafka.interceptor.classes": "x"}, "kafka.interceptor.classes"),
+        ({"kafka.isolation.level": "read_committed"}, "kafka.isolation.level"),
+    ],
+)
+def test_wrong_values_are_refused_naming_the_option(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_options(BROKER | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"metadata": "topic"}, "option=metadata"),
+        ({"includeTail": "true"}, "option=includeTail"),
+        ({"path": " "}, "option=path"),
+    ],
+)
+def test_contradicting_sources_are_refused(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_options(BUCKET | given)
+
+
+@pytest.mark.parametrize(
+    ("base", "more", "tail", "metadata"),
+    [
+        (BUCKET, {}, False, "bucket"),
+        (BROKER, {}, True, "topic"),
+        (BROKER, {"includeTail": "false"}, False, "topic"),
+        (BROKER, {"metadata": "bucket"}, True, "bucket"),
+    ],
+)
+def test_tail_and_metadata_follow_the_brokers(
+    base: dict[str, str], more: dict[str, str], tail: bool, metadata: str
+) -> None:
+    options = parse_options(base | more)
+    assert (options.reads_tail, options.metadata_source) == (tail, metadata)
+
+
+def test_timestamps_beat_offsets_and_the_global_one_beats_both() -> None:
+    offsets = {"startingOffsets": '{"a":{"0":4}}', "endingOffsets": '{"a":{"0":9}}'}
+    by_time = {
+        "startingOffsetsByTimestamp": '{"a":{"0":40}}',
+        "endingOffsetsByTimestamp": '{"a":{"0":90}}',
+    }
+    overall = {"startingTimestamp": "400", "endingTimestamp": "900"}
+    first = parse_options(BUCKET | offsets)
+    assert (first.starting_limit, first.ending_limit) == (
+        SpecificOffsets({A0: 4}),
+        SpecificOffsets({A0: 9}),
+    )
+    second = parse_options(BUCKET | offsets | by_time)
+    assert (second.starting_limit, second.ending_limit) == (
+        SpecificTimestamps({A0: 40}),
+        SpecificTimestamps({A0: 90}),
+    )
+    third = parse_options(BUCKET | offsets | by_time | overall)
+    assert (third.starting_limit, third.ending_limit) == (
+        GlobalTimestamp(400),
+        GlobalTimestamp(900),
+    )
+
+
+def test_stream_options_are_accepted_by_a_batch_query() -> None:
+    options = parse(BUCKET, maxOffsetsPerTrigger="10", maxTriggerDelay="15m")
+    assert options.max_offsets_per_trigger == 10
+
+
+@pytest.mark.parametrize(
+    ("path", "url"),
+    [("s3://b/p", "s3://b/p"), ("file:///x", "file:///x"), ("/data/tier", "file:///data/tier")],
+)
+def test_storage_url_of_a_folder_is_a_file_url(path: str, url: str) -> None:
+    assert storage_url(path) == url
