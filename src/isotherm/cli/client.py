@@ -1,0 +1,79 @@
+"""Connections of the command line to a broker, with errors in one line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from isotherm.errors import IsothermError, UnknownTopicOrPartitionError
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 15.0
+
+
+class BrokerUnreachableError(IsothermError):
+    """No broker answers at the address; or it answered with an error."""
+
+
+def client_properties(bootstrap_server: str, extra: Mapping[str, str]) -> dict[str, Any]:
+    return {"bootstrap.servers": bootstrap_server, "logger": logger, **extra}
+
+
+def admin_client(bootstrap_server: str, extra: Mapping[str, str]) -> AdminClient:
+    return AdminClient(client_properties(bootstrap_server, extra))
+
+
+def producer(bootstrap_server: str, extra: Mapping[str, str]) -> Producer:
+    return Producer(client_properties(bootstrap_server, extra))
+
+
+def consumer(bootstrap_server: str, extra: Mapping[str, str]) -> Consumer:
+    """A consumer that is assigned partitions by hand: it belongs to no group."""
+    defaults = {
+        "group.id": "isotherm-cli",
+        "enable.auto.commit": "false",
+        "enable.partition.eof": "true",
+        "auto.offset.reset": "error",
+    }
+    return Consumer(client_properties(bootstrap_server, {**defaults, **extra}))
+
+
+@contextmanager
+def one_line_errors(bootstrap_server: str) -> Iterator[None]:
+    """Turn the client library's errors into one of ours that names the broker."""
+    try:
+        yield
+    except KafkaException as error:
+        raise BrokerUnreachableError(
+            f"{_first_words(error)} bootstrap-server={bootstrap_server}"
+        ) from error
+
+
+def _first_words(error: KafkaException) -> str:
+    cause = error.args[0] if error.args else error
+    return str(cause.str()) if hasattr(cause, "str") else str(cause)
+
+
+def wait_for_all(futures: Mapping[str, Future[Any]]) -> None:
+    """Wait for an admin call on several topics; the first failure is raised naming its topic."""
+    for name, future in futures.items():
+        try:
+            future.result(REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            raise BrokerUnreachableError(f"{_first_words(error)} topic={name}") from error
+
+
+def partitions_of(client: AdminClient | Consumer, topic: str) -> list[TopicPartition]:
+    """UnknownTopicOrPartitionError when there is no such topic."""
+    metadata = client.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
+    found = metadata.topics.get(topic)
+    if found is None or found.error is not None or not found.partitions:
+        raise UnknownTopicOrPartitionError(f"no such topic topic={topic}")
+    return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]

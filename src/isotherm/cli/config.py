@@ -1,0 +1,80 @@
+"""`isotherm config`: every configuration key, read from its declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from isotherm.cli.options import AsJson
+from isotherm.cli.output import print_rows
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.definition import config_keys
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.topic import TopicConfig
+
+app = typer.Typer(no_args_is_help=True, help="Show the configuration keys.")
+
+_GROUPS: list[tuple[str, str, type]] = [
+    ("broker", "Broker", BrokerConfig),
+    ("remote", "Remote tier (broker level)", RemoteLogManagerConfig),
+    ("topic", "Topic", TopicConfig),
+]
+
+
+@app.command(name="list")
+def list_keys(
+    scope: Annotated[
+        str | None, typer.Argument(help="broker, remote or topic; all if not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the keys with type, default and meaning."""
+    rows = [row for row in _rows() if scope in (None, row["scope"])]
+    print_rows(["scope", "key", "type", "default", "documentation"], rows, as_json=as_json)
+
+
+@app.command()
+def docs() -> None:
+    """Print docs/configuration.md."""
+    typer.echo(configuration_page(), nl=False)
+
+
+def configuration_page() -> str:
+    """docs/configuration.md, generated from the declarations."""
+    lines = [
+        "# Configuration",
+        "",
+        "Made by `isotherm config docs`; do not edit. Keys, types, defaults and rules stand once,",
+        "in `src/isotherm/config/`. Broker keys go into `server.properties` or `--override`; a",
+        "topic key's default for the whole broker is set by the broker key in its last column.",
+    ]
+    for scope, title, _ in _GROUPS:
+        lines += ["", f"## {title}", "", "| key | type | default | rule | meaning | also set by |"]
+        lines.append("|---|---|---|---|---|---|")
+        for row in _rows():
+            if row["scope"] == scope:
+                cells = ["key", "type", "default", "rule", "documentation", "synonyms"]
+                lines.append("| " + " | ".join(_escape(row[cell]) for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _rows() -> Iterator[dict[str, Any]]:
+    for scope, _, config_class in _GROUPS:
+        for name, (_, declared) in config_keys(config_class).items():
+            if not declared.internal:
+                default = "" if declared.default is None else declared.format(declared.default)
+                yield {
+                    "scope": scope,
+                    "key": name,
+                    "type": declared.type.name.lower(),
+                    "default": default,
+                    "rule": declared.check.words,
+                    "documentation": declared.documentation,
+                    "synonyms": ", ".join(synonym.name for synonym in declared.synonyms),
+                }
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,125 @@
+"""`isotherm consume`: print a topic's records, from both tiers."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Assignment
+
+from isotherm.cli.client import consumer, one_line_errors, partitions_of
+from isotherm.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVER,
+    AsJson,
+    BootstrapServer,
+    ClientProperties,
+    parse_pairs,
+)
+from isotherm.cli.output import print_json
+
+_POLL_S = 0.5
+_BATCH_COUNT_MAX = 1000
+_NAMED_OFFSETS = {"beginning": OFFSET_BEGINNING, "end": OFFSET_END}
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    offset: Annotated[
+        str, typer.Option("--offset", "-o", help="beginning, end, or a number.")
+    ] = "beginning",
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", help="One partition; all if not given.")
+    ] = None,
+    max_records: Annotated[
+        int | None, typer.Option("--max-records", "-n", help="Stop after this many records.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for new records at the end.")
+    ] = False,
+    record_format: Annotated[
+        str,
+        typer.Option(
+            "--format", help="%t topic, %p partition, %o offset, %T timestamp, %k key, %s value."
+        ),
+    ] = "%s",
+    as_json: AsJson = False,
+    client_property: ClientProperties = None,
+) -> None:
+    """Print records; without --follow it ends where the topic ended when it got there."""
+    start = _start_offset(offset)
+    with one_line_errors(bootstrap_server):
+        reader = consumer(bootstrap_server, parse_pairs(client_property))
+        try:
+            wanted = [
+                Assignment(topic, found.partition, start)
+                for found in partitions_of(reader, topic)
+                if partition is None or found.partition == partition
+            ]
+            if not wanted:
+                raise typer.BadParameter(f"no partition {partition}", param_hint="--partition")
+            reader.assign(wanted)
+            _print_records(reader, len(wanted), max_records, follow, record_format, as_json)
+        finally:
+            reader.close()
+
+
+def _start_offset(text: str) -> int:
+    if text in _NAMED_OFFSETS:
+        return _NAMED_OFFSETS[text]
+    if not text.isdigit():
+        raise typer.BadParameter(f"beginning, end or a number: {text}", param_hint="--offset")
+    return int(text)
+
+
+def _print_records(
+    reader: Consumer,
+    partition_count: int,
+    max_records: int | None,
+    follow: bool,
+    record_format: str,
+    as_json: bool,
+) -> None:
+    ended: set[int] = set()
+    printed = 0
+    while follow or len(ended) < partition_count:
+        room = _BATCH_COUNT_MAX if max_records is None else max_records - printed
+        if room <= 0:
+            return
+        for message in reader.consume(min(room, _BATCH_COUNT_MAX), _POLL_S):
+            error = message.error()
+            if error is None:
+                _print_record(message, record_format, as_json)
+                printed += 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended.add(int(message.partition() or 0))
+            else:
+                raise KafkaException(error)
+        sys.stdout.flush()
+
+
+def _print_record(message: Any, record_format: str, as_json: bool) -> None:
+    _, timestamp_ms = message.timestamp()
+    fields = {
+        "t": message.topic(),
+        "p": message.partition(),
+        "o": message.offset(),
+        "T": timestamp_ms,
+        "k": _text(message.key()),
+        "s": _text(message.value()),
+    }
+    if as_json:
+        headers = {name: _text(value) for name, value in message.headers() or []}
+        names = {"t": "topic", "p": "partition", "o": "offset", "T": "ts", "k": "key", "s": "value"}
+        print_json({**{names[mark]: value for mark, value in fields.items()}, "headers": headers})
+        return
+    line = record_format.replace("\\t", "\t").replace("\\n", "\n")
+    for mark, value in fields.items():
+        line = line.replace(f"%{mark}", "" if value is None else str(value))
+    sys.stdout.write(line + "\n")
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", errors="backslashreplace")

@@ -1,0 +1,131 @@
+"""How `dump-log` and `remote events` show keys and values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from isotherm.errors import CorruptMetadataError
+from isotherm.record.batch import Record
+from isotherm.remote.metadata.serde import RemoteLogMetadataEvent, decode_event
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+)
+from isotherm.types import (
+    CLUSTER_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    TopicIdPartition,
+    uuid_to_text,
+)
+
+# What a key or value is shown as: text, or a mapping of named fields.
+Shown: TypeAlias = str | dict[str, Any] | None
+ValueDecoder: TypeAlias = Callable[[Record], tuple[Shown, Shown]]
+
+
+def text_of(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", errors="backslashreplace")
+
+
+def _text(record: Record) -> tuple[Shown, Shown]:
+    return text_of(record.key), text_of(record.value)
+
+
+def _remote_log_metadata(record: Record) -> tuple[Shown, Shown]:
+    if record.value is None:
+        return text_of(record.key), None
+    try:
+        return text_of(record.key), describe_event(decode_event(record.value))
+    except CorruptMetadataError as error:
+        raise CorruptMetadataError(f"{error} offset={record.offset}") from error
+
+
+def _cluster_metadata(record: Record) -> tuple[Shown, Shown]:
+    from isotherm.broker.controller.records import decode_record
+
+    if record.value is None:
+        return text_of(record.key), None
+    entity = decode_record(record.value)
+    fields = {f.name: getattr(entity, f.name) for f in dataclasses.fields(entity)}
+    return text_of(record.key), {"type": type(entity).__name__, **fields}
+
+
+VALUE_DECODERS: dict[str, ValueDecoder] = {
+    "text": _text,
+    "remote-log-metadata": _remote_log_metadata,
+    "cluster-metadata": _cluster_metadata,
+}
+_DECODER_OF_TOPIC = {
+    REMOTE_LOG_METADATA_TOPIC: "remote-log-metadata",
+    CLUSTER_METADATA_TOPIC: "cluster-metadata",
+}
+
+
+def decoder_for(wanted: str | None, directory_name: str) -> ValueDecoder:
+    """The decoder asked for, or the one that the partition folder's topic calls for."""
+    topic = directory_name.rpartition("-")[0]
+    return VALUE_DECODERS[wanted or _DECODER_OF_TOPIC.get(topic, "text")]
+
+
+def describe_event(event: RemoteLogMetadataEvent) -> dict[str, Any]:
+    """A metadata event as named fields, in the order of its record."""
+    match event:
+        case RemoteLogSegmentMetadata():
+            return {
+                "type": "segment",
+                **_partition_fields(event.topic_id_partition),
+                "segment_id": uuid_to_text(event.segment_id.id),
+                "state": event.state.name,
+                "start_offset": event.start_offset,
+                "end_offset": event.end_offset_inclusive,
+                "size": event.segment_size_in_bytes,
+                "max_timestamp": event.max_timestamp_ms,
+                "leader_epochs": {str(e): o for e, o in event.segment_leader_epochs.items()},
+                "broker_id": event.broker_id,
+                "event_timestamp": event.event_timestamp_ms,
+                "custom_metadata": _hex(event.custom_metadata),
+                "txn_index_empty": event.txn_index_empty,
+            }
+        case RemoteLogSegmentMetadataUpdate():
+            return {
+                "type": "segment-update",
+                **_partition_fields(event.segment_id.topic_id_partition),
+                "segment_id": uuid_to_text(event.segment_id.id),
+                "state": event.state.name,
+                "broker_id": event.broker_id,
+                "event_timestamp": event.event_timestamp_ms,
+                "custom_metadata": _hex(event.custom_metadata),
+            }
+        case RemotePartitionDeleteMetadata():
+            return {
+                "type": "partition-delete",
+                **_partition_fields(event.topic_id_partition),
+                "state": event.state.name,
+                "broker_id": event.broker_id,
+                "event_timestamp": event.event_timestamp_ms,
+            }
+    return {
+        "type": "segment-snapshot",
+        "segment_id": uuid_to_text(event.id),
+        "state": event.state.name,
+        "start_offset": event.start_offset,
+        "end_offset": event.end_offset_inclusive,
+        "size": event.segment_size_in_bytes,
+        "broker_id": event.broker_id,
+        "event_timestamp": event.event_timestamp_ms,
+    }
+
+
+def _partition_fields(partition: TopicIdPartition) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "topic_id": uuid_to_text(partition.topic_id),
+        "partition": partition.partition,
+    }
+
+
+def _hex(value: bytes | None) -> str | None:
+    return None if value is None else value.hex()

@@ -1,0 +1,73 @@
+"""What commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def print_rows(
+    columns: Sequence[str],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    as_json: bool,
+    title: str | None = None,
+) -> None:
+    """Print rows as a table, or as JSON: one object per line, so that a long list can stream."""
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    table = Table(title=title, title_justify="left", header_style="bold", show_edge=False)
+    settled = list(rows)
+    for column in columns:
+        numeric = all(isinstance(row.get(column), int | float | None) for row in settled)
+        table.add_column(
+            column.replace("_", " "),
+            justify="right" if numeric and settled else "left",
+            overflow="fold",
+        )
+    for row in settled:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    console().print(table)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    json.dump(value, sys.stdout, default=str, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def console() -> Console:
+    """Standard output; wide when it is not a terminal, so that pipes get unfolded lines."""
+    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+
+
+def error_console() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+def human_size(size: float) -> str:
+    """12_345_678 -> '11.8 MiB'."""
+    unit = _UNITS[0]
+    for unit in _UNITS:
+        if abs(size) < 1024 or unit == _UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value)
+    return str(value)

@@ -1,0 +1,98 @@
+"""`isotherm serve`: run a broker."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.logging import RichHandler
+
+from isotherm.cli.options import AsJson
+from isotherm.cli.output import error_console, print_rows
+from isotherm.config.broker import parse_broker_config
+from isotherm.config.layers import (
+    Setting,
+    embedded_defaults,
+    environment_properties,
+    layer_settings,
+    parse_override,
+    read_properties,
+)
+
+
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="A server.properties file."),
+    ] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option("--override", "-o", metavar="KEY=VALUE", help="Set one key; wins over all."),
+    ] = None,
+    data_dir: Annotated[
+        Path,
+        typer.Option(
+            "--data-dir",
+            "-d",
+            help="Folder for both tiers where nothing else is configured: log/ and bucket/.",
+        ),
+    ] = Path("isotherm-data"),
+    log_level: Annotated[
+        str, typer.Option("--log-level", help="debug, info, warning or error.")
+    ] = "info",
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print every setting with its source, and exit."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a broker that any Kafka client can talk to.
+
+    Without any option it listens on localhost:9092, keeps its logs in isotherm-data/log and uses
+    isotherm-data/bucket as the remote tier. Settings have Kafka's names and come, in rising
+    priority, from the embedded defaults, --config, KAFKA_* variables and --override. For example:
+
+    isotherm serve -o listeners=PLAINTEXT://:9092 -o rsm.config.url=s3://my-bucket/kafka
+    """
+    settings = layer_settings(
+        [
+            ("embedded default", embedded_defaults(data_dir)),
+            (str(config), read_properties(config) if config else {}),
+            ("environment", environment_properties(os.environ)),
+            ("--override", dict(parse_override(text) for text in override or [])),
+        ]
+    )
+    if print_config:
+        _print_settings(settings, as_json=as_json)
+        return
+    _start_logging(log_level)
+    broker_config = parse_broker_config({name: entry.value for name, entry in settings.items()})
+    # A broker takes half a second to import; the other commands do not wait for it.
+    from isotherm.broker.node import run
+
+    run(broker_config)
+
+
+def _print_settings(settings: dict[str, Setting], *, as_json: bool) -> None:
+    parse_broker_config({name: entry.value for name, entry in settings.items()})
+    rows = [
+        {"key": name, "value": entry.value, "source": entry.source}
+        for name, entry in sorted(settings.items())
+    ]
+    print_rows(["key", "value", "source"], rows, as_json=as_json)
+
+
+def _start_logging(level: str) -> None:
+    if level.upper() not in logging.getLevelNamesMapping():
+        raise typer.BadParameter(f"no such level: {level}", param_hint="--log-level")
+    handler: logging.Handler
+    if error_console().is_terminal:
+        handler = RichHandler(console=error_console(), show_path=False, markup=False)
+        layout = "%(name)s: %(message)s"
+    else:
+        handler = logging.StreamHandler()
+        layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=level.upper(), format=layout, handlers=[handler])

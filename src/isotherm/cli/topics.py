@@ -1,0 +1,141 @@
+"""`isotherm topics`: make, list, describe and delete topics of any Kafka cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
+
+from isotherm.cli.client import (
+    REQUEST_TIMEOUT_S,
+    admin_client,
+    consumer,
+    one_line_errors,
+    partitions_of,
+    wait_for_all,
+)
+from isotherm.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVER,
+    AsJson,
+    BootstrapServer,
+    ClientProperties,
+    parse_pairs,
+)
+from isotherm.cli.output import console, print_rows
+
+app = typer.Typer(no_args_is_help=True, help="Make, list, describe and delete topics.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")]
+
+
+@app.command()
+def create(
+    name: Name,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    partitions: Annotated[
+        int, typer.Option(help="Number of partitions; -1 is the broker's default.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option(help="Replicas of each partition; -1 is the broker's default.")
+    ] = -1,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config", metavar="KEY=VALUE", help="A topic setting. May be given many times."
+        ),
+    ] = None,
+    client_property: ClientProperties = None,
+) -> None:
+    """Create a topic.
+
+    A topic with unlimited retention whose closed segments move to the remote tier at once:
+
+    isotherm topics create flights --partitions 3 --config remote.storage.enable=true
+    --config retention.ms=-1 --config local.retention.ms=1000
+    """
+    new_topic = NewTopic(name, partitions, replication_factor, config=parse_pairs(config))
+    with one_line_errors(bootstrap_server):
+        admin = admin_client(bootstrap_server, parse_pairs(client_property))
+        wait_for_all(admin.create_topics([new_topic], request_timeout=REQUEST_TIMEOUT_S))
+    console().print(f"created topic {name}")
+
+
+@app.command(name="list")
+def list_topics(
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    as_json: AsJson = False,
+    client_property: ClientProperties = None,
+) -> None:
+    """List the topics with their number of partitions."""
+    with one_line_errors(bootstrap_server):
+        admin = admin_client(bootstrap_server, parse_pairs(client_property))
+        found = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+    rows = [
+        {"topic": name, "partitions": len(topic.partitions)}
+        for name, topic in sorted(found.items())
+    ]
+    print_rows(["topic", "partitions"], rows, as_json=as_json)
+
+
+@app.command()
+def describe(
+    name: Name,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    as_json: AsJson = False,
+    client_property: ClientProperties = None,
+) -> None:
+    """Show a topic's partitions, their offsets, and the settings that differ from the defaults."""
+    extra = parse_pairs(client_property)
+    with one_line_errors(bootstrap_server):
+        admin = admin_client(bootstrap_server, extra)
+        rows = _partition_rows(bootstrap_server, extra, name)
+        settings = _own_settings(admin, name)
+    columns = ["topic", "partition", "earliest_offset", "latest_offset", "records_at_most"]
+    print_rows(columns, rows, as_json=as_json)
+    if not as_json:
+        words = ", ".join(f"{key}={value}" for key, value in sorted(settings.items()))
+        console().print(f"\nsettings: {words or 'the defaults'}")
+
+
+@app.command()
+def delete(
+    name: Name,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    client_property: ClientProperties = None,
+) -> None:
+    """Delete a topic, in both tiers. There is no way back."""
+    with one_line_errors(bootstrap_server):
+        admin = admin_client(bootstrap_server, parse_pairs(client_property))
+        wait_for_all(admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S))
+    console().print(f"deleted topic {name}")
+
+
+def _partition_rows(
+    bootstrap_server: str, extra: dict[str, str], name: str
+) -> list[dict[str, Any]]:
+    reader = consumer(bootstrap_server, extra)
+    try:
+        rows = []
+        for found in partitions_of(reader, name):
+            low, high = reader.get_watermark_offsets(found, timeout=REQUEST_TIMEOUT_S)
+            rows.append(
+                {
+                    "topic": name,
+                    "partition": found.partition,
+                    "earliest_offset": low,
+                    "latest_offset": high,
+                    # Transaction markers and compaction leave offsets without a record.
+                    "records_at_most": high - low,
+                }
+            )
+        return rows
+    finally:
+        reader.close()
+
+
+def _own_settings(admin: AdminClient, name: str) -> dict[str, str]:
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    described = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+    entries = described[resource].result(REQUEST_TIMEOUT_S)
+    return {entry.name: entry.value for entry in entries.values() if not entry.is_default}
