@@ -1,0 +1,136 @@
+"""The object layout of the Aiven tiered-storage plugin, which is Isotherm's own too.
+
+    <key.prefix><topic>-<topic id>/<partition>/<20-digit start offset>-<segment id>.<suffix>
+
+    suffix        content
+    log           the `.log` file
+    indexes       offset, time, producer snapshot, leader epochs[, transactions], one after another
+    rsm-manifest  JSON that says how to read the other two; written last, deleted first
+
+Ids are 22 characters of URL-safe base64 and may hold `-` and `_`, topics may hold `-`: names are
+taken apart from the right, by length. The prefix is put before the key as it is.
+Source: the Aiven plugin's classes ObjectKeyFactory and RemoteStorageManager.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from isotherm.errors import CorruptMetadataError
+from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
+from isotherm.remote.storage.layout.aiven_manifest import (
+    INDEX_MEMBERS,
+    SegmentManifest,
+    StoredIndex,
+    write_manifest,
+)
+from isotherm.remote.storage.layout.api import (
+    LOG_SUFFIX,
+    IndexLocation,
+    ObjectUpload,
+    SegmentObjectKey,
+)
+from isotherm.remote.storage.layout.chunk_index import plain_chunk_index
+from isotherm.remote.storage.layout.object_names import (
+    parse_partition,
+    parse_segment_file,
+    segment_file_stem,
+    split_prefix,
+    split_trailing_uuid,
+)
+from isotherm.remote.storage.segment_sources import SegmentSources, chain_blocks
+from isotherm.types import TopicIdPartition, uuid_to_text
+
+INDEXES_SUFFIX = "indexes"
+MANIFEST_SUFFIX = "rsm-manifest"
+
+
+class AivenLayout:
+    """Immutable. `chunk_size` is written into manifests; a plain segment is not cut by it."""
+
+    def __init__(self, key_prefix: str, chunk_size: int) -> None:
+        self._key_prefix = key_prefix
+        self._chunk_size = chunk_size
+        self._root_directory, self._name_prefix = split_prefix(key_prefix)
+
+    @property
+    def root_directory(self) -> str:
+        return self._root_directory
+
+    @property
+    def commit_suffix(self) -> str:
+        return MANIFEST_SUFFIX
+
+    def uploads(
+        self, metadata: RemoteLogSegmentMetadata, sources: SegmentSources
+    ) -> Iterator[ObjectUpload]:
+        stored = [kind for kind in INDEX_MEMBERS if kind in sources.indexes]
+        sizes = [sources.indexes[kind].size for kind in stored]
+        positions = itertools.accumulate(sizes, initial=0)
+        manifest = SegmentManifest(
+            chunk_index=plain_chunk_index(sources.log.size, self._chunk_size),
+            indexes=dict(zip(stored, map(StoredIndex, positions, sizes), strict=True)),
+            segment=metadata,
+        )
+        log_key, indexes_key, manifest_key = self.object_keys(metadata)
+        yield ObjectUpload(log_key, sources.log.content)
+        yield ObjectUpload(indexes_key, chain_blocks(sources.indexes[kind] for kind in stored))
+        yield ObjectUpload(manifest_key, write_manifest(manifest))
+
+    def object_keys(self, metadata: RemoteLogSegmentMetadata) -> tuple[str, str, str]:
+        main = self._main_path(metadata)
+        return (
+            f"{main}.{LOG_SUFFIX}",
+            f"{main}.{INDEXES_SUFFIX}",
+            f"{main}.{MANIFEST_SUFFIX}",
+        )
+
+    def log_key(self, metadata: RemoteLogSegmentMetadata) -> str:
+        return f"{self._main_path(metadata)}.{LOG_SUFFIX}"
+
+    def manifest_key(self, metadata: RemoteLogSegmentMetadata) -> str:
+        return f"{self._main_path(metadata)}.{MANIFEST_SUFFIX}"
+
+    def index_location(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        index_type: IndexType,
+        manifest: SegmentManifest | None,
+    ) -> IndexLocation | None:
+        if manifest is None:
+            raise CorruptMetadataError(f"segment has no manifest segment={metadata.segment_id}")
+        index = manifest.indexes.get(index_type)
+        if index is None:
+            return None
+        key = f"{self._main_path(metadata)}.{INDEXES_SUFFIX}"
+        return IndexLocation(key, index.position, index.size)
+
+    def directory_topic(self, directory: str) -> str | None:
+        name = directory.removeprefix(self._root_directory).removeprefix(self._name_prefix)
+        split = split_trailing_uuid(name)
+        if split is None or not directory.startswith(self._key_prefix):
+            return None
+        return split[0]
+
+    def parse_key(self, key: str) -> SegmentObjectKey | None:
+        parts = key.removeprefix(self._key_prefix).split("/")
+        if not key.startswith(self._key_prefix) or len(parts) != 3:
+            return None
+        topic, partition, file = (
+            split_trailing_uuid(parts[0]),
+            parse_partition(parts[1]),
+            parse_segment_file(parts[2]),
+        )
+        if topic is None or partition is None or file is None:
+            return None
+        topic_id_partition = TopicIdPartition(topic[1], topic[0], partition)
+        return SegmentObjectKey(
+            topic_id_partition, file.start_offset, file.segment_uuid, file.suffix
+        )
+
+    def _main_path(self, metadata: RemoteLogSegmentMetadata) -> str:
+        partition = metadata.topic_id_partition
+        topic_directory = f"{partition.topic}-{uuid_to_text(partition.topic_id)}"
+        stem = segment_file_stem(metadata.start_offset, metadata.segment_id.id)
+        return f"{self._key_prefix}{topic_directory}/{partition.partition}/{stem}"

@@ -1,0 +1,189 @@
+"""The chunk index of a manifest: where each piece of the original `.log` file is stored.
+
+The original file is cut into chunks of `original_chunk_size` bytes (the last may be shorter), each
+is transformed alone, and the results are stored one after the other. Two kinds exist:
+
+- fixed: all stored chunks but the last have one size (plain or encrypted segments);
+- variable: each has its own (compressed segments). The sizes travel as base64(zstd(binary)):
+
+    | size        | field                                                       |
+    |-------------|-------------------------------------------------------------|
+    | 4           | count (i32); nothing follows 0                              |
+    | 4           | the only value, when count is 1; else the base              |
+    | 1           | width w of a value, 1 to 4 bytes                            |
+    | (count-1)*w | value minus base, unsigned, of every chunk but the last     |
+    | 4           | the last value in full (i32): it can be far below the base  |
+
+Source: the Aiven plugin's manifest.index package.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import zstandard
+
+from isotherm.errors import CorruptMetadataError
+from isotherm.types import Position
+
+ENCODED_SIZE_MAX = 10 * 1024 * 1024
+"""Chunk sizes that decode to more than this are refused, as the plugin does."""
+
+_INT = struct.Struct(">i")
+_VARIABLE_HEADER = struct.Struct(">iiB")
+
+
+@dataclass(frozen=True, slots=True)
+class FixedChunkIndex:
+    """Needs no room per chunk. CorruptMetadataError when a size cannot be."""
+
+    original_chunk_size: int
+    original_file_size: int
+    transformed_chunk_size: int
+    final_transformed_chunk_size: int
+
+    def __post_init__(self) -> None:
+        _check_sizes(self.original_chunk_size, self.original_file_size)
+        if self.transformed_chunk_size < 0 or self.final_transformed_chunk_size < 0:
+            raise CorruptMetadataError(
+                "chunk index has a negative chunk size"
+                f" transformed_chunk_size={self.transformed_chunk_size}"
+                f" final_transformed_chunk_size={self.final_transformed_chunk_size}"
+            )
+
+    @property
+    def chunk_count(self) -> int:
+        return chunk_count(self.original_file_size, self.original_chunk_size)
+
+    def stored_position(self, chunk: int) -> Position:
+        """Where a chunk starts in the stored object; `chunk_count` stands for its end."""
+        if chunk and chunk == self.chunk_count:
+            return (chunk - 1) * self.transformed_chunk_size + self.final_transformed_chunk_size
+        return chunk * self.transformed_chunk_size
+
+
+@dataclass(frozen=True, slots=True)
+class VariableChunkIndex:
+    """CorruptMetadataError when the number of sizes contradicts the file's size."""
+
+    original_chunk_size: int
+    original_file_size: int
+    transformed_sizes: tuple[int, ...]
+    _positions: tuple[Position, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_sizes(self.original_chunk_size, self.original_file_size)
+        if len(self.transformed_sizes) != self.chunk_count:
+            raise CorruptMetadataError(
+                "chunk index has another number of chunks than the file"
+                f" chunks={len(self.transformed_sizes)} expected={self.chunk_count}"
+            )
+        positions = tuple(itertools.accumulate(self.transformed_sizes, initial=0))
+        object.__setattr__(self, "_positions", positions)
+
+    @property
+    def chunk_count(self) -> int:
+        return chunk_count(self.original_file_size, self.original_chunk_size)
+
+    def stored_position(self, chunk: int) -> Position:
+        """Where a chunk starts in the stored object; `chunk_count` stands for its end."""
+        return self._positions[chunk]
+
+
+ChunkIndex: TypeAlias = FixedChunkIndex | VariableChunkIndex
+
+
+class StoredRange(NamedTuple):
+    """Chunks `first_chunk` to `chunk_end` (not included) and their bytes in the stored object."""
+
+    first_chunk: int
+    chunk_end: int
+    start: Position
+    end: Position
+
+
+def stored_range(index: ChunkIndex, start: Position, end: Position) -> StoredRange:
+    """The chunks that hold the original bytes from `start` to `end`, 0 <= start < end <= size."""
+    first = start // index.original_chunk_size
+    chunk_end = chunk_count(end, index.original_chunk_size)
+    return StoredRange(
+        first, chunk_end, index.stored_position(first), index.stored_position(chunk_end)
+    )
+
+
+def stored_file_size(index: ChunkIndex) -> int:
+    return index.stored_position(index.chunk_count)
+
+
+def plain_chunk_index(file_size: int, chunk_size: int) -> FixedChunkIndex:
+    """The index of a file that is stored as it is."""
+    whole_chunks = max(chunk_count(file_size, chunk_size) - 1, 0)
+    return FixedChunkIndex(chunk_size, file_size, chunk_size, file_size - whole_chunks * chunk_size)
+
+
+def chunk_count(file_size: int, chunk_size: int) -> int:
+    return -(-file_size // chunk_size)
+
+
+def _check_sizes(original_chunk_size: int, original_file_size: int) -> None:
+    if original_chunk_size <= 0 or original_file_size < 0:
+        raise CorruptMetadataError(
+            "chunk index has an impossible size"
+            f" original_chunk_size={original_chunk_size} original_file_size={original_file_size}"
+        )
+
+
+def encode_chunk_sizes(sizes: Sequence[int]) -> str:
+    """Text of the manifest's member `transformedChunks`."""
+    return base64.b64encode(zstandard.compress(_encode_binary(sizes))).decode("ascii")
+
+
+def decode_chunk_sizes(text: str) -> tuple[int, ...]:
+    """Inverse of `encode_chunk_sizes`; CorruptMetadataError for anything else."""
+    try:
+        frame = base64.b64decode(text, validate=True)
+        size = zstandard.frame_content_size(frame)
+        if not 0 <= size <= ENCODED_SIZE_MAX:
+            raise CorruptMetadataError(f"chunk sizes have an impossible length size={size}")
+        data = zstandard.ZstdDecompressor().decompress(frame)
+    except (ValueError, zstandard.ZstdError) as error:
+        raise CorruptMetadataError("chunk sizes are not base64 of a zstd frame") from error
+    try:
+        return _decode_binary(data)
+    except struct.error as error:
+        raise CorruptMetadataError(f"chunk sizes end early size={len(data)}") from error
+
+
+def _encode_binary(sizes: Sequence[int]) -> bytes:
+    if len(sizes) <= 1:
+        return b"".join(_INT.pack(value) for value in (len(sizes), *sizes))
+    *leading, last = sizes
+    base = min(leading)
+    width = max(1, ((max(leading) - base).bit_length() + 7) // 8)
+    deltas = b"".join((size - base).to_bytes(width, "big") for size in leading)
+    return _VARIABLE_HEADER.pack(len(sizes), base, width) + deltas + _INT.pack(last)
+
+
+def _decode_binary(data: bytes) -> tuple[int, ...]:
+    (count,) = _INT.unpack_from(data)
+    if count <= 1:
+        sizes = [value for (value,) in _INT.iter_unpack(data[_INT.size :])]
+    else:
+        _, base, width = _VARIABLE_HEADER.unpack_from(data)
+        sizes = _decode_deltas(data[_VARIABLE_HEADER.size : -_INT.size], base, width)
+        sizes.extend(_INT.unpack(data[-_INT.size :]))
+    if len(sizes) != count or min(sizes, default=0) < 0:
+        raise CorruptMetadataError(f"chunk sizes are malformed count={count} found={len(sizes)}")
+    return tuple(sizes)
+
+
+def _decode_deltas(data: bytes, base: int, width: int) -> list[int]:
+    if not 1 <= width <= 4 or len(data) % width:
+        raise CorruptMetadataError(f"chunk sizes have an impossible width width={width}")
+    starts = range(0, len(data), width)
+    return [base + int.from_bytes(data[start : start + width], "big") for start in starts]

@@ -1,0 +1,230 @@
+"""The one place that talks to `obstore` and knows its exceptions.
+
+Every kind of store behaves alike behind it: an object is there whole or not at all (a local
+folder renames a finished file into place; the others make an object visible when its last part
+has arrived), and what has been put is durable when the call returns (in a local folder the file
+and the folders above it are synced; the others promise it themselves).
+
+A crash between may leave parts of an upload behind that no listing shows: `<name>#<n>` files in a
+local folder, unfinished multipart uploads elsewhere, for which a bucket's lifecycle rule is the
+remedy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+from isotherm.errors import (
+    ConfigError,
+    CorruptObjectError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RemoteStorageThrottledError,
+)
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.types import Position, TimestampMs
+
+# obstore gives the status of a refused request in the text of its error only.
+_THROTTLED = re.compile(r"\b(429|503)\b|SlowDown|TooManyRequests")
+_RANGE_REFUSED = re.compile("range", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as a listing shows it."""
+
+    key: str
+    size: int
+    last_modified_ms: TimestampMs
+
+
+class ObjectRange(NamedTuple):
+    """Bytes of an object, and the size of the whole object at that moment."""
+
+    data: memoryview
+    object_size: int
+
+
+class ObjectClient:
+    """Thread-safe. Every method raises RemoteStorageError when the store fails."""
+
+    def __init__(self, settings: ObjectStoreSettings, store: ObjectStore) -> None:
+        self._store = store
+        self._part_size = settings.upload_part_size
+        self._concurrency = settings.upload_concurrency
+        self._folder = store.prefix if isinstance(store, LocalStore) else None
+
+    def put(self, key: str, content: Path | bytes | Iterable[bytes]) -> None:
+        """Store an object, replacing one of this name."""
+        with _translated("object cannot be written", key, absent_is_an_answer=False):
+            obstore.put(
+                self._store,
+                key,
+                content,
+                chunk_size=self._part_size,
+                max_concurrency=self._concurrency,
+            )
+            if self._folder is not None:
+                _sync(self._folder, key)
+
+    def get_range(self, key: str, start: Position, end: Position) -> ObjectRange:
+        """Bytes from `start` to `end` (not included), 0 <= start < end, in one request.
+
+        Fewer when the object ends before, none when it ends before `start`.
+        RemoteResourceNotFoundError when there is no such object.
+        """
+        try:
+            with _translated("object cannot be read", key):
+                result = obstore.get(self._store, key, options={"range": (start, end)})
+                size = result.meta["size"]
+                data = memoryview(result.bytes())
+        except RemoteStorageError as error:
+            # A range beyond the end is refused in words that differ by store; the size tells.
+            if not _RANGE_REFUSED.search(str(error.__cause__)):
+                raise
+            size = self.object_size(key)
+            if size > start:
+                raise
+            return ObjectRange(memoryview(b""), size)
+        if len(data) != min(end, size) - start:
+            raise CorruptObjectError(
+                f"store sent another number of bytes than it announced object={key}"
+                f" range={start}-{end} object_size={size} received={len(data)}"
+            )
+        return ObjectRange(data, size)
+
+    def get(self, key: str, size_max: int) -> bytes:
+        """A whole object; CorruptObjectError when it is larger than `size_max`."""
+        with _translated("object cannot be read", key):
+            result = obstore.get(self._store, key)
+            size = result.meta["size"]
+            if size > size_max:
+                raise CorruptObjectError(
+                    f"object is larger than its kind can be object={key}"
+                    f" size={size} size_max={size_max}"
+                )
+            return bytes(result.bytes())
+
+    def object_size(self, key: str) -> int:
+        with _translated("object cannot be read", key):
+            return obstore.head(self._store, key)["size"]
+
+    def delete(self, key: str) -> None:
+        """Delete an object; one that is not there is no error."""
+        try:
+            with _translated("object cannot be deleted", key):
+                obstore.delete(self._store, key)
+        except RemoteResourceNotFoundError:
+            return
+
+    def list_objects(self, directory: str) -> Iterator[StoredObject]:
+        """Everything under a folder (`` or a path that ends in a slash), in the store's order."""
+        with _translated("folder cannot be listed", directory):
+            for batch in obstore.list(self._store, directory.rstrip("/") or None):
+                for entry in batch:
+                    modified_ms = int(entry["last_modified"].timestamp() * 1000)
+                    yield StoredObject(entry["path"], entry["size"], modified_ms)
+
+    def list_directories(self, directory: str) -> list[str]:
+        """The folders directly under a folder, as paths without a trailing slash."""
+        with _translated("folder cannot be listed", directory):
+            listing = obstore.list_with_delimiter(self._store, directory.rstrip("/") or None)
+            return sorted(listing["common_prefixes"])
+
+
+def open_object_store(settings: ObjectStoreSettings, *, create_folder: bool) -> ObjectStore:
+    """Connect to the store the URL names; stores over the network are not asked yet.
+
+    Raises ConfigError when the URL or the credentials cannot be, or when a local folder does not
+    exist and is not to be created.
+    """
+    options: dict[str, Any] = {}
+    if settings.scheme == "file":
+        options["mkdir"] = create_folder
+        options["automatic_cleanup"] = True
+    elif settings.scheme != "memory":
+        options["config"] = _store_config(settings)
+        options["client_options"] = {
+            "timeout": timedelta(milliseconds=settings.request_timeout_ms),
+            "connect_timeout": timedelta(milliseconds=settings.connect_timeout_ms),
+            "allow_http": (settings.s3_endpoint_url or "").startswith("http://"),
+        }
+        options["retry_config"] = {
+            "max_retries": settings.retries,
+            "retry_timeout": timedelta(milliseconds=settings.retry_timeout_ms),
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=settings.retry_backoff_ms),
+                "max_backoff": timedelta(milliseconds=settings.retry_backoff_max_ms),
+            },
+        }
+    try:
+        return from_url(settings.url, **options)
+    except (BaseError, OSError, ValueError) as error:
+        raise ConfigError(f"object store cannot be opened url={settings.url}") from error
+
+
+def _store_config(settings: ObjectStoreSettings) -> dict[str, Any]:
+    """The settings in obstore's words, those that are not set left out."""
+    if settings.scheme in ("s3", "s3a"):
+        config: dict[str, Any] = {
+            "endpoint": settings.s3_endpoint_url,
+            "region": settings.s3_region,
+            "access_key_id": settings.aws_access_key_id,
+            "secret_access_key": settings.aws_secret_access_key,
+            "session_token": settings.aws_session_token,
+            "virtual_hosted_style_request": not settings.s3_path_style_access_enabled,
+        }
+    elif settings.scheme == "gs":
+        config = {"service_account": settings.gcs_credentials_path}
+    else:
+        config = {
+            "account_name": settings.azure_account_name,
+            "account_key": settings.azure_account_key,
+            "sas_key": settings.azure_sas_token,
+        }
+    return {name: value for name, value in config.items() if value is not None}
+
+
+@contextmanager
+def _translated(fact: str, key: str, *, absent_is_an_answer: bool = True) -> Iterator[None]:
+    """Turn obstore's exceptions into ours.
+
+    A missing object answers a read. For a write it means that something else is missing, the
+    bucket or the local file, which is a failure like any other.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        if absent_is_an_answer:
+            raise RemoteResourceNotFoundError(f"object does not exist object={key}") from error
+        raise RemoteStorageError(f"{fact} object={key}") from error
+    except (BaseError, OSError) as error:
+        if _THROTTLED.search(str(error)):
+            raise RemoteStorageThrottledError(f"{fact} object={key}") from error
+        raise RemoteStorageError(f"{fact} object={key}") from error
+
+
+def _sync(folder: Path, key: str) -> None:
+    """Make an object in a local folder survive a power failure: the file, and the names above it.
+
+    Without it a broker could delete its local copy of a segment before the other is on the disk.
+    """
+    path = folder / key
+    below_folder = len(Path(key).parts)
+    for synced in (path, *path.parents[:below_folder]):
+        descriptor = os.open(synced, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)  # noqa: TID251 - obstore writes these files, not a FileSystem
+        finally:
+            os.close(descriptor)

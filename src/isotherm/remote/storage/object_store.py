@@ -1,0 +1,219 @@
+"""RemoteStorageManager on an object store: a local folder, memory, S3, GCS or Azure, by URL.
+
+A read is one ranged GET and no more: the store's answer carries the object's whole size, and when
+that is the size of the segment, the object holds the segment's own bytes. Only when it is not is
+the manifest consulted: it says whether the object is damaged or holds transformed chunks.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Self
+
+from obstore.store import ObjectStore
+
+from isotherm.errors import (
+    CorruptDataError,
+    CorruptMetadataError,
+    CorruptObjectError,
+    IsothermError,
+    RemoteResourceNotFoundError,
+    UnsupportedVersionError,
+)
+from isotherm.remote.segment_metadata import IndexType, LogSegmentData, RemoteLogSegmentMetadata
+from isotherm.remote.storage.layout.aiven_manifest import (
+    MANIFEST_SIZE_MAX,
+    SegmentManifest,
+    read_manifest,
+)
+from isotherm.remote.storage.layout.api import IndexLocation
+from isotherm.remote.storage.object_client import ObjectClient, open_object_store
+from isotherm.remote.storage.segment_sources import segment_sources
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.types import Position
+
+INDEX_SIZE_MAX = 256 * 1024 * 1024
+"""No index of a segment below 2 GiB is larger; more is refused unread."""
+
+
+class ObjectStoreRemoteStorageManager:
+    """Implements isotherm.remote.storage.api.RemoteStorageManager; thread-safe.
+
+    `store` replaces the one the settings' URL names: so two managers can share a store in memory.
+    A local folder that does not exist is created.
+    """
+
+    def __init__(self, settings: ObjectStoreSettings, *, store: ObjectStore | None = None) -> None:
+        if store is None:
+            store = open_object_store(settings, create_folder=True)
+        self._client = ObjectClient(settings, store)
+        self._layout = settings.create_layout()
+        self._manifests = _ManifestCache(settings.fetch_manifest_cache_size)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, str]) -> Self:
+        """From the `rsm.config.` keys of a broker; ConfigError as ObjectStoreSettings says."""
+        return cls(ObjectStoreSettings.from_config(config))
+
+    def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        sources = segment_sources(data)
+        if sources.log.size != metadata.segment_size_in_bytes:
+            raise ValueError(
+                f"segment file has another size than its metadata {_place(metadata)}"
+                f" file_size={sources.log.size} metadata_size={metadata.segment_size_in_bytes}"
+            )
+        self._manifests.forget(metadata)
+        for upload in self._layout.uploads(metadata, sources):
+            self._client.put(upload.key, upload.content)
+        return None
+
+    def fetch_log_segment(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: Position,
+        end_position_inclusive: Position | None = None,
+    ) -> memoryview:
+        size = metadata.segment_size_in_bytes
+        end = size if end_position_inclusive is None else min(end_position_inclusive + 1, size)
+        if not 0 <= start_position < end:
+            raise ValueError(
+                f"range is not inside the segment {_place(metadata)} start={start_position}"
+                f" end_inclusive={end_position_inclusive} segment_size={size}"
+            )
+        key = self._layout.log_key(metadata)
+        with _located(metadata):
+            found = self._client.get_range(key, start_position, end)
+        if found.object_size != size:
+            raise self._size_error(metadata, key, found.object_size)
+        return found.data
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        manifest = self._manifest(metadata)
+        if manifest is not None and manifest.encryption is not None:
+            raise _unsupported(metadata, manifest)
+        location = self._layout.index_location(metadata, index_type, manifest)
+        if location is None:
+            raise RemoteResourceNotFoundError(
+                f"segment has no such index index={index_type.value} {_place(metadata)}"
+            )
+        with _located(metadata):
+            return self._read_index(location)
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """The commit mark goes first: what a crash leaves looks like a copy that never ended."""
+        self._manifests.forget(metadata)
+        for key in reversed(self._layout.object_keys(metadata)):
+            self._client.delete(key)
+
+    def close(self) -> None:
+        """Nothing is held open: connections belong to the store and end with it."""
+
+    def _read_index(self, location: IndexLocation) -> bytes:
+        if location.size is None:
+            return self._client.get(location.key, INDEX_SIZE_MAX)
+        if location.size == 0:
+            return b""
+        end = location.position + location.size
+        found = self._client.get_range(location.key, location.position, end)
+        if len(found.data) != location.size:
+            raise CorruptObjectError(
+                f"object is shorter than its manifest says object={location.key}"
+                f" object_size={found.object_size} index_end={end}"
+            )
+        return bytes(found.data)
+
+    def _size_error(
+        self, metadata: RemoteLogSegmentMetadata, key: str, object_size: int
+    ) -> IsothermError:
+        """What it means that an object has not its segment's size."""
+        try:
+            manifest = self._manifest(metadata)
+        except RemoteResourceNotFoundError:
+            manifest = None
+        if manifest is not None and not manifest.is_plain:
+            return _unsupported(metadata, manifest)
+        return CorruptObjectError(
+            f"object has another size than its segment object={key} {_place(metadata)}"
+            f" object_size={object_size} segment_size={metadata.segment_size_in_bytes}"
+        )
+
+    def _manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest | None:
+        """The segment's manifest, None in a layout without manifests."""
+        key = self._layout.manifest_key(metadata)
+        if key is None:
+            return None
+        cached = self._manifests.get(metadata)
+        if cached is not None:
+            return cached
+        with _located(metadata):
+            manifest = fetch_manifest(self._client, key)
+        self._manifests.put(metadata, manifest)
+        return manifest
+
+
+def fetch_manifest(client: ObjectClient, key: str) -> SegmentManifest:
+    """Read one manifest; CorruptMetadataError or UnsupportedVersionError name the object."""
+    data = client.get(key, MANIFEST_SIZE_MAX)
+    try:
+        return read_manifest(data)
+    except (CorruptMetadataError, UnsupportedVersionError) as error:
+        raise type(error)(f"{error} object={key}") from error
+
+
+class _ManifestCache:
+    """The least recently used `capacity` manifests. Thread-safe."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._manifests: OrderedDict[uuid.UUID, SegmentManifest] = OrderedDict()
+
+    def get(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest | None:
+        with self._lock:
+            manifest = self._manifests.get(metadata.segment_id.id)
+            if manifest is not None:
+                self._manifests.move_to_end(metadata.segment_id.id)
+            return manifest
+
+    def put(self, metadata: RemoteLogSegmentMetadata, manifest: SegmentManifest) -> None:
+        with self._lock:
+            self._manifests[metadata.segment_id.id] = manifest
+            self._manifests.move_to_end(metadata.segment_id.id)
+            while len(self._manifests) > self._capacity:
+                self._manifests.popitem(last=False)
+
+    def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
+        with self._lock:
+            self._manifests.pop(metadata.segment_id.id, None)
+
+
+def _place(metadata: RemoteLogSegmentMetadata) -> str:
+    """Which records an error concerns."""
+    partition = metadata.topic_id_partition
+    return (
+        f"topic={partition.topic} partition={partition.partition}"
+        f" offsets={metadata.start_offset}-{metadata.end_offset_inclusive}"
+        f" segment={metadata.segment_id}"
+    )
+
+
+@contextmanager
+def _located(metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
+    """Add to errors about an object which records are concerned."""
+    try:
+        yield
+    except (RemoteResourceNotFoundError, CorruptDataError, UnsupportedVersionError) as error:
+        raise type(error)(f"{error} {_place(metadata)}") from error
+
+
+def _unsupported(
+    metadata: RemoteLogSegmentMetadata, manifest: SegmentManifest
+) -> UnsupportedVersionError:
+    how = "encrypted" if manifest.encryption is not None else "compressed"
+    return UnsupportedVersionError(f"{how} segments cannot be read {_place(metadata)}")

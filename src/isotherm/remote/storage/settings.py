@@ -1,0 +1,171 @@
+"""Settings of the object store: the `rsm.config.` keys of a broker, the `isotherm.` options of Spark.
+
+Names are those of the Aiven plugin where it has the setting. Credentials that are not set are
+looked up where the store's own SDKs look: environment, instance or pod identity.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import urlsplit
+
+from isotherm.config.definition import (
+    BOOLEAN,
+    INT,
+    LONG,
+    STRING,
+    Check,
+    at_least,
+    between,
+    key,
+    one_of,
+    optional,
+    parse_fields,
+)
+from isotherm.errors import ConfigError
+from isotherm.remote.storage.layout.aiven import AivenLayout
+from isotherm.remote.storage.layout.api import Layout
+from isotherm.remote.storage.layout.local_tiered_storage import (
+    DEFAULT_KEY_PREFIX,
+    LocalTieredStorageLayout,
+)
+
+AIVEN = "aiven"
+LOCAL_TIERED_STORAGE = "local-tiered-storage"
+URL_SCHEMES = ("file", "memory", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+
+_SECRETS = frozenset(
+    {"aws_secret_access_key", "aws_session_token", "azure_account_key", "azure_sas_token"}
+)
+_MIB = 1024 * 1024
+
+
+def _is_key_prefix(prefix: str | None) -> bool:
+    """Stores without folders would take more, but these cannot be told apart in a local folder."""
+    segments = (prefix or "").split("/")
+    return not any(part in (".", "..") for part in segments) and not any(
+        part == "" for part in segments[:-1]
+    )
+
+
+_KEY_PREFIX = Check(_is_key_prefix, "no empty, . or .. path segment and no leading slash")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ObjectStoreSettings:
+    """Plain values: hashable, and picklable for Spark's executors."""
+
+    url: str = key(
+        STRING,
+        "",
+        "Where segments are kept: file:///folder, s3://bucket/prefix, gs://bucket/prefix,"
+        " az://container/prefix, or memory:// (one process, for tests).",
+    )
+    layout: str = key(
+        STRING,
+        AIVEN,
+        "How objects are named and arranged: that of the Aiven plugin, or that of Apache Kafka's"
+        " own LocalTieredStorage.",
+        check=one_of(AIVEN, LOCAL_TIERED_STORAGE),
+    )
+    key_prefix: str | None = key(
+        optional(STRING),
+        None,
+        "Put before every object key as it is, after the URL's path. Default: nothing, and"
+        f" {DEFAULT_KEY_PREFIX} in the layout {LOCAL_TIERED_STORAGE}.",
+        check=_KEY_PREFIX,
+    )
+    chunk_size: int = key(
+        INT,
+        4 * _MIB,
+        "Size of the chunks that are transformed one by one, and unit of the chunk index.",
+        check=between(1, 1_073_741_823),
+    )
+    upload_part_size: int = key(
+        INT,
+        8 * _MIB,
+        "Larger objects are uploaded in parts of this size. A segment being copied takes about"
+        " this times upload.concurrency of memory.",
+        check=between(5 * _MIB, 512 * _MIB),
+    )
+    upload_concurrency: int = key(
+        INT, 4, "Parts of one object uploaded at the same time.", check=between(1, 64)
+    )
+    fetch_manifest_cache_size: int = key(
+        INT, 1000, "Manifests kept in memory, in number.", check=at_least(1)
+    )
+    request_timeout_ms: int = key(
+        LONG, 60_000, "Time for one request to the store, its body included.", check=at_least(1)
+    )
+    connect_timeout_ms: int = key(
+        LONG, 5_000, "Time to open a connection to the store.", check=at_least(1)
+    )
+    retries: int = key(
+        INT,
+        3,
+        "How often a failed request is tried again before the failure is reported.",
+        check=at_least(0),
+    )
+    retry_timeout_ms: int = key(
+        LONG, 30_000, "Time after which a request is not tried again.", check=at_least(0)
+    )
+    retry_backoff_ms: int = key(LONG, 100, "First wait between two tries.", check=at_least(1))
+    retry_backoff_max_ms: int = key(
+        LONG, 5_000, "Longest wait between two tries.", check=at_least(1)
+    )
+    s3_endpoint_url: str | None = key(
+        optional(STRING), None, "Address of an S3-compatible store, http allowed. Default: AWS."
+    )
+    s3_region: str | None = key(optional(STRING), None, "Region of the bucket.")
+    s3_path_style_access_enabled: bool = key(
+        BOOLEAN, True, "Whether the bucket is named in the path, not in the host name."
+    )
+    aws_access_key_id: str | None = key(optional(STRING), None, "S3 access key.")
+    aws_secret_access_key: str | None = key(optional(STRING), None, "S3 secret key.")
+    aws_session_token: str | None = key(optional(STRING), None, "S3 session token.")
+    gcs_credentials_path: str | None = key(
+        optional(STRING), None, "File with the JSON key of a Google service account."
+    )
+    azure_account_name: str | None = key(optional(STRING), None, "Azure storage account.")
+    azure_account_key: str | None = key(optional(STRING), None, "Key of the storage account.")
+    azure_sas_token: str | None = key(optional(STRING), None, "Shared access signature.")
+
+    def __post_init__(self) -> None:
+        scheme = urlsplit(self.url).scheme
+        if not self.url:
+            raise ConfigError("a configuration key must be set key=url")
+        if scheme not in URL_SCHEMES:
+            raise ConfigError(
+                f"url names no known kind of store key=url value={self.url!r}"
+                f" known={','.join(URL_SCHEMES)}"
+            )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{field.name}={'***' if field.name in _SECRETS else repr(value)}"
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) is not None
+        )
+        return f"ObjectStoreSettings({shown})"
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, str]) -> Self:
+        """Read the keys, their prefix cut off.
+
+        Raises UnknownConfigError naming the nearest key that exists, and ConfigError for a value
+        outside its bounds or a missing url.
+        """
+        return cls(**parse_fields(cls, config))
+
+    @property
+    def scheme(self) -> str:
+        return urlsplit(self.url).scheme
+
+    def create_layout(self) -> Layout:
+        if self.layout == LOCAL_TIERED_STORAGE:
+            prefix = DEFAULT_KEY_PREFIX if self.key_prefix is None else self.key_prefix
+            return LocalTieredStorageLayout(prefix)
+        return AivenLayout(self.key_prefix or "", self.chunk_size)

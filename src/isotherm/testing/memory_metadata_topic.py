@@ -1,0 +1,75 @@
+"""A `MetadataTopic` in memory: appends are visible at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from isotherm.errors import OffsetOutOfRangeError
+from isotherm.remote.metadata.api import MetadataTopicRecord
+from isotherm.types import Offset, TimestampMs
+
+
+class MemoryMetadataTopic:
+    """Thread-safe. `before_append`, when set, is called with the partition and the value first:
+    what it raises is what `append` raises, and the record is not stored."""
+
+    def __init__(self, partition_count: int = 50) -> None:
+        self._lock = threading.Lock()
+        self._partitions: list[list[MetadataTopicRecord]] = [[] for _ in range(partition_count)]
+        self.before_append: Callable[[int, bytes | None], None] | None = None
+        self.append_visible = True
+        """While False, appended records are stored but neither `read` nor `offsets` shows them."""
+        self._visible = [0] * partition_count
+
+    @property
+    def partition_count(self) -> int:
+        return len(self._partitions)
+
+    def append(
+        self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: TimestampMs
+    ) -> Offset:
+        if self.before_append is not None:
+            self.before_append(partition, value)
+        with self._lock:
+            records = self._partitions[partition]
+            offset = len(records)
+            records.append(MetadataTopicRecord(partition, offset, timestamp_ms, key, value))
+            if self.append_visible:
+                self._visible[partition] = len(records)
+            return offset
+
+    def read(
+        self, partition: int, start_offset: Offset, max_bytes: int
+    ) -> list[MetadataTopicRecord]:
+        with self._lock:
+            end = self._visible[partition]
+            if not 0 <= start_offset <= end:
+                raise OffsetOutOfRangeError(
+                    f"no such offset partition={partition} offset={start_offset} end={end}"
+                )
+            taken: list[MetadataTopicRecord] = []
+            size = 0
+            for record in self._partitions[partition][start_offset:end]:
+                size += len(record.value or b"")
+                if taken and size > max_bytes:
+                    break
+                taken.append(record)
+            return taken
+
+    def offsets(self, partition: int) -> tuple[Offset, Offset]:
+        with self._lock:
+            return 0, self._visible[partition]
+
+    def show_all(self) -> None:
+        """Make visible what was appended while `append_visible` was False."""
+        with self._lock:
+            self._visible = [len(records) for records in self._partitions]
+
+    def records(self) -> list[MetadataTopicRecord]:
+        """Every record of every partition, for tests to look at."""
+        with self._lock:
+            return [record for records in self._partitions for record in records]
+
+    def close(self) -> None:
+        """Nothing to release."""
