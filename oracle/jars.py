@@ -1,0 +1,86 @@
+"""Kafka's jars, resolved by Maven from the coordinates in pom.xml and kept in the checkout."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+POM_PATH = Path(__file__).with_name("pom.xml")
+CACHE_DIRECTORY = Path(__file__).resolve().parent.parent / ".oracle"
+RESOLVE_TIMEOUT_S = 600
+
+
+class OracleUnavailableError(Exception):
+    """There is no Kafka to ask here; the message says what is missing (tests skip with it)."""
+
+
+def kafka_version() -> str:
+    """The version of Apache Kafka that pom.xml names."""
+    match = re.search(r"<kafka\.version>([^<]+)</kafka\.version>", POM_PATH.read_text())
+    assert match is not None, "pom.xml declares kafka.version"
+    return match.group(1)
+
+
+def resolve_jars() -> Path:
+    """Return the folder with all jars of the oracle, filling it by Maven the first time.
+
+    The folder's name contains the digest of pom.xml, so a changed pom resolves anew. Safe to call
+    from several processes at once: one resolves, the others wait for it.
+    Raises OracleUnavailableError when java or mvn is missing or an artifact cannot be had.
+    """
+    require_command("java")
+    digest = hashlib.sha256(POM_PATH.read_bytes()).hexdigest()[:12]
+    directory = CACHE_DIRECTORY / f"kafka-{kafka_version()}-{digest}"
+    if directory.is_dir():
+        return directory
+    require_command("mvn")
+    with _cache_lock():
+        if not directory.is_dir():
+            _copy_dependencies(directory)
+    return directory
+
+
+def require_command(name: str) -> str:
+    """The full path of a command, or OracleUnavailableError."""
+    path = shutil.which(name)
+    if path is None:
+        raise OracleUnavailableError(f"command not found: command={name}")
+    return path
+
+
+def _copy_dependencies(directory: Path) -> None:
+    partial = directory.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    command = [
+        "mvn", "--quiet", "--batch-mode", f"--file={POM_PATH}", "dependency:copy-dependencies",
+        "-DincludeScope=runtime", f"-DoutputDirectory={partial}",
+    ]  # fmt: skip
+    try:
+        subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S
+        )
+    except subprocess.CalledProcessError as error:
+        first = next((line for line in error.stdout.splitlines() if "ERROR" in line), "no output")
+        raise OracleUnavailableError(
+            f"maven could not resolve kafka's jars: exit={error.returncode} {first}"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise OracleUnavailableError(
+            f"maven did not finish: timeout_s={RESOLVE_TIMEOUT_S}"
+        ) from error
+    os.rename(partial, directory)
+
+
+@contextlib.contextmanager
+def _cache_lock() -> Iterator[None]:
+    CACHE_DIRECTORY.mkdir(exist_ok=True)
+    with (CACHE_DIRECTORY / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

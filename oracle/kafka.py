@@ -1,0 +1,248 @@
+"""A single-node Apache Kafka (KRaft, tiered storage on LocalTieredStorage) in a folder of its own.
+
+<directory>/server.properties   what the broker was started with
+<directory>/log/                log.dirs: partitions, __cluster_metadata-0, checkpoints
+<directory>/remote/             rsm.config.dir: LocalTieredStorage keeps its objects in here
+<directory>/server.log          stdout and stderr of the broker
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from oracle.jars import OracleUnavailableError, require_command, resolve_jars
+
+START_TIMEOUT_S = 90
+STOP_TIMEOUT_S = 60
+TOOL_TIMEOUT_S = 120
+LOG_LINES_SHOWN = 12
+
+# A tool runs for a second: the time goes into starting the JVM, so the cheap compiler wins.
+TOOL_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
+# The collector options of Kafka's own start script.
+SERVER_OPTIONS = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
+
+CLUSTER_ID = "SXNvdGhlcm1PcmFjbGUwMA"
+
+# Short intervals: a closed segment is in the remote tier, and gone from disk, within a second.
+EAGER_SETTINGS: Mapping[str, str] = {
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "500",
+    "log.segment.delete.delay.ms": "100",
+    "remote.log.manager.task.interval.ms": "500",
+    "rlmm.config.remote.log.metadata.initialization.retry.interval.ms": "300",
+}
+
+
+class KafkaOracle:
+    """One broker process. Not thread-safe. Close it with `stop` (clean) or `kill` (SIGKILL).
+
+    `overrides` are server.properties keys that replace the defaults of `server_properties`.
+    A stopped or killed oracle can be started again on the same folder.
+    """
+
+    def __init__(
+        self, directory: Path, overrides: Mapping[str, str] | None = None, *, heap: str = "512m"
+    ) -> None:
+        self.directory = directory
+        self.log_dir = directory / "log"
+        self.remote_dir = directory / "remote"
+        self._heap = heap
+        broker_port, controller_port = free_ports(2)
+        self.bootstrap_server = f"127.0.0.1:{broker_port}"
+        self._properties = self._server_properties(broker_port, controller_port)
+        self._properties.update(overrides or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker."""
+        assert self._process is not None, "the broker is started"
+        return self._process.pid
+
+    @property
+    def tiered_root(self) -> Path:
+        """The folder that holds LocalTieredStorage's `<topic>-<partition>-<topicId>` folders."""
+        return self.remote_dir / "kafka-tiered-storage"
+
+    def start(self) -> None:
+        """Format the log dir the first time, start the broker, return when it answers.
+
+        Raises OracleUnavailableError with the end of server.log when it does not come up.
+        """
+        assert self._process is None, "the broker is not running yet"
+        self.remote_dir.mkdir(parents=True, exist_ok=True)
+        config_path = self.directory / "server.properties"
+        config_path.write_text("".join(f"{k}={v}\n" for k, v in self._properties.items()))
+        if not (self.log_dir / "meta.properties").exists():
+            run_tool(
+                "kafka.tools.StorageTool", "format", "--standalone",
+                f"--cluster-id={CLUSTER_ID}", f"--config={config_path}",
+            )  # fmt: skip
+        with (self.directory / "server.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                java_command(
+                    "kafka.Kafka",
+                    str(config_path),
+                    options=(*SERVER_OPTIONS, f"-Xms{self._heap}", f"-Xmx{self._heap}"),
+                    log_level="info",
+                ),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        atexit.register(self.kill)
+        self._wait_until_it_answers()
+
+    def stop(self) -> None:
+        """Shut down cleanly (SIGTERM); kill after STOP_TIMEOUT_S."""
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_TIMEOUT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process at once (SIGKILL); harmless when it does not run."""
+        atexit.unregister(self.kill)
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def partition_directory(self, topic: str, partition: int = 0) -> Path:
+        """Where the broker keeps the local segments of a partition."""
+        return self.log_dir / f"{topic}-{partition}"
+
+    def _wait_until_it_answers(self) -> None:
+        assert self._process is not None
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_server, "log_level": 0})
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                # The controller's listener answers first; a broker in the list is registered.
+                if admin.list_topics(timeout=2).brokers:
+                    return
+            except KafkaException:
+                time.sleep(0.1)
+        exit_status = self._process.poll()
+        self.kill()
+        raise OracleUnavailableError(
+            f"kafka did not start: exit={exit_status} timeout_s={START_TIMEOUT_S}\n"
+            + self._first_error()
+        )
+
+    def _first_error(self) -> str:
+        lines = (self.directory / "server.log").read_text(errors="replace").splitlines()
+        first = next((i for i, line in enumerate(lines) if " ERROR " in line), len(lines))
+        start = min(first, max(0, len(lines) - LOG_LINES_SHOWN))
+        return "\n".join(lines[start : start + LOG_LINES_SHOWN])
+
+    def _server_properties(self, broker_port: int, controller_port: int) -> dict[str, str]:
+        broker, controller = f"127.0.0.1:{broker_port}", f"127.0.0.1:{controller_port}"
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": controller,
+            "listeners": f"PLAINTEXT://{broker},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{broker},CONTROLLER://{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.log_dir),
+            "offsets.topic.num.partitions": "1",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.num.partitions": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "auto.create.topics.enable": "false",
+            "log.cleaner.enable": "false",
+            "remote.log.storage.system.enable": "true",
+            "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+            "remote.log.storage.manager.class.name": (
+                "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+            ),
+            "rsm.config.dir": str(self.remote_dir),
+            "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+            "rlmm.config.remote.log.metadata.topic.min.isr": "1",
+        }
+
+
+def java_command(
+    main: str, *arguments: str, options: Iterable[str] = TOOL_OPTIONS, log_level: str = "warn"
+) -> list[str]:
+    """The command line that runs a class of Kafka's (or a `.java` source file) on its jars."""
+    return [
+        require_command("java"),
+        *options,
+        f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}",
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "--class-path",
+        f"{resolve_jars()}/*",
+        main,
+        *arguments,
+    ]
+
+
+def run_tool(main: str, *arguments: str | os.PathLike[str], stdin: IO[bytes] | None = None) -> str:
+    """Run one of Kafka's command-line tools to its end and return its stdout.
+
+    Raises subprocess.CalledProcessError (with stdout and stderr) when it exits with an error.
+    """
+    completed = subprocess.run(
+        java_command(main, *map(os.fspath, arguments)),
+        stdin=stdin or subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TOOL_TIMEOUT_S,
+        check=False,
+    )
+    if completed.returncode != 0:
+        error = subprocess.CalledProcessError(
+            completed.returncode, [main, *arguments], completed.stdout, completed.stderr
+        )
+        error.add_note((completed.stdout + completed.stderr)[-4000:])
+        raise error
+    return completed.stdout
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports of the loopback that nothing listened on a moment ago."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+@contextlib.contextmanager
+def running_kafka(
+    directory: Path, overrides: Mapping[str, str] | None = None, *, heap: str = "512m"
+) -> Iterator[KafkaOracle]:
+    """A started KafkaOracle, stopped at the end of the block."""
+    oracle = KafkaOracle(directory, overrides, heap=heap)
+    oracle.start()
+    try:
+        yield oracle
+    finally:
+        oracle.stop()

@@ -1,0 +1,206 @@
+"""A topic whose history Kafka itself has moved to LocalTieredStorage."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from oracle.kafka import KafkaOracle
+
+WAIT_TIMEOUT_S = 60
+# Kafka's smallest segment.bytes.
+SEGMENT_BYTES_MIN = 1048576
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedRecord:
+    """What librdkafka's consumer returned for one record."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TieredTopic:
+    """A topic with closed segments in the remote tier only and its tail on the broker's disk.
+
+    `expected` is what a consumer reads from the beginning (Kafka serves the history from the
+    remote tier), by partition, then offset. `local_start_offsets` is, by partition, the first
+    offset still on the broker's disk: everything below it exists in `remote_root` alone.
+    """
+
+    name: str
+    bootstrap_server: str
+    remote_root: Path
+    local_start_offsets: dict[int, int]
+    expected: tuple[ConsumedRecord, ...]
+
+    @property
+    def remote_dir(self) -> Path:
+        """Kafka's `rsm.config.dir`: the parent of `remote_root`."""
+        return self.remote_root.parent
+
+
+def create_topic(bootstrap_server: str, name: str, partitions: int, config: dict[str, str]) -> None:
+    """Create a topic and wait until the broker leads every partition of it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_server})
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
+    for future in admin.create_topics([topic]).values():
+        future.result(30)
+    _wait(lambda: _has_leaders(admin, name, partitions), f"leaders of topic={name}")
+
+
+def make_tiered_topic(
+    kafka: KafkaOracle, name: str, *, partitions: int = 2, records: int = 6000
+) -> TieredTopic:
+    """Create and fill a tiered topic, wait until Kafka has tiered all it will.
+
+    Values are 1000 bytes, so each partition closes about one segment per thousand records. Keys
+    repeat, every 7th key, 11th value and 13th header value is null; headers on every third record;
+    the codec changes every 500 records. The last records stay local: the active segment does not
+    move. `kafka` should run with EAGER_SETTINGS.
+    """
+    create_topic(
+        kafka.bootstrap_server,
+        name,
+        partitions,
+        {
+            "remote.storage.enable": "true",
+            "segment.bytes": str(SEGMENT_BYTES_MIN),
+            "local.retention.bytes": "1",
+            "retention.ms": "-1",
+            "index.interval.bytes": "4096",
+            "file.delete.delay.ms": "100",
+        },
+    )
+    _produce(kafka.bootstrap_server, name, partitions, records)
+    _wait(lambda: _fully_tiered(kafka, name, partitions), f"the tiering of topic={name}")
+    return TieredTopic(
+        name=name,
+        bootstrap_server=kafka.bootstrap_server,
+        remote_root=kafka.tiered_root,
+        local_start_offsets=_local_start_offsets(kafka, name, partitions),
+        expected=tuple(consume_all(kafka.bootstrap_server, name)),
+    )
+
+
+def consume_all(bootstrap_server: str, topic: str) -> list[ConsumedRecord]:
+    """Every committed record of a topic, by partition, then offset, read by librdkafka."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_server,
+            "group.id": "oracle",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
+        records: list[ConsumedRecord] = []
+        ends_to_come = len(partitions)
+        deadline = time.monotonic() + WAIT_TIMEOUT_S
+        while ends_to_come:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the consumer saw no end: topic={topic}")
+            # consume() waits out its timeout unless it gets num_messages.
+            for message in consumer.consume(num_messages=1000, timeout=0.2):
+                if message.error() is None:
+                    records.append(_consumed(message))
+                else:
+                    ends_to_come -= 1
+    finally:
+        consumer.close()
+    return sorted(records, key=lambda record: (record.partition, record.offset))
+
+
+def _consumed(message) -> ConsumedRecord:
+    return ConsumedRecord(
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp_ms=message.timestamp()[1],
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(message.headers() or ()),
+    )
+
+
+def _produce(bootstrap_server: str, topic: str, partitions: int, records: int) -> None:
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    for start in range(0, records, 500):
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_server,
+                "compression.type": codecs[start // 500 % len(codecs)],
+                "batch.size": 65536,
+                "linger.ms": 50,
+            }
+        )
+        for i in range(start, min(start + 500, records)):
+            producer.produce(
+                topic,
+                partition=i % partitions,
+                key=None if i % 7 == 0 else f"key-{i % 100}".encode(),
+                value=None if i % 11 == 0 else _incompressible(i),
+                timestamp=1_700_000_000_000 + i * 10,
+                headers=_headers(i),
+            )
+        if producer.flush(30):
+            raise TimeoutError(f"the producer could not send: topic={topic}")
+
+
+def _headers(i: int) -> list[tuple[str, bytes | None]]:
+    if i % 3:
+        return []
+    return [("i", str(i).encode()), ("h", None if i % 13 == 0 else b"\x00\xff")]
+
+
+def _incompressible(i: int) -> bytes:
+    """1000 bytes that no codec shrinks much, so that segments fill at the same pace."""
+    state, words = i + 1, []
+    for _ in range(125):
+        state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        words.append((state ^ state >> 29).to_bytes(8, "big"))
+    return b"".join(words)
+
+
+def _fully_tiered(kafka: KafkaOracle, topic: str, partitions: int) -> bool:
+    """Whether every partition has remote segments and nothing but its active segment locally."""
+    for partition in range(partitions):
+        local = list(kafka.partition_directory(topic, partition).glob("*.log*"))
+        remote = list(kafka.tiered_root.glob(f"{topic}-{partition}-*/*.log"))
+        if len(local) != 1 or not remote:
+            return False
+    return True
+
+
+def _local_start_offsets(kafka: KafkaOracle, topic: str, partitions: int) -> dict[int, int]:
+    return {
+        partition: int(next(kafka.partition_directory(topic, partition).glob("*.log")).stem)
+        for partition in range(partitions)
+    }
+
+
+def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
+    metadata = admin.list_topics(topic, timeout=5).topics[topic].partitions
+    if len(metadata) != partitions or any(p.leader < 0 for p in metadata.values()):
+        return False
+    request = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
+    return all(f.exception(10) is None for f in admin.list_offsets(request).values())
+
+
+def _wait(condition, subject: str) -> None:
+    deadline = time.monotonic() + WAIT_TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited in vain: timeout_s={WAIT_TIMEOUT_S} for {subject}")
+        time.sleep(0.1)
