@@ -13,6 +13,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.config.definition import config_keys
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
+from isotherm.remote.storage.settings import ObjectStoreSettings
 
 app = typer.Typer(no_args_is_help=True, help="Show the configuration keys.")
 
@@ -20,13 +21,18 @@ _GROUPS: list[tuple[str, str, type]] = [
     ("broker", "Broker", BrokerConfig),
     ("remote", "Remote tier (broker level)", RemoteLogManagerConfig),
     ("topic", "Topic", TopicConfig),
+    (
+        "rsm",
+        "Object store (`rsm.config.` on a broker, options without it in Spark)",
+        ObjectStoreSettings,
+    ),
 ]
 
 
 @app.command(name="list")
 def list_keys(
     scope: Annotated[
-        str | None, typer.Argument(help="broker, remote or topic; all if not given.")
+        str | None, typer.Argument(help="broker, remote, topic or rsm; all if not given.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
