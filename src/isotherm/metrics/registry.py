@@ -1,0 +1,50 @@
+"""Where metrics are kept: prometheus-client objects, made once by name. Thread-safe.
+
+Metrics that Kafka has carry the names which the JMX exporter's usual rules give them
+(`kafka_server_brokertopicmetrics_remotecopybytes_total{topic="..."}`); Isotherm's own begin with
+`isotherm_` and use base units.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+MetricT = TypeVar("MetricT", Counter, Gauge)
+
+
+class Metrics:
+    """One registry; asking twice for a name gives the same object."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._lock = threading.Lock()
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Gauge] = {}
+
+    def counter(self, name: str, documentation: str, labels: tuple[str, ...] = ()) -> Counter:
+        """A counter; `_total` is added to its name."""
+        return self._once(
+            self._counters,
+            name,
+            lambda: Counter(name, documentation, labels, registry=self.registry),
+        )
+
+    def gauge(self, name: str, documentation: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return self._once(
+            self._gauges, name, lambda: Gauge(name, documentation, labels, registry=self.registry)
+        )
+
+    def value(self, sample_name: str, **labels: str) -> float:
+        """The current value of a sample, 0 when it has none yet."""
+        return self.registry.get_sample_value(sample_name, labels) or 0.0
+
+    def _once(self, made: dict[str, MetricT], name: str, make: Callable[[], MetricT]) -> MetricT:
+        with self._lock:
+            metric = made.get(name)
+            if metric is None:
+                metric = made[name] = make()
+            return metric

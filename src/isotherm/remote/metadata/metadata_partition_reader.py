@@ -1,0 +1,240 @@
+"""Replays and follows one partition of the metadata topic for the user partitions it serves.
+
+Invariants:
+- a user partition is given each of its events once, in order of offset: those at or below its
+  `applied_offset` are passed over when another user's assignment rewinds the reader;
+- a user partition takes part only from the rewind that follows its assignment;
+- a future given to `expect` is done once the reader is past its offset, or with the failure.
+
+Source: Kafka ConsumerTask, with one position per metadata partition.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+
+from isotherm.errors import (
+    CorruptMetadataError,
+    IsothermError,
+    NotEnoughMemoryError,
+    RemoteResourceNotFoundError,
+    RequestTimedOutError,
+)
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
+from isotherm.remote.metadata.events import corrupt_record, decode_record, next_offset
+from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore, partition_of
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.types import Offset, TopicIdPartition
+
+_logger = logging.getLogger(__name__)
+
+SKIPPED_RECORDS = "isotherm_remote_log_metadata_skipped_records"
+SKIPPED_RECORDS_TEXT = "Metadata records that could not be applied and were passed over."
+
+
+@dataclass(slots=True)
+class _User:
+    """A user partition. `end_offset` is the topic's end at the rewind; None before it."""
+
+    applied_offset: Offset = -1
+    end_offset: Offset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    offset: Offset
+    deadline_s: float
+    future: Future[None]
+
+
+class MetadataPartitionReader:
+    """Thread-safe. `poll` runs in one thread at a time; the other methods never wait for it."""
+
+    def __init__(
+        self,
+        topic: MetadataTopic,
+        partition: int,
+        store: RemotePartitionMetadataStore,
+        settings: TopicBasedSettings,
+        metrics: Metrics,
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._store = store
+        self._settings = settings
+        self._metrics = metrics
+        self._polling = threading.Lock()
+        self._lock = threading.Lock()
+        self._position: Offset = 0
+        self._users: dict[TopicIdPartition, _User] = {}
+        self._expected: deque[_Expected] = deque()
+        self._failure: CorruptMetadataError | None = None
+
+    @property
+    def failure(self) -> CorruptMetadataError | None:
+        """The record that stopped this reader, under the policy "refuse"."""
+        return self._failure
+
+    @property
+    def is_idle(self) -> bool:
+        """No user partition is left."""
+        return not self._users
+
+    def assign(self, user: TopicIdPartition) -> None:
+        """Replay the whole metadata partition for `user` at the next poll."""
+        with self._lock:
+            if user not in self._users:
+                self._store.open(user)
+                self._users[user] = _User()
+                self._failure = None
+
+    def unassign(self, user: TopicIdPartition) -> None:
+        with self._lock:
+            if self._users.pop(user, None) is not None:
+                self._store.drop(user)
+            orphaned = self._expected if not self._users else deque()
+            self._expected = deque() if not self._users else self._expected
+        _fail(
+            orphaned,
+            RemoteResourceNotFoundError(f"partition is not followed any more partition={user}"),
+        )
+
+    def serves(self, user: TopicIdPartition) -> bool:
+        with self._lock:
+            return user in self._users
+
+    def check_room(self) -> None:
+        """NotEnoughMemoryError when too many events wait to be read back."""
+        if len(self._expected) >= self._settings.remote_log_metadata_pending_writes_max:
+            raise NotEnoughMemoryError(
+                "too many metadata events wait to be read back"
+                f" metadata_partition={self._partition} count={len(self._expected)}"
+            )
+
+    def expect(self, offset: Offset, deadline_s: float) -> Future[None]:
+        """A future that is done once the event at `offset` has been applied."""
+        future: Future[None] = Future()
+        with self._lock:
+            self._expected.append(_Expected(offset, deadline_s, future))
+        return future
+
+    def expire(self, now_s: float) -> None:
+        """Fail the futures whose deadline has passed."""
+        with self._lock:
+            late = deque(item for item in self._expected if item.deadline_s <= now_s)
+            self._expected = deque(item for item in self._expected if item.deadline_s > now_s)
+        _fail(
+            late,
+            RequestTimedOutError(
+                f"metadata event was not read back in time metadata_partition={self._partition}"
+            ),
+        )
+
+    def close(self, error: IsothermError) -> None:
+        with self._lock:
+            orphaned, self._expected = self._expected, deque()
+        _fail(orphaned, error)
+
+    def poll(self, *, wait: bool = True) -> bool:
+        """Read to the end of the topic and apply what is there.
+
+        Returns False when another thread is at it and `wait` is False. Errors of the topic
+        itself are raised; what was applied before stays applied, and the next poll goes on.
+        """
+        if not self._polling.acquire(blocking=wait):
+            return False
+        try:
+            while self._failure is None and self._read_run():
+                pass
+        finally:
+            self._polling.release()
+        return True
+
+    def _read_run(self) -> bool:
+        """Read and apply one run of records; False at the end of the topic."""
+        active = self._activate_users()
+        if not active:
+            self._settle(active, caught_up=True)
+            return False
+        position = self._position
+        records = self._topic.read(
+            self._partition, position, self._settings.remote_log_metadata_read_max_bytes
+        )
+        for record in records:
+            try:
+                self._apply(record, active)
+            except CorruptMetadataError as error:
+                if not self._passes_over(error):
+                    return False
+        self._position = next_offset(records, position)
+        self._settle(active, caught_up=not records)
+        return bool(records)
+
+    def _activate_users(self) -> dict[TopicIdPartition, _User]:
+        """The users that take part in this run; rewinds when there are new ones among them."""
+        with self._lock:
+            users = dict(self._users)
+        if any(user.end_offset is None for user in users.values()):
+            start, end = self._topic.offsets(self._partition)
+            self._position = start
+            for user in users.values():
+                if user.end_offset is None:
+                    user.end_offset = end
+        return users
+
+    def _apply(self, record: MetadataTopicRecord, active: dict[TopicIdPartition, _User]) -> None:
+        event = decode_record(record)
+        try:
+            partition = partition_of(event)
+            user = active.get(partition)
+            if user is None or record.offset <= user.applied_offset:
+                return
+            self._store.apply(event)
+        except CorruptMetadataError as error:
+            raise corrupt_record(record, str(error)) from error
+        user.applied_offset = record.offset
+
+    def _passes_over(self, error: CorruptMetadataError) -> bool:
+        if self._settings.remote_log_metadata_corrupt_record_policy == "skip":
+            _logger.error("metadata record skipped: %s", error)
+            self._metrics.counter(SKIPPED_RECORDS, SKIPPED_RECORDS_TEXT).inc()
+            return True
+        _logger.error("metadata partition is not followed any further: %s", error)
+        with self._lock:
+            self._failure = error
+            orphaned, self._expected = self._expected, deque()
+        _fail(orphaned, error)
+        return False
+
+    def _settle(self, active: dict[TopicIdPartition, _User], *, caught_up: bool) -> None:
+        """Open the partitions that are read up to their end, and complete the futures."""
+        for partition, user in active.items():
+            if caught_up or self._position >= (user.end_offset or 0):
+                cache = self._store.get(partition)
+                if cache is not None:
+                    cache.mark_initialized()
+        with self._lock:
+            done = [item for item in self._expected if item.offset < self._position]
+            self._expected = deque(item for item in self._expected if item.offset >= self._position)
+        for item in done:
+            _complete(item.future)
+
+
+def _complete(future: Future[None]) -> None:
+    try:
+        future.set_result(None)
+    except InvalidStateError:
+        _logger.debug("a metadata write was given up before it was read back")
+
+
+def _fail(expected: deque[_Expected], error: IsothermError) -> None:
+    for item in expected:
+        try:
+            item.future.set_exception(error)
+        except InvalidStateError:
+            _logger.debug("a metadata write was given up before it failed")

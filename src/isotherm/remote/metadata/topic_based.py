@@ -1,0 +1,241 @@
+"""RemoteLogMetadataManager on a topic: every event is a record, state is the fold of the events.
+
+The user partitions assigned to this broker are spread over the metadata topic's partitions by
+keys.py. Assigning one replays its metadata partition from the start; then the partition is
+followed live by one background thread. A write is done once it has been read back, so that a
+caller who awaited it sees it.
+
+Source: Kafka TopicBasedRemoteLogMetadataManager, feature level 0 (docs/formats).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+from isotherm.clock import Clock
+from isotherm.errors import (
+    RemoteResourceNotFoundError,
+    RemoteStorageNotReadyError,
+    RetriableError,
+)
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.api import MetadataTopic
+from isotherm.remote.metadata.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.keys import metadata_partition
+from isotherm.remote.metadata.metadata_partition_reader import MetadataPartitionReader
+from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
+from isotherm.remote.metadata.serde import RemoteLogMetadataEvent, encode_event
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+)
+from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
+
+_logger = logging.getLogger(__name__)
+
+FOLLOW_ERRORS = "isotherm_remote_log_metadata_follow_errors"
+FOLLOW_ERRORS_TEXT = "Looks at the metadata topic that failed; each is tried again."
+
+
+class TopicBasedRemoteLogMetadataManager:
+    """See `isotherm.remote.metadata.api.RemoteLogMetadataManager` for the contract of each method.
+
+    `start` begins to follow in the background; without it, `poll` does the same in the caller's
+    thread. A write reads its own event back at once when no other thread is reading.
+
+    Once a record cannot be applied and `remote.log.metadata.corrupt.record.policy` is "refuse",
+    every call for a partition that shares its metadata partition raises CorruptMetadataError.
+    """
+
+    def __init__(
+        self,
+        topic: MetadataTopic,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        settings: TopicBasedSettings | None = None,
+    ) -> None:
+        self._topic = topic
+        self._clock = clock
+        self._metrics = metrics
+        self._settings = settings or TopicBasedSettings()
+        self._store = RemotePartitionMetadataStore()
+        self._lock = threading.Lock()
+        self._readers: dict[int, MetadataPartitionReader] = {}
+        self._stopping = threading.Event()
+        self._wakeup = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Follow the topic in a background thread until `close`."""
+        self._thread = threading.Thread(
+            target=self._follow, name="isotherm-remote-log-metadata", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following; writes not read back yet fail. Does not close the topic. Idempotent."""
+        self._stopping.set()
+        self._wakeup.set()
+        if self._thread is not None:
+            self._thread.join()
+        for reader in self._readers_snapshot():
+            reader.close(RemoteStorageNotReadyError("the metadata manager is closed"))
+
+    def poll(self) -> None:
+        """Read every assigned metadata partition to its end. Errors of the topic are raised."""
+        for reader in self._readers_snapshot():
+            reader.poll()
+
+    def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> Future[None]:
+        if metadata.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            raise ValueError(
+                "a segment is added in state COPY_SEGMENT_STARTED only"
+                f" segment={metadata.segment_id} state={metadata.state.name}"
+            )
+        return self._publish(metadata.topic_id_partition, metadata)
+
+    def update_remote_log_segment_metadata(
+        self, update: RemoteLogSegmentMetadataUpdate
+    ) -> Future[None]:
+        if update.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            raise ValueError(
+                f"an update does not go to COPY_SEGMENT_STARTED segment={update.segment_id}"
+            )
+        return self._publish(update.segment_id.topic_id_partition, update)
+
+    def put_remote_partition_delete_metadata(
+        self, metadata: RemotePartitionDeleteMetadata
+    ) -> Future[None]:
+        return self._publish(metadata.topic_id_partition, metadata)
+
+    def remote_log_segment_metadata(
+        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
+    ) -> RemoteLogSegmentMetadata | None:
+        return self._cache(partition).find(leader_epoch, offset)
+
+    def highest_offset_for_epoch(
+        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch
+    ) -> Offset | None:
+        return self._cache(partition).highest_offset_for_epoch(leader_epoch)
+
+    def next_segment_with_txn_index(
+        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
+    ) -> RemoteLogSegmentMetadata | None:
+        return self._cache(partition).find_with_txn_index(leader_epoch, offset)
+
+    def list_remote_log_segments(
+        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch | None = None
+    ) -> list[RemoteLogSegmentMetadata]:
+        return self._cache(partition).segments(leader_epoch)
+
+    def remote_log_size(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> int:
+        return self._cache(partition).size_in_bytes(leader_epoch)
+
+    def on_partition_leadership_changes(
+        self, leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]
+    ) -> None:
+        """Assign the partitions; their events are read by the next poll."""
+        with self._lock:
+            for partition in (*leaders, *followers):
+                number = metadata_partition(partition, self._topic.partition_count)
+                self._reader(number).assign(partition)
+        self._wakeup.set()
+
+    def on_stop_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
+        with self._lock:
+            for partition in partitions:
+                number = metadata_partition(partition, self._topic.partition_count)
+                reader = self._readers.get(number)
+                if reader is not None:
+                    reader.unassign(partition)
+                    if reader.is_idle:
+                        del self._readers[number]
+
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        cache = self._store.get(partition)
+        reader = self._reader_of(partition)
+        return (
+            cache is not None
+            and cache.is_initialized
+            and reader is not None
+            and reader.failure is None
+        )
+
+    def _publish(self, partition: TopicIdPartition, event: RemoteLogMetadataEvent) -> Future[None]:
+        reader = self._reader_of(partition)
+        if reader is None or not reader.serves(partition):
+            raise RemoteResourceNotFoundError(
+                f"metadata of a partition that is not assigned partition={partition}"
+            )
+        if reader.failure is not None:
+            raise reader.failure
+        reader.check_room()
+        number = metadata_partition(partition, self._topic.partition_count)
+        offset = self._topic.append(number, None, encode_event(event), self._clock.now_ms())
+        wait_s = self._settings.remote_log_metadata_consume_wait_ms / 1000
+        future = reader.expect(offset, self._clock.monotonic_s() + wait_s)
+        try:
+            reader.poll(wait=False)
+        except RetriableError as error:
+            _logger.info("metadata event is read back later partition=%s: %s", partition, error)
+        if not future.done():
+            self._wakeup.set()
+        return future
+
+    def _cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
+        cache = self._store.get(partition)
+        reader = self._reader_of(partition)
+        if cache is None or reader is None:
+            raise RemoteResourceNotFoundError(
+                f"remote metadata of a partition that is not assigned partition={partition}"
+            )
+        wait_s = self._settings.remote_log_metadata_read_wait_ms / 1000
+        if reader.failure is not None:
+            raise reader.failure
+        if not cache.is_initialized and not cache.await_initialized(self._clock, wait_s):
+            raise RemoteStorageNotReadyError(
+                f"remote metadata is still being read partition={partition}"
+            )
+        return cache
+
+    def _reader(self, number: int) -> MetadataPartitionReader:
+        """The reader of a metadata partition, made when there is none. The lock is held."""
+        reader = self._readers.get(number)
+        if reader is None:
+            reader = MetadataPartitionReader(
+                self._topic, number, self._store, self._settings, self._metrics
+            )
+            self._readers[number] = reader
+        return reader
+
+    def _reader_of(self, partition: TopicIdPartition) -> MetadataPartitionReader | None:
+        with self._lock:
+            return self._readers.get(metadata_partition(partition, self._topic.partition_count))
+
+    def _readers_snapshot(self) -> list[MetadataPartitionReader]:
+        with self._lock:
+            return list(self._readers.values())
+
+    def _follow(self) -> None:
+        while not self._stopping.is_set():
+            for reader in self._readers_snapshot():
+                self._tick(reader)
+            self._clock.wait(
+                self._wakeup, self._settings.remote_log_metadata_poll_interval_ms / 1000
+            )
+            self._wakeup.clear()
+
+    def _tick(self, reader: MetadataPartitionReader) -> None:
+        try:
+            reader.poll()
+        except Exception:  # the background tick: logged and counted, tried again
+            _logger.exception("metadata topic cannot be read reader=%s", reader)
+            self._metrics.counter(FOLLOW_ERRORS, FOLLOW_ERRORS_TEXT).inc()
+        reader.expire(self._clock.monotonic_s())

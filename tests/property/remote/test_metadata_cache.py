@@ -1,0 +1,165 @@
+"""RemoteLogMetadataCache against Kafka's rules stated naively, over random histories.
+
+The model keeps, per epoch, a plain dict from start offset to segment, as Kafka does, and every
+live segment in a list. Where the dict answers, the cache gives the same segment. Where it does
+not, the cache may still answer, if a finished segment that Kafka has not set aside holds the
+offset: that is the one difference (docs/decisions/0011).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isotherm.remote.metadata.cache import RemoteLogMetadataCache, epoch_spans
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from isotherm.types import TopicIdPartition
+
+PARTITION = TopicIdPartition(uuid.UUID(int=1), "t", 0)
+OFFSETS = range(14)
+EPOCHS = range(3)
+NEXT = {
+    RemoteLogSegmentState.COPY_SEGMENT_STARTED: (
+        RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+    ),
+    RemoteLogSegmentState.COPY_SEGMENT_FINISHED: (RemoteLogSegmentState.DELETE_SEGMENT_STARTED,),
+    RemoteLogSegmentState.DELETE_SEGMENT_STARTED: (RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,),
+}
+
+
+@dataclass
+class EpochModel:
+    by_start: dict[int, RemoteLogSegmentId] = field(default_factory=dict)
+    ends: dict[RemoteLogSegmentId, tuple[int, int]] = field(default_factory=dict)
+    set_aside: set[RemoteLogSegmentId] = field(default_factory=set)
+    highest: int | None = None
+
+    def finish(self, segment: RemoteLogSegmentId, start: int, end: int) -> None:
+        while self.by_start and max(self.by_start) >= start and (self.highest or 0) <= end:
+            self.set_aside.add(self.by_start.pop(max(self.by_start)))
+        replaced = self.by_start.get(start)
+        if replaced is not None and self.ends[replaced][1] <= end:
+            self.set_aside.add(replaced)
+        self.by_start[start] = segment
+        self.ends[segment] = (start, end)
+        self.highest = max(end, self.highest or end)
+
+    def delete(self, segment: RemoteLogSegmentId) -> None:
+        start, _ = self.ends.pop(segment, (-1, -1))
+        if self.by_start.get(start) == segment:
+            del self.by_start[start]
+
+    def kafka_finds(self, offset: int) -> RemoteLogSegmentId | None:
+        floor = max((start for start in self.by_start if start <= offset), default=None)
+        if floor is None or self.ends[self.by_start[floor]][1] < offset:
+            return None
+        return self.by_start[floor]
+
+    def holders(self, offset: int) -> set[RemoteLogSegmentId]:
+        return {
+            segment
+            for segment, (start, end) in self.ends.items()
+            if start <= offset <= end and segment not in self.set_aside
+        }
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate]:
+    live: dict[RemoteLogSegmentId, RemoteLogSegmentState] = {}
+    history: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate] = []
+    for number in range(draw(st.integers(1, 24))):
+        if not live or draw(st.booleans()):
+            start = draw(st.integers(0, 9))
+            end = draw(st.integers(start, 12))
+            first = draw(st.integers(0, 2))
+            epochs = {first: start}
+            if first < 2 and end > start and draw(st.booleans()):
+                epochs[first + 1] = draw(st.integers(start + 1, end))
+            segment_id = RemoteLogSegmentId(PARTITION, uuid.UUID(int=number))
+            live[segment_id] = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+            history.append(
+                RemoteLogSegmentMetadata(
+                    segment_id=segment_id,
+                    start_offset=start,
+                    end_offset_inclusive=end,
+                    max_timestamp_ms=0,
+                    broker_id=0,
+                    event_timestamp_ms=0,
+                    segment_size_in_bytes=1,
+                    segment_leader_epochs=epochs,
+                )
+            )
+            if draw(st.booleans()):
+                history.append(_update(segment_id, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+                live[segment_id] = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        else:
+            segment_id = draw(st.sampled_from(sorted(live, key=lambda each: each.id.int)))
+            state = draw(st.sampled_from(NEXT[live[segment_id]]))
+            history.append(_update(segment_id, state))
+            live[segment_id] = state
+            if state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+                del live[segment_id]
+    return history
+
+
+def _update(
+    segment_id: RemoteLogSegmentId, state: RemoteLogSegmentState
+) -> RemoteLogSegmentMetadataUpdate:
+    return RemoteLogSegmentMetadataUpdate(
+        segment_id=segment_id, event_timestamp_ms=0, state=state, broker_id=0
+    )
+
+
+@given(histories())
+@settings(max_examples=200)
+def test_cache_answers_as_kafkas_rules_say_and_loses_no_offset(
+    history: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate],
+) -> None:
+    cache = RemoteLogMetadataCache(PARTITION)
+    cache.mark_initialized()
+    epochs = {epoch: EpochModel() for epoch in EPOCHS}
+    live: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+    for event in history:
+        if isinstance(event, RemoteLogSegmentMetadata):
+            cache.apply_add(event)
+            live[event.segment_id] = event
+            continue
+        cache.apply_update(event)
+        segment = live[event.segment_id]
+        for span in epoch_spans(segment):
+            if event.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                epochs[span.epoch].finish(
+                    event.segment_id, span.start_offset, span.end_offset_inclusive
+                )
+            else:
+                epochs[span.epoch].delete(event.segment_id)
+        if event.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            del live[event.segment_id]
+
+    assert {segment.segment_id for segment in cache.segments()} == set(live)
+    for epoch, model in epochs.items():
+        assert cache.highest_offset_for_epoch(epoch) == model.highest
+        assert {segment.segment_id for segment in cache.segments(epoch)} == {
+            segment_id
+            for segment_id, segment in live.items()
+            if epoch in segment.segment_leader_epochs
+        }
+        for offset in OFFSETS:
+            found = cache.find(epoch, offset)
+            kafkas = model.kafka_finds(offset)
+            if kafkas is not None:
+                assert found is not None
+                assert found.segment_id == kafkas
+            elif found is not None:
+                assert found.segment_id in model.holders(offset)
+            else:
+                assert not model.holders(offset)

@@ -1,0 +1,206 @@
+"""Kafka's bytes are the oracle: the vectors were printed by Kafka's own RemoteLogMetadataSerde."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isotherm.errors import CorruptMetadataError
+from isotherm.remote.metadata.serde import (
+    RemoteLogMetadataEvent,
+    RemoteLogSegmentMetadataSnapshot,
+    decode_event,
+    encode_event,
+)
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from isotherm.types import TopicIdPartition
+
+PARTITION = TopicIdPartition(uuid.UUID("01234567-89ab-cdef-fedc-ba9876543210"), "foo", 3)
+SEGMENT_ID = RemoteLogSegmentId(PARTITION, uuid.UUID("11111111-2222-2222-3333-333344444444"))
+STARTED = RemoteLogSegmentMetadata(
+    segment_id=SEGMENT_ID,
+    start_offset=100,
+    end_offset_inclusive=199,
+    max_timestamp_ms=1700000000123,
+    broker_id=1,
+    event_timestamp_ms=1700000001000,
+    segment_size_in_bytes=4096,
+    segment_leader_epochs={0: 100, 2: 150},
+)
+UPDATE = RemoteLogSegmentMetadataUpdate(
+    segment_id=SEGMENT_ID,
+    event_timestamp_ms=1700000002000,
+    state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+    broker_id=1,
+)
+DELETE = RemotePartitionDeleteMetadata(
+    topic_id_partition=PARTITION,
+    state=RemotePartitionDeleteState.DELETE_PARTITION_MARKED,
+    event_timestamp_ms=1700000004000,
+    broker_id=1,
+)
+SNAPSHOT = RemoteLogSegmentMetadataSnapshot(
+    id=SEGMENT_ID.id,
+    start_offset=100,
+    end_offset_inclusive=199,
+    max_timestamp_ms=1700000000123,
+    broker_id=1,
+    event_timestamp_ms=1700000001000,
+    segment_size_in_bytes=4096,
+    segment_leader_epochs={0: 100, 2: 150},
+    state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+    txn_index_empty=True,
+)
+
+STARTED_HEX = (
+    "01000004666f6f0123456789abcdeffedcba9876543210000000030011111111222222223333333344444444"
+    "00000000000000006400000000000000c7000000010000018bcfe5687b0000018bcfe56be80300000000000000"
+    "0000000064000000000200000000000000960000001000000000"
+)
+UPDATE_HEX = (
+    "01010004666f6f0123456789abcdeffedcba9876543210000000030011111111222222223333333344444444"
+    "00000000010000018bcfe56fd0000100"
+)
+DELETE_HEX = "01020004666f6f0123456789abcdeffedcba98765432100000000300000000010000018bcfe577a00000"
+SNAPSHOT_HEX = (
+    "01030011111111222222223333333344444444000000000000006400000000000000c7000000010000018bcfe5"
+    "687b0000018bcfe56be803000000000000000000000064000000000200000000000000960000001000000101000101"
+)
+
+GOLDEN: list[tuple[RemoteLogMetadataEvent, str]] = [
+    (STARTED, STARTED_HEX),
+    (replace(STARTED, txn_index_empty=True), STARTED_HEX[:-2] + "01000101"),
+    (UPDATE, UPDATE_HEX),
+    (replace(UPDATE, custom_metadata=bytes(range(4))), UPDATE_HEX[:-6] + "05000102030100"),
+    (DELETE, DELETE_HEX),
+    (SNAPSHOT, SNAPSHOT_HEX),
+]
+
+
+@pytest.mark.parametrize(("event", "golden"), GOLDEN)
+def test_encode_event_gives_the_bytes_kafka_writes(
+    event: RemoteLogMetadataEvent, golden: str
+) -> None:
+    assert encode_event(event).hex() == golden
+
+
+@pytest.mark.parametrize(("event", "golden"), GOLDEN)
+def test_decode_event_reads_the_bytes_kafka_writes(
+    event: RemoteLogMetadataEvent, golden: str
+) -> None:
+    assert decode_event(bytes.fromhex(golden)) == event
+
+
+def test_empty_custom_metadata_is_not_absent_custom_metadata() -> None:
+    empty = replace(UPDATE, custom_metadata=b"")
+    assert encode_event(empty) != encode_event(UPDATE)
+    assert decode_event(encode_event(empty)) == empty
+
+
+def test_unknown_tags_are_skipped() -> None:
+    tagged = bytes.fromhex(UPDATE_HEX)[:-1] + bytes.fromhex("02 07 02 aabb 09 00")
+    assert decode_event(tagged) == UPDATE
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (b"", "frame_version"),
+        (bytes.fromhex("00" + UPDATE_HEX[2:]), "unknown frame version"),
+        (bytes.fromhex("02" + UPDATE_HEX[2:]), "unknown frame version"),
+        (bytes.fromhex("808002" + UPDATE_HEX[2:]), "frame_version"),
+        (bytes.fromhex("0109" + UPDATE_HEX[4:]), "api_key=9"),
+        (bytes.fromhex("010101" + UPDATE_HEX[6:]), "version=1"),
+        (bytes.fromhex(UPDATE_HEX + "00"), "bytes after its end"),
+        (bytes.fromhex(UPDATE_HEX[:-4] + "0400"), "unknown state"),
+        (bytes.fromhex(UPDATE_HEX[:-2]), "segment update"),
+        (bytes.fromhex("010100" + "00" + UPDATE_HEX[8:]), "field=topic"),
+        (bytes.fromhex("010100" + "04ffffff" + UPDATE_HEX[14:]), "not UTF-8"),
+        (bytes.fromhex(STARTED_HEX.replace("6be803", "6be8ffffffff0f")), "segment_leader_epochs"),
+        (bytes.fromhex(STARTED_HEX.replace("6be803", "6be8ffffffffff0f")), "varint"),
+        (bytes.fromhex(STARTED_HEX.replace("00000000000000c7", "0000000000000063")), "end offset"),
+    ],
+)
+def test_decode_event_of_damaged_value_names_what_is_wrong(value: bytes, named: str) -> None:
+    with pytest.raises(CorruptMetadataError, match=named):
+        decode_event(value)
+
+
+_uuids = st.uuids()
+_longs = st.integers(min_value=-(2**63), max_value=2**63 - 1)
+_ints = st.integers(min_value=-(2**31), max_value=2**31 - 1)
+_offsets = st.integers(min_value=0, max_value=2**62)
+_partitions = st.builds(TopicIdPartition, _uuids, st.text(max_size=20), _ints)
+_segment_ids = st.builds(RemoteLogSegmentId, _partitions, _uuids)
+_custom = st.none() | st.binary(max_size=200)
+_segments = st.builds(
+    RemoteLogSegmentMetadata,
+    segment_id=_segment_ids,
+    start_offset=_offsets,
+    end_offset_inclusive=st.integers(min_value=2**62, max_value=2**63 - 1),
+    max_timestamp_ms=_longs,
+    broker_id=_ints,
+    event_timestamp_ms=_longs,
+    segment_size_in_bytes=_ints,
+    segment_leader_epochs=st.dictionaries(_ints, _longs, min_size=1, max_size=5),
+    state=st.sampled_from(RemoteLogSegmentState),
+    custom_metadata=_custom,
+    txn_index_empty=st.booleans(),
+)
+_updates = st.builds(
+    RemoteLogSegmentMetadataUpdate,
+    segment_id=_segment_ids,
+    event_timestamp_ms=_longs,
+    state=st.sampled_from(RemoteLogSegmentState),
+    broker_id=_ints,
+    custom_metadata=_custom,
+)
+_deletes = st.builds(
+    RemotePartitionDeleteMetadata,
+    topic_id_partition=_partitions,
+    state=st.sampled_from(RemotePartitionDeleteState),
+    event_timestamp_ms=_longs,
+    broker_id=_ints,
+)
+_events = _segments | _updates | _deletes
+
+
+@given(_events)
+def test_decode_event_of_encoded_event_gives_it_back(event: RemoteLogMetadataEvent) -> None:
+    assert decode_event(memoryview(encode_event(event))) == event
+
+
+@given(_events, st.data())
+@settings(max_examples=100)
+def test_decode_event_of_mutated_value_gives_an_event_or_the_documented_error(
+    event: RemoteLogMetadataEvent, data: st.DataObject
+) -> None:
+    value = bytearray(encode_event(event))
+    for _ in range(data.draw(st.integers(1, 4))):
+        value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
+    del value[data.draw(st.integers(0, len(value))) :]
+    try:
+        decoded = decode_event(bytes(value))
+    except CorruptMetadataError:
+        return
+    assert decode_event(encode_event(decoded)) == decoded
+
+
+@given(st.binary(max_size=300))
+def test_decode_event_of_garbage_gives_an_event_or_the_documented_error(garbage: bytes) -> None:
+    for value in (garbage, b"\x01\x00\x00" + garbage, b"\x01\x01\x00" + garbage):
+        try:
+            decode_event(value)
+        except CorruptMetadataError:
+            continue
