@@ -1,0 +1,205 @@
+"""`__remote_log_metadata` of any Kafka cluster, read through confluent-kafka.
+
+Isotherm never writes to the metadata topic of a cluster that is not its own: a broker of Apache
+Kafka stops following the topic at the first record it does not expect (a tombstone, a keyed
+record of a later version), and its remote tier with it. So `append` is refused unless the caller
+states that the cluster is Isotherm's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from isotherm.errors import (
+    PolicyViolationError,
+    RemoteStorageError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
+from isotherm.remote.metadata.api import MetadataTopicRecord
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TimestampMs
+
+_CONSUMER_PROPERTIES = {
+    "group.id": "isotherm-remote-log-metadata",  # demanded by the client; nothing is committed
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_uncommitted",
+    "allow.auto.create.topics": False,
+}
+_PRODUCER_PROPERTIES = {"acks": "all", "enable.idempotence": True}
+_MESSAGES_PER_CONSUME = 500
+_CONSUME_WAIT_S = 0.1
+
+
+class KafkaMetadataTopic:
+    """A `MetadataTopic` on a cluster. Thread-safe: one call at a time uses the consumer.
+
+    client_properties go to librdkafka; `bootstrap.servers` is among them. Reading one partition
+    onward is a stream; going to another partition or back begins a new one.
+    """
+
+    def __init__(
+        self,
+        client_properties: Mapping[str, Any],
+        *,
+        topic: str = REMOTE_LOG_METADATA_TOPIC,
+        request_timeout_s: float = 30.0,
+        cluster_is_isotherms: bool = False,
+    ) -> None:
+        self._topic = topic
+        self._timeout_s = request_timeout_s
+        self._lock = threading.Lock()
+        self._stream: tuple[int, Offset] | None = None
+        self._closed = False
+        self._consumer = Consumer({**client_properties, **_CONSUMER_PROPERTIES})
+        self._producer = (
+            Producer({**client_properties, **_PRODUCER_PROPERTIES})
+            if cluster_is_isotherms
+            else None
+        )
+        self._partition_count: int | None = None
+
+    @property
+    def partition_count(self) -> int:
+        """Asked of the cluster once. UnknownTopicOrPartitionError when it has no such topic."""
+        with self._lock:
+            if self._partition_count is None:
+                self._partition_count = self._describe_partitions()
+            return self._partition_count
+
+    def append(
+        self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: TimestampMs
+    ) -> Offset:
+        """PolicyViolationError unless the cluster was declared to be Isotherm's."""
+        if self._producer is None:
+            raise PolicyViolationError(
+                "the metadata topic of a cluster that is not Isotherm's is never written to: its"
+                f" brokers stop at a record they do not know topic={self._topic}"
+                f" partition={partition}"
+            )
+        delivered: list[tuple[KafkaError | None, Message]] = []
+        self._producer.produce(
+            self._topic,
+            value,
+            key,
+            partition,
+            timestamp=timestamp_ms,
+            on_delivery=lambda error, message: delivered.append((error, message)),
+        )
+        self._producer.flush(self._timeout_s)
+        if not delivered:
+            raise RequestTimedOutError(
+                f"metadata event was not acknowledged in time topic={self._topic}"
+                f" partition={partition} timeout_s={self._timeout_s}"
+            )
+        error, message = delivered[0]
+        if error is not None:
+            raise _translated(error, self._topic, partition)
+        return int(message.offset() or 0)
+
+    def read(
+        self, partition: int, start_offset: Offset, max_bytes: int
+    ) -> list[MetadataTopicRecord]:
+        """See `MetadataTopic.read`; at most `request_timeout_s` without an answer, after which
+        RequestTimedOutError is raised."""
+        with self._lock:
+            if self._stream != (partition, start_offset):
+                self._consumer.assign([TopicPartition(self._topic, partition, start_offset)])
+            self._stream = None
+            records = self._consume(partition, max_bytes)
+            self._stream = (partition, records[-1].offset + 1 if records else start_offset)
+            return records
+
+    def offsets(self, partition: int) -> tuple[Offset, Offset]:
+        with self._lock:
+            try:
+                first, end = self._consumer.get_watermark_offsets(
+                    TopicPartition(self._topic, partition, OFFSET_BEGINNING),
+                    timeout=self._timeout_s,
+                )
+            except KafkaException as error:
+                raise _translated(error.args[0], self._topic, partition) from error
+            return first, end
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._consumer.close()
+
+    def _consume(self, partition: int, max_bytes: int) -> list[MetadataTopicRecord]:
+        """Records until the budget is spent or the partition's end is met.
+
+        A whole run that the client hands over is kept, so the answer may exceed max_bytes by it.
+        """
+        records: list[MetadataTopicRecord] = []
+        size = 0
+        at_end = False
+        waits_left = max(1, round(self._timeout_s / _CONSUME_WAIT_S))
+        while size < max_bytes and not at_end:
+            messages = self._consumer.consume(_MESSAGES_PER_CONSUME, _CONSUME_WAIT_S)
+            if not messages:
+                waits_left -= 1
+                if waits_left == 0:
+                    raise RequestTimedOutError(
+                        f"metadata topic cannot be read in time topic={self._topic}"
+                        f" partition={partition} timeout_s={self._timeout_s}"
+                    )
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    records.append(_record(message, partition))
+                    size += len(message.value() or b"")
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    at_end = True
+                else:
+                    raise _translated(error, self._topic, partition)
+        return records
+
+    def _describe_partitions(self) -> int:
+        try:
+            description = self._consumer.list_topics(self._topic, timeout=self._timeout_s)
+        except KafkaException as error:
+            raise _translated(error.args[0], self._topic, None) from error
+        topic = description.topics[self._topic]
+        if topic.error is not None:
+            raise _translated(topic.error, self._topic, None)
+        return len(topic.partitions)
+
+
+def _record(message: Message, partition: int) -> MetadataTopicRecord:
+    _, timestamp_ms = message.timestamp()
+    return MetadataTopicRecord(
+        partition=partition,
+        offset=message.offset() or 0,
+        timestamp_ms=timestamp_ms,
+        key=message.key(),
+        value=message.value(),
+    )
+
+
+def _translated(
+    error: KafkaError, topic: str, partition: int | None
+) -> RemoteStorageError | UnknownTopicOrPartitionError:
+    place = f"topic={topic} partition={partition} reason={error.str()!r}"
+    if error.code() in (
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    ):
+        return UnknownTopicOrPartitionError(f"the cluster has no such metadata topic {place}")
+    return RemoteStorageError(f"the cluster's metadata topic cannot be read {place}")
