@@ -1,0 +1,104 @@
+"""One segment's entry of the remote index cache: three indexes, and the files that hold them.
+
+Files are named `<start offset>_<segment id>` plus `.index`, `.timeindex` or `.txnindex`: the
+offset in plain decimal, the id as 22 characters that may hold `_` themselves. Names and content
+are those of Kafka's RemoteIndexCache, so that each can take over the other's directory.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
+from isotherm.segment.file_names import (
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+)
+from isotherm.segment.offset_index import check_offset_index, lookup_offset
+from isotherm.segment.time_index import check_time_index, lookup_timestamp
+from isotherm.segment.transaction_index import AbortedTransaction, read_transaction_index
+from isotherm.types import Offset, Position, TimestampMs, uuid_from_text, uuid_to_text
+
+INDEX_SUFFIXES = {
+    IndexType.OFFSET: OFFSET_INDEX_SUFFIX,
+    IndexType.TIMESTAMP: TIME_INDEX_SUFFIX,
+    IndexType.TRANSACTION: TRANSACTION_INDEX_SUFFIX,
+}
+"""The index types that are cached, in the order in which they are fetched."""
+
+_CHECKS: dict[IndexType, Callable[[bytes, Offset], object]] = {
+    IndexType.OFFSET: check_offset_index,
+    IndexType.TIMESTAMP: check_time_index,
+    IndexType.TRANSACTION: read_transaction_index,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteIndexEntry:
+    """The indexes of one segment, in memory: good for as long as it is held, evicted or not."""
+
+    base_offset: Offset
+    offset_index: bytes
+    time_index: bytes
+    transaction_index_bytes: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.offset_index) + len(self.time_index) + len(self.transaction_index_bytes)
+
+    @property
+    def transaction_index(self) -> list[AbortedTransaction]:
+        """Decoded anew on each call; empty when the segment has no aborted transaction."""
+        return read_transaction_index(self.transaction_index_bytes, self.base_offset)
+
+    def lookup_offset(self, offset: Offset) -> Position:
+        """Where in the `.log` to start reading for `offset`: at or before its batch, 0 if unsure."""
+        return lookup_offset(self.offset_index, self.base_offset, offset).position
+
+    def lookup_timestamp(self, timestamp_ms: TimestampMs, starting_offset: Offset) -> Position:
+        """Where to start looking for the first record at or after a time, from an offset on."""
+        found = lookup_timestamp(self.time_index, self.base_offset, timestamp_ms)
+        return self.lookup_offset(max(starting_offset, found.offset))
+
+
+class IndexFiles(NamedTuple):
+    """Names of one segment's cache files."""
+
+    start_offset: Offset
+    segment_uuid: uuid.UUID
+
+    def name(self, index_type: IndexType) -> str:
+        return f"{self.stem}{INDEX_SUFFIXES[index_type]}"
+
+    def names(self) -> list[str]:
+        return [self.name(index_type) for index_type in INDEX_SUFFIXES]
+
+    @property
+    def stem(self) -> str:
+        return f"{self.start_offset}_{uuid_to_text(self.segment_uuid)}"
+
+
+def index_files(metadata: RemoteLogSegmentMetadata) -> IndexFiles:
+    return IndexFiles(metadata.start_offset, metadata.segment_id.id)
+
+
+def parse_index_file_name(name: str) -> tuple[IndexFiles, IndexType] | None:
+    """None for a file that is not the cache's."""
+    stem, dot, suffix = name.partition(".")
+    kinds = [kind for kind, known in INDEX_SUFFIXES.items() if known == dot + suffix]
+    offset, _, text = stem.partition("_")
+    if not kinds or not (offset.isascii() and offset.isdigit()):
+        return None
+    try:
+        return IndexFiles(int(offset), uuid_from_text(text)), kinds[0]
+    except ValueError:
+        return None
+
+
+def check_index(index_type: IndexType, content: bytes, base_offset: Offset) -> None:
+    """CorruptIndexError when the content cannot be such an index."""
+    _CHECKS[index_type](content, base_offset)
