@@ -16,7 +16,6 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -38,6 +37,8 @@ SERVER_OPTIONS = (
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
 )
+
+DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
 
 CLUSTER_ID = "SXNvdGhlcm1PcmFjbGUwMA"
 
@@ -204,14 +205,15 @@ def java_command(
     ]
 
 
-def run_tool(main: str, *arguments: str | os.PathLike[str], stdin: IO[bytes] | None = None) -> str:
+def run_tool(main: str, *arguments: str | os.PathLike[str], cwd: Path | None = None) -> str:
     """Run one of Kafka's command-line tools to its end and return its stdout.
 
     Raises subprocess.CalledProcessError (with stdout and stderr) when it exits with an error.
     """
     completed = subprocess.run(
         java_command(main, *map(os.fspath, arguments)),
-        stdin=stdin or subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=TOOL_TIMEOUT_S,
@@ -224,6 +226,14 @@ def run_tool(main: str, *arguments: str | os.PathLike[str], stdin: IO[bytes] | N
         error.add_note((completed.stdout + completed.stderr)[-4000:])
         raise error
     return completed.stdout
+
+
+def dump_log_segments(
+    files: Iterable[os.PathLike[str]], *options: str, cwd: Path | None = None
+) -> str:
+    """What Kafka's DumpLogSegments prints for segments, indexes and snapshots."""
+    names = ",".join(map(os.fspath, files))
+    return run_tool(DUMP_LOG_SEGMENTS, *options, "--files", names, cwd=cwd)
 
 
 def free_ports(count: int) -> list[int]:

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import Producer
 
+from oracle.consumed_records import ConsumedRecord, consume_all
 from oracle.kafka import KafkaOracle
-
-WAIT_TIMEOUT_S = 60
-# Kafka's smallest segment.bytes.
-SEGMENT_BYTES_MIN = 1048576
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumedRecord:
-    """What librdkafka's consumer returned for one record."""
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
+from oracle.topics import SEGMENT_BYTES_MIN, create_topic, wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +31,6 @@ class TieredTopic:
     def remote_dir(self) -> Path:
         """Kafka's `rsm.config.dir`: the parent of `remote_root`."""
         return self.remote_root.parent
-
-
-def create_topic(bootstrap_server: str, name: str, partitions: int, config: dict[str, str]) -> None:
-    """Create a topic and wait until the broker leads every partition of it."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_server})
-    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
-    for future in admin.create_topics([topic]).values():
-        future.result(30)
-    _wait(lambda: _has_leaders(admin, name, partitions), f"leaders of topic={name}")
 
 
 def make_tiered_topic(
@@ -82,55 +57,13 @@ def make_tiered_topic(
         },
     )
     _produce(kafka.bootstrap_server, name, partitions, records)
-    _wait(lambda: _fully_tiered(kafka, name, partitions), f"the tiering of topic={name}")
+    wait_until(lambda: fully_tiered(kafka, name, partitions), f"the tiering of topic={name}")
     return TieredTopic(
         name=name,
         bootstrap_server=kafka.bootstrap_server,
         remote_root=kafka.tiered_root,
         local_start_offsets=_local_start_offsets(kafka, name, partitions),
         expected=tuple(consume_all(kafka.bootstrap_server, name)),
-    )
-
-
-def consume_all(bootstrap_server: str, topic: str) -> list[ConsumedRecord]:
-    """Every committed record of a topic, by partition, then offset, read by librdkafka."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_server,
-            "group.id": "oracle",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
-    try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
-        records: list[ConsumedRecord] = []
-        ends_to_come = len(partitions)
-        deadline = time.monotonic() + WAIT_TIMEOUT_S
-        while ends_to_come:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the consumer saw no end: topic={topic}")
-            # consume() waits out its timeout unless it gets num_messages.
-            for message in consumer.consume(num_messages=1000, timeout=0.2):
-                if message.error() is None:
-                    records.append(_consumed(message))
-                else:
-                    ends_to_come -= 1
-    finally:
-        consumer.close()
-    return sorted(records, key=lambda record: (record.partition, record.offset))
-
-
-def _consumed(message) -> ConsumedRecord:
-    return ConsumedRecord(
-        partition=message.partition(),
-        offset=message.offset(),
-        timestamp_ms=message.timestamp()[1],
-        key=message.key(),
-        value=message.value(),
-        headers=tuple(message.headers() or ()),
     )
 
 
@@ -173,7 +106,7 @@ def _incompressible(i: int) -> bytes:
     return b"".join(words)
 
 
-def _fully_tiered(kafka: KafkaOracle, topic: str, partitions: int) -> bool:
+def fully_tiered(kafka: KafkaOracle, topic: str, partitions: int) -> bool:
     """Whether every partition has remote segments and nothing but its active segment locally."""
     for partition in range(partitions):
         local = list(kafka.partition_directory(topic, partition).glob("*.log*"))
@@ -188,19 +121,3 @@ def _local_start_offsets(kafka: KafkaOracle, topic: str, partitions: int) -> dic
         partition: int(next(kafka.partition_directory(topic, partition).glob("*.log")).stem)
         for partition in range(partitions)
     }
-
-
-def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
-    metadata = admin.list_topics(topic, timeout=5).topics[topic].partitions
-    if len(metadata) != partitions or any(p.leader < 0 for p in metadata.values()):
-        return False
-    request = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
-    return all(f.exception(10) is None for f in admin.list_offsets(request).values())
-
-
-def _wait(condition, subject: str) -> None:
-    deadline = time.monotonic() + WAIT_TIMEOUT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited in vain: timeout_s={WAIT_TIMEOUT_S} for {subject}")
-        time.sleep(0.1)

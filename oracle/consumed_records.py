@@ -1,0 +1,79 @@
+"""Read topics back with librdkafka, the client that shares no code with Isotherm or Kafka."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+
+CONSUME_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedRecord:
+    """What librdkafka's consumer returned for one record."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def consume_all(
+    bootstrap_server: str, topic: str, *, isolation_level: str = "read_committed"
+) -> list[ConsumedRecord]:
+    """Every record of a topic, by partition, then offset.
+
+    `isolation_level` is the consumer's: read_committed leaves out aborted and still open
+    transactions, and everything behind the first open one.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_server,
+            "group.id": "oracle",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation_level,
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
+        records: list[ConsumedRecord] = []
+        ends_to_come = len(partitions)
+        deadline = time.monotonic() + CONSUME_TIMEOUT_S
+        while ends_to_come:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the consumer saw no end: topic={topic}")
+            # consume() waits out its timeout unless it gets num_messages.
+            for message in consumer.consume(num_messages=1000, timeout=0.2):
+                error = message.error()
+                if error is None:
+                    records.append(_consumed(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ends_to_come -= 1
+                else:
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+    return sorted(records, key=lambda record: (record.partition, record.offset))
+
+
+def _consumed(message) -> ConsumedRecord:
+    return ConsumedRecord(
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp_ms=message.timestamp()[1],
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(message.headers() or ()),
+    )

@@ -1,0 +1,39 @@
+"""Create topics on a broker, and wait for what happens in the background."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+WAIT_TIMEOUT_S = 60
+# Kafka's smallest segment.bytes.
+SEGMENT_BYTES_MIN = 1048576
+
+
+def create_topic(bootstrap_server: str, name: str, partitions: int, config: dict[str, str]) -> None:
+    """Create a topic and wait until the broker leads every partition of it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_server})
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
+    for future in admin.create_topics([topic]).values():
+        future.result(30)
+    wait_until(lambda: _has_leaders(admin, name, partitions), f"leaders of topic={name}")
+
+
+def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
+    metadata = admin.list_topics(topic, timeout=5).topics[topic].partitions
+    if len(metadata) != partitions or any(p.leader < 0 for p in metadata.values()):
+        return False
+    request = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
+    return all(f.exception(10) is None for f in admin.list_offsets(request).values())
+
+
+def wait_until(condition: Callable[[], bool], subject: str) -> None:
+    """Poll a condition; TimeoutError naming the subject after WAIT_TIMEOUT_S."""
+    deadline = time.monotonic() + WAIT_TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited in vain: timeout_s={WAIT_TIMEOUT_S} for {subject}")
+        time.sleep(0.1)
