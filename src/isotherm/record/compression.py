@@ -161,7 +161,7 @@ def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
         try:
             # Zero would mean "no limit"; the one byte above the bound shows that it is exceeded.
             part = member.decompress(rest, size_max - size + 1)
-        except isal_zlib.error as error:
+        except isal_zlib.IsalError as error:  # type: ignore[misc]
             raise _damaged(CompressionType.GZIP) from error
         size += len(part)
         if size > size_max:
