@@ -8,6 +8,7 @@
     │   ├── NotEnoughMemoryError              a bounded buffer or queue is full
     │   ├── RequestTimedOutError
     │   ├── CoordinatorLoadInProgressError
+    │   ├── NotEnoughReplicasError
     │   └── NotLeaderOrFollowerError
     ├── FencedError                       somebody newer exists: stop
     │   ├── FencedLeaderEpochError · UnknownLeaderEpochError
@@ -72,6 +73,10 @@ class CoordinatorLoadInProgressError(RetriableError):
 
 class NotLeaderOrFollowerError(RetriableError):
     """This broker does not lead the partition (now): refresh metadata."""
+
+
+class NotEnoughReplicasError(RetriableError):
+    """acks=all asks for more in-sync replicas than the partition has."""
 
 
 class FencedError(IsothermError):

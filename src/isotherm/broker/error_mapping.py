@@ -12,13 +12,14 @@ from kio.schema.errors import ErrorCode
 from isotherm import errors
 
 ERROR_CODES: dict[type[BaseException], ErrorCode] = {
-    # Retriable. A cold read that the object store failed is retried by the consumer, as when the
-    # leader was lost: Kafka answers KAFKA_STORAGE_ERROR only for its own disks.
-    errors.RemoteStorageError: ErrorCode.unknown_server_error,
+    # Retriable. Kafka answers UNKNOWN_SERVER_ERROR when the object store fails, which consumers
+    # hand to the application. These codes make every client refresh its metadata and try again.
+    errors.RemoteStorageError: ErrorCode.kafka_storage_error,
     errors.RemoteStorageNotReadyError: ErrorCode.replica_not_available,
-    errors.NotEnoughMemoryError: ErrorCode.throttling_quota_exceeded,
+    errors.NotEnoughMemoryError: ErrorCode.replica_not_available,
     errors.RequestTimedOutError: ErrorCode.request_timed_out,
     errors.CoordinatorLoadInProgressError: ErrorCode.coordinator_load_in_progress,
+    errors.NotEnoughReplicasError: ErrorCode.not_enough_replicas,
     errors.NotLeaderOrFollowerError: ErrorCode.not_leader_or_follower,
     # Fenced.
     errors.FencedLeaderEpochError: ErrorCode.fenced_leader_epoch,

@@ -1,0 +1,158 @@
+"""Fetch (key 1).
+
+Versions  4-18. 5 log start offset · 7 fetch sessions · 9 leader epoch checks · 11 rack (not used)
+          · 12 flexible, diverging epoch · 13 topic ids · 14 OFFSET_MOVED_TO_TIERED_STORAGE for
+          followers · 15 replica state · 16-18 fields for replicas, not used
+Behaviour Answers at once when min bytes are there, when a partition has an error, when nothing is
+          asked for or max wait is 0; otherwise waits for appends, at most max wait. Offsets below
+          the local log start are read from the remote tier (see isotherm.broker.fetch). The answer
+          is bounded by the request's max bytes and by fetch.max.bytes.
+          A request to open a fetch session is answered in full without one (session id 0), which
+          the protocol allows; a request within a session gets FETCH_SESSION_ID_NOT_FOUND.
+Not done  Incremental fetch sessions (KIP-227), reading from the nearest replica (KIP-392).
+KIPs      74 max bytes · 98 read_committed · 320 leader epochs · 405 remote reads · 516 topic ids
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator, Sequence
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.fetch import (
+    DelayedFetch,
+    FetchReader,
+    FetchTarget,
+    PartitionRead,
+    read_remote,
+)
+from isotherm.broker.replica_manager import ReplicaManager
+from isotherm.errors import IsothermError
+from isotherm.log.log_read import FetchIsolation
+from isotherm.protocol.fetch import (
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+)
+
+READ_COMMITTED = 1
+NO_SESSION_ID = 0
+INITIAL_SESSION_EPOCH = 0
+
+
+def handle(
+    context: RequestContext, request: FetchRequest
+) -> FetchResponse | Awaitable[FetchResponse]:
+    if request.session_id != NO_SESSION_ID and request.session_epoch > INITIAL_SESSION_EPOCH:
+        return FetchResponse((), error_code=ErrorCode.fetch_session_id_not_found)
+    services = context.services
+    reader = _reader(request)
+    targets = list(_targets(services.replica_manager, request.topics))
+    max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
+    appended_sizes = [
+        0 if target.partition is None else target.partition.appended_size for target in targets
+    ]
+    reads = reader.read_partitions(targets, max_bytes)
+    if not _may_wait(request, reads):
+        if all(read.remote is None for read in reads):
+            return _response(request, reads)
+        return _finish(context, request, reader, reads)
+    delayed = DelayedFetch(
+        targets, reads, appended_sizes, reader, request.min_bytes, asyncio.get_running_loop()
+    )
+    services.replica_manager.fetch_purgatory.watch(
+        delayed, delayed.keys, request.max_wait_ms / 1000
+    )
+    return _answer_later(context, request, reader, targets, delayed)
+
+
+async def _answer_later(
+    context: RequestContext,
+    request: FetchRequest,
+    reader: FetchReader,
+    targets: Sequence[FetchTarget],
+    delayed: DelayedFetch,
+) -> FetchResponse:
+    await delayed.future
+    max_bytes = min(request.max_bytes, context.services.config.fetch_max_bytes)
+    reads = reader.read_partitions(targets, max_bytes)
+    return await _finish(context, request, reader, reads)
+
+
+async def _finish(
+    context: RequestContext,
+    request: FetchRequest,
+    reader: FetchReader,
+    reads: Sequence[PartitionRead],
+) -> FetchResponse:
+    """The response, once the remote tier has been read for the partitions that need it."""
+    remote_log_manager = context.services.remote_log_manager
+    if remote_log_manager is not None:
+        wait_s_max = context.services.config.remote.remote_fetch_max_wait_ms / 1000
+        reads = await read_remote(reads, reader.isolation, remote_log_manager, wait_s_max)
+    return _response(request, reads)
+
+
+def _reader(request: FetchRequest) -> FetchReader:
+    if request.replica_id >= 0:
+        return FetchReader(FetchIsolation.LOG_END, is_follower=True)
+    if request.isolation_level == READ_COMMITTED:
+        return FetchReader(FetchIsolation.TXN_COMMITTED)
+    return FetchReader(FetchIsolation.HIGH_WATERMARK)
+
+
+def _targets(
+    replica_manager: ReplicaManager, topics: Sequence[FetchTopic]
+) -> Iterator[FetchTarget]:
+    for topic in topics:
+        for asked in topic.partitions:
+            try:
+                partition = replica_manager.find_partition(
+                    topic.name, topic.topic_id, asked.partition
+                )
+            except IsothermError as error:
+                yield FetchTarget(asked, None, code_of(error))
+            else:
+                yield FetchTarget(asked, partition)
+
+
+def _may_wait(request: FetchRequest, reads: Sequence[PartitionRead]) -> bool:
+    if request.max_wait_ms <= 0 or not reads:
+        return False
+    found_size = sum(read.size for read in reads)
+    return found_size < request.min_bytes and not any(read.must_be_answered for read in reads)
+
+
+def _response(request: FetchRequest, reads: Sequence[PartitionRead]) -> FetchResponse:
+    responses = iter(reads)
+    return FetchResponse(
+        [
+            FetchTopicResponse(
+                topic.name, topic.topic_id, [next(responses).response for _ in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def error_response(
+    context: RequestContext, request: FetchRequest, error_code: ErrorCode
+) -> FetchResponse:
+    """Every partition answered with `error_code`; from version 7 on the whole request, too."""
+    topics = [
+        FetchTopicResponse(
+            topic.name,
+            topic.topic_id,
+            [
+                FetchPartitionResponse(asked.partition, error_code=error_code)
+                for asked in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return FetchResponse(topics, error_code=error_code)

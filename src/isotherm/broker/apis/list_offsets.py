@@ -1,0 +1,146 @@
+"""ListOffsets (key 2).
+
+Versions  1-11. 2 isolation level · 4 leader epochs · 6 flexible · 7 timestamp -3 · 8 -4 · 9 -5 ·
+          10 timeout for lookups in the remote tier · 11 -6
+Behaviour Each partition has its own error. Timestamps are looked up in both tiers; partitions that
+          need the remote tier are looked up in parallel, bounded by the request's timeout or by
+          remote.list.offsets.request.timeout.ms. See isotherm.broker.offset_lookup.
+          A special timestamp that the version does not know gets UNSUPPORTED_VERSION.
+Not done  A replica's view (replica id >= 0 reads up to the log end; there is nobody to ask).
+KIPs      79 timestamps · 405 -4 · 734 -3 · 1005 -5 · 1023 -6 · 1075 remote lookups
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import importlib
+from collections.abc import Awaitable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.offset_lookup import (
+    NOT_FOUND,
+    FoundOffset,
+    check_timestamp,
+    find_offset,
+)
+from isotherm.errors import IsothermError
+from isotherm.log.log_read import FetchIsolation
+
+READ_COMMITTED = 1
+FIRST_ISOLATION_VERSION = 2
+FIRST_LEADER_EPOCH_VERSION = 4
+FIRST_TIMEOUT_VERSION = 10
+FIRST_THROTTLE_VERSION = 2
+NO_THROTTLE = datetime.timedelta()
+
+
+class Answer(NamedTuple):
+    """Of one partition: an error, an offset (which may be none), or one still to be awaited."""
+
+    found: FoundOffset = NOT_FOUND
+    error: ErrorCode = ErrorCode.none
+    awaited: Awaitable[FoundOffset] | None = None
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    answers = [
+        _look_up(context, request, topic.name, asked)
+        for topic in request.topics
+        for asked in topic.partitions
+    ]
+    if any(answer.awaited for answer in answers):
+        return _answer_later(context, request, answers)
+    return _response(context, request, answers)
+
+
+async def _answer_later(context: RequestContext, request: Any, answers: Sequence[Answer]) -> Any:
+    finished = await asyncio.gather(*map(_finish, answers))
+    return _response(context, request, finished)
+
+
+async def _finish(answer: Answer) -> Answer:
+    if answer.awaited is None:
+        return answer
+    try:
+        return Answer(await answer.awaited)
+    except IsothermError as error:
+        return Answer(error=code_of(error))
+
+
+def _look_up(context: RequestContext, request: Any, topic: str, asked: Any) -> Answer:
+    version = context.header.api_version
+    services = context.services
+    try:
+        check_timestamp(asked.timestamp, version)
+        partition = services.replica_manager.find_partition(topic, None, asked.partition_index)
+        if version >= FIRST_LEADER_EPOCH_VERSION:
+            partition.check_leader_epoch(asked.current_leader_epoch)
+        found = find_offset(
+            partition,
+            asked.timestamp,
+            _isolation(request, version),
+            services.remote_log_manager,
+            _timeout_s(context, request),
+        )
+    except IsothermError as error:
+        return Answer(error=code_of(error))
+    return Answer(found) if isinstance(found, FoundOffset) else Answer(awaited=found)
+
+
+def _isolation(request: Any, version: int) -> FetchIsolation:
+    if request.replica_id >= 0:
+        return FetchIsolation.LOG_END
+    if version >= FIRST_ISOLATION_VERSION and request.isolation_level == READ_COMMITTED:
+        return FetchIsolation.TXN_COMMITTED
+    return FetchIsolation.HIGH_WATERMARK
+
+
+def _timeout_s(context: RequestContext, request: Any) -> float:
+    if context.header.api_version >= FIRST_TIMEOUT_VERSION:
+        requested_s = request.timeout.total_seconds()
+        if requested_s > 0:
+            return float(requested_s)
+    return context.services.config.remote.remote_list_offsets_request_timeout_ms / 1000
+
+
+def _response(context: RequestContext, request: Any, answers: Sequence[Answer]) -> Any:
+    version = context.header.api_version
+    schema = importlib.import_module(f"kio.schema.list_offsets.v{version}.response")
+    partitions = _partition_responses(schema, version, request, iter(answers))
+    topics = tuple(
+        schema.ListOffsetsTopicResponse(name=topic.name, partitions=tuple(of_topic))
+        for topic, of_topic in zip(request.topics, partitions, strict=True)
+    )
+    throttle = {} if version < FIRST_THROTTLE_VERSION else {"throttle_time": NO_THROTTLE}
+    return schema.ListOffsetsResponse(topics=topics, **throttle)
+
+
+def _partition_responses(
+    schema: Any, version: int, request: Any, answers: Iterator[Answer]
+) -> Iterator[list[Any]]:
+    def leader_epoch(answer: Answer) -> dict[str, int]:
+        has_epoch = version >= FIRST_LEADER_EPOCH_VERSION
+        return {"leader_epoch": answer.found.leader_epoch} if has_epoch else {}
+
+    for topic in request.topics:
+        yield [
+            schema.ListOffsetsPartitionResponse(
+                partition_index=asked.partition_index,
+                error_code=answer.error,
+                timestamp=answer.found.timestamp_ms,
+                offset=answer.found.offset,
+                **leader_epoch(answer),
+            )
+            for asked, answer in zip(topic.partitions, answers, strict=False)
+        ]
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every partition answered with `error_code`."""
+    partition_count = sum(len(topic.partitions) for topic in request.topics)
+    return _response(context, request, [Answer(error=error_code)] * partition_count)

@@ -1,0 +1,137 @@
+"""Produce (key 0).
+
+Versions  3-13, shown as 0-13 (see isotherm.protocol.api_versions). 5 log start offset · 7 zstd
+          allowed · 8 error message · 9 flexible · 10 current leader · 13 topic ids
+Behaviour Partitions are appended one after the other; each has its own error. acks=1 and acks=all
+          are the same with one replica: answered after the append. acks=0 has no answer, and an
+          error closes the connection, as in Kafka: the client would not learn of it otherwise.
+          `__remote_log_metadata` takes no records from clients: one that cannot be decoded would
+          stop every reader of it.
+Not done  Transactions: a transactional batch is refused with INVALID_RECORD.
+KIPs      98 idempotence · 467 error message · 516 topic ids · 951 current leader
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import HangUpError, RequestContext
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.error_mapping import error_message
+from isotherm.broker.partition import ACKS_ALL, Partition
+from isotherm.errors import (
+    InvalidRecordError,
+    InvalidTopicError,
+    IsothermError,
+    UnsupportedCompressionTypeError,
+)
+from isotherm.protocol.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+    ProduceTopicResponse,
+)
+from isotherm.record.batch import CompressionType, read_batch_header
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC
+
+logger = logging.getLogger(__name__)
+
+ACKS_NONE = 0
+ACKS_LEADER = 1
+FIRST_ZSTD_VERSION = 7
+
+
+def handle(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+    if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
+        return error_response(context, request, ErrorCode.invalid_required_acks)
+    topics = [
+        ProduceTopicResponse(
+            topic.name,
+            topic.topic_id,
+            [_produce(context, request, topic, partition) for partition in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    if request.acks != ACKS_NONE:
+        return ProduceResponse(topics)
+    for topic in topics:
+        for partition in topic.partitions:
+            if partition.error_code:
+                raise HangUpError(
+                    f"produce without acks failed topic={topic.name or topic.topic_id}"
+                    f" partition={partition.partition} error={ErrorCode(partition.error_code).name}"
+                )
+    return None
+
+
+def _produce(
+    context: RequestContext,
+    request: ProduceRequest,
+    topic: ProduceTopic,
+    produced: ProducePartition,
+) -> ProducePartitionResponse:
+    replica_manager = context.services.replica_manager
+    try:
+        partition = replica_manager.find_partition(topic.name, topic.topic_id, produced.partition)
+        records = _checked_records(partition, produced, context.header.api_version)
+        info = partition.append(
+            records, required_acks=request.acks, now_ms=context.services.clock.now_ms()
+        )
+    except IsothermError as error:
+        logger.debug("produce refused topic=%s partition=%d", topic.name, produced.partition)
+        return ProducePartitionResponse(
+            partition=produced.partition,
+            error_code=code_of(error),
+            error_message=error_message(error),
+        )
+    return ProducePartitionResponse(
+        partition=produced.partition,
+        base_offset=info.first_offset,
+        log_append_time_ms=info.log_append_time_ms,
+        log_start_offset=info.log_start_offset,
+    )
+
+
+def _checked_records(
+    partition: Partition, produced: ProducePartition, api_version: int
+) -> memoryview:
+    """What only the request tells of a batch; the rest is checked by the log."""
+    if partition.topic_partition.topic == REMOTE_LOG_METADATA_TOPIC:
+        raise InvalidTopicError(f"topic is written by the broker alone partition={partition}")
+    if not produced.records:
+        raise InvalidRecordError(f"no record batch partition={partition.topic_partition}")
+    header = read_batch_header(produced.records)
+    if header.is_transactional:
+        raise InvalidRecordError(
+            f"transactions are not served partition={partition.topic_partition}"
+        )
+    if header.compression_type is CompressionType.ZSTD and api_version < FIRST_ZSTD_VERSION:
+        raise UnsupportedCompressionTypeError(
+            f"zstd is not allowed below version {FIRST_ZSTD_VERSION} api_version={api_version}"
+        )
+    return produced.records
+
+
+def error_response(
+    context: RequestContext, request: ProduceRequest, error_code: ErrorCode
+) -> ProduceResponse | None:
+    """Every partition answered with `error_code`."""
+    if request.acks == ACKS_NONE:
+        raise HangUpError(f"produce without acks failed error={error_code.name}")
+    return ProduceResponse(
+        [
+            ProduceTopicResponse(
+                topic.name,
+                topic.topic_id,
+                [
+                    ProducePartitionResponse(partition=produced.partition, error_code=error_code)
+                    for produced in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

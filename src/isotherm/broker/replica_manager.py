@@ -1,0 +1,144 @@
+"""The partitions of this broker, by topic and by topic id, and what waits for them.
+
+The controller's changes arrive on the control thread; requests look partitions up on the event
+loop. Topics are replaced as a whole, so a look-up sees a topic either with all its partitions or
+not at all. Source: Kafka ReplicaManager.scala.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from isotherm.broker.partition import Partition
+from isotherm.broker.purgatory import Purgatory
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+from isotherm.log.log_manager import LogManager
+from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.types import LeaderEpoch, TopicIdPartition, TopicPartition, uuid_to_text
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTopic:
+    name: str
+    topic_id: uuid.UUID
+    partitions: Mapping[int, Partition]
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        log_manager: LogManager,
+        fetch_purgatory: Purgatory[TopicPartition],
+        remote_log_manager: RemoteLogManager | None,
+    ) -> None:
+        self.fetch_purgatory = fetch_purgatory
+        self._log_manager = log_manager
+        self._remote_log_manager = remote_log_manager
+        self._topics: dict[str, HostedTopic] = {}
+        self._names: dict[uuid.UUID, str] = {}
+
+    # ---- look-ups, any thread
+
+    def find_partition(
+        self, topic: str | None, topic_id: uuid.UUID | None, partition: int
+    ) -> Partition:
+        """By id when the request has one, else by name.
+
+        UnknownTopicIdError or UnknownTopicOrPartitionError: the client refreshes its metadata.
+        """
+        if topic is None:
+            topic = self._name_of(topic_id)
+        hosted = self._topics.get(topic)
+        found = hosted.partitions.get(partition) if hosted is not None else None
+        if found is None:
+            raise UnknownTopicOrPartitionError(
+                f"no such partition topic={topic} partition={partition}"
+            )
+        return found
+
+    def _name_of(self, topic_id: uuid.UUID | None) -> str:
+        name = self._names.get(topic_id) if topic_id is not None else None
+        if name is None:
+            text = "none" if topic_id is None else uuid_to_text(topic_id)
+            raise UnknownTopicIdError(f"no topic has this id topic_id={text}")
+        return name
+
+    def topics(self) -> tuple[HostedTopic, ...]:
+        return tuple(self._topics.values())
+
+    # ---- changes, on the control thread
+
+    def add_topic(
+        self,
+        name: str,
+        topic_id: uuid.UUID,
+        leader_epochs: Mapping[int, LeaderEpoch],
+        config: TopicConfig,
+    ) -> None:
+        """Lead these partitions of a topic, at these epochs; a log that is not there is made.
+
+        Called again with more partitions, it adds those and leaves the others as they are.
+        """
+        known = self._topics[name].partitions if name in self._topics else {}
+        added = {
+            index: self._lead(TopicIdPartition(topic_id, name, index), epoch, config)
+            for index, epoch in leader_epochs.items()
+            if index not in known
+        }
+        self._topics[name] = HostedTopic(name, topic_id, {**known, **added})
+        self._names[topic_id] = name
+        self._tell_remote(added.values())
+
+    def _lead(
+        self, topic_id_partition: TopicIdPartition, epoch: LeaderEpoch, config: TopicConfig
+    ) -> Partition:
+        topic_partition = topic_id_partition.topic_partition
+        log = self._log_manager.log(topic_partition)
+        if log is None:
+            log = self._log_manager.create_log(
+                topic_partition, topic_id_partition.topic_id, config
+            )
+        partition = Partition(topic_id_partition, log, epoch, self.fetch_purgatory.notify)
+        partition.make_leader()
+        return partition
+
+    def remove_topic(self, name: str) -> None:
+        """Stop serving a deleted topic and delete its logs, in both tiers.
+
+        The remote tier is deleted in the background: it may take long, and may have to be retried.
+        """
+        hosted = self._topics.pop(name)
+        del self._names[hosted.topic_id]
+        tiered = [
+            partition.topic_id_partition
+            for partition in hosted.partitions.values()
+            if partition.log.remote_log_enabled
+        ]
+        for partition in hosted.partitions.values():
+            partition.leave()
+        if self._remote_log_manager is not None and tiered:
+            self._remote_log_manager.stop_partitions(tiered, delete_remote=True)
+        for partition in hosted.partitions.values():
+            self._log_manager.delete_log(partition.topic_partition)
+
+    def update_config(self, name: str, config: TopicConfig) -> None:
+        """Give a topic's logs their new configuration; tiering begins where it is now enabled."""
+        partitions = self._topics[name].partitions.values()
+        newly_tiered = []
+        for partition in partitions:
+            was_tiered = partition.log.remote_log_enabled
+            partition.log.update_config(config)
+            if partition.log.remote_log_enabled and not was_tiered:
+                newly_tiered.append(partition)
+        self._tell_remote(newly_tiered)
+
+    def _tell_remote(self, partitions: Iterable[Partition]) -> None:
+        logs = [partition.log for partition in partitions if partition.log.remote_log_enabled]
+        if self._remote_log_manager is not None and logs:
+            self._remote_log_manager.on_leadership_change(logs)
