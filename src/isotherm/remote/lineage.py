@@ -1,0 +1,108 @@
+"""Leader epochs as a lineage: which remote segments are part of this log's history. Pure.
+
+A segment copied by a leader whose records were later cut off (an unclean election) stays in the
+remote tier; its epochs tell that it does not belong. Epochs are given as the entries of a
+leader-epoch checkpoint, ascending: (epoch, start offset). Source: Kafka RemoteLogManager.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
+
+
+class OffsetAndEpoch(NamedTuple):
+    offset: Offset
+    epoch: LeaderEpoch
+
+
+NO_OFFSET = OffsetAndEpoch(UNKNOWN_OFFSET, NO_LEADER_EPOCH)
+
+
+def without_empty_epochs(entries: Sequence[EpochEntry]) -> list[EpochEntry]:
+    """The entries but those that share their start offset with the next one: they hold nothing."""
+    kept = [entry for entry, after in pairwise(entries) if entry.start_offset != after.start_offset]
+    return kept + list(entries[-1:])
+
+
+def segment_epochs(metadata: RemoteLogSegmentMetadata) -> list[EpochEntry]:
+    return [EpochEntry(*entry) for entry in metadata.segment_leader_epochs.items()]
+
+
+def is_segment_within_lineage(
+    metadata: RemoteLogSegmentMetadata, log_end_offset: Offset, lineage: Sequence[EpochEntry]
+) -> bool:
+    """Whether every record of the segment is part of the log that `lineage` describes.
+
+    `lineage` has no empty epochs. Epochs of the segment below the lineage's first are passed
+    over: the log start may have moved into the segment. The segment ends below the log end.
+    """
+    of_segment = without_empty_epochs(segment_epochs(metadata))
+    if not lineage or not lineage[0].epoch <= of_segment[-1].epoch <= lineage[-1].epoch:
+        return False
+    if metadata.end_offset_inclusive >= log_end_offset:
+        return False
+    shared = [entry for entry in of_segment if entry.epoch >= lineage[0].epoch]
+    index_of = {entry.epoch: index for index, entry in enumerate(lineage)}
+    if any(entry.epoch not in index_of for entry in shared):
+        return False
+    first, last = index_of[shared[0].epoch], index_of[shared[-1].epoch]
+    if first > 0 and shared[0].start_offset < lineage[first].start_offset:
+        return False
+    if list(lineage[first + 1 : last + 1]) != shared[1:]:
+        return False
+    return last + 1 == len(lineage) or (
+        metadata.end_offset_inclusive < lineage[last + 1].start_offset
+    )
+
+
+def epoch_for_offset(lineage: Sequence[EpochEntry], offset: Offset) -> EpochEntry | None:
+    """The last entry whose start is at or below `offset`; None below the first."""
+    index = bisect_right(lineage, offset, key=lambda entry: entry.start_offset)
+    return lineage[index - 1] if index else None
+
+
+def epoch_end_offset(
+    lineage: Sequence[EpochEntry], epoch: LeaderEpoch, log_end_offset: Offset
+) -> Offset:
+    """Where the records of `epoch` end (exclusive): the next epoch's start, or the log end."""
+    index = bisect_right(lineage, epoch, key=lambda entry: entry.epoch)
+    return lineage[index].start_offset if index < len(lineage) else log_end_offset
+
+
+def highest_remote_offset(
+    lineage: Sequence[EpochEntry],
+    log_end_offset: Offset,
+    highest_offset_for_epoch: Callable[[LeaderEpoch], Offset | None],
+) -> OffsetAndEpoch:
+    """Up to where the remote tier knows this log: NO_OFFSET when it knows nothing of it.
+
+    The latest epoch of which the remote tier knows something decides. What it knows beyond that
+    epoch's end in this lineage was cut off here, and does not count.
+    """
+    for entry in reversed(lineage):
+        highest = highest_offset_for_epoch(entry.epoch)
+        if highest is not None:
+            end = epoch_end_offset(lineage, entry.epoch, log_end_offset)
+            return OffsetAndEpoch(min(highest, end - 1), entry.epoch)
+    return NO_OFFSET
+
+
+def remote_log_start_offset(
+    lineage: Sequence[EpochEntry],
+    local_log_start_offset: Offset,
+    segments_of_epoch: Callable[[LeaderEpoch], Sequence[RemoteLogSegmentMetadata]],
+) -> Offset:
+    """Start offset of the first segment of the earliest epoch that has any, in any state;
+    without one, the local log's start. `segments_of_epoch` answers in order of start offset."""
+    for entry in lineage:
+        segments = segments_of_epoch(entry.epoch)
+        if segments:
+            return segments[0].start_offset
+    return local_log_start_offset

@@ -1,0 +1,284 @@
+"""Copies the closed segments of one partition to the remote tier, oldest first.
+
+    STARTED stored and read back -> objects copied -> FINISHED stored and read back
+      -> log.highest_offset_in_remote_storage raised, and only then may local retention take it
+
+Whatever fails, the local data stays. What was copied of a segment that failed is deleted; if that
+fails too, the expiration task does it. When it is not known whether FINISHED was stored, the same
+event is published again before anything else happens: deleting the objects could take the only
+copy of a segment that the metadata already promises.
+
+Source: Kafka RLMCopyTask. There, a retriable failure leaves the objects behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from isotherm.errors import IsothermError, RejectedError
+from isotherm.log.log_segment import LogSegment
+from isotherm.log.partition_log import PartitionLog
+from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
+from isotherm.remote.lineage import (
+    highest_remote_offset,
+    is_segment_within_lineage,
+    remote_log_start_offset,
+    without_empty_epochs,
+)
+from isotherm.remote.segment_metadata import (
+    LogSegmentData,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from isotherm.remote.tasks.copy_plan import CandidateSegment, CopyLag, plan_copies
+from isotherm.remote.tasks.tier import RemoteTier
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry, encode_leader_epoch_checkpoint
+from isotherm.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicIdPartition
+
+_logger = logging.getLogger(__name__)
+
+
+class CustomMetadataTooLargeError(RejectedError):
+    """The storage manager returned more than remote.log.metadata.custom.metadata.max.bytes."""
+
+
+class CopyTask:
+    """Copies for as long as this broker leads the partition. `run` in one thread at a time."""
+
+    def __init__(self, log: PartitionLog, partition: TopicIdPartition, tier: RemoteTier) -> None:
+        self._log = log
+        self._partition = partition
+        self._tier = tier
+        self._cancelled = threading.Event()
+        self._copied_offset: Offset | None = None
+        self._unconfirmed: tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate] | None
+        self._unconfirmed = None
+        self._is_halted = False
+
+    @property
+    def is_halted(self) -> bool:
+        """Copying of this partition has stopped until the leadership or the setting changes."""
+        return self._is_halted
+
+    def cancel(self) -> None:
+        """Copy no further segment; the one that is being copied is finished. Any thread."""
+        self._cancelled.set()
+
+    def release(self) -> None:
+        """After the last run: nothing of this task is in progress any more."""
+        if self._unconfirmed is not None:
+            self._tier.copies.end(self._unconfirmed[0].segment_id)
+
+    def run(self) -> None:
+        """Copy what is to be copied now; raises the first error, after which a later run goes
+        on where this one stopped."""
+        log = self._log
+        if not log.remote_log_enabled or log.config.remote_log_copy_disable:
+            self._report_lag(enabled=False)
+            return
+        if self._is_halted or not self._tier.metadata.is_ready(self._partition):
+            return
+        try:
+            self._confirm_finished()
+            if self._copied_offset is None:
+                self._copied_offset = self._learn_copied_offset()
+            self._copy_candidates(self._copied_offset)
+        except (IsothermError, OSError):
+            self._copied_offset = None
+            self._tier.metrics.mark(TopicMeter.REMOTE_COPY_ERRORS, self._partition.topic)
+            raise
+        finally:
+            self._report_lag(enabled=True)
+
+    def _copy_candidates(self, copied_offset: Offset) -> None:
+        log = self._log
+        last_stable_offset = log.last_stable_offset
+        if last_stable_offset <= 0 or copied_offset >= last_stable_offset:
+            return
+        candidates = plan_copies(
+            log.segments(),
+            max(copied_offset + 1, log.log_start_offset),
+            last_stable_offset,
+            CopyLag.from_config(log.config),
+            self._tier.clock.now_ms(),
+        )
+        for candidate in candidates:
+            if self._cancelled.is_set():
+                return
+            self._copy(candidate)
+
+    def _learn_copied_offset(self) -> Offset:
+        """What the remote tier holds of this log, at the first run and after a failure."""
+        log, metadata = self._log, self._tier.metadata
+        lineage = log.leader_epochs.entries
+        log.maybe_increment_log_start_offset(
+            remote_log_start_offset(
+                lineage,
+                log.local_log_start_offset,
+                lambda epoch: metadata.list_remote_log_segments(self._partition, epoch),
+            )
+        )
+        copied_offset = find_copied_offset(self._tier, self._partition, log)
+        log.update_highest_offset_in_remote_storage(copied_offset)
+        return copied_offset
+
+    def _copy(self, candidate: CandidateSegment[LogSegment]) -> None:
+        tier = self._tier
+        metadata = self._metadata_of(candidate)
+        tier.copies.begin(metadata.segment_id)
+        try:
+            tier.metadata.add_remote_log_segment_metadata(metadata).result()
+            tier.metrics.mark(TopicMeter.REMOTE_COPY_REQUESTS, self._partition.topic)
+            custom_metadata = self._copy_objects(candidate, metadata)
+        except (IsothermError, OSError):
+            tier.copies.end(metadata.segment_id)
+            raise
+        finished = tier.update_of(
+            metadata, RemoteLogSegmentState.COPY_SEGMENT_FINISHED, custom_metadata
+        )
+        self._unconfirmed = (metadata, finished)
+        self._confirm_finished()
+
+    def _copy_objects(
+        self, candidate: CandidateSegment[LogSegment], metadata: RemoteLogSegmentMetadata
+    ) -> bytes | None:
+        """Custom metadata of the copy. When it fails, what was copied is deleted again."""
+        try:
+            data = segment_data(self._log, candidate)
+            custom_metadata = self._tier.storage.copy_log_segment_data(metadata, data)
+        except (IsothermError, OSError):
+            self._undo(metadata, None)
+            raise
+        size, size_max = len(custom_metadata or b""), self._tier.custom_metadata_size_max
+        if size > size_max:
+            self._is_halted = True
+            self._undo(metadata, custom_metadata)
+            raise CustomMetadataTooLargeError(
+                "custom metadata of a copied segment is too large, the partition is copied no"
+                f" further partition={self._partition} size={size}"
+                f" remote.log.metadata.custom.metadata.max.bytes={size_max}"
+            )
+        return custom_metadata
+
+    def _confirm_finished(self) -> None:
+        """Publish FINISHED of the segment whose objects are copied, until it is known stored."""
+        if self._unconfirmed is None:
+            return
+        metadata, finished = self._unconfirmed
+        self._tier.publish(finished)
+        self._unconfirmed = None
+        self._tier.copies.end(metadata.segment_id)
+        self._copied_offset = metadata.end_offset_inclusive
+        self._log.update_highest_offset_in_remote_storage(metadata.end_offset_inclusive)
+        self._tier.metrics.mark(
+            TopicMeter.REMOTE_COPY_BYTES, self._partition.topic, metadata.segment_size_in_bytes
+        )
+
+    def _undo(self, metadata: RemoteLogSegmentMetadata, custom_metadata: bytes | None) -> None:
+        started = self._tier.update_of(
+            metadata, RemoteLogSegmentState.COPY_SEGMENT_STARTED, custom_metadata
+        )
+        try:
+            self._tier.delete_segment(metadata.updated(started))
+        except (IsothermError, OSError) as error:
+            # The segment stays listed, so the expiration task deletes it later.
+            _logger.warning(
+                "copied objects are left for later segment=%s: %s", metadata.segment_id, error
+            )
+
+    def _metadata_of(self, candidate: CandidateSegment[LogSegment]) -> RemoteLogSegmentMetadata:
+        segment, now_ms = candidate.segment, self._tier.clock.now_ms()
+        return RemoteLogSegmentMetadata(
+            segment_id=self._tier.new_segment_id(self._partition),
+            start_offset=segment.base_offset,
+            end_offset_inclusive=candidate.next_base_offset - 1,
+            max_timestamp_ms=segment.largest_timestamp_ms,
+            broker_id=self._tier.broker_id,
+            event_timestamp_ms=now_ms,
+            segment_size_in_bytes=segment.size_in_bytes,
+            segment_leader_epochs=epochs_within(
+                self._log.leader_epochs.entries, segment.base_offset, candidate.next_base_offset
+            ),
+            txn_index_empty=not segment.aborted_transactions(),
+        )
+
+    def _report_lag(self, *, enabled: bool) -> None:
+        """Kafka's figures: closed segments that only this disk holds."""
+        log = self._log
+        local = [
+            segment.size_in_bytes
+            for segment in log.segments()[:-1]
+            if enabled and segment.base_offset >= log.highest_offset_in_remote_storage
+        ]
+        topic, number = self._partition.topic, self._partition.partition
+        self._tier.metrics.set(TopicGauge.REMOTE_COPY_LAG_BYTES, topic, number, sum(local))
+        self._tier.metrics.set(TopicGauge.REMOTE_COPY_LAG_SEGMENTS, topic, number, len(local))
+
+
+def epochs_within(
+    lineage: tuple[EpochEntry, ...], start_offset: Offset, end_offset: Offset
+) -> dict[LeaderEpoch, Offset]:
+    """The epochs of [start_offset, end_offset), each with its first offset in there."""
+    return {
+        entry.epoch: max(entry.start_offset, start_offset)
+        for index, entry in enumerate(lineage)
+        if entry.start_offset < end_offset
+        and (index + 1 == len(lineage) or lineage[index + 1].start_offset > start_offset)
+    }
+
+
+def segment_data(log: PartitionLog, candidate: CandidateSegment[LogSegment]) -> LogSegmentData:
+    """The files of a closed segment, and the epochs of the log up to its end.
+
+    FileNotFoundError when the snapshot that was taken at its end is gone.
+    """
+    segment, end_offset = candidate.segment, candidate.next_base_offset
+    snapshot_path = log.producer_snapshot_path(end_offset)
+    if snapshot_path is None:
+        raise FileNotFoundError(
+            f"no producer snapshot at a segment's end partition={log.topic_partition}"
+            f" offset={end_offset}"
+        )
+    epochs = [entry for entry in log.leader_epochs.entries if entry.start_offset < end_offset]
+    return LogSegmentData(
+        log_path=segment.log_path,
+        offset_index_path=segment.offset_index_path,
+        time_index_path=segment.time_index_path,
+        transaction_index_path=(
+            segment.transaction_index_path if segment.has_transaction_index else None
+        ),
+        producer_snapshot_path=snapshot_path,
+        leader_epoch_checkpoint=encode_leader_epoch_checkpoint(epochs),
+    )
+
+
+def find_copied_offset(tier: RemoteTier, partition: TopicIdPartition, log: PartitionLog) -> Offset:
+    """Up to where finished segments of the remote tier hold this log; -1 when none does.
+
+    Kafka goes by the highest offset ever finished, which stays when that segment is deleted. Here
+    a finished segment must hold that offset, else the highest end of the finished ones counts:
+    what only a deleted segment held is copied again rather than taken for safe.
+    """
+    lineage = log.leader_epochs.entries
+    highest = highest_remote_offset(
+        lineage,
+        log.log_end_offset,
+        lambda epoch: tier.metadata.highest_offset_for_epoch(partition, epoch),
+    )
+    if highest.offset == UNKNOWN_OFFSET or (
+        tier.metadata.remote_log_segment_metadata(partition, highest.epoch, highest.offset)
+        is not None
+    ):
+        return highest.offset
+    without_empty = without_empty_epochs(lineage)
+    return max(
+        (
+            segment.end_offset_inclusive
+            for segment in tier.metadata.list_remote_log_segments(partition)
+            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            and is_segment_within_lineage(segment, log.log_end_offset, without_empty)
+        ),
+        default=UNKNOWN_OFFSET,
+    )

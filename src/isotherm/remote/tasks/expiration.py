@@ -1,0 +1,120 @@
+"""Deletes what the remote tier holds of one partition and should not.
+
+The log start is raised first; then each segment goes: DELETE_STARTED stored, objects deleted,
+DELETE_FINISHED stored. The first failure ends the run, and the next run goes on: the segment is
+still listed. Source: Kafka RLMExpirationTask.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from isotherm.errors import IsothermError
+from isotherm.log.partition_log import PartitionLog
+from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
+from isotherm.remote.lineage import without_empty_epochs
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.remote.tasks.copy import find_copied_offset
+from isotherm.remote.tasks.expiration_plan import (
+    ExpirationState,
+    RemoteSegmentDeletion,
+    plan_expiration,
+)
+from isotherm.remote.tasks.tier import RemoteTier
+from isotherm.types import UNKNOWN_OFFSET, TopicIdPartition
+
+_logger = logging.getLogger(__name__)
+
+
+class ExpirationTask:
+    """Runs for as long as this broker leads the partition. `run` in one thread at a time."""
+
+    def __init__(self, log: PartitionLog, partition: TopicIdPartition, tier: RemoteTier) -> None:
+        self._log = log
+        self._partition = partition
+        self._tier = tier
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Delete no further segment. Any thread."""
+        self._cancelled.set()
+
+    def release(self) -> None:
+        """Nothing is held between runs."""
+
+    def run(self) -> list[RemoteSegmentDeletion]:
+        """Delete what is to be deleted now; what was deleted. Raises the first error."""
+        log, tier = self._log, self._tier
+        if not log.remote_log_enabled or not tier.metadata.is_ready(self._partition):
+            return []
+        with tier.copies.watch() as copying:
+            segments = tier.metadata.list_remote_log_segments(self._partition)
+        self._report_size(segments)
+        if not segments:
+            return []
+        if log.highest_offset_in_remote_storage == UNKNOWN_OFFSET:
+            # Else local copies of remote segments would count twice against retention.bytes.
+            log.update_highest_offset_in_remote_storage(
+                find_copied_offset(tier, self._partition, log)
+            )
+        plan = plan_expiration(segments, self._state(), copying)
+        if plan.log_start_offset is not None:
+            log.maybe_increment_log_start_offset(plan.log_start_offset)
+        return self._delete(plan.deletions)
+
+    def _delete(self, deletions: Sequence[RemoteSegmentDeletion]) -> list[RemoteSegmentDeletion]:
+        done: list[RemoteSegmentDeletion] = []
+        try:
+            for deletion in deletions:
+                if self._cancelled.is_set():
+                    break
+                self._report_lag(deletions[len(done) :])
+                self._tier.delete_segment(deletion.metadata)
+                _logger.info(
+                    "remote segment deleted segment=%s end_offset=%s reason=%s",
+                    deletion.metadata.segment_id,
+                    deletion.metadata.end_offset_inclusive,
+                    deletion.reason.name,
+                )
+                done.append(deletion)
+        except (IsothermError, OSError):
+            self._tier.metrics.mark(TopicMeter.REMOTE_DELETE_ERRORS, self._partition.topic)
+            raise
+        self._report_lag(deletions[len(done) :])
+        return done
+
+    def _state(self) -> ExpirationState:
+        log = self._log
+        copied = log.highest_offset_in_remote_storage
+        return ExpirationState(
+            lineage=without_empty_epochs(log.leader_epochs.entries),
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            only_local_size=sum(
+                segment.size_in_bytes for segment in log.segments() if segment.base_offset >= copied
+            ),
+            retention_ms=log.config.retention_ms,
+            retention_bytes=log.config.retention_bytes,
+            now_ms=self._tier.clock.now_ms(),
+            broker_id=self._tier.broker_id,
+        )
+
+    def _report_size(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+        """Kafka's figures: a copy that is not finished has no size yet."""
+        size = sum(
+            segment.segment_size_in_bytes
+            for segment in segments
+            if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED
+        )
+        self._set(TopicGauge.REMOTE_LOG_METADATA_COUNT, len(segments))
+        self._set(TopicGauge.REMOTE_LOG_SIZE_BYTES, size)
+
+    def _report_lag(self, waiting: Sequence[RemoteSegmentDeletion]) -> None:
+        sizes = [deletion.metadata.segment_size_in_bytes for deletion in waiting]
+        self._set(TopicGauge.REMOTE_DELETE_LAG_SEGMENTS, len(sizes))
+        self._set(TopicGauge.REMOTE_DELETE_LAG_BYTES, sum(sizes))
+
+    def _set(self, gauge: TopicGauge, value: int) -> None:
+        self._tier.metrics.set(gauge, self._partition.topic, self._partition.partition, value)

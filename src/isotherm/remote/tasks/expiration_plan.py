@@ -1,0 +1,195 @@
+"""Which remote segments are to be deleted. Pure. Source: Kafka RLMExpirationTask (KIP-405).
+
+Three kinds, besides those whose deletion has begun already:
+- expired: by the total retention of both tiers, or below the log start;
+- unreferenced: wholly of epochs that this log has left behind;
+- dangling: a copy by this broker that is not in progress and never finished. Kafka leaves these
+  to retention.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from isotherm.remote.lineage import is_segment_within_lineage
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.types import BrokerId, Offset, TimestampMs
+
+_UNLIMITED = -1
+
+
+class RemoteDeletionReason(enum.Enum):
+    RETRY = "its deletion had begun"
+    LOG_START = "wholly below the log start offset"
+    TIME = "the newest record is older than retention.ms"
+    SIZE = "the log is larger than retention.bytes"
+    UNREFERENCED = "of epochs before the log's first one"
+    DANGLING = "its copy was never finished"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSegmentDeletion:
+    metadata: RemoteLogSegmentMetadata
+    reason: RemoteDeletionReason
+
+
+@dataclass(frozen=True, slots=True)
+class ExpirationPlan:
+    """`log_start_offset` is where the log starts after the deletions; None when it stays. It is
+    raised before anything is deleted: a reader then finds the offset out of range, not missing."""
+
+    deletions: tuple[RemoteSegmentDeletion, ...]
+    log_start_offset: Offset | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpirationState:
+    """The log as expiration sees it. `lineage` is without empty epochs; `only_local_size` is the
+    size of the local segments that the remote tier does not hold; -1 limits nothing."""
+
+    lineage: Sequence[EpochEntry]
+    log_start_offset: Offset
+    log_end_offset: Offset
+    only_local_size: int
+    retention_ms: int
+    retention_bytes: int
+    now_ms: TimestampMs
+    broker_id: BrokerId
+
+
+def finished_size(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
+    """Bytes of the finished segments."""
+    return sum(
+        segment.segment_size_in_bytes
+        for segment in segments
+        if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    )
+
+
+def size_over_retention(
+    segments: Sequence[RemoteLogSegmentMetadata], state: ExpirationState
+) -> int:
+    """Bytes of both tiers above retention.bytes; 0 when within it.
+
+    Segments outside the lineage do not count: their records are not part of the log.
+    """
+    if state.retention_bytes == _UNLIMITED:
+        return 0
+    if state.only_local_size + finished_size(segments) <= state.retention_bytes:
+        return 0
+    valid = (
+        segment
+        for segment in segments
+        if is_segment_within_lineage(segment, state.log_end_offset, state.lineage)
+    )
+    return max(0, state.only_local_size + finished_size(valid) - state.retention_bytes)
+
+
+def plan_expiration(
+    segments: Sequence[RemoteLogSegmentMetadata],
+    state: ExpirationState,
+    copying: Collection[RemoteLogSegmentId],
+) -> ExpirationPlan:
+    """What goes now. `segments` are those of every live state, ordered by start offset; none in
+    `copying` is touched."""
+    if not segments:
+        return ExpirationPlan((), None)
+    settled = {
+        segment.segment_id: reason
+        for segment in segments
+        if segment.segment_id not in copying
+        and (reason := _reason_without_retention(segment, state)) is not None
+    }
+    expired, log_start_offset = _plan_retention(segments, state, copying, settled)
+    deletions = [
+        RemoteSegmentDeletion(segment, reason)
+        for segment in segments
+        if (reason := settled.get(segment.segment_id) or expired.get(segment.segment_id))
+    ]
+    return ExpirationPlan(tuple(deletions), log_start_offset)
+
+
+def _reason_without_retention(
+    segment: RemoteLogSegmentMetadata, state: ExpirationState
+) -> RemoteDeletionReason | None:
+    if segment.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+        return RemoteDeletionReason.RETRY
+    if (
+        segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+        and segment.broker_id == state.broker_id
+    ):
+        return RemoteDeletionReason.DANGLING
+    if state.lineage and max(segment.segment_leader_epochs) < state.lineage[0].epoch:
+        return RemoteDeletionReason.UNREFERENCED
+    return None
+
+
+def _plan_retention(
+    segments: Sequence[RemoteLogSegmentMetadata],
+    state: ExpirationState,
+    copying: Collection[RemoteLogSegmentId],
+    settled: Collection[RemoteLogSegmentId],
+) -> tuple[dict[RemoteLogSegmentId, RemoteDeletionReason], Offset | None]:
+    """Walk the log from its oldest epoch; stop at the first segment that stays."""
+    expired: dict[RemoteLogSegmentId, RemoteDeletionReason] = {}
+    breached = size_over_retention(segments, state)
+    log_start_offset: Offset | None = None
+    for segment in _in_epoch_order(segments, state.lineage):
+        if segment.segment_id in copying:
+            break
+        if segment.segment_id in settled:
+            continue
+        if _is_below_log_start(segment, state):
+            expired[segment.segment_id] = RemoteDeletionReason.LOG_START
+            continue
+        if not is_segment_within_lineage(segment, state.log_end_offset, state.lineage):
+            continue
+        reason = _retention_reason(segment, state, breached)
+        if reason is None:
+            break
+        expired[segment.segment_id] = reason
+        breached = max(0, breached - segment.segment_size_in_bytes)
+        log_start_offset = max(log_start_offset or 0, segment.end_offset_inclusive + 1)
+    return expired, log_start_offset
+
+
+def _in_epoch_order(
+    segments: Sequence[RemoteLogSegmentMetadata], lineage: Sequence[EpochEntry]
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """Each segment once, at the first epoch of the lineage that it has a part in."""
+    by_epoch: dict[int, list[RemoteLogSegmentMetadata]] = {entry.epoch: [] for entry in lineage}
+    for segment in segments:
+        for epoch in segment.segment_leader_epochs:
+            if epoch in by_epoch:
+                by_epoch[epoch].append(segment)
+                break
+    for listed in by_epoch.values():
+        yield from listed
+
+
+def _is_below_log_start(segment: RemoteLogSegmentMetadata, state: ExpirationState) -> bool:
+    return (
+        segment.end_offset_inclusive < state.log_start_offset
+        and max(segment.segment_leader_epochs) <= state.lineage[0].epoch
+    )
+
+
+def _retention_reason(
+    segment: RemoteLogSegmentMetadata, state: ExpirationState, breached: int
+) -> RemoteDeletionReason | None:
+    if (
+        state.retention_ms > _UNLIMITED
+        and state.now_ms >= state.retention_ms
+        and segment.max_timestamp_ms < state.now_ms - state.retention_ms
+    ):
+        return RemoteDeletionReason.TIME
+    if breached > 0 and breached >= segment.segment_size_in_bytes:
+        return RemoteDeletionReason.SIZE
+    return None

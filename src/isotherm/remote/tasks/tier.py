@@ -1,0 +1,82 @@
+"""What every task on the remote tier works with, and the steps they share."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from isotherm.clock import Clock
+from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
+from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
+from isotherm.types import BrokerId, TopicIdPartition
+
+
+class CachedIndexes(Protocol):
+    """The part of RemoteIndexCache that deletion needs."""
+
+    def remove(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteTier:
+    """The remote tier as a broker sees it. Every part is thread-safe but `rng`, which only the
+    ids of new segments are taken from."""
+
+    storage: RemoteStorageManager
+    metadata: RemoteLogMetadataManager
+    index_cache: CachedIndexes
+    copies: CopiesInProgress
+    clock: Clock
+    rng: random.Random
+    broker_id: BrokerId
+    metrics: BrokerTopicMetrics
+    custom_metadata_size_max: int
+
+    def new_segment_id(self, partition: TopicIdPartition) -> RemoteLogSegmentId:
+        return RemoteLogSegmentId(partition, uuid.UUID(int=self.rng.getrandbits(128), version=4))
+
+    def update_of(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        state: RemoteLogSegmentState,
+        custom_metadata: bytes | None,
+    ) -> RemoteLogSegmentMetadataUpdate:
+        return RemoteLogSegmentMetadataUpdate(
+            segment_id=metadata.segment_id,
+            event_timestamp_ms=self.clock.now_ms(),
+            state=state,
+            broker_id=self.broker_id,
+            custom_metadata=custom_metadata,
+        )
+
+    def publish(self, update: RemoteLogSegmentMetadataUpdate) -> None:
+        """Store the event and wait until it is visible here."""
+        self.metadata.update_remote_log_segment_metadata(update).result()
+
+    def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED, each after the other.
+
+        Whatever fails, the segment stays listed, so that the expiration task tries again. The
+        custom metadata goes along: the storage manager may need it to find the objects.
+        """
+        custom = metadata.custom_metadata
+        started = self.update_of(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, custom)
+        if metadata.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+            self.publish(started)
+        self.index_cache.remove([metadata.segment_id])
+        self.metrics.mark(TopicMeter.REMOTE_DELETE_REQUESTS, metadata.topic_id_partition.topic)
+        self.storage.delete_log_segment_data(metadata.updated(started))
+        self.publish(
+            self.update_of(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED, custom)
+        )
