@@ -36,6 +36,7 @@ from isotherm.config.definition import (
     optional,
 )
 from isotherm.errors import ConfigError, UnknownConfigError
+from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -52,7 +53,8 @@ from isotherm.types import TimestampMs, TopicPartition
 
 KAFKA_PREFIX = "kafka."
 BOOTSTRAP_SERVERS = "bootstrap.servers"
-STORAGE_PREFIXES = ("s3.", "aws.", "gcs.", "azure.", "key.prefix", "encryption.", "storage.")
+# Every setting of the storage manager but those that have an option of their own.
+STORAGE_SETTINGS = frozenset(config_keys(ObjectStoreSettings)) - {"url", "layout"}
 
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _FORBIDDEN_KAFKA_PROPERTIES = {
@@ -259,8 +261,9 @@ class SourceOptions:
     max_trigger_delay: str | None = key(
         optional(STRING), None, "For streams; a batch query ignores it.", name="maxTriggerDelay"
     )
-    kafka_properties: Mapping[str, str] = field(default_factory=dict)
-    storage_settings: Mapping[str, str] = field(default_factory=dict)
+    # Not shown: passwords and keys are among them.
+    kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    storage_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def has_brokers(self) -> bool:
@@ -333,7 +336,7 @@ def parse_options(texts: Mapping[str, str]) -> SourceOptions:
             fields[field_name] = option.parse(text)
         elif lowered.startswith(KAFKA_PREFIX):
             kafka[lowered.removeprefix(KAFKA_PREFIX)] = text
-        elif lowered.startswith(STORAGE_PREFIXES):
+        elif lowered in STORAGE_SETTINGS:
             storage[lowered] = text
         else:
             raise _unknown_option(name)
@@ -350,7 +353,7 @@ def parse_options(texts: Mapping[str, str]) -> SourceOptions:
 
 
 def _unknown_option(name: str) -> UnknownConfigError:
-    known = {declared.lower(): declared for declared in source_option_keys()}
+    known = {known.lower(): known for known in (*source_option_keys(), *STORAGE_SETTINGS)}
     nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     hint = f" nearest={known[nearest[0]]}" if nearest else ""
     return UnknownConfigError(f"unknown option option={name}{hint}")

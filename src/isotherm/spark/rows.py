@@ -63,6 +63,8 @@ def schema_of(names: Sequence[str]) -> StructType:
 
 def check_schema(schema: StructType) -> None:
     """ConfigError unless `schema` is a choice of the source's columns with their own types."""
+    if not schema.fields:
+        raise ConfigError(f"a schema has at least one column known={','.join(COLUMN_TYPES)}")
     expected = schema_of(schema.fieldNames())
     for field, wanted in zip(schema.fields, expected.fields, strict=True):
         if field.dataType != wanted.dataType:

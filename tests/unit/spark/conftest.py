@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
+from isotherm.record.batch import NewRecord
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
 
 TOPIC_ID = uuid.UUID(int=0xF11)
@@ -47,3 +52,43 @@ def make_segment(
 @pytest.fixture
 def segment() -> Callable[..., RemoteLogSegmentMetadata]:
     return make_segment
+
+
+def make_records(count: int, *, start: int = 0, value_size: int = 20) -> list[NewRecord]:
+    """Records that tell their number; every seventh has headers, every fifth no key."""
+    return [
+        NewRecord(
+            timestamp_ms=1_700_000_000_000 + number * 10 + (number * 7919) % 5,
+            key=None if number % 5 == 0 else b"key-%d" % number,
+            value=(b"value-%d-" % number).ljust(value_size, b"x"),
+            headers=(("h", b"%d" % number), ("n", None)) if number % 7 == 0 else (),
+        )
+        for number in range(start, start + count)
+    ]
+
+
+@pytest.fixture
+def records() -> Callable[..., list[NewRecord]]:
+    return make_records
+
+
+@pytest.fixture
+def storage_settings(tmp_path: Path) -> ObjectStoreSettings:
+    folder = tmp_path / "bucket"
+    folder.mkdir()
+    return ObjectStoreSettings(url=folder.as_uri())
+
+
+@pytest.fixture
+def storage(storage_settings: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:
+    return ObjectStoreRemoteStorageManager(storage_settings)
+
+
+@pytest.fixture
+def maker(tmp_path: Path, storage: ObjectStoreRemoteStorageManager) -> RecordSegmentMaker:
+    return RecordSegmentMaker(tmp_path / "segments", storage)
+
+
+@pytest.fixture
+def owner() -> TopicIdPartition:
+    return TopicIdPartition(TOPIC_ID, "a", 0)

@@ -48,7 +48,7 @@ def test_unknown_option_names_the_nearest() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["s3.endpoint.url", "aws.access.key.id", "key.prefix", "gcs.bucket.name"]
+    "name", ["s3.endpoint.url", "aws.access.key.id", "key.prefix", "gcs.credentials.path"]
 )
 def test_storage_settings_are_handed_on(name: str) -> None:
     assert parse_options(BUCKET | {name: "x"}).storage_settings == {name: "x"}

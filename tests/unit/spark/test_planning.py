@@ -57,9 +57,7 @@ def test_lineage_drops_an_epoch_that_a_later_one_wholly_replaced(segment: Segmen
 
 def test_lineage_reads_overlapping_copies_once_taking_the_farthest(segment: SegmentFactory) -> None:
     # The vectors of Kafka's RemoteLogLeaderEpochStateTest: only 4-200 is needed.
-    pieces = lineage_pieces(
-        [segment(10, 100), segment(5, 150), segment(148, 155), segment(4, 200)]
-    )
+    pieces = lineage_pieces([segment(10, 100), segment(5, 150), segment(148, 155), segment(4, 200)])
     assert shape(pieces) == [(4, 4, 201)]
 
 

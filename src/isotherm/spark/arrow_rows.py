@@ -1,0 +1,95 @@
+"""Record columns as the Arrow batches that Spark takes: exactly the declared schema.
+
+Spark compares types, order, names and nullability, and takes no large, dictionary or view types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from isotherm.record.columns import RecordColumns
+from isotherm.types import TopicPartition
+
+ArrowArray: TypeAlias = "pa.Array[Any]"
+ArrowField: TypeAlias = "pa.Field[Any]"
+
+# Column of the source -> what the decoder must produce for it. topic, partition, and the
+# timestamp's type come without a choice.
+_DECODED = {
+    "key": "key",
+    "value": "value",
+    "offset": "offset",
+    "timestamp": "timestamp",
+    "timestampType": "timestamp",
+    "headers": "headers",
+}
+
+
+def decoded_columns(schema: pa.Schema) -> frozenset[str]:
+    """Which columns the record decoder must produce for rows of this schema."""
+    return frozenset(_DECODED[name] for name in schema.names if name in _DECODED)
+
+
+def record_batch(
+    columns: RecordColumns, topic_partition: TopicPartition, schema: pa.Schema
+) -> pa.RecordBatch:
+    """The rows of one decoded run of batches. Keys, values and headers are not copied."""
+    arrays = [_column(columns, topic_partition, field) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _column(
+    columns: RecordColumns, topic_partition: TopicPartition, field: ArrowField
+) -> ArrowArray:
+    match field.name:
+        case "key":
+            assert columns.key is not None
+            return columns.key
+        case "value":
+            assert columns.value is not None
+            return columns.value
+        case "topic":
+            return _repeated(topic_partition.topic, columns.count, field.type)
+        case "partition":
+            return _repeated(topic_partition.partition, columns.count, field.type)
+        case "offset":
+            return pa.array(columns.offset)
+        case "timestamp":
+            return _timestamps(columns.timestamp_ms, field.type)
+        case "timestampType":
+            return pa.array(columns.timestamp_type.astype(np.int32))
+        case _:
+            assert columns.headers is not None
+            return _headers(columns.headers, field.type)
+
+
+def _repeated(value: object, count: int, kind: pa.DataType) -> ArrowArray:
+    scalar: Any = pa.scalar(value, kind)
+    repeated: ArrowArray = pa.repeat(scalar, count)
+    return repeated
+
+
+def _timestamps(timestamp_ms: npt.NDArray[np.int64], kind: pa.DataType) -> ArrowArray:
+    # Multiplied as the Kafka source does it: -1, "no timestamp", becomes a time before 1970.
+    timestamps: ArrowArray = pa.array(timestamp_ms * 1000).cast(kind)
+    return timestamps
+
+
+def _headers(headers: pa.ListArray[Any], kind: pa.DataType) -> ArrowArray:
+    """Headers with the field names Spark gives them, and NULL where a record has none."""
+    assert isinstance(kind, pa.ListType)
+    has_none = headers.value_lengths().to_numpy(zero_copy_only=False) == 0
+    values: ArrowArray = headers.values.cast(kind.value_type)
+    return pa.ListArray.from_arrays(headers.offsets, values, type=kind, mask=pa.array(has_none))
+
+
+def message_batch(messages: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows given one by one as tuples in the schema's order, as a client delivers the tail."""
+    columns = zip(*messages, strict=True)
+    arrays = [pa.array(column, field.type) for field, column in zip(schema, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,291 @@
+"""What a Spark task does with its reads: fetch ranges ahead, verify, decode, give Arrow batches.
+
+Bounded memory per task: `fetch_ahead` + 1 blocks of `fetch_bytes` under way or waiting, one being
+decoded together with the piece of a batch left over from the block before, and the rows decoded
+from it. Nothing of a segment is kept longer, so its size does not matter.
+
+Every byte range that was planned is accounted for: an object that is missing, short or damaged
+raises CorruptObjectError, unless the query said failOnDataLoss=false.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import pyarrow as pa
+
+from isotherm.errors import CorruptDataError, CorruptObjectError, RemoteResourceNotFoundError
+from isotherm.record.batch import HEADER_SIZE, read_batch_header
+from isotherm.record.columns import RecordColumns, decode_columns
+from isotherm.remote.segment_metadata import IndexType
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.segment.offset_index import (
+    OffsetPosition,
+    check_offset_index,
+    fetch_upper_bound,
+    lookup_offset,
+)
+from isotherm.segment.time_index import check_time_index, lookup_timestamp
+from isotherm.spark.arrow_rows import decoded_columns, record_batch
+from isotherm.spark.planning import BrokerRead, ReadTask, SegmentPiece, SegmentRead
+from isotherm.types import Offset, Position, TimestampMs
+
+_logger = logging.getLogger(__name__)
+
+# To find a record by its time: the time index leaves some KiB to look through.
+_LOOKUP_FETCH_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """Sizes in bytes: of a ranged GET, and of the records that become one batch of rows.
+
+    `fetch_ahead` is the number of ranges that are fetched before they are needed.
+    """
+
+    fetch_bytes: int = 8 * 1024 * 1024
+    fetch_ahead: int = 3
+    batch_bytes: int = 12 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRange:
+    """Bytes [start, end) of a segment's `.log` file."""
+
+    start: Position
+    end: Position
+
+
+TailReader = Callable[[BrokerRead], Iterator[pa.RecordBatch]]
+
+
+def read_task(
+    task: ReadTask,
+    storage: RemoteStorageManager,
+    schema: pa.Schema,
+    *,
+    settings: ReadSettings,
+    read_tail: TailReader,
+    fail_on_data_loss: bool,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, in the order of its reads; closing the iterator ends its fetches."""
+    wanted = decoded_columns(schema)
+    for from_bucket, reads in groupby(task.reads, key=lambda r: isinstance(r, SegmentRead)):
+        if not from_bucket:
+            for read in reads:
+                if isinstance(read, BrokerRead):
+                    yield from read_tail(read)
+            continue
+        segment_reads = [read for read in reads if isinstance(read, SegmentRead)]
+        for run in _runs(segment_reads, fail_on_data_loss=fail_on_data_loss):
+            decoded = read_segments(run, storage, wanted, settings=settings)
+            with closing(decoded), _reported(fail_on_data_loss=fail_on_data_loss):
+                for read, columns in decoded:
+                    if columns.count:
+                        yield record_batch(columns, read.topic_partition, schema)
+
+
+def _runs(
+    reads: Sequence[SegmentRead], *, fail_on_data_loss: bool
+) -> Iterable[Sequence[SegmentRead]]:
+    """Reads that are fetched ahead together: all of them, or one by one where a damaged one must
+    not take the others with it."""
+    return [reads] if fail_on_data_loss else [[read] for read in reads]
+
+
+@contextmanager
+def _reported(*, fail_on_data_loss: bool) -> Iterator[None]:
+    try:
+        yield
+    except CorruptObjectError as error:
+        if fail_on_data_loss:
+            raise
+        _logger.warning("records are left out, failOnDataLoss=false: %s", error)
+
+
+def read_segments(
+    reads: Sequence[SegmentRead],
+    storage: RemoteStorageManager,
+    columns: frozenset[str],
+    *,
+    settings: ReadSettings,
+) -> Generator[tuple[SegmentRead, RecordColumns], None, None]:
+    """Decoded records of `reads` in order, fetching ahead across segments.
+
+    Offsets outside a read's range are left out. Raises CorruptObjectError naming the object's
+    place and the offsets; the store's own failures (RemoteStorageError) pass through.
+    """
+    with ThreadPoolExecutor(settings.fetch_ahead, thread_name_prefix="isotherm-fetch") as pool:
+        fetched = _fetch_ahead(reads, storage, pool, settings)
+        with closing(fetched):
+            for read, blocks in groupby(fetched, key=lambda item: item[0]):
+                for decoded in _decode(read, (b.result() for _, b in blocks), columns, settings):
+                    yield read, decoded
+
+
+def _fetch_ahead(
+    reads: Sequence[SegmentRead],
+    storage: RemoteStorageManager,
+    pool: ThreadPoolExecutor,
+    settings: ReadSettings,
+) -> Generator[tuple[SegmentRead, Future[memoryview]], None, None]:
+    under_way: deque[tuple[SegmentRead, Future[memoryview]]] = deque()
+    try:
+        for read in reads:
+            positions = locate(read, storage)
+            for start in range(positions.start, positions.end, settings.fetch_bytes):
+                end = min(start + settings.fetch_bytes, positions.end)
+                under_way.append((read, pool.submit(_fetch, read, storage, start, end)))
+                if len(under_way) > settings.fetch_ahead:
+                    yield under_way.popleft()
+        while under_way:
+            yield under_way.popleft()
+    finally:
+        for _, block in under_way:
+            block.cancel()
+
+
+def _fetch(
+    read: SegmentRead, storage: RemoteStorageManager, start: Position, end: Position
+) -> memoryview:
+    with _named(read):
+        return storage.fetch_log_segment(read.segment, start, end - 1)
+
+
+def locate(read: SegmentRead, storage: RemoteStorageManager) -> PositionRange:
+    """The bytes of a read; fetches the segment's offset index unless all of it is read."""
+    size = read.segment.segment_size_in_bytes
+    if read.is_whole_segment:
+        return PositionRange(0, size)
+    with _named(read):
+        index = storage.fetch_index(read.segment, IndexType.OFFSET)
+        check_offset_index(index, read.segment.start_offset)
+    return positions_of(read, index)
+
+
+def positions_of(read: SegmentRead, offset_index: bytes) -> PositionRange:
+    """The bytes of a read, cut where the index says that batches begin.
+
+    Two parts of the same range meet exactly: each takes the first indexed batch at or after the
+    evenly spaced border between them.
+    """
+    base, size = read.segment.start_offset, read.segment.segment_size_in_bytes
+
+    def boundary(position: Position) -> Position:
+        entry = fetch_upper_bound(offset_index, base, OffsetPosition(base, position), 0)
+        return size if entry is None else entry.position
+
+    start = lookup_offset(offset_index, base, read.start_offset).position
+    # The next indexed batch is the first that can end beyond the last wanted offset: it is read.
+    last = lookup_offset(offset_index, base, read.end_offset - 1)
+    end = boundary(boundary(last.position + 1) + 1)
+    if read.end_offset > read.segment.end_offset_inclusive:
+        end = size
+    cuts = [start + (end - start) * part // read.parts for part in (read.part, read.part + 1)]
+    return PositionRange(
+        start if read.part == 0 else min(end, boundary(cuts[0])),
+        end if read.part + 1 == read.parts else min(end, boundary(cuts[1])),
+    )
+
+
+def _decode(
+    read: SegmentRead,
+    blocks: Iterable[memoryview],
+    columns: frozenset[str],
+    settings: ReadSettings,
+) -> Iterator[RecordColumns]:
+    """Decode blocks that follow one another; batches may straddle their borders."""
+    rest = memoryview(b"")
+    is_checked = False
+    for block in blocks:
+        buffer = memoryview(bytes(rest) + block) if len(rest) else block
+        position = 0
+        while position < len(buffer):
+            with _named(read):
+                is_checked = is_checked or _check_first_batch(read, buffer)
+                decoded = decode_columns(
+                    buffer[position:],
+                    offset_range=(read.start_offset, read.end_offset),
+                    columns=columns,
+                    decoded_size_max=settings.batch_bytes,
+                )
+            if decoded.position_end == 0:
+                break
+            position += decoded.position_end
+            yield decoded
+        rest = buffer[position:]
+    if len(rest):
+        with _named(read):
+            raise CorruptObjectError(f"bytes end inside a record batch size_left={len(rest)}")
+
+
+def _check_first_batch(read: SegmentRead, buffer: memoryview) -> bool:
+    """Raise unless the first batch is one of this segment; False while its header is not there."""
+    if len(buffer) < HEADER_SIZE:
+        return False
+    segment = read.segment
+    header = read_batch_header(buffer)
+    if not segment.start_offset <= header.base_offset <= segment.end_offset_inclusive:
+        raise CorruptObjectError(
+            f"object holds the batches of other offsets base_offset={header.base_offset}"
+        )
+    return True
+
+
+@contextmanager
+def _named(read: SegmentRead) -> Iterator[None]:
+    """Data that is lost or damaged becomes a CorruptObjectError that says which records."""
+    try:
+        yield
+    except (RemoteResourceNotFoundError, CorruptDataError) as error:
+        partition = read.segment.topic_id_partition
+        raise CorruptObjectError(
+            f"records cannot be read from the tier topic={partition.topic}"
+            f" partition={partition.partition} start_offset={read.start_offset}"
+            f" end_offset={read.end_offset} segment={read.segment.segment_id} reason={str(error)!r}"
+        ) from error
+
+
+def first_offset_not_before(
+    pieces: Iterable[SegmentPiece], storage: RemoteStorageManager, timestamp_ms: TimestampMs
+) -> Offset | None:
+    """The first offset in `pieces` whose record is not older than `timestamp_ms`.
+
+    Fetches the indexes of the first segment that is young enough and the records from the place
+    on that they point to; of later segments only when that one has no such record after all.
+    """
+    for piece in pieces:
+        if piece.segment.max_timestamp_ms >= timestamp_ms:
+            found = _first_young_offset(piece, storage, timestamp_ms)
+            if found is not None:
+                return found
+    return None
+
+
+def _first_young_offset(
+    piece: SegmentPiece, storage: RemoteStorageManager, timestamp_ms: TimestampMs
+) -> Offset | None:
+    segment = piece.segment
+    whole = SegmentRead(segment, piece.start_offset, piece.end_offset)
+    with _named(whole):
+        time_index = storage.fetch_index(segment, IndexType.TIMESTAMP)
+        check_time_index(time_index, segment.start_offset)
+    # Strictly older: an entry of the very time may stand for a later record of that time.
+    entry = lookup_timestamp(time_index, segment.start_offset, timestamp_ms - 1)
+    if entry.offset >= piece.end_offset:
+        return None
+    read = replace(whole, start_offset=max(entry.offset, piece.start_offset))
+    settings = ReadSettings(_LOOKUP_FETCH_BYTES, fetch_ahead=1)
+    decoded = read_segments([read], storage, frozenset({"timestamp"}), settings=settings)
+    with closing(decoded):
+        for _, columns in decoded:
+            young = (columns.timestamp_ms >= timestamp_ms).nonzero()[0]
+            if len(young):
+                return int(columns.offset[young[0]])
+    return None
