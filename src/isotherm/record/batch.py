@@ -254,8 +254,7 @@ def read_payload(
 ) -> memoryview:
     """The bytes of a batch's records, decompressed; not copied when there is no codec.
 
-    Raises CorruptRecordError when the batch is not wholly in the buffer, cannot be decompressed
-    or claims more records than the bytes can hold.
+    Raises CorruptRecordError when the batch is not wholly in the buffer or cannot be decompressed.
     """
     end = position + header.size_in_bytes
     if end > len(buffer):
@@ -266,12 +265,6 @@ def read_payload(
     # A batch emptied by compaction may still carry its codec: there is nothing to decompress.
     if header.compression_type is not CompressionType.NONE and header.records_count > 0:
         payload = memoryview(decompress(header.compression_type, payload, size_max))
-    if header.records_count * RECORD_SIZE_MIN > len(payload):
-        raise CorruptRecordError(
-            f"batch claims more records than it holds position={position}"
-            f" base_offset={header.base_offset} records_count={header.records_count}"
-            f" payload_size={len(payload)}"
-        )
     return payload
 
 
@@ -287,6 +280,12 @@ def read_records(
     Raises CorruptRecordError on any damage; the CRC is `verify_batch_crc`'s business.
     """
     payload = read_payload(buffer, position, header, size_max)
+    if header.records_count * RECORD_SIZE_MIN > len(payload):
+        raise CorruptRecordError(
+            f"batch claims more records than it holds position={position}"
+            f" base_offset={header.base_offset} records_count={header.records_count}"
+            f" payload_size={len(payload)}"
+        )
     records: list[Record] = []
     next_position = 0
     for _ in range(header.records_count):

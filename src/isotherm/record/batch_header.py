@@ -76,6 +76,8 @@ TIMESTAMP_TYPE_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
+# All that a producer may set; the rest is the leader's or has no meaning yet.
+PRODUCER_ATTRIBUTES_MASK = CODEC_MASK | TIMESTAMP_TYPE_FLAG | TRANSACTIONAL_FLAG
 
 SEQUENCE_MASK = 0x7FFF_FFFF
 OFFSET_MAX = 2**63 - 1
@@ -210,6 +212,11 @@ def read_magic(buffer: ReadBuffer, position: Position = 0) -> int:
             f"batch is cut off before its magic position={position} size={len(buffer) - position}"
         )
     return buffer[position + _MAGIC_POSITION]
+
+
+def read_codec(buffer: ReadBuffer, position: Position = 0) -> int:
+    """The codec bits, which `read_batch_header` refuses when they name no CompressionType."""
+    return buffer[position + _ATTRIBUTES_POSITION + 1] & CODEC_MASK
 
 
 def verify_batch_crc(buffer: ReadBuffer, position: Position, header: BatchHeader) -> None:

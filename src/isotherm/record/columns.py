@@ -105,7 +105,8 @@ def decode_columns(
     transaction ends at the producer's first abort marker in this buffer, so one that has ended
     before the buffer must not be listed.
 
-    Raises CorruptRecordError on any damage: nothing of the buffer is returned then.
+    Raises CorruptRecordError on any damage: nothing of the buffer is returned then. The CRC is
+    checked of all batches that overlap `offset_range`, also of those without a record in it.
     """
     if not columns <= COLUMNS:
         raise ValueError(f"no such columns names={sorted(columns - COLUMNS)}")
@@ -114,13 +115,14 @@ def decode_columns(
     start, end = (0, _OFFSET_MAX) if offset_range is None else offset_range
     data = _byte_array(buffer)
     batches, position_end = _scan_headers(kernels, buffer, data)
-    dropped = _aborted_rows(buffer, batches, aborted) if aborted else None
-    wanted = _wanted_rows(batches, start, end)
-    if dropped is not None:
-        wanted &= ~dropped
-    selected = batches[wanted]
+    in_range = _rows_in_range(batches, start, end)
     if verify_crc:
-        _verify_crcs(buffer, data, selected)
+        _verify_crcs(buffer, data, batches[in_range])
+    wanted = in_range & (batches["records_count"] > 0)
+    wanted &= batches["attributes"] & CONTROL_FLAG == 0
+    if aborted:
+        wanted &= ~_aborted_rows(buffer, batches, aborted)
+    selected = batches[wanted]
     unpacked, taken = _unpack(buffer, selected, decompressed_size_max, decoded_size_max)
     if taken < len(selected):
         position_end = int(selected["position"][taken])
@@ -145,11 +147,14 @@ def _scan_headers(
     return table[:count], position_end
 
 
-def _wanted_rows(batches: BatchTable, start: Offset, end: Offset) -> npt.NDArray[np.bool_]:
+def _rows_in_range(batches: BatchTable, start: Offset, end: Offset) -> npt.NDArray[np.bool_]:
     base_offset: Int64Array = batches["base_offset"]
-    last_offset: Int64Array = base_offset + batches["last_offset_delta"]
-    is_data = (batches["attributes"] & CONTROL_FLAG == 0) & (batches["records_count"] > 0)
-    return cast("npt.NDArray[np.bool_]", is_data & (last_offset >= start) & (base_offset < end))
+    next_offset: Int64Array = base_offset + batches["last_offset_delta"] + 1
+    # The CRC does not cover the base offset; its order is all that can be checked.
+    disordered = np.flatnonzero(base_offset[1:] < next_offset[:-1])
+    if len(disordered):
+        raise _damaged(batches, int(disordered[0]) + 1, "batch begins before the last one ends")
+    return (next_offset > start) & (base_offset < end)
 
 
 def _verify_crcs(buffer: ReadBuffer, data: ByteArray, batches: BatchTable) -> None:
@@ -344,7 +349,7 @@ def _decode_headers(
         [_to_strings(names.finish(count, names_size)), values.finish(count, values_size)],
         fields=[pa.field("key", pa.string()), pa.field("value", pa.binary())],
     )
-    list_offsets = cast("pa.Int32Array", pa.array(list_ends, pa.int32()))
+    list_offsets = pa.array(list_ends, pa.int32())
     return cast("pa.ListArray[Any]", pa.ListArray.from_arrays(list_offsets, pairs))
 
 
@@ -354,4 +359,4 @@ def _to_strings(names: pa.BinaryArray) -> pa.StringArray:
     except pa.ArrowInvalid:
         # Some name is not UTF-8. This is the one loop per record, over damaged names only.
         texts = [str(name, "utf-8", "replace") for name in names.to_pylist() if name is not None]
-        return cast("pa.StringArray", pa.array(texts, pa.string()))
+        return pa.array(texts, pa.string())

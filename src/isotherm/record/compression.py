@@ -69,12 +69,14 @@ class _ZstdContexts(threading.local):
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
-        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+        self._compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL_DEFAULT)
+        self._level = _ZSTD_LEVEL_DEFAULT
 
     def compressor(self, level: int) -> zstandard.ZstdCompressor:
-        if level not in self.compressors:
-            self.compressors[level] = zstandard.ZstdCompressor(level=level)
-        return self.compressors[level]
+        if level != self._level:
+            self._compressor = zstandard.ZstdCompressor(level=level)
+            self._level = level
+        return self._compressor
 
 
 _zstd_contexts = _ZstdContexts()

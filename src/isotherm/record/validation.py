@@ -1,0 +1,322 @@
+"""What the leader checks and sets in produced batches before it appends them.
+
+Checks in the order of Kafka's UnifiedLog.analyzeAndValidateRecords and LogValidator, magic 2 only:
+
+    the batch      magic, codec, length, CRC, base offset 0, size, offset range = count > 0, no
+                   control batch, producer id with epoch and sequence; exactly one batch
+    each record    structure, offset deltas 0, 1, 2, ..., a key if the topic is compacted,
+                   timestamp within message.timestamp.{before,after}.max.ms
+    then set       offsets, leader epoch, maximum timestamp, LogAppendTime, the topic's codec
+
+Stricter than Kafka where it would store what it cannot use: attribute bits without a meaning for
+producers, transactional batches without a producer id, LogAppendTime set by the producer, offset
+deltas that do not count up, and bytes after the batch are always refused.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from isotherm.errors import (
+    CorruptMessageError,
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordTooLargeError,
+    UnsupportedCompressionTypeError,
+    UnsupportedForMessageFormatError,
+)
+from isotherm.record.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    BatchHeader,
+    CompressionType,
+    TimestampType,
+    assign_offsets,
+    iterate_batches,
+    read_batch_header,
+    read_magic,
+    read_payload,
+    recompress_batch,
+    verify_batch_crc,
+)
+from isotherm.record.batch_header import PRODUCER_ATTRIBUTES_MASK, read_codec
+from isotherm.record.compression import COMPRESSION_TYPE_MAX
+from isotherm.types import NO_TIMESTAMP, UNKNOWN_OFFSET
+
+if TYPE_CHECKING:
+    from isotherm.config.topic import TopicConfig
+    from isotherm.types import LeaderEpoch, Offset, Position, TimestampMs
+
+_INT64_MAX = 2**63 - 1
+_INT64_MIN = -(2**63)
+_STORED_CODECS = {
+    "uncompressed": CompressionType.NONE,
+    "none": CompressionType.NONE,
+    "gzip": CompressionType.GZIP,
+    "snappy": CompressionType.SNAPPY,
+    "lz4": CompressionType.LZ4,
+    "zstd": CompressionType.ZSTD,
+}
+# Kafka reads its default levels of these two as "the fast compressor", not as a level.
+_GZIP_LEVEL_DEFAULT = -1
+_LZ4_LEVEL_DEFAULT = 9
+
+
+class AppendOrigin(Enum):
+    """Who appends: a client's Produce request, or the broker itself.
+
+    The broker may append several batches at once, control batches, and producer batches without
+    a sequence. Everything else is checked alike.
+    """
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+
+
+class ValidatedRecords(NamedTuple):
+    """Batches as they are to be appended.
+
+    `records` is the memory that was given, patched, or new memory where a codec was changed.
+    `batch_headers` are the headers in it, in order and without gaps. The largest timestamp's
+    offset is that of the first record that has it.
+    """
+
+    records: memoryview
+    last_offset: Offset
+    max_timestamp: TimestampMs
+    offset_of_max_timestamp: Offset
+    batch_headers: tuple[BatchHeader, ...]
+
+
+class _LargestTimestamp(NamedTuple):
+    timestamp_ms: TimestampMs
+    record_index: int
+
+
+def validate_and_assign_offsets(
+    records: bytearray | memoryview,
+    *,
+    config: TopicConfig,
+    next_offset: Offset,
+    leader_epoch: LeaderEpoch,
+    now_ms: TimestampMs,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+) -> ValidatedRecords:
+    """Check the batches and give them the offsets from `next_offset` on, in place.
+
+    `records` must be writable; it is written to only after all checks have passed. Uses the
+    compiled kernels: the first call of a process loads them.
+
+    Raises UnsupportedForMessageFormatError (magic 0 or 1), UnsupportedCompressionTypeError,
+    CorruptMessageError (length, CRC, codec), RecordTooLargeError, InvalidTimestampError and
+    InvalidRecordError (everything else), each a RejectedError that goes to the producer.
+    """
+    batches = _read_batches(records, origin)
+    for position, header in batches:
+        _check_batch(records, position, header, config, origin)
+    largest = [_check_records(records, *batch, config, now_ms) for batch in batches]
+    stored = _with_stored_codec(records, batches, config)
+    return _assign(stored, largest, config, next_offset, leader_epoch, now_ms)
+
+
+def _read_batches(
+    records: bytearray | memoryview, origin: AppendOrigin
+) -> list[tuple[Position, BatchHeader]]:
+    try:
+        magic = read_magic(records)
+        if magic != MAGIC:
+            raise UnsupportedForMessageFormatError(f"record batch has an old format magic={magic}")
+        if len(records) >= HEADER_SIZE and read_codec(records) > COMPRESSION_TYPE_MAX:
+            raise UnsupportedCompressionTypeError(
+                f"record batch names no known codec codec={read_codec(records)}"
+            )
+        batches = list(iterate_batches(records))
+    except CorruptRecordError as error:
+        raise CorruptMessageError(*error.args) from error
+    if not batches:
+        raise CorruptMessageError(f"record batch is cut off size={len(records)}")
+    if origin is AppendOrigin.CLIENT and len(batches) > 1:
+        raise InvalidRecordError(
+            f"a produce request holds one record batch per partition batches={len(batches)}"
+        )
+    position, header = batches[-1]
+    if position + header.size_in_bytes != len(records):
+        raise CorruptMessageError(
+            f"bytes follow the last record batch position={position + header.size_in_bytes}"
+            f" size={len(records)}"
+        )
+    return batches
+
+
+def _check_batch(
+    records: bytearray | memoryview,
+    position: Position,
+    header: BatchHeader,
+    config: TopicConfig,
+    origin: AppendOrigin,
+) -> None:
+    _check_size(header, config)
+    try:
+        verify_batch_crc(records, position, header)
+    except CorruptRecordError as error:
+        raise CorruptMessageError(*error.args) from error
+    reason = _count_fault(header)
+    if reason is None and origin is AppendOrigin.CLIENT:
+        reason = _client_fault(header)
+    if reason is not None:
+        raise InvalidRecordError(f"{reason} producer_id={header.producer_id}")
+    if header.timestamp_type is not TimestampType.CREATE_TIME:
+        raise InvalidTimestampError("a producer may not set the timestamp type LogAppendTime")
+
+
+def _check_size(header: BatchHeader, config: TopicConfig) -> None:
+    if header.size_in_bytes > config.max_message_bytes:
+        raise RecordTooLargeError(
+            f"record batch is too large size={header.size_in_bytes}"
+            f" max.message.bytes={config.max_message_bytes}"
+        )
+
+
+def _count_fault(header: BatchHeader) -> str | None:
+    count = header.records_count
+    if count == 0 or count != header.last_offset_delta + 1:
+        return (
+            f"record count disagrees with the offsets records_count={count}"
+            f" last_offset_delta={header.last_offset_delta}"
+        )
+    return None
+
+
+def _client_fault(header: BatchHeader) -> str | None:
+    """Why a client may not append this batch; None if it may."""
+    if header.base_offset != 0:
+        return f"base offset of a produced batch is not 0 base_offset={header.base_offset}"
+    if header.is_control:
+        return "clients may not write control records"
+    if header.attributes & ~PRODUCER_ATTRIBUTES_MASK:
+        return f"attributes are not a producer's attributes={header.attributes:#06x}"
+    if header.has_producer_id:
+        if header.base_sequence < 0 or header.producer_epoch < 0:
+            return (
+                f"idempotent batch has no sequence or epoch base_sequence={header.base_sequence}"
+                f" producer_epoch={header.producer_epoch}"
+            )
+    elif header.is_transactional:
+        return "transactional batch has no producer id"
+    return None
+
+
+def _check_records(
+    records: bytearray | memoryview,
+    position: Position,
+    header: BatchHeader,
+    config: TopicConfig,
+    now_ms: TimestampMs,
+) -> _LargestTimestamp:
+    try:
+        payload = read_payload(records, position, header)
+    except CorruptRecordError as error:
+        raise CorruptMessageError(*error.args) from error
+    stamps = config.message_timestamp_type == "LogAppendTime"
+    timestamp_min = _INT64_MIN if stamps else now_ms - config.message_timestamp_before_max_ms
+    timestamp_max = _INT64_MAX if stamps else now_ms + config.message_timestamp_after_max_ms
+    # Here and not above: Numba is loaded when the first batch is checked.
+    from isotherm.record import column_kernels as kernels
+
+    verdict, index, timestamp_ms, largest_index = kernels.check_records(
+        np.frombuffer(payload.toreadonly(), dtype=np.uint8),
+        header.records_count,
+        header.base_timestamp,
+        config.compacts and not header.is_control,
+        max(timestamp_min, _INT64_MIN),
+        min(timestamp_max, _INT64_MAX),
+    )
+    if verdict == kernels.TIMESTAMP_OUT_OF_RANGE:
+        raise InvalidTimestampError(
+            f"timestamp is out of range record_index={index} timestamp_ms={timestamp_ms}"
+            f" timestamp_ms_min={timestamp_min} timestamp_ms_max={timestamp_max}"
+        )
+    if verdict == kernels.KEY_MISSING:
+        raise InvalidRecordError(f"record of a compacted topic has no key record_index={index}")
+    if verdict == kernels.OFFSET_NOT_CONSECUTIVE:
+        raise InvalidRecordError(f"offset delta of a record is not its index record_index={index}")
+    if verdict == kernels.RECORD_DAMAGED:
+        raise InvalidRecordError(
+            f"record is damaged record_index={index} records_count={header.records_count}"
+        )
+    return _LargestTimestamp(timestamp_ms, largest_index)
+
+
+def _with_stored_codec(
+    records: bytearray | memoryview,
+    batches: list[tuple[Position, BatchHeader]],
+    config: TopicConfig,
+) -> bytearray | memoryview:
+    """The batches under the topic's codec: the same memory when they have it already."""
+    target = _STORED_CODECS.get(config.compression_type)  # None: the producer's
+    if target is None or all(_keeps_codec(header, target) for _, header in batches):
+        return records
+    level = _compression_level(target, config)
+    stored = bytearray()
+    for position, header in batches:
+        if _keeps_codec(header, target):
+            stored += records[position : position + header.size_in_bytes]
+        else:
+            batch = recompress_batch(records, position, header, target, compression_level=level)
+            _check_size(read_batch_header(batch), config)
+            stored += batch
+    return stored
+
+
+def _keeps_codec(header: BatchHeader, target: CompressionType) -> bool:
+    # Control batches are never compressed by the broker, so that they can always be read.
+    return header.is_control or header.compression_type is target
+
+
+def _compression_level(target: CompressionType, config: TopicConfig) -> int | None:
+    if target is CompressionType.GZIP and config.compression_gzip_level != _GZIP_LEVEL_DEFAULT:
+        return config.compression_gzip_level
+    if target is CompressionType.LZ4 and config.compression_lz4_level != _LZ4_LEVEL_DEFAULT:
+        return config.compression_lz4_level
+    if target is CompressionType.ZSTD:
+        return config.compression_zstd_level
+    return None
+
+
+def _assign(
+    stored: bytearray | memoryview,
+    largest: list[_LargestTimestamp],
+    config: TopicConfig,
+    next_offset: Offset,
+    leader_epoch: LeaderEpoch,
+    now_ms: TimestampMs,
+) -> ValidatedRecords:
+    stamps = config.message_timestamp_type == "LogAppendTime"
+    timestamp_type = TimestampType.LOG_APPEND_TIME if stamps else TimestampType.CREATE_TIME
+    headers: list[BatchHeader] = []
+    max_timestamp, offset_of_max = NO_TIMESTAMP, UNKNOWN_OFFSET
+    position = 0
+    for timestamp_ms, record_index in largest:
+        batch_timestamp = now_ms if stamps else timestamp_ms
+        assign_offsets(
+            stored,
+            position,
+            next_offset,
+            leader_epoch,
+            timestamp_type=timestamp_type,
+            max_timestamp=batch_timestamp,
+        )
+        header = read_batch_header(stored, position)
+        if batch_timestamp > max_timestamp:
+            max_timestamp = batch_timestamp
+            offset_of_max = next_offset + (0 if stamps else record_index)
+        headers.append(header)
+        position += header.size_in_bytes
+        next_offset = header.next_offset
+    return ValidatedRecords(
+        memoryview(stored), headers[-1].last_offset, max_timestamp, offset_of_max, tuple(headers)
+    )
