@@ -15,7 +15,7 @@ from isotherm.errors import IsothermError, UnknownTopicOrPartitionError
 
 logger = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_S = 15.0
+REQUEST_TIMEOUT_S = 10.0
 
 
 class BrokerUnreachableError(IsothermError):

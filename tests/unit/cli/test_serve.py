@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from isotherm.cli.main import app
+
+
+def isotherm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command as a user starts it: a process with an exit code and two streams."""
+    command = [sys.executable, "-m", "isotherm.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_print_config_shows_where_each_value_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text("num.partitions=2\nnode.id=3\n")
+    monkeypatch.setenv("KAFKA_NODE_ID", "4")
+    arguments = ["serve", "-c", str(properties), "-d", str(tmp_path / "data"), "--print-config"]
+    result = CliRunner().invoke(app, [*arguments, "--json", "-o", "num.partitions=5"])
+    found = {row["key"]: row for row in map(json.loads, result.stdout.splitlines())}
+    assert (found["num.partitions"]["value"], found["num.partitions"]["source"]) == (
+        "5",
+        "--override",
+    )
+    assert (found["node.id"]["value"], found["node.id"]["source"]) == ("4", "environment")
+    assert found["log.dirs"]["source"] == "embedded default"
+
+
+def test_unknown_key_is_refused_with_the_nearest_name() -> None:
+    done = isotherm("serve", "-o", "log.retention.hour=1")
+    assert done.returncode == 2
+    assert "key=log.retention.hour" in done.stderr
+    assert "nearest=log.retention.hours" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_broker_that_does_not_answer_is_named() -> None:
+    done = isotherm("topics", "list", "-b", "127.0.0.1:1")
+    assert done.returncode == 1
+    assert "bootstrap-server=127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("noun", ["serve", "topics", "produce", "consume", "dump-log", "remote"])
+def test_help_of_every_noun_teaches(noun: str) -> None:
+    result = CliRunner().invoke(app, [noun, "--help"])
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) > 5
