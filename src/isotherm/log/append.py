@@ -1,0 +1,68 @@
+"""The outcome of an append, and the checks that depend on what the log knows of producers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from isotherm.log.producer_state import ProducerBatch, ProducerStateManager
+from isotherm.record.batch import BatchHeader
+from isotherm.record.control import read_control_record
+from isotherm.record.validation import AppendOrigin, ValidatedRecords
+from isotherm.types import NO_TIMESTAMP, Offset, Position, TimestampMs
+
+
+class AppendInfo(NamedTuple):
+    """What became of an append; for a duplicate, of the first one.
+
+    log_append_time_ms is -1 unless the topic stamps records itself.
+    """
+
+    first_offset: Offset
+    last_offset: Offset
+    max_timestamp_ms: TimestampMs
+    log_append_time_ms: TimestampMs
+    log_start_offset: Offset
+    duplicate: bool
+
+    @classmethod
+    def of_duplicate(
+        cls, batch: ProducerBatch, log_start_offset: Offset, *, stamps_records: bool
+    ) -> AppendInfo:
+        return cls(
+            batch.first_offset,
+            batch.last_offset,
+            batch.timestamp_ms,
+            batch.timestamp_ms if stamps_records else NO_TIMESTAMP,
+            log_start_offset,
+            duplicate=True,
+        )
+
+
+def producer_batches(validated: ValidatedRecords) -> Iterator[tuple[Position, BatchHeader]]:
+    """The batches with a producer id, and where they lie in `validated.records`."""
+    position = 0
+    for header in validated.batch_headers:
+        if header.has_producer_id:
+            yield position, header
+        position += header.size_in_bytes
+
+
+def check_producers(
+    producers: ProducerStateManager, validated: ValidatedRecords, origin: AppendOrigin
+) -> ProducerBatch | None:
+    """The earlier batch when a client sends one again; None when all may be appended.
+
+    Raises what `ProducerStateManager.check` and `check_marker` do.
+    """
+    for position, header in producer_batches(validated):
+        if header.is_control:
+            marker = read_control_record(validated.records, position, header)
+            if marker is not None:
+                producers.check_marker(header, marker)
+        elif origin is AppendOrigin.CLIENT:
+            duplicate = producers.find_duplicate(header)
+            if duplicate is not None:
+                return duplicate
+            producers.check(header)
+    return None

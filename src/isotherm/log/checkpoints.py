@@ -1,0 +1,135 @@
+"""The small files beside the segments: offset checkpoints, ids, and the mark of a clean stop.
+
+All are replaced atomically. Source: Kafka OffsetCheckpointFile, PartitionMetadataFile,
+MetaPropertiesEnsemble, CleanShutdownFileHandler.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from isotherm.errors import CorruptCheckpointError
+from isotherm.log.fs import FileSystem
+from isotherm.segment.checkpoint_text import (
+    checkpoint_integers,
+    encode_checkpoint_entries,
+    read_checkpoint_entries,
+)
+from isotherm.segment.file_names import (
+    CLEAN_SHUTDOWN_NAME,
+    META_PROPERTIES_NAME,
+    PARTITION_METADATA_NAME,
+)
+from isotherm.types import Offset, TopicPartition, uuid_from_text, uuid_to_text
+
+NO_BROKER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """`meta.properties`: whose log directory this is. The ids are Kafka's 22-character texts."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+
+
+def read_offset_checkpoint(data: bytes | str) -> dict[TopicPartition, Offset]:
+    """`<topic> <partition> <offset>` per line. Raises CorruptCheckpointError."""
+    offsets: dict[TopicPartition, Offset] = {}
+    for topic, *numbers in read_checkpoint_entries(data, field_count=3):
+        partition, offset = checkpoint_integers(numbers)
+        offsets[TopicPartition(topic, partition)] = offset
+    return offsets
+
+
+def encode_offset_checkpoint(offsets: Mapping[TopicPartition, Offset]) -> bytes:
+    entries = [(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+    return encode_checkpoint_entries(sorted(entries))
+
+
+def load_offset_checkpoint(fs: FileSystem, path: Path) -> dict[TopicPartition, Offset]:
+    """Empty when there is no file. Raises CorruptCheckpointError."""
+    return read_offset_checkpoint(fs.read_bytes(path)) if fs.exists(path) else {}
+
+
+def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
+    """43 bytes, without a newline at the end: as Kafka."""
+    return f"version: 0\ntopic_id: {uuid_to_text(topic_id)}".encode()
+
+
+def read_partition_metadata(data: bytes) -> uuid.UUID:
+    fields = _properties(data, separator=":")
+    if fields.get("version") != "0":
+        raise CorruptCheckpointError(
+            f"partition metadata has an unknown version version={fields.get('version')!r}"
+        )
+    try:
+        return uuid_from_text(fields.get("topic_id", ""))
+    except ValueError as error:
+        raise CorruptCheckpointError("partition metadata holds no topic id") from error
+
+
+def load_partition_metadata(fs: FileSystem, directory: Path) -> uuid.UUID | None:
+    path = directory / PARTITION_METADATA_NAME
+    return read_partition_metadata(fs.read_bytes(path)) if fs.exists(path) else None
+
+
+def save_partition_metadata(fs: FileSystem, directory: Path, topic_id: uuid.UUID) -> None:
+    fs.write_atomically(directory / PARTITION_METADATA_NAME, encode_partition_metadata(topic_id))
+
+
+def load_meta_properties(fs: FileSystem, log_dir: Path) -> MetaProperties | None:
+    """None for a directory never used. Raises CorruptCheckpointError naming the missing key."""
+    path = log_dir / META_PROPERTIES_NAME
+    if not fs.exists(path):
+        return None
+    fields = _properties(fs.read_bytes(path), separator="=")
+    try:
+        return MetaProperties(
+            cluster_id=fields["cluster.id"],
+            node_id=int(fields["node.id"]),
+            directory_id=fields["directory.id"],
+        )
+    except (KeyError, ValueError) as error:
+        raise CorruptCheckpointError(f"meta.properties is not usable path={path}") from error
+
+
+def save_meta_properties(fs: FileSystem, log_dir: Path, properties: MetaProperties) -> None:
+    lines = (
+        "#",
+        f"cluster.id={properties.cluster_id}",
+        f"directory.id={properties.directory_id}",
+        f"node.id={properties.node_id}",
+        "version=1",
+    )
+    data = "".join(f"{line}\n" for line in lines).encode()
+    fs.write_atomically(log_dir / META_PROPERTIES_NAME, data)
+
+
+def save_clean_shutdown(fs: FileSystem, log_dir: Path, broker_epoch: int = NO_BROKER_EPOCH) -> None:
+    data = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    fs.write_atomically(log_dir / CLEAN_SHUTDOWN_NAME, data.encode())
+
+
+def take_clean_shutdown(fs: FileSystem, log_dir: Path) -> bool:
+    """Whether the last stop was clean; the mark is removed, so that a crash leaves none."""
+    path = log_dir / CLEAN_SHUTDOWN_NAME
+    was_clean = fs.exists(path)
+    if was_clean:
+        fs.remove(path)
+        fs.sync_directory(log_dir)
+    return was_clean
+
+
+def _properties(data: bytes, separator: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for line in data.decode("utf-8", errors="replace").splitlines():
+        name, found, value = line.partition(separator)
+        if found and not line.startswith("#"):
+            fields[name.strip()] = value.strip()
+    return fields

@@ -1,0 +1,43 @@
+"""Segments that are out of the log and still on disk, for readers that hold them.
+
+Owned and serialized by the log. What a stop leaves behind, loading removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from isotherm.log.fs import FileSystem
+from isotherm.log.log_segment import LogSegment
+from isotherm.log.producer_snapshots import ProducerSnapshots
+from isotherm.types import TimestampMs
+
+
+class _Marked(NamedTuple):
+    due_ms: TimestampMs
+    segment: LogSegment
+    snapshot: Path | None
+
+
+class DeletionQueue:
+    def __init__(self, fs: FileSystem, snapshots: ProducerSnapshots) -> None:
+        self._fs = fs
+        self._snapshots = snapshots
+        self._marked: list[_Marked] = []
+
+    def mark(self, segments: Sequence[LogSegment], due_ms: TimestampMs) -> None:
+        """Rename the files of segments, oldest first (a crash in between leaves no hole)."""
+        for segment in segments:
+            segment.rename_to_deleted()
+            snapshot = self._snapshots.rename_to_deleted(segment.base_offset)
+            self._marked.append(_Marked(due_ms, segment, snapshot))
+
+    def delete_due(self, now_ms: TimestampMs) -> None:
+        due = [marked for marked in self._marked if marked.due_ms <= now_ms]
+        self._marked = [marked for marked in self._marked if marked.due_ms > now_ms]
+        for marked in due:
+            marked.segment.delete_files()
+            if marked.snapshot is not None:
+                self._fs.remove(marked.snapshot)

@@ -1,0 +1,220 @@
+"""Files as an argument. Everything in the log that touches a disk takes a `FileSystem`.
+
+`OsFileSystem` is the only place that calls the operating system; crash tests pass
+`isotherm.testing.crash_fs.CrashFileSystem`. Every method raises OSError; the log translates it
+to LogDirFailedError once, where it knows the directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+from isotherm.segment.file_names import TEMPORARY_SUFFIX
+from isotherm.segment.offset_index import Buffer
+from isotherm.types import Position, TimestampMs
+
+
+class File(Protocol):
+    """An open file, addressed by position: calls from several threads do not disturb each other.
+
+    Nothing written is durable before `sync` returns.
+    """
+
+    def read_at(self, position: Position, size: int) -> bytes:
+        """Up to `size` bytes; fewer only where the file ends."""
+
+    def write_at(self, position: Position, data: Buffer) -> None:
+        """Write all of `data`. When it raises, any part of it may have been written."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or extend it with (sparse) zeros."""
+
+    def size(self) -> int: ...
+
+    def sync(self) -> None:
+        """Make the content and size durable; not the file's name (`sync_directory`)."""
+
+    def close(self) -> None:
+        """Only for the single user of a file. A shared one is closed when the last reference
+        goes, so that no reader meets a reused descriptor. Idempotent."""
+
+
+class FileLock(Protocol):
+    def release(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    def open_readable(self, path: Path) -> File: ...
+
+    def open_writable(self, path: Path) -> File:
+        """Open for reading and writing; created empty when it is not there."""
+
+    def read_bytes(self, path: Path) -> bytes: ...
+
+    def write_bytes(self, path: Path, data: Buffer) -> None:
+        """Write a whole file, replacing what was there; not durable, not atomic."""
+
+    def write_atomically(self, path: Path, data: Buffer) -> None:
+        """Replace a whole file so that a crash leaves the old or the new content; durable."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replaces `target`. Durable once the directory is synced."""
+
+    def remove(self, path: Path) -> None:
+        """No error when the file is not there."""
+
+    def exists(self, path: Path) -> bool: ...
+
+    def file_size(self, path: Path) -> int: ...
+
+    def modified_ms(self, path: Path) -> TimestampMs: ...
+
+    def list_names(self, directory: Path) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def make_directory(self, path: Path) -> None:
+        """With its parents; no error when it is there."""
+
+    def remove_directory(self, path: Path) -> None:
+        """With everything in it; no error when it is not there."""
+
+    def sync_file(self, path: Path) -> None:
+        """Make a file's content durable; no error when it is not there (any more)."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Make creations, renames and removals in the directory durable."""
+
+    def lock(self, path: Path) -> FileLock:
+        """Take an exclusive lock that ends with the process; BlockingIOError when it is taken."""
+
+
+class OsFile:
+    """A file descriptor used with pread and pwrite only."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self._descriptor = -1
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def read_at(self, position: Position, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, position)
+        if not data or len(data) == size:
+            return data
+        # Linux answers at most 2 GiB, and other systems less, per call.
+        parts = [data]
+        missing = size - len(data)
+        while missing and (data := os.pread(self._descriptor, missing, position + size - missing)):
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def write_at(self, position: Position, data: Buffer) -> None:
+        written = os.pwrite(self._descriptor, data, position)
+        while written < len(data):
+            written += os.pwrite(self._descriptor, memoryview(data)[written:], position + written)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class OsFileLock:
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._descriptor)
+            raise
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class OsFileSystem:
+    def open_readable(self, path: Path) -> File:
+        return OsFile(path, os.O_RDONLY)
+
+    def open_writable(self, path: Path) -> File:
+        return OsFile(path, os.O_RDWR | os.O_CREAT)
+
+    def read_bytes(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def write_bytes(self, path: Path, data: Buffer) -> None:
+        path.write_bytes(data)
+
+    def write_atomically(self, path: Path, data: Buffer) -> None:
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        file = OsFile(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            file.write_at(0, data)
+            file.sync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def file_size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def modified_ms(self, path: Path) -> TimestampMs:
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def list_names(self, directory: Path) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def remove_directory(self, path: Path) -> None:
+        if path.exists():
+            shutil.rmtree(path)
+
+    def sync_file(self, path: Path) -> None:
+        try:
+            file = self.open_readable(path)
+        except FileNotFoundError:
+            return
+        file.sync()
+
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: Path) -> FileLock:
+        return OsFileLock(path)

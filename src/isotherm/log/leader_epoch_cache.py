@@ -1,0 +1,105 @@
+"""Which leader epoch wrote which offsets of a partition, kept in `leader-epoch-checkpoint`.
+
+Entries rise in epoch and in start offset. Each change is on disk before the call returns. The
+entries are an immutable tuple that is replaced, so readers need no lock; changes are serialized
+by the log that owns the cache. Source: Kafka LeaderEpochFileCache.java.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from pathlib import Path
+from typing import NamedTuple
+
+from isotherm.log.fs import FileSystem
+from isotherm.segment.leader_epoch_checkpoint import (
+    EpochEntry,
+    encode_leader_epoch_checkpoint,
+    read_leader_epoch_checkpoint,
+)
+from isotherm.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
+
+
+class EpochEndOffset(NamedTuple):
+    """(NO_LEADER_EPOCH, UNKNOWN_OFFSET) when the log cannot tell."""
+
+    epoch: LeaderEpoch
+    end_offset: Offset
+
+
+UNDEFINED_EPOCH_END = EpochEndOffset(NO_LEADER_EPOCH, UNKNOWN_OFFSET)
+
+
+class LeaderEpochCache:
+    def __init__(self, fs: FileSystem, path: Path) -> None:
+        """Reads the checkpoint when there is one. Raises CorruptCheckpointError."""
+        self._fs = fs
+        self._path = path
+        self.entries: tuple[EpochEntry, ...] = ()
+        if fs.exists(path):
+            self.entries = tuple(read_leader_epoch_checkpoint(fs.read_bytes(path)))
+
+    def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
+        """Note that `epoch` writes from `start_offset` on.
+
+        Entries at the end that contradict it (an epoch or offset not below) are dropped. No
+        effect when the epoch is already known from an offset at or below.
+        """
+        latest = self.latest
+        if latest is not None and latest.epoch == epoch and latest.start_offset <= start_offset:
+            return
+        kept = len(self.entries)
+        while kept > 0 and (
+            self.entries[kept - 1].epoch >= epoch
+            or self.entries[kept - 1].start_offset >= start_offset
+        ):
+            kept -= 1
+        self._replace((*self.entries[:kept], EpochEntry(epoch, start_offset)))
+
+    @property
+    def earliest(self) -> EpochEntry | None:
+        return self.entries[0] if self.entries else None
+
+    @property
+    def latest(self) -> EpochEntry | None:
+        return self.entries[-1] if self.entries else None
+
+    def epoch_for_offset(self, offset: Offset) -> LeaderEpoch | None:
+        """The epoch that wrote `offset`; None below the first entry."""
+        count = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
+        return self.entries[count - 1].epoch if count else None
+
+    def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> EpochEndOffset:
+        """The last epoch up to `epoch` that is known, and the offset where it ends.
+
+        A follower or consumer truncates to that offset. An epoch below the first entry answers
+        itself with the first start offset; one above the last is undefined.
+        """
+        entries = self.entries
+        if epoch == NO_LEADER_EPOCH or not entries or epoch > entries[-1].epoch:
+            return UNDEFINED_EPOCH_END
+        if epoch == entries[-1].epoch:
+            return EpochEndOffset(epoch, log_end_offset)
+        higher = bisect_right(entries, epoch, key=lambda entry: entry.epoch)
+        found = entries[higher - 1].epoch if higher else epoch
+        return EpochEndOffset(found, entries[higher].start_offset)
+
+    def truncate_from_end(self, end_offset: Offset) -> None:
+        """Drop the entries that start at `end_offset` or above."""
+        count = bisect_left(self.entries, end_offset, key=lambda entry: entry.start_offset)
+        self._replace(self.entries[:count])
+
+    def truncate_from_start(self, start_offset: Offset) -> None:
+        """Drop the entries that end at or below `start_offset`; the one it cuts starts there."""
+        count = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
+        if count:
+            cut = EpochEntry(self.entries[count - 1].epoch, start_offset)
+            self._replace((cut, *self.entries[count:]))
+
+    def clear(self) -> None:
+        self._replace(())
+
+    def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
+        if entries != self.entries:
+            self._fs.write_atomically(self._path, encode_leader_epoch_checkpoint(entries))
+            self.entries = entries

@@ -1,0 +1,51 @@
+"""A log directory: online until the first I/O error, then offline until the process restarts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from isotherm.errors import LogDirFailedError
+
+logger = logging.getLogger(__name__)
+
+
+class LogDir:
+    """Thread-safe: it only ever goes from online to offline."""
+
+    def __init__(
+        self, path: Path, on_failure: Callable[[LogDir], None] = lambda log_dir: None
+    ) -> None:
+        self.path = path
+        self.failure: OSError | None = None
+        self._on_failure = on_failure
+
+    @property
+    def is_online(self) -> bool:
+        return self.failure is None
+
+    def check_online(self) -> None:
+        if self.failure is not None:
+            raise LogDirFailedError(f"log directory is offline dir={self.path}") from self.failure
+
+    @contextmanager
+    def errors_fail_it(self, action: str) -> Iterator[None]:
+        """An OSError inside takes this directory offline and is raised as LogDirFailedError."""
+        self.check_online()
+        try:
+            yield
+        except OSError as error:
+            self.fail(error, action)
+            raise LogDirFailedError(
+                f"log directory failed dir={self.path} action={action}"
+            ) from error
+
+    def fail(self, error: OSError, action: str) -> None:
+        if self.failure is None:
+            self.failure = error
+            logger.error(
+                "log directory goes offline dir=%s action=%s error=%s", self.path, action, error
+            )
+            self._on_failure(self)

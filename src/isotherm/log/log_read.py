@@ -1,0 +1,192 @@
+"""Reading a log: by offset and by timestamp, from a snapshot of it.
+
+These functions hold no lock: segments only grow, and a segment that retention deletes meanwhile
+stays readable for file.delete.delay.ms.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from isotherm.errors import OffsetOutOfRangeError
+from isotherm.log.log_segment import LogSegment, TimestampAndOffset
+from isotherm.segment.transaction_index import (
+    AbortedTransaction,
+    collect_aborted_transactions,
+)
+from isotherm.types import Offset, Position, TimestampMs, TopicPartition
+
+EMPTY_RECORDS = memoryview(b"")
+
+
+class FetchIsolation(enum.Enum):
+    """Up to where a reader may see: followers, consumers, and read_committed consumers."""
+
+    LOG_END = "log_end"
+    HIGH_WATERMARK = "high_watermark"
+    TXN_COMMITTED = "txn_committed"
+
+
+class LogRead(NamedTuple):
+    """Records are whole batches; the first one may begin below the offset asked for.
+
+    aborted_transactions is None unless the read was TXN_COMMITTED; it may name transactions that
+    touch none of the records.
+    """
+
+    records: memoryview
+    start_offset_segment_base: Offset
+    position: Position
+    high_watermark: Offset
+    last_stable_offset: Offset
+    log_start_offset: Offset
+    log_end_offset: Offset
+    aborted_transactions: list[AbortedTransaction] | None
+
+
+class LogView(NamedTuple):
+    """A log at one moment. `segments` ascend; active_size is the size of the last one then."""
+
+    topic_partition: TopicPartition
+    segments: Sequence[LogSegment]
+    active_size: int
+    log_start_offset: Offset
+    local_log_start_offset: Offset
+    log_end_offset: Offset
+    high_watermark: Offset
+    last_stable_offset: Offset
+
+    def end_offset(self, isolation: FetchIsolation) -> Offset:
+        if isolation is FetchIsolation.HIGH_WATERMARK:
+            return self.high_watermark
+        if isolation is FetchIsolation.TXN_COMMITTED:
+            return self.last_stable_offset
+        return self.log_end_offset
+
+    def segment_end_offset(self, index: int) -> Offset:
+        following = index + 1
+        if following < len(self.segments):
+            return self.segments[following].base_offset
+        return self.log_end_offset
+
+    def segment_size(self, index: int) -> int:
+        is_last = index + 1 == len(self.segments)
+        return self.active_size if is_last else self.segments[index].size_in_bytes
+
+
+def floor_index(segments: Sequence[LogSegment], offset: Offset) -> int:
+    """Index of the last segment with a base of at most `offset`; -1 when there is none."""
+    return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+
+
+def read_log(
+    view: LogView,
+    start_offset: Offset,
+    max_bytes: int,
+    isolation: FetchIsolation,
+    *,
+    min_one_message: bool,
+) -> LogRead:
+    """Batches from the one that holds `start_offset` on, of one segment.
+
+    At most `max_bytes`, but a whole first batch when `min_one_message`. Empty at the end of what
+    `isolation` lets see. Raises OffsetOutOfRangeError outside [local log start, log end].
+    """
+    if not view.local_log_start_offset <= start_offset <= view.log_end_offset:
+        raise _out_of_range(view, start_offset)
+    end_offset = view.end_offset(isolation)
+    if start_offset >= end_offset:
+        return _log_read(view, isolation, start_offset)
+    try:
+        for index in range(floor_index(view.segments, start_offset), len(view.segments)):
+            segment = view.segments[index]
+            if segment.base_offset >= end_offset:
+                break
+            end_position = _end_position(view, index, end_offset)
+            read = segment.read(
+                start_offset, max_bytes, end_position, min_one_message=min_one_message
+            )
+            if read is None:  # compaction has emptied the segment's end
+                continue
+            aborted = None
+            if isolation is FetchIsolation.TXN_COMMITTED:
+                upper_bound = read.upper_bound_offset or view.segment_end_offset(index)
+                aborted = aborted_transactions(view.segments[index:], start_offset, upper_bound)
+            return _log_read(
+                view, isolation, segment.base_offset, read.records, read.position, aborted
+            )
+    except FileNotFoundError as error:
+        # The segment was deleted for good while it was about to be read.
+        raise _out_of_range(view, start_offset) from error
+    return _log_read(view, isolation, start_offset)
+
+
+def aborted_transactions(
+    segments: Sequence[LogSegment], fetch_offset: Offset, upper_bound_offset: Offset
+) -> list[AbortedTransaction]:
+    """Of the first segment on, those that touch [fetch_offset, upper_bound_offset)."""
+    found: list[AbortedTransaction] = []
+    for segment in segments:
+        aborted, complete = collect_aborted_transactions(
+            segment.aborted_transactions(), fetch_offset, upper_bound_offset
+        )
+        found += aborted
+        if complete:
+            break
+    return found
+
+
+def offset_for_timestamp(view: LogView, timestamp_ms: TimestampMs) -> TimestampAndOffset | None:
+    """The first local record that is at least as young; None when there is none."""
+    for segment in view.segments:
+        if segment.size_in_bytes > 0 and segment.largest_timestamp_ms >= timestamp_ms:
+            found = segment.find_offset_by_timestamp(timestamp_ms, view.local_log_start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def offset_of_largest_timestamp(view: LogView) -> TimestampAndOffset | None:
+    """The first local record with the largest timestamp; None when no record has one."""
+    segment = max(view.segments, key=lambda segment: segment.largest_timestamp.timestamp_ms)
+    return segment.find_offset_of_largest_timestamp()
+
+
+def _end_position(view: LogView, index: int, end_offset: Offset) -> Position:
+    if end_offset >= view.segment_end_offset(index):
+        return view.segment_size(index)
+    batch = view.segments[index].find_batch(end_offset, view.segment_size(index))
+    return view.segment_size(index) if batch is None else batch.position
+
+
+def _log_read(
+    view: LogView,
+    isolation: FetchIsolation,
+    segment_base: Offset,
+    records: memoryview = EMPTY_RECORDS,
+    position: Position = 0,
+    aborted: list[AbortedTransaction] | None = None,
+) -> LogRead:
+    if aborted is None and isolation is FetchIsolation.TXN_COMMITTED:
+        aborted = []
+    return LogRead(
+        records,
+        segment_base,
+        position,
+        view.high_watermark,
+        view.last_stable_offset,
+        view.log_start_offset,
+        view.log_end_offset,
+        aborted,
+    )
+
+
+def _out_of_range(view: LogView, offset: Offset) -> OffsetOutOfRangeError:
+    return OffsetOutOfRangeError(
+        f"offset is outside the local log partition={view.topic_partition} offset={offset}"
+        f" local_log_start_offset={view.local_log_start_offset}"
+        f" log_end_offset={view.log_end_offset}"
+    )

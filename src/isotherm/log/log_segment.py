@@ -1,0 +1,451 @@
+"""One segment of a log: a `.log` file and its indexes.
+
+Only the last segment of a log is active (has open, preallocated indexes and takes appends). The
+owner (`PartitionLog`) serializes everything that changes a segment; reading, looking up and
+syncing may run beside it from any thread. Source: Kafka LogSegment.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from isotherm.log.batch_scan import (
+    BatchSpan,
+    scan_batches,
+    scan_headers,
+    scan_verified_batches,
+    whole_batches_size,
+)
+from isotherm.log.file_cache import FileCache
+from isotherm.log.fs import File
+from isotherm.log.index_file import IndexFile
+from isotherm.record.batch import BatchHeader, read_records
+from isotherm.segment.file_names import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_file_name,
+)
+from isotherm.segment.offset_index import (
+    OFFSET_INDEX_ENTRY_SIZE,
+    RELATIVE_OFFSET_MAX,
+    Buffer,
+    OffsetPosition,
+    encode_offset_index_entry,
+    fetch_upper_bound,
+    last_offset_index_entry,
+    lookup_offset,
+    lookup_position,
+    offset_index_entry_count,
+    truncated_offset_index_size,
+)
+from isotherm.segment.time_index import (
+    TIME_INDEX_ENTRY_SIZE,
+    TimestampOffset,
+    encode_time_index_entry,
+    last_time_index_entry,
+    lookup_timestamp,
+    time_index_entry_count,
+    truncated_time_index_size,
+)
+from isotherm.segment.transaction_index import (
+    AbortedTransaction,
+    encode_transaction_index,
+    read_transaction_index,
+    truncated_transaction_index_size,
+)
+from isotherm.types import LeaderEpoch, Offset, Position, TimestampMs
+
+
+class SegmentRead(NamedTuple):
+    records: memoryview
+    position: Position
+    """Where the records start in the `.log` file."""
+    upper_bound_offset: Offset | None
+    """Above every offset in `records`; None when only the segment's end is known to be."""
+
+
+class TimestampAndOffset(NamedTuple):
+    timestamp_ms: TimestampMs
+    offset: Offset
+    leader_epoch: LeaderEpoch
+
+
+class LogSegment:
+    def __init__(
+        self, cache: FileCache, directory: Path, base_offset: Offset, *, now_ms: TimestampMs
+    ) -> None:
+        """A segment whose `.log` file may or may not exist; inactive until `activate`."""
+        self.base_offset = base_offset
+        self.directory = directory
+        self.created_ms = now_ms
+        self._cache = cache
+        self._fs = cache.fs
+        self._set_paths("")
+        self._file: File | None = None
+        self._offset_index: IndexFile | None = None
+        self._time_index: IndexFile | None = None
+        self._aborted: list[AbortedTransaction] | None = None
+        self._bytes_since_index_entry = 0
+        self._largest: TimestampOffset | None = None
+        self._first_batch_timestamp_ms: TimestampMs | None = None
+        exists = self._fs.exists(self.log_path)
+        self.size_in_bytes = self._fs.file_size(self.log_path) if exists else 0
+
+    def __repr__(self) -> str:
+        return f"LogSegment({self.log_path}, size={self.size_in_bytes})"
+
+    # Becoming active, and ceasing to be
+
+    @property
+    def is_active(self) -> bool:
+        return self._offset_index is not None
+
+    def activate(self, index_size_max: int, *, discard_indexes: bool = False) -> None:
+        """Open for appending; creates the files that are not there.
+
+        `discard_indexes` starts them empty, for a rebuild.
+        """
+        self._file = self._fs.open_writable(self.log_path)
+        if discard_indexes:
+            for path in (self.offset_index_path, self.time_index_path, self.transaction_index_path):
+                self._fs.remove(path)
+        offset_index = IndexFile(
+            self._fs, self.offset_index_path, OFFSET_INDEX_ENTRY_SIZE, index_size_max
+        )
+        time_index = IndexFile(
+            self._fs, self.time_index_path, TIME_INDEX_ENTRY_SIZE, index_size_max
+        )
+        entries = offset_index.stored()
+        offset_index.load(entries[: offset_index_entry_count(entries) * OFFSET_INDEX_ENTRY_SIZE])
+        entries = time_index.stored()
+        time_index.load(entries[: time_index_entry_count(entries) * TIME_INDEX_ENTRY_SIZE])
+        self._aborted = self.aborted_transactions()
+        self._largest = last_time_index_entry(time_index.entries, self.base_offset)
+        self._offset_index, self._time_index = offset_index, time_index
+        self._cache.discard(self._paths())
+
+    def deactivate(self) -> None:
+        """Write the final time index entry and trim the indexes: on roll and on close."""
+        assert self._offset_index is not None
+        assert self._time_index is not None
+        self._append_time_index_entry()
+        self._offset_index.trim()
+        self._time_index.trim()
+        self._offset_index = self._time_index = self._file = self._aborted = None
+        self._cache.discard(self._paths())
+
+    # Appending
+
+    def append(
+        self, records: Buffer, headers: Sequence[BatchHeader], index_interval_bytes: int
+    ) -> None:
+        """Write batches at the end. `headers` are those of `records`, in order.
+
+        The offsets must fit (`offset_fits`). When it raises OSError the end of the segment is
+        undefined and the log must be closed.
+        """
+        assert self._file is not None
+        position = self.size_in_bytes
+        self._file.write_at(position, records)
+        for header in headers:
+            self.index_batch(header, position, index_interval_bytes)
+            position += header.size_in_bytes
+        self.size_in_bytes = position
+
+    def index_batch(
+        self, header: BatchHeader, position: Position, index_interval_bytes: int
+    ) -> None:
+        """Kafka's rule for one batch, the same for an append and a rebuild (KAFKA-806)."""
+        if position == 0:
+            self._first_batch_timestamp_ms = header.max_timestamp
+        if header.max_timestamp > self.largest_timestamp.timestamp_ms:
+            self._largest = TimestampOffset(header.max_timestamp, header.last_offset)
+        if self._bytes_since_index_entry > index_interval_bytes:
+            assert self._offset_index is not None
+            entry = OffsetPosition(header.last_offset, position)
+            self._offset_index.append(encode_offset_index_entry(entry, self.base_offset))
+            self._append_time_index_entry()
+            self._bytes_since_index_entry = 0
+        self._bytes_since_index_entry += header.size_in_bytes
+
+    def append_aborted_transaction(self, transaction: AbortedTransaction) -> None:
+        assert self._aborted is not None
+        file = self._fs.open_writable(self.transaction_index_path)
+        file.write_at(file.size(), encode_transaction_index([transaction]))
+        self._aborted.append(transaction)
+
+    def offset_fits(self, offset: Offset) -> bool:
+        return 0 <= offset - self.base_offset <= RELATIVE_OFFSET_MAX
+
+    @property
+    def indexes_are_full(self) -> bool:
+        assert self._offset_index is not None
+        assert self._time_index is not None
+        # The time index keeps one entry back for the final one.
+        return self._offset_index.is_full() or self._time_index.is_full(reserve=1)
+
+    @property
+    def first_batch_timestamp_ms(self) -> TimestampMs | None:
+        """Largest timestamp of the first batch, from which segment.ms counts; None when empty."""
+        if self._first_batch_timestamp_ms is None and self.size_in_bytes > 0:
+            first = next(scan_headers(self._log_file(), 0, self.size_in_bytes), None)
+            if first is not None:
+                self._first_batch_timestamp_ms = first[1].max_timestamp
+        return self._first_batch_timestamp_ms
+
+    @property
+    def largest_timestamp(self) -> TimestampOffset:
+        """The largest batch timestamp and the last offset of the batch that has it; -1 if none."""
+        if self._largest is None:
+            entries = self._stored_index(self.time_index_path)
+            self._largest = last_time_index_entry(entries, self.base_offset)
+        return self._largest
+
+    @property
+    def largest_timestamp_ms(self) -> TimestampMs:
+        """What retention by time goes by: the file's own time when no record has one."""
+        timestamp = self.largest_timestamp.timestamp_ms
+        return timestamp if timestamp >= 0 else self._fs.modified_ms(self.log_path)
+
+    # Reading
+
+    def read(
+        self, start_offset: Offset, max_bytes: int, end_position: Position, *, min_one_message: bool
+    ) -> SegmentRead | None:
+        """Whole batches from the one that holds `start_offset` on, below `end_position`.
+
+        None when all of the segment's offsets are below `start_offset`. Empty when the first
+        batch is larger than `max_bytes`, unless `min_one_message`: then that batch is returned.
+        """
+        first = self.find_batch(start_offset, end_position)
+        if first is None:
+            return None
+        size = min(max_bytes, end_position - first.position)
+        if size < first.size:
+            if not min_one_message:
+                return SegmentRead(memoryview(b""), first.position, first.base_offset)
+            size = first.size
+        data = self._log_file().read_at(first.position, size)
+        index = self._offset_index_bytes()
+        boundary = lookup_position(index, self.base_offset, first.position + size).position
+        size = whole_batches_size(data, max(0, boundary - first.position))
+        start = OffsetPosition(first.base_offset, first.position)
+        bound = fetch_upper_bound(index, self.base_offset, start, size)
+        upper_bound_offset = bound.offset if bound is not None else None
+        return SegmentRead(memoryview(data)[:size], first.position, upper_bound_offset)
+
+    def find_batch(self, offset: Offset, end_position: Position | None = None) -> BatchSpan | None:
+        """The first batch that ends at `offset` or above."""
+        end = self.size_in_bytes if end_position is None else end_position
+        start = lookup_offset(self._offset_index_bytes(), self.base_offset, offset).position
+        for span in scan_batches(self._log_file(), start, end):
+            if span.last_offset >= offset:
+                return span
+        return None
+
+    def find_offset_by_timestamp(
+        self, timestamp_ms: TimestampMs, start_offset: Offset
+    ) -> TimestampAndOffset | None:
+        """The first record at or above `start_offset` that is at least as young."""
+        index = self._time_index_bytes()
+        hint = lookup_timestamp(index, self.base_offset, timestamp_ms).offset
+        first = self.find_batch(max(hint, start_offset))
+        if first is None:
+            return None
+        for position, header in scan_headers(self._log_file(), first.position, self.size_in_bytes):
+            if header.max_timestamp < timestamp_ms:
+                continue
+            for record in read_records(self.read_batch(position, header), 0, header):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+                    return TimestampAndOffset(
+                        record.timestamp_ms, record.offset, header.partition_leader_epoch
+                    )
+        return None
+
+    def find_offset_of_largest_timestamp(self) -> TimestampAndOffset | None:
+        """The first record that has the segment's largest timestamp; None without one."""
+        largest = self.largest_timestamp
+        if largest.timestamp_ms < 0:
+            return None
+        span = self.find_batch(largest.offset)
+        if span is None:
+            return None
+        _, header = next(scan_headers(self._log_file(), span.position, span.end_position))
+        for record in read_records(self.read_batch(span.position, header), 0, header):
+            if record.timestamp_ms == largest.timestamp_ms:
+                return TimestampAndOffset(
+                    record.timestamp_ms, record.offset, header.partition_leader_epoch
+                )
+        return None
+
+    def read_next_offset(self) -> Offset:
+        """The offset after the last batch, found from the last index entry on."""
+        position = last_offset_index_entry(self._offset_index_bytes(), self.base_offset).position
+        next_offset = self.base_offset
+        for span in scan_batches(self._log_file(), position, self.size_in_bytes):
+            next_offset = span.last_offset + 1
+        return next_offset
+
+    def read_headers(self, start_offset: Offset) -> Iterator[tuple[Position, BatchHeader]]:
+        """Position and header of each batch that ends at `start_offset` or above."""
+        first = self.find_batch(start_offset)
+        if first is not None:
+            yield from scan_headers(self._log_file(), first.position, self.size_in_bytes)
+
+    def read_batch(self, position: Position, header: BatchHeader) -> bytes:
+        return self._log_file().read_at(position, header.size_in_bytes)
+
+    def scan_verified(self) -> Iterator[tuple[Position, BatchHeader]]:
+        """See `scan_verified_batches`: the whole file, for recovery."""
+        return scan_verified_batches(self._log_file(), self.size_in_bytes)
+
+    def aborted_transactions(self) -> list[AbortedTransaction]:
+        """The transaction index; empty when there is no file."""
+        if self._aborted is not None:
+            return self._aborted
+        if not self._fs.exists(self.transaction_index_path):
+            return []
+        data = self._fs.read_bytes(self.transaction_index_path)
+        return read_transaction_index(data, self.base_offset)
+
+    @property
+    def has_transaction_index(self) -> bool:
+        return self._fs.exists(self.transaction_index_path)
+
+    # Changing and removing
+
+    def truncate_to(self, offset: Offset) -> None:
+        """Drop the batches that end at `offset` or above. Only while active."""
+        assert self._file is not None
+        assert self._offset_index is not None
+        assert self._time_index is not None
+        span = self.find_batch(offset)
+        if span is None:
+            return
+        base = self.base_offset
+        entries = self._offset_index.entries
+        self._offset_index.truncate(truncated_offset_index_size(entries, base, offset))
+        entries = self._time_index.entries
+        self._time_index.truncate(truncated_time_index_size(entries, base, offset))
+        self._truncate_transaction_index(offset)
+        self._file.truncate(span.position)
+        self.size_in_bytes = span.position
+        self._bytes_since_index_entry = 0
+        self._largest = self._largest_after_truncation()
+        if span.position == 0:
+            self._first_batch_timestamp_ms = None
+
+    def cut_file(self, size: int) -> None:
+        """Drop the bytes from `size` on, and nothing else: recovery rebuilds the indexes."""
+        assert self._file is not None
+        self._file.truncate(size)
+        self.size_in_bytes = size
+
+    def sync(self) -> None:
+        """Make the segment durable, whatever it is now: active, closed or already deleted."""
+        file, offset_index, time_index = self._file, self._offset_index, self._time_index
+        if file is not None and offset_index is not None and time_index is not None:
+            file.sync()
+            offset_index.sync()
+            time_index.sync()
+            paths = [self.transaction_index_path]
+        else:
+            paths = self._paths()
+        for path in paths:
+            self._fs.sync_file(path)
+
+    def rename_to_deleted(self) -> None:
+        """Mark the files for deletion. Readers go on: `.deleted` files are still readable."""
+        if self.is_active:
+            self.deactivate()
+        paths = self._paths()
+        for path in paths:
+            if self._fs.exists(path):
+                self._fs.rename(path, path.with_name(path.name + DELETED_SUFFIX))
+        self._set_paths(DELETED_SUFFIX)
+        self._cache.discard(paths)
+
+    def release_files(self) -> None:
+        """Let go of open files without a write; running readers keep theirs."""
+        self._offset_index = self._time_index = self._file = self._aborted = None
+        self._cache.discard(self._paths())
+
+    def delete_files(self) -> None:
+        """Remove the files for good; missing ones are fine. Idempotent."""
+        self._cache.discard(self._paths())
+        for path in self._paths():
+            self._fs.remove(path)
+
+    # Files
+
+    def _paths(self) -> list[Path]:
+        return [
+            self.log_path,
+            self.offset_index_path,
+            self.time_index_path,
+            self.transaction_index_path,
+        ]
+
+    def _set_paths(self, temporary_suffix: str) -> None:
+        def path(suffix: str) -> Path:
+            return self.directory / segment_file_name(self.base_offset, suffix, temporary_suffix)
+
+        self.log_path = path(LOG_SUFFIX)
+        self.offset_index_path = path(OFFSET_INDEX_SUFFIX)
+        self.time_index_path = path(TIME_INDEX_SUFFIX)
+        self.transaction_index_path = path(TRANSACTION_INDEX_SUFFIX)
+
+    def _log_file(self) -> File:
+        file = self._file
+        if file is not None:
+            return file
+        path = self.log_path
+        try:
+            return self._cache.file(path)
+        except FileNotFoundError:
+            if path.name.endswith(DELETED_SUFFIX):
+                raise
+            # Marked for deletion between reading the path and opening it.
+            return self._cache.file(path.with_name(path.name + DELETED_SUFFIX))
+
+    def _offset_index_bytes(self) -> Buffer:
+        index = self._offset_index
+        return index.entries if index is not None else self._stored_index(self.offset_index_path)
+
+    def _time_index_bytes(self) -> Buffer:
+        index = self._time_index
+        return index.entries if index is not None else self._stored_index(self.time_index_path)
+
+    def _stored_index(self, path: Path) -> bytes:
+        """A file that is not there (a fresh or already deleted segment) is an empty index."""
+        try:
+            return self._cache.index(path)
+        except FileNotFoundError:
+            return b""
+
+    def _append_time_index_entry(self) -> None:
+        assert self._time_index is not None
+        largest = self.largest_timestamp
+        last = last_time_index_entry(self._time_index.entries, self.base_offset)
+        if largest.timestamp_ms > last.timestamp_ms:
+            self._time_index.append(encode_time_index_entry(largest, self.base_offset))
+
+    def _truncate_transaction_index(self, offset: Offset) -> None:
+        assert self._aborted is not None
+        if self._aborted:
+            size = truncated_transaction_index_size(self._aborted, offset)
+            self._fs.open_writable(self.transaction_index_path).truncate(size)
+            self._aborted = [entry for entry in self._aborted if entry.last_offset < offset]
+
+    def _largest_after_truncation(self) -> TimestampOffset:
+        """The index may know less than the batches after its last entry: look at those too."""
+        largest = last_time_index_entry(self._time_index_bytes(), self.base_offset)
+        for _, header in self.read_headers(largest.offset):
+            if header.max_timestamp > largest.timestamp_ms:
+                largest = TimestampOffset(header.max_timestamp, header.last_offset)
+        return largest

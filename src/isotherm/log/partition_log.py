@@ -1,0 +1,524 @@
+"""The log of one partition: its segments, its offsets, and what may be done to them.
+
+Invariants:
+- segments ascend without overlap; the last one is active; there is always one;
+- log_start_offset <= local_log_start_offset <= high_watermark <= log_end_offset (the high
+  watermark is raised to the log start when that moves);
+- everything below recovery_point is durable.
+
+Every public method may be called from any thread. Changes are serialized by one lock; reads take
+it only to snapshot, and `flush` lets it go while the disk works.
+Source: Kafka UnifiedLog.java, LocalLog.java.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
+
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import (
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    RecordListTooLargeError,
+)
+from isotherm.log.append import AppendInfo, check_producers, producer_batches
+from isotherm.log.deletion_queue import DeletionQueue
+from isotherm.log.environment import LogEnvironment
+from isotherm.log.leader_epoch_cache import LeaderEpochCache
+from isotherm.log.log_dir import LogDir
+from isotherm.log.log_read import (
+    FetchIsolation,
+    LogRead,
+    LogView,
+    floor_index,
+    offset_for_timestamp,
+    offset_of_largest_timestamp,
+    read_log,
+)
+from isotherm.log.log_segment import LogSegment, TimestampAndOffset
+from isotherm.log.producer_replay import rebuild_producers
+from isotherm.log.producer_snapshots import ProducerSnapshots
+from isotherm.log.producer_state import ProducerStateManager
+from isotherm.log.retention import (
+    DeletionReason,
+    RetentionState,
+    SegmentSummary,
+    plan_retention,
+)
+from isotherm.log.roll import ActiveSegmentState, IncomingRecords, roll_jitter_ms, roll_reason
+from isotherm.log.tiering import is_remote_log_enabled
+from isotherm.record.validation import (
+    AppendOrigin,
+    ValidatedRecords,
+    validate_and_assign_offsets,
+)
+from isotherm.types import (
+    NO_TIMESTAMP,
+    UNKNOWN_OFFSET,
+    LeaderEpoch,
+    Offset,
+    TimestampMs,
+    TopicPartition,
+)
+
+
+class DeletedSegment(NamedTuple):
+    base_offset: Offset
+    size: int
+    reason: DeletionReason
+
+
+class PartitionLog:
+    def __init__(
+        self,
+        environment: LogEnvironment,
+        log_dir: LogDir,
+        directory: Path,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID | None,
+        config: TopicConfig,
+        *,
+        segments: Sequence[LogSegment],
+        log_start_offset: Offset,
+        log_end_offset: Offset,
+        recovery_point: Offset,
+        leader_epochs: LeaderEpochCache,
+        producers: ProducerStateManager,
+        snapshots: ProducerSnapshots,
+    ) -> None:
+        """Made by `log_loader.load_log`. The last segment is active."""
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.directory = directory
+        self.log_dir = log_dir
+        self.config = config
+        self.leader_epochs = leader_epochs
+        self.producers = producers
+        self._environment = environment
+        self._segments = tuple(segments)
+        self._snapshots = snapshots
+        self._log_start_offset = log_start_offset
+        self._log_end_offset = log_end_offset
+        self._high_watermark = log_start_offset
+        self._recovery_point = recovery_point
+        self._highest_offset_in_remote_storage = UNKNOWN_OFFSET
+        self._jitter_ms = roll_jitter_ms(config, environment.rng)
+        self._deletions = DeletionQueue(environment.cache.fs, snapshots)
+        self._last_flush_ms = environment.clock.now_ms()
+        self._is_closed = False
+        self._lock = threading.RLock()
+        self._flush_lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return (
+            f"PartitionLog({self.topic_partition}, start={self._log_start_offset},"
+            f" end={self._log_end_offset}, segments={len(self._segments)})"
+        )
+
+    # Offsets
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """The first offset a consumer can read, from whichever tier."""
+        return self._log_start_offset
+
+    @property
+    def local_log_start_offset(self) -> Offset:
+        """The first offset on this disk."""
+        return max(self._log_start_offset, self._segments[0].base_offset)
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """The offset that the next record gets."""
+        return self._log_end_offset
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Below it, and below the high watermark, every transaction has ended."""
+        with self._lock:
+            unstable = self.producers.first_unstable_offset
+            if unstable is None:
+                return self._high_watermark
+            return min(self._high_watermark, unstable)
+
+    @property
+    def recovery_point(self) -> Offset:
+        return self._recovery_point
+
+    @property
+    def highest_offset_in_remote_storage(self) -> Offset:
+        """Inclusive; -1 while it is not known."""
+        return self._highest_offset_in_remote_storage
+
+    @property
+    def remote_log_enabled(self) -> bool:
+        return is_remote_log_enabled(
+            self.topic_partition.topic,
+            self.config,
+            system_enabled=self._environment.remote_storage_system_enable,
+        )
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Of the `.log` files on this disk."""
+        return sum(segment.size_in_bytes for segment in self._segments)
+
+    def segments(self) -> tuple[LogSegment, ...]:
+        """A snapshot, ascending; the last one is active."""
+        return self._segments
+
+    def view(self) -> LogView:
+        with self._lock:
+            return LogView(
+                self.topic_partition,
+                self._segments,
+                self._segments[-1].size_in_bytes,
+                self._log_start_offset,
+                self.local_log_start_offset,
+                self._log_end_offset,
+                self._high_watermark,
+                self.last_stable_offset,
+            )
+
+    def producer_snapshot_path(self, offset: Offset) -> Path | None:
+        """The snapshot of everything below `offset`, written when the log rolled there."""
+        return self._snapshots.path(offset) if offset in self._snapshots.offsets else None
+
+    # Appending
+
+    def append_as_leader(
+        self,
+        records: bytearray | memoryview,
+        leader_epoch: LeaderEpoch,
+        *,
+        now_ms: TimestampMs,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> AppendInfo:
+        """Check a request's batches, give them offsets (in place) and append them, all or none.
+
+        A batch that an idempotent producer sends again is not appended: the answer holds the
+        offsets of the first time. Not durable before `flush` (nor is it in Kafka).
+
+        Raises the RejectedErrors of `record.validation`, InvalidProducerEpochError and
+        OutOfOrderSequenceError with nothing appended; LogDirFailedError when the disk fails.
+        """
+        with self._lock, self._errors_fail_dir("append"):
+            validated = validate_and_assign_offsets(
+                records,
+                config=self.config,
+                next_offset=self._log_end_offset,
+                leader_epoch=leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+            )
+            duplicate = check_producers(self.producers, validated, origin)
+            if duplicate is not None:
+                return AppendInfo.of_duplicate(
+                    duplicate, self._log_start_offset, stamps_records=self._stamps_records
+                )
+            self._check_size(len(validated.records))
+            first_offset = self._log_end_offset
+            if leader_epoch >= 0:
+                self.leader_epochs.assign(leader_epoch, first_offset)
+            self._append(validated, now_ms)
+            info = AppendInfo(
+                first_offset,
+                validated.last_offset,
+                validated.max_timestamp,
+                now_ms if self._stamps_records else NO_TIMESTAMP,
+                self._log_start_offset,
+                duplicate=False,
+            )
+        if self._log_end_offset - self._recovery_point >= self.config.flush_messages:
+            self.flush()
+        return info
+
+    @property
+    def _stamps_records(self) -> bool:
+        return self.config.message_timestamp_type == "LogAppendTime"
+
+    def _check_size(self, size: int) -> None:
+        if size > self.config.effective_segment_bytes:
+            raise RecordListTooLargeError(
+                f"records are larger than a segment partition={self.topic_partition} size={size}"
+                f" segment_bytes={self.config.effective_segment_bytes}"
+            )
+
+    def _append(self, validated: ValidatedRecords, now_ms: TimestampMs) -> None:
+        incoming = IncomingRecords(
+            len(validated.records),
+            validated.max_timestamp,
+            self._segments[-1].offset_fits(validated.last_offset),
+        )
+        if roll_reason(self._active_state(), incoming, self.config, now_ms) is not None:
+            self._roll(now_ms)
+        segment = self._segments[-1]
+        segment.append(validated.records, validated.batch_headers, self.config.index_interval_bytes)
+        self._log_end_offset = validated.last_offset + 1
+        for position, header in producer_batches(validated):
+            aborted = self.producers.apply(header, validated.records, position)
+            if aborted is not None:
+                segment.append_aborted_transaction(aborted)
+        self.producers.map_end_offset = self._log_end_offset
+
+    # Reading
+
+    def read(
+        self,
+        start_offset: Offset,
+        max_bytes: int,
+        *,
+        isolation: FetchIsolation = FetchIsolation.LOG_END,
+        min_one_message: bool = True,
+    ) -> LogRead:
+        """See `log_read.read_log`."""
+        with self._errors_fail_dir("read"):
+            return read_log(
+                self.view(), start_offset, max_bytes, isolation, min_one_message=min_one_message
+            )
+
+    def offset_for_timestamp(self, timestamp_ms: TimestampMs) -> TimestampAndOffset | None:
+        """See `log_read.offset_for_timestamp`."""
+        with self._errors_fail_dir("look up a timestamp"):
+            return offset_for_timestamp(self.view(), timestamp_ms)
+
+    def max_timestamp_offset(self) -> TimestampAndOffset | None:
+        """See `log_read.offset_of_largest_timestamp`."""
+        with self._errors_fail_dir("look up a timestamp"):
+            return offset_of_largest_timestamp(self.view())
+
+    # Moving offsets
+
+    def update_high_watermark(self, offset: Offset) -> Offset:
+        """Set it, kept within [log start, log end]; the value it has now."""
+        with self._lock:
+            self._high_watermark = min(max(offset, self._log_start_offset), self._log_end_offset)
+            self.producers.on_high_watermark(self._high_watermark)
+            return self._high_watermark
+
+    def maybe_increment_log_start_offset(self, offset: Offset) -> bool:
+        """Raise the log start; whether it moved. What lies below goes with the next retention.
+
+        Raises OffsetOutOfRangeError above the high watermark.
+        """
+        with self._lock, self._errors_fail_dir("raise the log start"):
+            if offset > self._high_watermark:
+                raise OffsetOutOfRangeError(
+                    "log start cannot be above the high watermark"
+                    f" partition={self.topic_partition} offset={offset}"
+                    f" high_watermark={self._high_watermark}"
+                )
+            if offset <= self._log_start_offset:
+                return False
+            self._raise_log_start(offset)
+            return True
+
+    def _raise_log_start(self, offset: Offset) -> None:
+        self._log_start_offset = offset
+        self._high_watermark = max(self._high_watermark, offset)
+        self.leader_epochs.truncate_from_start(offset)
+        self.producers.on_log_start_offset(offset)
+
+    def update_highest_offset_in_remote_storage(self, offset: Offset) -> None:
+        """Raise it: local segments that end at or below may go. Lower values are ignored."""
+        with self._lock:
+            self._highest_offset_in_remote_storage = max(
+                self._highest_offset_in_remote_storage, offset
+            )
+
+    def update_config(self, config: TopicConfig) -> None:
+        with self._lock:
+            self.config = config
+
+    # Rolling and flushing
+
+    def roll(self) -> None:
+        """Close the active segment and begin a new one; nothing when the active one is empty."""
+        with self._lock, self._errors_fail_dir("roll"):
+            if self._segments[-1].size_in_bytes > 0:
+                self._roll(self._environment.clock.now_ms())
+
+    def _roll(self, now_ms: TimestampMs) -> None:
+        self._segments[-1].deactivate()
+        self._snapshots.take(self.producers)
+        self._segments = (*self._segments, self._new_segment(self._log_end_offset, now_ms))
+
+    def _new_segment(self, base_offset: Offset, now_ms: TimestampMs) -> LogSegment:
+        segment = LogSegment(self._environment.cache, self.directory, base_offset, now_ms=now_ms)
+        segment.activate(self.config.segment_index_bytes)
+        self._jitter_ms = roll_jitter_ms(self.config, self._environment.rng)
+        return segment
+
+    def _active_state(self) -> ActiveSegmentState:
+        active = self._segments[-1]
+        return ActiveSegmentState(
+            active.size_in_bytes,
+            active.created_ms,
+            active.first_batch_timestamp_ms,
+            self._jitter_ms,
+            active.indexes_are_full,
+        )
+
+    def flush(self, *, closed_segments_only: bool = False) -> None:
+        """Make the log durable up to its end, or up to the active segment's base."""
+        with self._flush_lock, self._errors_fail_dir("flush"):
+            with self._lock:
+                active = self._segments[-1]
+                end_offset = active.base_offset if closed_segments_only else self._log_end_offset
+            self._flush(active, end_offset)
+
+    def _flush(self, active: LogSegment, end_offset: Offset) -> None:
+        """Only under the flush lock, which is taken before the log's lock, never after."""
+        with self._lock:
+            start_offset = self._recovery_point
+            segments = self._segments[max(0, floor_index(self._segments, start_offset)) :]
+        if end_offset <= start_offset:
+            return
+        for segment in segments:
+            if segment.base_offset < end_offset:
+                segment.sync()
+        self._snapshots.sync(start_offset)
+        self._environment.cache.fs.sync_directory(self.directory)
+        with self._lock:
+            if active is not self._segments[-1]:
+                # Rolled meanwhile: its indexes were trimmed after they were synced.
+                end_offset = min(end_offset, active.base_offset)
+            self._recovery_point = max(self._recovery_point, end_offset)
+            self._last_flush_ms = self._environment.clock.now_ms()
+
+    def maybe_flush(self, now_ms: TimestampMs) -> None:
+        """Flush when flush.ms has passed; closed segments in any case."""
+        is_due = now_ms - self._last_flush_ms >= self.config.flush_ms
+        self.flush(closed_segments_only=not is_due)
+
+    # Retention
+
+    def delete_old_segments(self, now_ms: TimestampMs) -> list[DeletedSegment]:
+        """Apply retention to the local segments; those deleted, oldest first.
+
+        Files are renamed to `.deleted` and removed by `delete_marked_files` once
+        file.delete.delay.ms has passed.
+        """
+        with self._lock, self._errors_fail_dir("delete old segments"):
+            plan = plan_retention(self._retention_state(), self.config, now_ms)
+            count = len(plan.deletions)
+            if plan.roll_active or count == len(self._segments):
+                self._roll(now_ms)
+            doomed, self._segments = self._segments[:count], self._segments[count:]
+            deleted = [
+                DeletedSegment(segment.base_offset, segment.size_in_bytes, deletion.reason)
+                for segment, deletion in zip(doomed, plan.deletions, strict=True)
+            ]
+            self._mark_for_deletion(doomed, now_ms)
+            keeps_remote_start = self.remote_log_enabled and not self.config.remote_log_copy_disable
+            first_base = self._segments[0].base_offset
+            if doomed and not keeps_remote_start and first_base > self._log_start_offset:
+                self._raise_log_start(first_base)
+            return deleted
+
+    def _retention_state(self) -> RetentionState:
+        return RetentionState(
+            [
+                SegmentSummary(
+                    segment.base_offset, segment.size_in_bytes, segment.largest_timestamp_ms
+                )
+                for segment in self._segments
+            ],
+            self._log_end_offset,
+            self._high_watermark,
+            self._log_start_offset,
+            self.local_log_start_offset,
+            self._highest_offset_in_remote_storage,
+            self.remote_log_enabled,
+        )
+
+    def _mark_for_deletion(self, segments: Sequence[LogSegment], now_ms: TimestampMs) -> None:
+        self._deletions.mark(segments, now_ms + self.config.file_delete_delay_ms)
+
+    def delete_marked_files(self, now_ms: TimestampMs) -> None:
+        """Remove the files that were marked file.delete.delay.ms ago."""
+        with self._lock, self._errors_fail_dir("delete files"):
+            self._deletions.delete_due(now_ms)
+
+    def remove_expired_producers(self, now_ms: TimestampMs) -> None:
+        with self._lock:
+            self.producers.remove_expired(now_ms)
+
+    # Truncating and closing
+
+    def truncate_to(self, offset: Offset) -> None:
+        """Drop the records at `offset` and above; a batch that holds it goes as a whole."""
+        with self._lock, self._errors_fail_dir("truncate"):
+            if offset >= self._log_end_offset:
+                self.leader_epochs.truncate_from_end(offset)
+                return
+            if self._segments[0].base_offset > offset:
+                self._truncate_fully_and_start_at(offset)
+                return
+            keep = floor_index(self._segments, offset) + 1
+            doomed, self._segments = self._segments[keep:], self._segments[:keep]
+            self._mark_for_deletion(doomed, self._environment.clock.now_ms())
+            active = self._segments[-1]
+            if not active.is_active:
+                active.activate(self.config.segment_index_bytes)
+            active.truncate_to(offset)
+            self._set_end(active.read_next_offset())
+
+    def truncate_fully_and_start_at(self, offset: Offset) -> None:
+        """Drop every local record; the next one gets `offset`."""
+        with self._lock, self._errors_fail_dir("truncate"):
+            self._truncate_fully_and_start_at(offset)
+
+    def _truncate_fully_and_start_at(self, offset: Offset) -> None:
+        now_ms = self._environment.clock.now_ms()
+        self._mark_for_deletion(self._segments, now_ms)
+        self._segments = (self._new_segment(offset, now_ms),)
+        self._log_start_offset = min(self._log_start_offset, offset)
+        self._set_end(offset)
+
+    def _set_end(self, end_offset: Offset) -> None:
+        self._log_end_offset = end_offset
+        self._recovery_point = min(self._recovery_point, end_offset)
+        self._high_watermark = min(self._high_watermark, end_offset)
+        self.leader_epochs.truncate_from_end(end_offset)
+        self._snapshots.remove_where_above(end_offset)
+        now_ms = self._environment.clock.now_ms()
+        rebuild_producers(self.producers, self._snapshots, self._segments, end_offset, now_ms)
+
+    def close(self) -> None:
+        """Make everything durable and trim the indexes, so that loading needs no recovery.
+
+        Further calls raise NotLeaderOrFollowerError. Idempotent.
+        """
+        with self._flush_lock, self._lock:
+            if self._is_closed:
+                return
+            with self._errors_fail_dir("close"):
+                active = self._segments[-1]
+                self._snapshots.take(self.producers)
+                active.deactivate()
+                # Once more even if all is flushed: the indexes have just been trimmed.
+                active.sync()
+                self._flush(active, self._log_end_offset)
+            self._is_closed = True
+
+    def abandon(self) -> None:
+        """Close without a write: its directory is deleted, or offline. Idempotent."""
+        with self._flush_lock, self._lock:
+            self._is_closed = True
+            for segment in self._segments:
+                segment.release_files()
+
+    def _errors_fail_dir(self, action: str) -> AbstractContextManager[None]:
+        if self._is_closed:
+            raise NotLeaderOrFollowerError(f"log is closed partition={self.topic_partition}")
+        return self.log_dir.errors_fail_it(action)

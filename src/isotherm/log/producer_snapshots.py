@@ -1,0 +1,111 @@
+"""The producer snapshot files of a partition's directory.
+
+Owned and serialized by its log. Files are written without a sync and made durable by `sync`.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right, insort
+from pathlib import Path
+
+from isotherm.errors import CorruptSnapshotError
+from isotherm.log.fs import FileSystem
+from isotherm.log.producer_state import ProducerStateManager
+from isotherm.segment.file_names import (
+    DELETED_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from isotherm.segment.producer_snapshot import encode_producer_snapshot, read_producer_snapshot
+from isotherm.types import Offset, TimestampMs
+
+logger = logging.getLogger(__name__)
+
+
+class ProducerSnapshots:
+    def __init__(self, fs: FileSystem, directory: Path) -> None:
+        self._fs = fs
+        self._directory = directory
+        names = [parse_segment_file_name(name) for name in fs.list_names(directory)]
+        self._offsets = sorted(
+            name.base_offset
+            for name in names
+            if name is not None
+            and name.suffix == PRODUCER_SNAPSHOT_SUFFIX
+            and not name.temporary_suffix
+        )
+
+    @property
+    def offsets(self) -> tuple[Offset, ...]:
+        """Ascending."""
+        return tuple(self._offsets)
+
+    def path(self, offset: Offset) -> Path:
+        return self._directory / segment_file_name(offset, PRODUCER_SNAPSHOT_SUFFIX)
+
+    def take(self, state: ProducerStateManager) -> None:
+        """Write `state` as the snapshot of its map end offset, unless there is one already.
+
+        As Kafka, none is written for offset 0: there is nothing below it.
+        """
+        offset = state.map_end_offset
+        if offset > 0 and offset not in self._offsets:
+            data = encode_producer_snapshot(state.snapshot_entries())
+            self._fs.write_bytes(self.path(offset), data)
+            insort(self._offsets, offset)
+
+    def load_latest(
+        self, state: ProducerStateManager, end_offset: Offset, now_ms: TimestampMs
+    ) -> None:
+        """Load the latest sound snapshot at or below `end_offset`, or nothing.
+
+        Damaged ones are removed. Replaying the log from `state.map_end_offset` is the caller's.
+        """
+        for offset in reversed(self._offsets[: bisect_right(self._offsets, end_offset)]):
+            try:
+                entries = read_producer_snapshot(self._fs.read_bytes(self.path(offset)))
+            except CorruptSnapshotError as error:
+                logger.warning("producer snapshot is dropped path=%s: %s", self.path(offset), error)
+                self.remove(offset)
+                continue
+            state.load(entries, offset, now_ms)
+            return
+        state.load((), 0, now_ms)
+
+    def remove(self, offset: Offset) -> None:
+        self._offsets.remove(offset)
+        self._fs.remove(self.path(offset))
+
+    def remove_where_above(self, offset: Offset) -> None:
+        for above in self._offsets[bisect_right(self._offsets, offset) :]:
+            self.remove(above)
+
+    def remove_strays(self, segment_base_offsets: set[Offset]) -> None:
+        """Remove snapshots of no segment's base, but for the latest at or above the last one.
+
+        Kafka keeps that one because it is what a clean shutdown wrote at the log's end.
+        """
+        last_base = max(segment_base_offsets, default=0)
+        latest = self._offsets[-1] if self._offsets else -1
+        for offset in self.offsets:
+            kept = offset in segment_base_offsets or (offset == latest >= last_base)
+            if not kept:
+                self.remove(offset)
+
+    def rename_to_deleted(self, offset: Offset) -> Path | None:
+        """Mark one for deletion; the file to remove later, None when there is none."""
+        if offset not in self._offsets:
+            return None
+        self._offsets.remove(offset)
+        path = self.path(offset)
+        deleted = path.with_name(path.name + DELETED_SUFFIX)
+        self._fs.rename(path, deleted)
+        return deleted
+
+    def sync(self, from_offset: Offset) -> None:
+        """Make the snapshots at or above `from_offset` durable."""
+        for offset in self.offsets:
+            if offset >= from_offset:
+                self._fs.sync_file(self.path(offset))

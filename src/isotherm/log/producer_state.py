@@ -1,0 +1,355 @@
+"""What a partition remembers of its idempotent and transactional producers.
+
+For each producer id: its epoch, its last batches (to answer a retry with the old offsets) and
+the first offset of its ongoing transaction. In memory only and without a lock of its own: the
+log that owns it serializes calls, and writes snapshots of it.
+
+A batch is first checked (`find_duplicate`, `check`: nothing changes) and applied once it is
+written. Source: Kafka ProducerStateManager.java, ProducerAppendInfo.java; KIP-98.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from isotherm.errors import (
+    InvalidProducerEpochError,
+    InvalidRequestError,
+    OutOfOrderSequenceError,
+)
+from isotherm.record.batch import BatchHeader
+from isotherm.record.control import ControlRecord, ControlRecordType, read_control_record
+from isotherm.segment.offset_index import Buffer
+from isotherm.segment.producer_snapshot import ProducerSnapshotEntry
+from isotherm.segment.transaction_index import AbortedTransaction
+from isotherm.types import (
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    UNKNOWN_OFFSET,
+    Offset,
+    Position,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
+
+# Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: clients have at most this many in flight.
+BATCHES_KEPT_MAX = 5
+
+SEQUENCE_MAX = 2**31 - 1
+NO_COORDINATOR_EPOCH = -1
+
+
+class ProducerBatch(NamedTuple):
+    last_sequence: int
+    last_offset: Offset
+    offset_delta: int
+    timestamp_ms: TimestampMs
+
+    @property
+    def first_offset(self) -> Offset:
+        return self.last_offset - self.offset_delta
+
+    @property
+    def first_sequence(self) -> int:
+        # Sequences wrap from 2^31 - 1 to 0.
+        return (self.last_sequence - self.offset_delta) & SEQUENCE_MAX
+
+
+class CompletedTransaction(NamedTuple):
+    producer_id: ProducerId
+    first_offset: Offset
+    last_offset: Offset
+    is_aborted: bool
+
+
+@dataclass(slots=True)
+class ProducerState:
+    producer_id: ProducerId
+    epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    last_timestamp_ms: TimestampMs = -1
+    transaction_first_offset: Offset | None = None
+    batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT_MAX))
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def move_to_epoch(self, epoch: ProducerEpoch) -> None:
+        if epoch != self.epoch:
+            self.batches.clear()
+            self.epoch = epoch
+
+
+class ProducerStateManager:
+    def __init__(self, topic_partition: TopicPartition, expiration_ms: int) -> None:
+        """`expiration_ms` is producer.id.expiration.ms."""
+        self._topic_partition = topic_partition
+        self._expiration_ms = expiration_ms
+        self._producers: dict[ProducerId, ProducerState] = {}
+        # First offsets of open transactions, in rising order: they open in the order of the log.
+        self._ongoing: dict[ProducerId, Offset] = {}
+        # Ended, but the marker is not below the high watermark yet.
+        self._unreplicated: list[CompletedTransaction] = []
+        self.first_unstable_offset: Offset | None = None
+        """The first offset of any transaction that readers cannot know the outcome of yet."""
+        self.map_end_offset: Offset = 0
+        """All batches below this offset have been applied."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._producers and not self._unreplicated
+
+    def producer(self, producer_id: ProducerId) -> ProducerState | None:
+        return self._producers.get(producer_id)
+
+    # Checks of a batch before it is written
+
+    def find_duplicate(self, header: BatchHeader) -> ProducerBatch | None:
+        """The remembered batch that `header` repeats: same epoch, first and last sequence."""
+        state = self._producers.get(header.producer_id)
+        if state is None or state.epoch != header.producer_epoch:
+            return None
+        for batch in state.batches:
+            if (
+                batch.last_sequence == header.last_sequence
+                and batch.first_sequence == header.base_sequence
+            ):
+                return batch
+        return None
+
+    def check(self, header: BatchHeader) -> None:
+        """Check a client's data batch against what is known of its producer.
+
+        Raises InvalidProducerEpochError for an older epoch (the producer has been replaced),
+        OutOfOrderSequenceError for a gap, and InvalidRequestError for a batch outside the
+        transaction that its producer has open.
+        """
+        state = self._producers.get(header.producer_id)
+        if state is None:
+            return
+        self._check_epoch(state, header)
+        self._check_sequence(state, header)
+        if state.transaction_first_offset is not None and not header.is_transactional:
+            raise InvalidRequestError(
+                "batch is not transactional within a transaction"
+                f" partition={self._topic_partition} producer_id={header.producer_id}"
+            )
+
+    def check_marker(self, header: BatchHeader, marker: ControlRecord) -> None:
+        """Raises InvalidProducerEpochError for a marker of an older producer or coordinator."""
+        state = self._producers.get(header.producer_id)
+        if state is None:
+            return
+        self._check_epoch(state, header)
+        coordinator_epoch = marker.coordinator_epoch
+        if coordinator_epoch is not None and coordinator_epoch < state.coordinator_epoch:
+            raise InvalidProducerEpochError(
+                f"coordinator epoch is older partition={self._topic_partition}"
+                f" coordinator_epoch={coordinator_epoch} current={state.coordinator_epoch}"
+            )
+
+    def _check_epoch(self, state: ProducerState, header: BatchHeader) -> None:
+        if header.producer_epoch < state.epoch:
+            raise InvalidProducerEpochError(
+                f"producer epoch is older partition={self._topic_partition}"
+                f" producer_id={header.producer_id} epoch={header.producer_epoch}"
+                f" current={state.epoch}"
+            )
+
+    def _check_sequence(self, state: ProducerState, header: BatchHeader) -> None:
+        if state.epoch == NO_PRODUCER_EPOCH:
+            return
+        is_new_epoch = header.producer_epoch != state.epoch
+        expected = 0 if is_new_epoch else (state.last_sequence + 1) & SEQUENCE_MAX
+        if header.base_sequence != expected:
+            raise OutOfOrderSequenceError(
+                f"sequence is out of order partition={self._topic_partition}"
+                f" producer_id={header.producer_id} epoch={header.producer_epoch}"
+                f" base_sequence={header.base_sequence} expected={expected}"
+            )
+
+    # What happened
+
+    def apply(
+        self, header: BatchHeader, buffer: Buffer, position: Position
+    ) -> AbortedTransaction | None:
+        """Take in any batch with a producer id that has been written, or is replayed.
+
+        `buffer` holds it at `position` when it is a control batch; of others only the header is
+        looked at. Returns the transaction index entry when it is the marker of an abort.
+        """
+        if not header.is_control:
+            self.apply_batch(header)
+            return None
+        marker = read_control_record(buffer, position, header)
+        if marker is None or not marker.is_transaction_marker:
+            return None
+        completed = self.apply_marker(header, marker)
+        if completed is None or not completed.is_aborted:
+            return None
+        return self.aborted_transaction(completed)
+
+    def apply_batch(self, header: BatchHeader) -> None:
+        """Take in a data batch that has been written (or is replayed)."""
+        state = self._state_of(header.producer_id)
+        state.move_to_epoch(header.producer_epoch)
+        state.batches.append(
+            ProducerBatch(
+                header.last_sequence,
+                header.last_offset,
+                header.last_offset_delta,
+                header.max_timestamp,
+            )
+        )
+        state.last_timestamp_ms = header.max_timestamp
+        if header.is_transactional and state.transaction_first_offset is None:
+            state.transaction_first_offset = header.base_offset
+            self._ongoing[header.producer_id] = header.base_offset
+            self._refresh_first_unstable_offset()
+
+    def apply_marker(
+        self, header: BatchHeader, marker: ControlRecord
+    ) -> CompletedTransaction | None:
+        """Take in a transaction marker; the transaction it ended, None when none was open.
+
+        The transaction stays unstable until its marker is below the high watermark
+        (`on_high_watermark`).
+        """
+        state = self._state_of(header.producer_id)
+        state.move_to_epoch(header.producer_epoch)
+        if marker.coordinator_epoch is not None:
+            state.coordinator_epoch = marker.coordinator_epoch
+        state.last_timestamp_ms = marker.timestamp_ms
+        first_offset, state.transaction_first_offset = state.transaction_first_offset, None
+        if first_offset is None:
+            return None
+        del self._ongoing[header.producer_id]
+        is_aborted = marker.type is ControlRecordType.ABORT
+        completed = CompletedTransaction(
+            header.producer_id, first_offset, header.last_offset, is_aborted
+        )
+        self._unreplicated.append(completed)
+        self._refresh_first_unstable_offset()
+        return completed
+
+    def aborted_transaction(self, completed: CompletedTransaction) -> AbortedTransaction:
+        """The transaction index entry of a transaction just aborted by `apply_marker`.
+
+        Its last stable offset is the first offset of the transactions still open, or the offset
+        after the marker.
+        """
+        ongoing = self._first_ongoing_offset()
+        stable = completed.last_offset + 1 if ongoing is None else ongoing
+        return AbortedTransaction(
+            completed.producer_id, completed.first_offset, completed.last_offset, stable
+        )
+
+    def on_high_watermark(self, high_watermark: Offset) -> None:
+        """Forget ended transactions whose markers every replica has."""
+        if self._unreplicated:
+            self._forget_transactions_below(high_watermark)
+
+    def on_log_start_offset(self, log_start_offset: Offset) -> None:
+        """Forget ended transactions that were deleted with the start of the log."""
+        if self._unreplicated:
+            self._forget_transactions_below(log_start_offset)
+
+    def remove_expired(self, now_ms: TimestampMs) -> None:
+        self._producers = {
+            producer_id: state
+            for producer_id, state in self._producers.items()
+            if not self._is_expired(state.last_timestamp_ms, state.transaction_first_offset, now_ms)
+        }
+
+    # Snapshots
+
+    def snapshot_entries(self) -> list[ProducerSnapshotEntry]:
+        return [_snapshot_entry(state) for state in self._producers.values()]
+
+    def load(
+        self,
+        entries: Iterable[ProducerSnapshotEntry],
+        map_end_offset: Offset,
+        now_ms: TimestampMs,
+    ) -> None:
+        """Replace everything by a snapshot taken at `map_end_offset`, without expired producers."""
+        self._producers = {}
+        self._unreplicated = []
+        for entry in entries:
+            state = _producer_state(entry)
+            if not self._is_expired(
+                state.last_timestamp_ms, state.transaction_first_offset, now_ms
+            ):
+                self._producers[state.producer_id] = state
+        self._ongoing = dict(sorted(self._open_transactions(), key=lambda item: item[1]))
+        self.map_end_offset = map_end_offset
+        self._refresh_first_unstable_offset()
+
+    def _state_of(self, producer_id: ProducerId) -> ProducerState:
+        state = self._producers.get(producer_id)
+        if state is None:
+            state = self._producers[producer_id] = ProducerState(producer_id)
+        return state
+
+    def _forget_transactions_below(self, offset: Offset) -> None:
+        self._unreplicated = [done for done in self._unreplicated if done.last_offset >= offset]
+        self._refresh_first_unstable_offset()
+
+    def _is_expired(
+        self, last_timestamp_ms: TimestampMs, ongoing: Offset | None, now_ms: TimestampMs
+    ) -> bool:
+        return ongoing is None and now_ms - last_timestamp_ms >= self._expiration_ms
+
+    def _open_transactions(self) -> Iterator[tuple[ProducerId, Offset]]:
+        for state in self._producers.values():
+            if state.transaction_first_offset is not None:
+                yield state.producer_id, state.transaction_first_offset
+
+    def _first_ongoing_offset(self) -> Offset | None:
+        return next(iter(self._ongoing.values()), None)
+
+    def _refresh_first_unstable_offset(self) -> None:
+        offsets = [done.first_offset for done in self._unreplicated]
+        ongoing = self._first_ongoing_offset()
+        if ongoing is not None:
+            offsets.append(ongoing)
+        self.first_unstable_offset = min(offsets, default=None)
+
+
+def _snapshot_entry(state: ProducerState) -> ProducerSnapshotEntry:
+    last = state.batches[-1] if state.batches else ProducerBatch(NO_SEQUENCE, UNKNOWN_OFFSET, 0, -1)
+    first_offset = state.transaction_first_offset
+    return ProducerSnapshotEntry(
+        producer_id=state.producer_id,
+        producer_epoch=state.epoch,
+        last_sequence=last.last_sequence,
+        last_offset=last.last_offset,
+        offset_delta=last.offset_delta,
+        timestamp_ms=state.last_timestamp_ms,
+        coordinator_epoch=state.coordinator_epoch,
+        current_transaction_first_offset=UNKNOWN_OFFSET if first_offset is None else first_offset,
+    )
+
+
+def _producer_state(entry: ProducerSnapshotEntry) -> ProducerState:
+    first_offset = entry.current_transaction_first_offset
+    state = ProducerState(
+        entry.producer_id,
+        entry.producer_epoch,
+        entry.coordinator_epoch,
+        entry.timestamp_ms,
+        None if first_offset < 0 else first_offset,
+    )
+    if entry.last_offset >= 0:
+        state.batches.append(
+            ProducerBatch(
+                entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp_ms
+            )
+        )
+    return state

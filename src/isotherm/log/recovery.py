@@ -1,0 +1,129 @@
+"""What loading a partition's directory does with the files it finds. Pure: names in, plans out.
+
+`.deleted` files wait to be removed; `.cleaned` files are output of a cleaner that did not finish;
+`.swap` files are finished output that is to replace what it was made from. The names alone tell
+whether a crash cut the replacement off before it counted (roll back) or after (roll forward),
+since the cleaner renames `.cleaned` to `.swap` from the highest base offset down.
+Source: Kafka LogLoader.java, KIP-58 swap protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from isotherm.segment.file_names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    SegmentFileName,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from isotherm.types import Offset
+
+_INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoverPlan:
+    """First step: `deletions` go; then the offsets of `swap_base_offsets` must be found out."""
+
+    deletions: tuple[str, ...]
+    swap_base_offsets: tuple[Offset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SwapPlan:
+    """Second step: originals that the swap files replace go, then the swap files get their
+    names."""
+
+    deletions: tuple[str, ...]
+    renames: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFilesPlan:
+    """Third step: which segments there are.
+
+    `without_offset_index` must be rebuilt from the log; `deletions` are indexes of no segment.
+    """
+
+    base_offsets: tuple[Offset, ...]
+    without_offset_index: frozenset[Offset]
+    deletions: tuple[str, ...]
+
+
+def plan_leftovers(names: Iterable[str]) -> LeftoverPlan:
+    files = _segment_files(names)
+    cleaned = [file.base_offset for file in files if file.temporary_suffix == CLEANED_SUFFIX]
+    min_cleaned = min(cleaned, default=None)
+    deletions: list[str] = []
+    swaps: set[Offset] = set()
+    for file in files:
+        is_swap = file.temporary_suffix == SWAP_SUFFIX
+        rolls_back = is_swap and min_cleaned is not None and file.base_offset >= min_cleaned
+        if rolls_back or file.temporary_suffix in (DELETED_SUFFIX, CLEANED_SUFFIX):
+            deletions.append(segment_file_name(*file))
+        elif is_swap and file.suffix == LOG_SUFFIX:
+            swaps.add(file.base_offset)
+    return LeftoverPlan(tuple(deletions), tuple(sorted(swaps)))
+
+
+def plan_swaps(names: Iterable[str], swapped_ranges: Sequence[tuple[Offset, Offset]]) -> SwapPlan:
+    """`swapped_ranges` are (base offset, next offset) of each `.log.swap` that was kept."""
+    deletions: list[str] = []
+    renames: list[tuple[str, str]] = []
+    start = min((base for base, _ in swapped_ranges), default=0)
+    end = max((following for _, following in swapped_ranges), default=0)
+    for file in _segment_files(names):
+        if file.temporary_suffix == SWAP_SUFFIX:
+            source = segment_file_name(*file)
+            renames.append((source, segment_file_name(file.base_offset, file.suffix)))
+        elif start <= file.base_offset < end:
+            deletions.append(segment_file_name(*file))
+    return SwapPlan(tuple(deletions), tuple(renames))
+
+
+def plan_segment_files(names: Iterable[str]) -> SegmentFilesPlan:
+    files = _segment_files(names)
+    bases = {file.base_offset for file in files if file.suffix == LOG_SUFFIX}
+    indexed = {file.base_offset for file in files if file.suffix == OFFSET_INDEX_SUFFIX}
+    orphans = [
+        segment_file_name(*file)
+        for file in files
+        if file.suffix in _INDEX_SUFFIXES and file.base_offset not in bases
+    ]
+    return SegmentFilesPlan(tuple(sorted(bases)), frozenset(bases - indexed), tuple(orphans))
+
+
+def first_segment_to_recover(
+    base_offsets: Sequence[Offset], recovery_point: Offset, *, clean_shutdown: bool
+) -> int:
+    """Index of the first segment that may differ from what was written; their count if none.
+
+    Segments wholly below the recovery point were synced.
+    """
+    if clean_shutdown:
+        return len(base_offsets)
+    first = 0
+    for index, base_offset in enumerate(base_offsets):
+        if base_offset <= recovery_point:
+            first = index
+    return first
+
+
+def loaded_log_start_offset(
+    checkpoint: Offset, first_base_offset: Offset, *, remote_log_enabled: bool
+) -> Offset:
+    """Under tiered storage the log may start far below the first local segment."""
+    return checkpoint if remote_log_enabled else max(checkpoint, first_base_offset)
+
+
+def _segment_files(names: Iterable[str]) -> list[SegmentFileName]:
+    files = [parse_segment_file_name(name) for name in names]
+    return sorted(file for file in files if file is not None)

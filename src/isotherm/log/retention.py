@@ -1,0 +1,156 @@
+"""Which local segments go. Pure; source: Kafka UnifiedLog.deleteOldSegments and KIP-405.
+
+Under tiered storage a local segment goes by the *local* limits, and only once the remote tier
+holds it; whether the remote copy goes is decided elsewhere, by the total limits.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from isotherm.config.topic import TopicConfig
+from isotherm.types import Offset, TimestampMs
+
+
+class DeletionReason(enum.Enum):
+    LOG_START = "wholly below the log start offset"
+    SIZE = "the log is larger than its size limit"
+    TIME = "the newest record is older than the time limit"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSummary:
+    base_offset: Offset
+    size: int
+    largest_timestamp_ms: TimestampMs
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDeletion:
+    base_offset: Offset
+    reason: DeletionReason
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionState:
+    """The log as retention sees it. `segments` ascend, the last one is active."""
+
+    segments: Sequence[SegmentSummary]
+    log_end_offset: Offset
+    high_watermark: Offset
+    log_start_offset: Offset
+    local_log_start_offset: Offset
+    highest_offset_in_remote_storage: Offset
+    remote_log_enabled: bool
+
+    def upper_bound_offset(self, index: int) -> Offset:
+        following = index + 1
+        if following < len(self.segments):
+            return self.segments[following].base_offset
+        return self.log_end_offset
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """A prefix of the log's segments. When it holds the active segment, roll before deleting.
+
+    `roll_active` is set when only being active keeps that segment from the remote tier: rolled,
+    it can be copied, and deleted next time.
+    """
+
+    deletions: tuple[SegmentDeletion, ...]
+    roll_active: bool
+
+
+_Breach = Callable[[int], bool]
+
+
+def plan_retention(
+    state: RetentionState, config: TopicConfig, now_ms: TimestampMs
+) -> RetentionPlan:
+    """What to delete now: first what lies below the log start, then by size, then by time."""
+    deletions: list[SegmentDeletion] = []
+    roll_active = False
+    for reason, breach in _breaches(state, config, now_ms):
+        index = len(deletions)
+        while index < len(state.segments):
+            if state.high_watermark < state.upper_bound_offset(index) or not breach(index):
+                break
+            is_active = index + 1 == len(state.segments)
+            is_empty = state.segments[index].size == 0
+            if is_active and not is_empty and state.remote_log_enabled:
+                roll_active = True
+            if (is_active and is_empty) or not _may_go(state, config, index):
+                break
+            deletions.append(SegmentDeletion(state.segments[index].base_offset, reason))
+            index += 1
+    return RetentionPlan(tuple(deletions), roll_active)
+
+
+def local_retention_limits(config: TopicConfig, *, remote_copy_enabled: bool) -> tuple[int, int]:
+    """(bytes, ms) that hold for local segments; -1 is no limit."""
+    if remote_copy_enabled:
+        return config.effective_local_retention_bytes, config.effective_local_retention_ms
+    return config.retention_bytes, config.retention_ms
+
+
+def _breaches(
+    state: RetentionState, config: TopicConfig, now_ms: TimestampMs
+) -> list[tuple[DeletionReason, _Breach]]:
+    breaches: list[tuple[DeletionReason, _Breach]] = [
+        (DeletionReason.LOG_START, _log_start_breach(state))
+    ]
+    copies = _copies_to_remote(state, config)
+    if config.deletes or (not config.cleanup_policy and copies):
+        bytes_limit, ms_limit = local_retention_limits(config, remote_copy_enabled=copies)
+        breaches.append((DeletionReason.SIZE, _size_breach(state, bytes_limit)))
+        breaches.append((DeletionReason.TIME, _time_breach(state, ms_limit, now_ms)))
+    return breaches
+
+
+def _log_start_breach(state: RetentionState) -> _Breach:
+    start = state.local_log_start_offset if state.remote_log_enabled else state.log_start_offset
+
+    def breach(index: int) -> bool:
+        following = index + 1
+        return following < len(state.segments) and state.segments[following].base_offset <= start
+
+    return breach
+
+
+def _size_breach(state: RetentionState, limit: int) -> _Breach:
+    # Sums are taken over the segments themselves: what an earlier reason deleted is not counted.
+    sizes_from = [0]
+    for segment in reversed(state.segments):
+        sizes_from.append(sizes_from[-1] + segment.size)
+    sizes_from.reverse()
+
+    def breach(index: int) -> bool:
+        return 0 <= limit <= sizes_from[index + 1]
+
+    return breach
+
+
+def _time_breach(state: RetentionState, limit_ms: int, now_ms: TimestampMs) -> _Breach:
+    def breach(index: int) -> bool:
+        return limit_ms >= 0 and now_ms - state.segments[index].largest_timestamp_ms > limit_ms
+
+    return breach
+
+
+def _copies_to_remote(state: RetentionState, config: TopicConfig) -> bool:
+    return state.remote_log_enabled and not config.remote_log_copy_disable
+
+
+def _may_go(state: RetentionState, config: TopicConfig, index: int) -> bool:
+    """Whether no data is lost that should be kept: the remote tier has it, or it is expired."""
+    if not _copies_to_remote(state, config):
+        return True
+    upper_bound = state.upper_bound_offset(index)
+    following = index + 1
+    return (0 < upper_bound <= state.highest_offset_in_remote_storage + 1) or (
+        following < len(state.segments)
+        and state.segments[following].base_offset <= state.log_start_offset
+    )

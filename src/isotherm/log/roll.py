@@ -1,0 +1,71 @@
+"""When the active segment is closed and a new one begun. Pure; source: Kafka LogSegment.shouldRoll."""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass
+
+from isotherm.config.topic import TopicConfig
+from isotherm.types import TimestampMs
+
+
+class RollReason(enum.Enum):
+    SIZE = "the segment would exceed segment.bytes"
+    TIME = "the segment is older than segment.ms"
+    INDEX_FULL = "an index has no room for another entry"
+    OFFSET_OVERFLOW = "an offset is too far from the base offset for the indexes"
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveSegmentState:
+    """first_batch_timestamp_ms is None when the segment is empty, -1 when the batch has none."""
+
+    size: int
+    created_ms: TimestampMs
+    first_batch_timestamp_ms: TimestampMs | None
+    jitter_ms: int
+    indexes_are_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingRecords:
+    size: int
+    max_timestamp_ms: TimestampMs
+    last_offset_fits: bool
+    """Whether the last offset can be told relative to the segment's base in 31 bits."""
+
+
+def roll_reason(
+    segment: ActiveSegmentState,
+    incoming: IncomingRecords,
+    config: TopicConfig,
+    now_ms: TimestampMs,
+) -> RollReason | None:
+    """Why the segment must be rolled before `incoming` is appended; None when it need not be."""
+    if segment.size > config.effective_segment_bytes - incoming.size:
+        return RollReason.SIZE
+    if segment.size > 0 and _age_ms(segment, incoming, now_ms) > (
+        config.segment_ms - segment.jitter_ms
+    ):
+        return RollReason.TIME
+    if segment.indexes_are_full:
+        return RollReason.INDEX_FULL
+    if not incoming.last_offset_fits:
+        return RollReason.OFFSET_OVERFLOW
+    return None
+
+
+def roll_jitter_ms(config: TopicConfig, rng: random.Random) -> int:
+    """Share of segment.ms by which one segment rolls early, so that not all roll at once."""
+    bound = min(config.segment_jitter_ms, config.segment_ms)
+    return rng.randrange(bound) if bound > 0 else 0
+
+
+def _age_ms(
+    segment: ActiveSegmentState, incoming: IncomingRecords, now_ms: TimestampMs
+) -> TimestampMs:
+    first = segment.first_batch_timestamp_ms
+    if first is not None and first >= 0:
+        return incoming.max_timestamp_ms - first
+    return now_ms - segment.created_ms
