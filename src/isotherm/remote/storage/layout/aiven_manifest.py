@@ -267,6 +267,8 @@ def _object(members: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _text(members: dict[str, Any], name: str) -> str:
     value: str = _member(members, name, str)
+    if not value.isascii():
+        raise CorruptMetadataError(f"manifest member is not ASCII member={name} value={value!a}")
     return value
 
 

@@ -1,0 +1,374 @@
+"""What is particular to ObjectStoreRemoteStorageManager, beyond the conformance suite."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from obstore.exceptions import GenericError
+from obstore.store import LocalStore, MemoryStore
+
+from isotherm.errors import (
+    ConfigError,
+    CorruptMetadataError,
+    CorruptObjectError,
+    RemoteStorageError,
+    RemoteStorageThrottledError,
+    UnsupportedVersionError,
+)
+from isotherm.remote.segment_metadata import IndexType
+from isotherm.remote.storage.layout.aiven_manifest import (
+    SegmentEncryption,
+    read_manifest,
+    write_manifest,
+)
+from isotherm.remote.storage.layout.chunk_index import FixedChunkIndex, VariableChunkIndex
+from isotherm.remote.storage.object_client import ObjectClient, open_object_store
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.testing.segment_files import MadeSegment, SegmentMaker
+
+PART_SIZE = 5 * 1024 * 1024
+
+
+class Setup:
+    """A manager over memory, with every request to the store counted."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **config: str) -> None:
+        self.maker = SegmentMaker(tmp_path / "segments")
+        self.memory = MemoryStore()
+        settings = ObjectStoreSettings.from_config({"url": "memory://", **config})
+        self.manager = ObjectStoreRemoteStorageManager(settings, store=self.memory)
+        self.requests: list[tuple[str, str]] = []
+        for name in ("get", "head", "put", "delete"):
+            monkeypatch.setattr(obstore, name, self._counting(name, getattr(obstore, name)))
+
+    def _counting(self, name: str, call: Any) -> Any:
+        def counted(store: Any, key: str, *args: Any, **options: Any) -> Any:
+            self.requests.append((name, key.rpartition(".")[2]))
+            return call(store, key, *args, **options)
+
+        return counted
+
+    def copied(self, **options: Any) -> MadeSegment:
+        segment = self.maker.segment(**options)
+        self.manager.copy_log_segment_data(segment.metadata, segment.data)
+        return segment
+
+    def objects(self) -> dict[str, bytes]:
+        """Suffix -> content."""
+        keys = [entry["path"] for batch in obstore.list(self.memory) for entry in batch]
+        return {
+            key.rpartition(".")[2]: bytes(obstore.get(self.memory, key).bytes()) for key in keys
+        }
+
+    def rewrite_manifest(self, **changes: Any) -> None:
+        (key,) = (
+            entry["path"]
+            for batch in obstore.list(self.memory)
+            for entry in batch
+            if entry["path"].endswith("rsm-manifest")
+        )
+        manifest = read_manifest(bytes(obstore.get(self.memory, key).bytes()))
+        obstore.put(self.memory, key, write_manifest(replace(manifest, **changes)))
+        self.requests.clear()
+
+
+@pytest.fixture
+def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
+    return Setup(tmp_path, monkeypatch)
+
+
+# -- requests
+
+
+def test_copy_writes_the_manifest_last_and_delete_removes_it_first(setup: Setup) -> None:
+    segment = setup.copied()
+    assert setup.requests == [("put", "log"), ("put", "indexes"), ("put", "rsm-manifest")]
+    setup.requests.clear()
+    setup.manager.delete_log_segment_data(segment.metadata)
+    assert setup.requests == [("delete", "rsm-manifest"), ("delete", "indexes"), ("delete", "log")]
+
+
+def test_read_of_a_plain_segment_is_one_request(setup: Setup) -> None:
+    segment = setup.copied()
+    setup.requests.clear()
+    setup.manager.fetch_log_segment(segment.metadata, 100, 199)
+    assert setup.requests == [("get", "log")]
+
+
+def test_indexes_share_one_manifest_request(setup: Setup) -> None:
+    segment = setup.copied(with_transaction_index=True)
+    setup.requests.clear()
+    for kind in IndexType:
+        setup.manager.fetch_index(segment.metadata, kind)
+    assert setup.requests == [("get", "rsm-manifest")] + [("get", "indexes")] * 5
+
+
+def test_manifest_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = Setup(tmp_path, monkeypatch, **{"fetch.manifest.cache.size": "2"})
+    segments = [setup.copied() for _ in range(3)]
+    for segment in segments:
+        setup.manager.fetch_index(segment.metadata, IndexType.OFFSET)
+    setup.requests.clear()
+    setup.manager.fetch_index(segments[2].metadata, IndexType.OFFSET)
+    setup.manager.fetch_index(segments[0].metadata, IndexType.OFFSET)
+    assert setup.requests.count(("get", "rsm-manifest")) == 1
+
+
+def test_empty_index_needs_no_request_of_its_own(setup: Setup) -> None:
+    segment = setup.copied(index_entries=0)
+    setup.requests.clear()
+    assert setup.manager.fetch_index(segment.metadata, IndexType.OFFSET) == b""
+    assert setup.requests == [("get", "rsm-manifest")]
+
+
+# -- manifests that say something else
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        (
+            {"compression": True, "chunk_index": VariableChunkIndex(20_000, 20_000, (7,))},
+            "compressed",
+        ),
+        (
+            {
+                "encryption": SegmentEncryption("k:AA==", "AA=="),
+                "chunk_index": FixedChunkIndex(20_000, 20_000, 20_028, 20_028),
+            },
+            "encrypted",
+        ),
+    ],
+)
+def test_transformed_segment_is_told_from_a_damaged_one(
+    setup: Setup, changes: dict[str, Any], word: str
+) -> None:
+    segment = setup.copied()
+    setup.rewrite_manifest(**changes)
+    (log_key,) = (
+        entry["path"]
+        for batch in obstore.list(setup.memory)
+        for entry in batch
+        if entry["path"].endswith(".log")
+    )
+    obstore.put(setup.memory, log_key, b"stored differently")
+    with pytest.raises(UnsupportedVersionError, match=rf"{word}.*topic=flights partition=0"):
+        setup.manager.fetch_log_segment(segment.metadata, 0, 9)
+
+
+def test_index_of_an_encrypted_segment_is_not_passed_off_as_plain(setup: Setup) -> None:
+    segment = setup.copied()
+    setup.rewrite_manifest(encryption=SegmentEncryption("k:AA==", "AA=="))
+    with pytest.raises(UnsupportedVersionError, match="encrypted"):
+        setup.manager.fetch_index(segment.metadata, IndexType.OFFSET)
+
+
+def test_unreadable_manifest_is_corrupt_and_named(setup: Setup) -> None:
+    segment = setup.copied(start_offset=7, record_count=3)
+    for key in [e["path"] for batch in obstore.list(setup.memory) for e in batch]:
+        obstore.put(setup.memory, key, b"{}")
+    with pytest.raises(CorruptMetadataError, match=r"rsm-manifest.*partition=0 offsets=7-9"):
+        setup.manager.fetch_index(segment.metadata, IndexType.OFFSET)
+
+
+def test_indexes_object_shorter_than_its_manifest_is_corrupt_and_named(setup: Setup) -> None:
+    segment = setup.copied()
+    for key in [e["path"] for batch in obstore.list(setup.memory) for e in batch]:
+        if key.endswith(".indexes"):
+            obstore.put(setup.memory, key, b"short")
+    with pytest.raises(CorruptObjectError, match=r"indexes.*topic=flights partition=0 offsets="):
+        setup.manager.fetch_index(segment.metadata, IndexType.TIMESTAMP)
+
+
+def test_manifest_that_is_gone_leaves_a_short_segment_corrupt(setup: Setup) -> None:
+    segment = setup.copied()
+    for key in [e["path"] for batch in obstore.list(setup.memory) for e in batch]:
+        if key.endswith(".log"):
+            obstore.put(setup.memory, key, b"short")
+        else:
+            obstore.delete(setup.memory, key)
+    with pytest.raises(CorruptObjectError, match="object_size=5 segment_size=20000"):
+        setup.manager.fetch_log_segment(segment.metadata, 0, 3)
+
+
+# -- failures
+
+
+def test_copy_of_a_file_that_disagrees_with_its_metadata_is_refused(setup: Setup) -> None:
+    segment = setup.maker.segment(size=100)
+    metadata = replace(segment.metadata, segment_size_in_bytes=99)
+    with pytest.raises(ValueError, match="file_size=100 metadata_size=99"):
+        setup.manager.copy_log_segment_data(metadata, segment.data)
+    assert setup.objects() == {}
+
+
+def test_copy_of_a_file_that_is_gone_is_tried_again_later(setup: Setup) -> None:
+    segment = setup.maker.segment()
+    segment.data.time_index_path.unlink()
+    with pytest.raises(RemoteStorageError, match="local segment file"):
+        setup.manager.copy_log_segment_data(segment.metadata, segment.data)
+
+
+def test_file_that_vanishes_during_the_upload_is_no_missing_object(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = setup.maker.segment()
+    put = obstore.put
+
+    def put_after_deletion(store: Any, key: str, content: Any, **options: Any) -> Any:
+        segment.data.log_path.unlink(missing_ok=True)
+        return put(store, key, content, **options)
+
+    monkeypatch.setattr(obstore, "put", put_after_deletion)
+    with pytest.raises(RemoteStorageError):
+        setup.manager.copy_log_segment_data(segment.metadata, segment.data)
+
+
+def test_index_that_vanishes_during_the_upload_stores_no_manifest(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = setup.maker.segment()
+    put = obstore.put
+
+    def put_then_delete(store: Any, key: str, content: Any, **options: Any) -> Any:
+        result = put(store, key, content, **options)
+        segment.data.producer_snapshot_path.unlink(missing_ok=True)
+        return result
+
+    monkeypatch.setattr(obstore, "put", put_then_delete)
+    with pytest.raises(RemoteStorageError):
+        setup.manager.copy_log_segment_data(segment.metadata, segment.data)
+    assert set(setup.objects()) == {"log"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Server returned non-2xx status code: 503: SlowDown", RemoteStorageThrottledError),
+        ("status code: 429 Too Many Requests", RemoteStorageThrottledError),
+        ("error sending request: connection refused", RemoteStorageError),
+        ("status code: 500", RemoteStorageError),
+    ],
+)
+def test_failing_store_is_a_retriable_error_with_its_cause(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, text: str, expected: type[Exception]
+) -> None:
+    segment = setup.copied()
+
+    def fail(*args: Any, **options: Any) -> Any:
+        raise GenericError(text)
+
+    for name in ("get", "put", "delete"):
+        monkeypatch.setattr(obstore, name, fail)
+    for call in (
+        lambda: setup.manager.fetch_log_segment(segment.metadata, 0),
+        lambda: setup.manager.copy_log_segment_data(segment.metadata, segment.data),
+        lambda: setup.manager.delete_log_segment_data(segment.metadata),
+    ):
+        with pytest.raises(RemoteStorageError) as raised:
+            call()
+        assert type(raised.value) is expected
+        assert isinstance(raised.value.__cause__, GenericError)
+
+
+def test_body_shorter_than_announced_is_corrupt(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = setup.copied()
+    get = obstore.get
+
+    class Short:
+        def __init__(self, result: Any) -> None:
+            self.meta = result.meta
+            self._content = bytes(result.bytes())
+
+        def bytes(self) -> bytes:
+            return self._content[:-1]
+
+    monkeypatch.setattr(obstore, "get", lambda *args, **options: Short(get(*args, **options)))
+    with pytest.raises(CorruptObjectError, match=r"received=9.*topic=flights"):
+        setup.manager.fetch_log_segment(segment.metadata, 0, 9)
+
+
+# -- the local folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "bucket"
+
+
+def client_of(folder: Path) -> ObjectClient:
+    settings = ObjectStoreSettings.from_config(
+        {"url": folder.as_uri(), "upload.part.size": str(PART_SIZE)}
+    )
+    return ObjectClient(settings, open_object_store(settings, create_folder=True))
+
+
+def test_folder_object_is_complete_or_absent(folder: Path) -> None:
+    """A reader that looks during the upload sees nothing of it."""
+    client = client_of(folder)
+    seen: list[bool] = []
+
+    def blocks() -> Iterator[bytes]:
+        for _ in range(3):
+            yield bytes(PART_SIZE)
+            seen.append((folder / "a/b.log").exists())
+
+    client.put("a/b.log", blocks())
+    assert seen == [False, False, False]
+    assert [(found.key, found.size) for found in client.list_objects("")] == [
+        ("a/b.log", 3 * PART_SIZE)
+    ]
+
+
+def test_folder_object_that_failed_halfway_is_absent(folder: Path) -> None:
+    client = client_of(folder)
+
+    def blocks() -> Iterator[bytes]:
+        yield bytes(PART_SIZE)
+        yield bytes(PART_SIZE)
+        raise RemoteStorageError("the local disk failed")
+
+    with pytest.raises(RemoteStorageError):
+        client.put("a/b.log", blocks())
+    assert list(client.list_objects("")) == []
+    assert not [path for path in folder.rglob("*") if path.is_file()], "no part is left behind"
+
+
+def test_folder_object_is_synced_with_every_folder_above_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    client_of(folder).put("a/b/c.log", b"content")
+    assert synced == [str(folder / part) for part in ("a/b/c.log", "a/b", "a", "")]
+
+
+def test_folder_that_does_not_exist_is_refused_to_a_reader(folder: Path) -> None:
+    settings = ObjectStoreSettings.from_config({"url": folder.as_uri()})
+    with pytest.raises(ConfigError, match="url=file:"):
+        open_object_store(settings, create_folder=False)
+    assert not folder.exists()
+
+
+def test_emptied_folders_disappear_and_the_root_stays(folder: Path) -> None:
+    client = client_of(folder)
+    client.put("a/b/c.log", b"content")
+    client.delete("a/b/c.log")
+    assert folder.exists()
+    assert list(folder.iterdir()) == []
+
+
+def test_folder_is_a_local_store(folder: Path) -> None:
+    settings = ObjectStoreSettings.from_config({"url": folder.as_uri()})
+    store = open_object_store(settings, create_folder=True)
+    assert isinstance(store, LocalStore)
+    assert Path(str(store.prefix)) == folder
