@@ -66,6 +66,8 @@ _BYTES_OUT = types.Array(types.uint8, 1, "C")
 _INT8_OUT = types.Array(types.int8, 1, "C")
 _INT32_OUT = types.Array(types.int32, 1, "C")
 _INT64_OUT = types.Array(types.int64, 1, "C")
+_ROWS_OUT = types.Tuple((_INT64_OUT, _INT64_OUT, _INT8_OUT))
+_BINARY_OUT = types.Tuple((_INT32_OUT, _BYTES_OUT, _BYTES_OUT))
 _BATCHES = types.Array(numba.from_dtype(BATCH), 1, "C")
 
 
@@ -247,65 +249,38 @@ def _read_record(source, position, payload_end):
     [
         types.UniTuple(types.int64, 8)(
             *(_BYTES, _BYTES, _BATCHES, types.int64, types.int64),
-            *(types.boolean, types.boolean, types.boolean),
-            *(_INT64_OUT, _INT64_OUT, _INT8_OUT),
-            *(_INT32_OUT, _BYTES_OUT, _BYTES_OUT),
-            *(_INT32_OUT, _BYTES_OUT, _BYTES_OUT),
-            _INT64_OUT,
+            *(_ROWS_OUT, _BINARY_OUT, _BINARY_OUT, _INT64_OUT),
         )
     ],
     cache=True,
     nogil=True,
 )
 def decode_records(
-    data,
-    unpacked,
-    batches,
-    offset_start,
-    offset_end,
-    with_key,
-    with_value,
-    with_headers,
-    offsets,
-    timestamps,
-    timestamp_types,
-    key_ends,
-    key_validity,
-    key_data,
-    value_ends,
-    value_validity,
-    value_data,
-    headers_positions,
+    data, unpacked, batches, offset_start, offset_end, rows, keys, values, headers_positions
 ):
     """Decode all records of `batches` with offsets in [offset_start, offset_end) into columns.
 
-    `key_ends` and `value_ends` are Arrow offsets (one more than records, first is 0); the
-    validity bitmaps are given with all bits set. Output arrays hold the counts and payload sizes
-    that the rows of `batches` state. `headers_positions` gets where each record's headers begin,
-    as -1 - position when they lie in `unpacked`.
+    `rows` is (offsets, timestamps, timestamp types). `keys` and `values` are (ends, validity,
+    data): Arrow offsets, of which the first is set to 0, an Arrow bitmap with all bits set, and
+    the bytes. `headers_positions` gets where each record's headers begin, as -1 - position when
+    they lie in `unpacked`. Arrays are as long as the counts and payload sizes in `batches` say;
+    empty ends or positions mean that the column is not wanted.
 
     Returns row and index of a damaged record (or -1, -1), the number of records decoded, bytes of
     keys and of values, number of headers, bytes of their names and of their values.
     """
-    count = 0
-    keys_size = 0
-    values_size = 0
-    headers_total = 0
-    names_total = 0
-    header_values_total = 0
+    offsets, timestamps, timestamp_types = rows
+    key_ends, key_validity, key_data = keys
+    value_ends, value_validity, value_data = values
+    count = keys_size = values_size = headers_total = names_total = header_values_total = 0
     for row_index in range(len(batches)):
         row = batches[row_index]
         source = unpacked if row.is_unpacked else data
         is_unpacked = row.is_unpacked
         position = row.payload_start
-        payload_end = row.payload_end
         base_offset = row.base_offset
-        last_offset_delta = row.last_offset_delta
-        base_timestamp = row.base_timestamp
-        max_timestamp = row.max_timestamp
-        timestamp_type = 1 if row.attributes & _LOG_APPEND_TIME_FLAG else 0
-        records_count = row.records_count
-        for index in range(records_count):
+        is_log_append_time = row.attributes & _LOG_APPEND_TIME_FLAG != 0
+        for index in range(row.records_count):
             (
                 position,
                 timestamp_delta,
@@ -318,66 +293,51 @@ def decode_records(
                 headers_count,
                 names_size,
                 header_values_size,
-            ) = _read_record(source, position, payload_end)
-            if position < 0 or offset_delta < 0 or offset_delta > last_offset_delta:
+            ) = _read_record(source, position, row.payload_end)
+            if position < 0 or offset_delta < 0 or offset_delta > row.last_offset_delta:
                 return row_index, index, 0, 0, 0, 0, 0, 0
             offset = base_offset + offset_delta
             if offset < offset_start or offset >= offset_end:
                 continue
             offsets[count] = offset
-            timestamps[count] = (
-                max_timestamp if timestamp_type else base_timestamp + timestamp_delta
-            )
-            timestamp_types[count] = timestamp_type
-            if with_key:
+            timestamp = row.base_timestamp + timestamp_delta
+            timestamps[count] = row.max_timestamp if is_log_append_time else timestamp
+            timestamp_types[count] = is_log_append_time
+            if len(key_ends):
                 key_validity[count >> 3] &= _null_mask(key_size, count)
                 key_size = max(key_size, 0)
                 _copy(source, key_start, key_size, key_data, keys_size)
                 keys_size += key_size
                 key_ends[count + 1] = keys_size
-            if with_value:
+            if len(value_ends):
                 value_validity[count >> 3] &= _null_mask(value_size, count)
                 value_size = max(value_size, 0)
                 _copy(source, value_start, value_size, value_data, values_size)
                 values_size += value_size
                 value_ends[count + 1] = values_size
-            if with_headers:
+            if len(headers_positions):
                 headers_positions[count] = -1 - headers_start if is_unpacked else headers_start
                 headers_total += headers_count
                 names_total += names_size
                 header_values_total += header_values_size
             count += 1
-        if position != payload_end:
-            return row_index, records_count, 0, 0, 0, 0, 0, 0
+        if position != row.payload_end:
+            return row_index, row.records_count, 0, 0, 0, 0, 0, 0
     return -1, -1, count, keys_size, values_size, headers_total, names_total, header_values_total
 
 
 @numba.njit(
-    [
-        types.void(
-            *(_BYTES, _BYTES, _INT64_OUT),
-            *(_INT32_OUT, _INT32_OUT, _BYTES_OUT),
-            *(_INT32_OUT, _BYTES_OUT, _BYTES_OUT),
-        )
-    ],
+    [types.void(_BYTES, _BYTES, _INT64_OUT, _INT32_OUT, _BINARY_OUT, _BINARY_OUT)],
     cache=True,
     nogil=True,
 )
-def decode_headers(
-    data,
-    unpacked,
-    headers_positions,
-    list_ends,
-    name_ends,
-    name_data,
-    value_ends,
-    value_validity,
-    value_data,
-):
+def decode_headers(data, unpacked, headers_positions, list_ends, names, values):
     """Decode the headers whose places `decode_records` found, and thereby checked.
 
-    `list_ends` are the Arrow offsets of the lists, the rest as in `decode_records`.
+    `list_ends` are the Arrow offsets of the lists; `names` and `values` as in `decode_records`.
     """
+    name_ends, _, name_data = names
+    value_ends, value_validity, value_data = values
     count = 0
     names_size = 0
     values_size = 0
@@ -394,8 +354,7 @@ def decode_headers(
             _copy(source, position, size, name_data, names_size)
             names_size += size
             name_ends[count + 1] = names_size
-            position += size
-            size, position = _read_varint(source, position, end)
+            size, position = _read_varint(source, position + size, end)
             value_validity[count >> 3] &= _null_mask(size, count)
             size = max(size, 0)
             _copy(source, position, size, value_data, values_size)

@@ -253,29 +253,18 @@ def _decode(
         raise _damaged(batches, int(claimed[0]), "batch claims more records than it holds")
     count_max = int(batches["records_count"].sum())
     size_max = int(payload_sizes.sum())
-    offsets = np.empty(count_max, dtype=np.int64)
-    timestamps = np.empty(count_max, dtype=np.int64)
-    timestamp_types = np.empty(count_max, dtype=np.int8)
+    offsets: Int64Array = np.empty(count_max, dtype=np.int64)
+    timestamps: Int64Array = np.empty(count_max, dtype=np.int64)
+    timestamp_types: Int8Array = np.empty(count_max, dtype=np.int8)
     keys = _BinaryBuilder(count_max, size_max, is_wanted="key" in columns)
     values = _BinaryBuilder(count_max, size_max, is_wanted="value" in columns)
     with_headers = "headers" in columns
-    headers_positions = np.empty(count_max if with_headers else 0, dtype=np.int64)
+    headers_positions: Int64Array = np.empty(count_max if with_headers else 0, dtype=np.int64)
+    rows = (offsets, timestamps, timestamp_types)
     damaged_row, damaged_record, count, keys_size, values_size, *headers_sizes = (
         kernels.decode_records(
-            data,
-            unpacked,
-            batches,
-            start,
-            end,
-            keys.is_wanted,
-            values.is_wanted,
-            with_headers,
-            offsets,
-            timestamps,
-            timestamp_types,
-            *keys.arrays,
-            *values.arrays,
-            headers_positions,
+            *(data, unpacked, batches, start, end),
+            *(rows, keys.arrays, values.arrays, headers_positions),
         )
     )
     if damaged_row >= 0:
@@ -313,8 +302,8 @@ class _BinaryBuilder:
 
     def __init__(self, count_max: int, size_max: int, *, is_wanted: bool = True) -> None:
         self.is_wanted = is_wanted
-        self.ends: Int32Array = np.empty(count_max + 1 if is_wanted else 1, dtype=np.int32)
-        self.ends[0] = 0
+        self.ends: Int32Array = np.empty(count_max + 1 if is_wanted else 0, dtype=np.int32)
+        self.ends[:1] = 0
         self.validity: ByteArray = np.full((count_max + 7) // 8 if is_wanted else 0, 0xFF, np.uint8)
         self.data: ByteArray = np.empty(size_max if is_wanted else 0, dtype=np.uint8)
 
@@ -342,9 +331,7 @@ def _decode_headers(
     list_ends: Int32Array = np.zeros(len(positions) + 1, dtype=np.int32)
     names = _BinaryBuilder(count, names_size)
     values = _BinaryBuilder(count, values_size)
-    kernels.decode_headers(
-        data, unpacked, positions, list_ends, names.ends, names.data, *values.arrays
-    )
+    kernels.decode_headers(data, unpacked, positions, list_ends, names.arrays, values.arrays)
     pairs = pa.StructArray.from_arrays(
         [_to_strings(names.finish(count, names_size)), values.finish(count, values_size)],
         fields=[pa.field("key", pa.string()), pa.field("value", pa.binary())],
