@@ -17,7 +17,8 @@
     │   ├── ConfigError · UnknownConfigError
     │   ├── OffsetOutOfRangeError · UnknownTopicOrPartitionError · UnknownTopicIdError
     │   │   InvalidTopicError · TopicAlreadyExistsError · InvalidPartitionsError
-    │   │   InvalidReplicationFactorError · PolicyViolationError · InvalidRequestError
+    │   │   InvalidReplicationFactorError · InvalidReplicaAssignmentError
+    │   │   TopicDeletionDisabledError · PolicyViolationError · InvalidRequestError
     │   ├── CorruptMessageError               a produced batch that fails its checks
     │   ├── InvalidRecordError · InvalidTimestampError · RecordTooLargeError
     │   │   RecordListTooLargeError · UnsupportedForMessageFormatError
@@ -133,6 +134,14 @@ class InvalidPartitionsError(RejectedError):
 
 class InvalidReplicationFactorError(RejectedError):
     """More replicas are asked for than there are brokers."""
+
+
+class InvalidReplicaAssignmentError(RejectedError):
+    """The replicas a topic is to have are not legal."""
+
+
+class TopicDeletionDisabledError(RejectedError):
+    """delete.topic.enable is false."""
 
 
 class PolicyViolationError(RejectedError):

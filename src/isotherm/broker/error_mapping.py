@@ -34,6 +34,8 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.TopicAlreadyExistsError: ErrorCode.topic_already_exists,
     errors.InvalidPartitionsError: ErrorCode.invalid_partitions,
     errors.InvalidReplicationFactorError: ErrorCode.invalid_replication_factor,
+    errors.InvalidReplicaAssignmentError: ErrorCode.invalid_replica_assignment,
+    errors.TopicDeletionDisabledError: ErrorCode.topic_deletion_disabled,
     errors.PolicyViolationError: ErrorCode.policy_violation,
     errors.InvalidRequestError: ErrorCode.invalid_request,
     errors.CorruptMessageError: ErrorCode.corrupt_message,

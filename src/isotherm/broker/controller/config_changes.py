@@ -1,0 +1,79 @@
+"""Incremental changes of a topic's configuration: what the settings become. Pure.
+
+Source: KIP-339; Kafka ConfigurationControlManager.incrementalAlterConfigResource and
+LogConfig.validateRemoteStorageOnlyIfSystemEnabled.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from isotherm.config.definition import config_keys
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import ConfigError, InvalidRequestError
+
+
+class ConfigOperation(enum.IntEnum):
+    """AlterConfigOp.OpType; the numbers are the wire's."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    name: str
+    operation: ConfigOperation
+    value: str | None
+
+
+def changed_texts(
+    current: Mapping[str, str], changes: Sequence[ConfigChange], base: TopicConfig
+) -> dict[str, str | None]:
+    """The keys that get another text; None for one that goes back to its default.
+
+    `base` gives the list that APPEND and SUBTRACT start from while the topic has none of its own.
+    """
+    if len({change.name for change in changes}) != len(changes):
+        raise InvalidRequestError("one key is changed twice in one request")
+    return {change.name: _changed_text(current, change, base) for change in changes}
+
+
+def _changed_text(
+    current: Mapping[str, str], change: ConfigChange, base: TopicConfig
+) -> str | None:
+    if change.operation is ConfigOperation.DELETE:
+        return None
+    if change.value is None:
+        raise ConfigError(f"a setting has no value key={change.name}")
+    if change.operation is ConfigOperation.SET:
+        return change.value
+    return _changed_list(current, change, base)
+
+
+def _changed_list(current: Mapping[str, str], change: ConfigChange, base: TopicConfig) -> str:
+    declared = config_keys(TopicConfig).get(change.name)
+    if declared is None or declared[1].type.name != "LIST":
+        raise ConfigError(f"only a list can be appended to or subtracted from key={change.name}")
+    field_name, key = declared
+    text = current.get(change.name, key.format(getattr(base, field_name)))
+    items = [item for item in text.split(",") if item]
+    named = [item.strip() for item in (change.value or "").split(",") if item.strip()]
+    if change.operation is ConfigOperation.APPEND:
+        items += [item for item in named if item not in items]
+    else:
+        items = [item for item in items if item not in named]
+    return ",".join(items)
+
+
+def check_remote_storage_change(old: TopicConfig, new: TopicConfig, *, topic: str) -> None:
+    """Tiering is not turned off while the tier's data would be left behind unseen (KIP-950)."""
+    turned_off = old.remote_storage_enable and not new.remote_storage_enable
+    if turned_off and not new.remote_log_delete_on_disable:
+        raise ConfigError(
+            "remote.storage.enable can be turned off only with remote.log.delete.on.disable=true"
+            f" topic={topic}"
+        )

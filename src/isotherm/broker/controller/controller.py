@@ -1,0 +1,348 @@
+"""The cluster's metadata: changed by appending to `__cluster_metadata-0`, then folded into an image.
+
+Invariants
+- A change is one record batch, so it is there as a whole or not at all; it is on disk (fsync)
+  before the image shows it, a listener hears of it or a client is answered.
+- Every batch is folded before it is appended: what cannot be replayed is never written.
+- The image is `fold(log)`; a start replays the log and arrives at the same image.
+
+Methods that write run on one thread, the control thread; `image` and `topic_config` may be read on
+any. A LogDirFailedError from the log leaves the image as it was: the change may or may not be
+there after a restart, as for a client that hears nothing.
+
+Source: Kafka QuorumController, with a quorum of one that is always leader. Snapshots of the
+metadata log are not made: it grows by a record per change and one per partition and start.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from isotherm.broker.context import Endpoint
+from isotherm.broker.controller.config_changes import (
+    ConfigChange,
+    changed_texts,
+    check_remote_storage_change,
+)
+from isotherm.broker.controller.delta import MetadataDelta
+from isotherm.broker.controller.image import (
+    ConfigResource,
+    MetadataImage,
+    TopicImage,
+)
+from isotherm.broker.controller.metadata_log import MetadataLog
+from isotherm.broker.controller.records import (
+    METADATA_VERSION_FEATURE,
+    TOPIC_RESOURCE,
+    BrokerEndpoint,
+    BrokerFeature,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+)
+from isotherm.broker.controller.topic_rules import (
+    NewTopic,
+    TopicPlan,
+    check_request_size,
+    collision_key,
+    config_records,
+    plan_topic,
+    topic_config,
+)
+from isotherm.clock import Clock
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import (
+    ConfigError,
+    InvalidRequestError,
+    PolicyViolationError,
+    RejectedError,
+    TopicDeletionDisabledError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from isotherm.log.partition_log import PartitionLog
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC, ProducerId
+
+logger = logging.getLogger(__name__)
+
+METADATA_VERSION_MIN = 7  # 3.3-IV3
+METADATA_VERSION = 25  # 4.0-IV3: the version whose record formats are written
+PRODUCER_ID_BLOCK_SIZE = 1000  # Kafka: ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
+RECORDS_PER_BATCH_MAX = 10_000  # Kafka: QuorumController.MAX_RECORDS_PER_BATCH
+
+_PLAINTEXT = 0  # SecurityProtocol
+
+
+class MetadataChange(NamedTuple):
+    """What listeners are told: the new image, and what is different in it."""
+
+    image: MetadataImage
+    created: tuple[TopicImage, ...] = ()
+    deleted: tuple[TopicImage, ...] = ()
+    reconfigured: tuple[str, ...] = ()
+
+
+MetadataListener: TypeAlias = Callable[[MetadataChange], None]
+
+
+class CreatedTopic(NamedTuple):
+    """The answer for one topic of a request: a plan (carried out, unless validating), or why not."""
+
+    name: str
+    plan: TopicPlan | None
+    error: RejectedError | None
+
+
+class DeletedTopic(NamedTuple):
+    """The answer for one topic of a request; name and id are None where they are not known."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    error: RejectedError | None
+
+
+class Controller:
+    def __init__(
+        self,
+        log: PartitionLog,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        new_id: Callable[[], uuid.UUID],
+    ) -> None:
+        """Replays `log`; CorruptMetadataError when it holds what cannot be understood."""
+        self._log = MetadataLog(log, clock)
+        self._config = config
+        self._new_id = new_id
+        self._listeners: list[MetadataListener] = []
+        self._topic_configs: dict[str, tuple[Mapping[str, str], TopicConfig]] = {}
+        self._producer_ids = iter(range(0))
+        delta = MetadataDelta(MetadataImage())
+        for record in self._log.replay():
+            delta.replay(record)
+        self._image = delta.apply(self._log.end_offset)
+        for topic in self._image.topics_by_name:
+            self.topic_config(topic)
+
+    @property
+    def image(self) -> MetadataImage:
+        """The metadata as it is now; later changes make another image."""
+        return self._image
+
+    def add_listener(self, listener: MetadataListener) -> None:
+        """`listener` hears of every later change, on the thread that made it, before it returns."""
+        self._listeners.append(listener)
+
+    def topic_texts(self, topic: str) -> Mapping[str, str]:
+        """The settings a topic has of its own, by key."""
+        return self._image.configs.get(ConfigResource(TOPIC_RESOURCE, topic), {})
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        """The configuration in effect for a topic; the defaults for one that does not exist."""
+        texts = self.topic_texts(topic)
+        if not texts:
+            return self._config.topic_defaults
+        cached = self._topic_configs.get(topic)
+        if cached is None or cached[0] is not texts:
+            cached = texts, TopicConfig.parse(texts, self._config.topic_defaults)
+            self._topic_configs[topic] = cached
+        return cached[1]
+
+    def register_broker(self, endpoints: Sequence[Endpoint]) -> None:
+        """Begin a new incarnation of this broker: once per start, before partitions are led.
+
+        The broker leads every partition afterwards, each under a leader epoch one higher than
+        before. ConfigError when the log belongs to a broker with another node.id.
+        """
+        strangers = set(self._image.brokers) - {self._config.node_id}
+        if strangers:
+            raise ConfigError(
+                f"the data belongs to a broker with another node.id node.id={self._config.node_id}"
+                f" found={sorted(strangers)}"
+            )
+        records: list[MetadataRecord] = []
+        if METADATA_VERSION_FEATURE not in self._image.features:
+            records.append(
+                FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)
+            )
+        records.append(self._registration(endpoints))
+        records += [
+            PartitionChangeRecord(
+                partition_id=partition.partition,
+                topic_id=topic.topic_id,
+                leader=self._config.node_id,
+            )
+            for topic in self._image.topics_by_name.values()
+            for partition in topic.partitions
+        ]
+        # Not one atomic batch if there are very many partitions: an epoch that is raised without
+        # being used does no harm, and the next start raises it again.
+        for start in range(0, len(records), RECORDS_PER_BATCH_MAX):
+            self._commit(records[start : start + RECORDS_PER_BATCH_MAX])
+
+    def _registration(self, endpoints: Sequence[Endpoint]) -> RegisterBrokerRecord:
+        return RegisterBrokerRecord(
+            broker_id=self._config.node_id,
+            incarnation_id=self._new_id(),
+            broker_epoch=self._log.end_offset,
+            end_points=tuple(
+                BrokerEndpoint(
+                    name=endpoint.listener_name,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    security_protocol=_PLAINTEXT,
+                )
+                for endpoint in endpoints
+            ),
+            features=(
+                BrokerFeature(
+                    name=METADATA_VERSION_FEATURE,
+                    min_supported_version=METADATA_VERSION_MIN,
+                    max_supported_version=METADATA_VERSION,
+                ),
+            ),
+            rack=self._config.broker_rack,
+            fenced=False,
+        )
+
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[CreatedTopic]:
+        """Make the topics that may be made, all in one batch; an answer for each, in order.
+
+        Raises PolicyViolationError when together they have too many partitions.
+        """
+        check_request_size(topics, self._config)
+        counts = Counter(topic.name for topic in topics)
+        taken = {collision_key(name): name for name in self._image.topics_by_name}
+        results = []
+        for topic in topics:
+            try:
+                if counts[topic.name] > 1:
+                    raise InvalidRequestError(f"topic is named twice topic={topic.name}")
+                plan = plan_topic(
+                    topic,
+                    self._new_id(),
+                    taken=taken,
+                    brokers=self._image.brokers,
+                    broker=self._config,
+                )
+            except RejectedError as error:
+                results.append(CreatedTopic(topic.name, None, error))
+            else:
+                taken[collision_key(topic.name)] = topic.name
+                results.append(CreatedTopic(topic.name, plan, None))
+        plans = [result.plan for result in results if result.plan is not None]
+        if plans and not validate_only:
+            self._commit(list(itertools.chain.from_iterable(plan.records for plan in plans)))
+            created = tuple(self._image.topics_by_id[plan.topic_id] for plan in plans)
+            logger.info("topics created topics=%s", ",".join(topic.name for topic in created))
+            self._tell(MetadataChange(self._image, created=created))
+        return results
+
+    def delete_topics(self, names_or_ids: Sequence[str | uuid.UUID]) -> list[DeletedTopic]:
+        """Delete the topics that exist, all in one batch; an answer for each, in order.
+
+        Raises TopicDeletionDisabledError when delete.topic.enable is false.
+        """
+        if not self._config.delete_topic_enable:
+            raise TopicDeletionDisabledError("topics cannot be deleted key=delete.topic.enable")
+        resolved = [(wanted, self._image.topic(wanted)) for wanted in names_or_ids]
+        counts = Counter(topic.topic_id for _, topic in resolved if topic is not None)
+        results = []
+        doomed = []
+        for wanted, topic in resolved:
+            try:
+                doomed.append(self._deletable(wanted, topic, counts))
+                results.append(DeletedTopic(doomed[-1].name, doomed[-1].topic_id, None))
+            except RejectedError as error:
+                name = topic.name if topic else wanted if isinstance(wanted, str) else None
+                topic_id = topic.topic_id if topic else wanted
+                results.append(
+                    DeletedTopic(name, topic_id if isinstance(topic_id, uuid.UUID) else None, error)
+                )
+        if doomed:
+            self._commit([RemoveTopicRecord(topic_id=topic.topic_id) for topic in doomed])
+            for topic in doomed:
+                self._topic_configs.pop(topic.name, None)
+            logger.info("topics deleted topics=%s", ",".join(topic.name for topic in doomed))
+            self._tell(MetadataChange(self._image, deleted=tuple(doomed)))
+        return results
+
+    def _deletable(
+        self, wanted: str | uuid.UUID, topic: TopicImage | None, counts: Counter[uuid.UUID]
+    ) -> TopicImage:
+        if topic is None:
+            if isinstance(wanted, str):
+                raise UnknownTopicOrPartitionError(f"no such topic topic={wanted}")
+            raise UnknownTopicIdError(f"no topic has this id topic_id={wanted}")
+        if counts[topic.topic_id] > 1:
+            raise InvalidRequestError(f"topic is named twice topic={topic.name}")
+        remote = self._config.remote
+        if topic.name == REMOTE_LOG_METADATA_TOPIC and remote.remote_log_storage_system_enable:
+            # Without it every tiered segment of every topic would be lost from sight.
+            raise PolicyViolationError(
+                f"the topic is in use by the remote tier and is not deleted topic={topic.name}"
+            )
+        return topic
+
+    def alter_topic_config(
+        self, topic: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> None:
+        """Change settings of a topic incrementally (KIP-339), all or none.
+
+        Raises UnknownTopicOrPartitionError, or ConfigError when the settings would not be legal.
+        """
+        if topic not in self._image.topics_by_name:
+            raise UnknownTopicOrPartitionError(f"no such topic topic={topic}")
+        current = self.topic_texts(topic)
+        changed = changed_texts(current, changes, self._config.topic_defaults)
+        after = {key: text for key, text in {**current, **changed}.items() if text is not None}
+        new_config = topic_config(after, self._config, topic=topic)
+        check_remote_storage_change(self.topic_config(topic), new_config, topic=topic)
+        effective = {key: text for key, text in changed.items() if current.get(key) != text}
+        if effective and not validate_only:
+            self._commit(config_records(topic, effective))
+            self._tell(MetadataChange(self._image, reconfigured=(topic,)))
+
+    def generate_producer_id(self) -> ProducerId:
+        """An id that no producer of this cluster has had.
+
+        Ids are taken from blocks that are recorded before use; a restart leaves the rest of a
+        block unused.
+        """
+        for producer_id in self._producer_ids:
+            return producer_id
+        start = self._image.next_producer_id
+        end = start + PRODUCER_ID_BLOCK_SIZE
+        broker = self._image.brokers[self._config.node_id]
+        self._commit(
+            [
+                ProducerIdsRecord(
+                    broker_id=broker.broker_id,
+                    broker_epoch=broker.broker_epoch,
+                    next_producer_id=end,
+                )
+            ]
+        )
+        self._producer_ids = iter(range(start, end))
+        return next(self._producer_ids)
+
+    def _commit(self, records: Sequence[MetadataRecord]) -> None:
+        delta = MetadataDelta(self._image)
+        for record in records:
+            delta.replay(record)
+        self._image = delta.apply(self._log.append(records))
+
+    def _tell(self, change: MetadataChange) -> None:
+        for listener in self._listeners:
+            listener(change)

@@ -1,0 +1,83 @@
+"""`__cluster_metadata-0`: appending records to it and reading them all."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+
+from isotherm.broker.controller.records import MetadataRecord, decode_record
+from isotherm.clock import Clock
+from isotherm.config.topic import UNLIMITED, TopicConfig
+from isotherm.errors import CorruptMetadataError
+from isotherm.log.log_read import FetchIsolation
+from isotherm.log.partition_log import PartitionLog
+from isotherm.protocol.records import encode_framed
+from isotherm.record.batch import (
+    BatchHeader,
+    NewRecord,
+    build_batch,
+    iterate_batches,
+    read_records,
+    verify_batch_crc,
+)
+from isotherm.types import CLUSTER_METADATA_TOPIC, Offset, TopicPartition
+
+METADATA_TOPIC_PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+METADATA_TOPIC_ID = uuid.UUID(int=1)  # Kafka: Uuid.METADATA_TOPIC_ID
+BATCH_SIZE_MAX = 8 * 1024 * 1024  # Kafka: KafkaRaftClient.MAX_BATCH_SIZE_BYTES
+METADATA_LOG_CONFIG = TopicConfig(
+    retention_ms=UNLIMITED, retention_bytes=UNLIMITED, max_message_bytes=BATCH_SIZE_MAX
+)
+
+_READ_SIZE = BATCH_SIZE_MAX
+
+
+class MetadataLog:
+    """One writer: the controller. Each start of it is an epoch of the log of its own."""
+
+    def __init__(self, log: PartitionLog, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        latest = log.leader_epochs.latest
+        self._epoch = 1 if latest is None else latest.epoch + 1
+
+    @property
+    def end_offset(self) -> Offset:
+        return self._log.log_end_offset
+
+    def append(self, records: Sequence[MetadataRecord]) -> Offset:
+        """Append one batch and make it durable; the log's end after it.
+
+        Raises RecordTooLargeError with nothing appended, or LogDirFailedError.
+        """
+        now_ms = self._clock.now_ms()
+        batch = build_batch([NewRecord(now_ms, None, encode_framed(r)) for r in records])
+        self._log.append_as_leader(batch, self._epoch, now_ms=now_ms)
+        self._log.flush()
+        self._log.update_high_watermark(self._log.log_end_offset)
+        return self._log.log_end_offset
+
+    def replay(self) -> Iterator[MetadataRecord]:
+        """Every record, in order; CorruptMetadataError or CorruptRecordError names the offset."""
+        offset = self._log.log_start_offset
+        while offset < self._log.log_end_offset:
+            read = self._log.read(
+                offset, _READ_SIZE, isolation=FetchIsolation.LOG_END, min_one_message=True
+            )
+            for position, header in iterate_batches(read.records):
+                verify_batch_crc(read.records, position, header)
+                if not header.is_control:
+                    yield from _decoded(read.records, position, header)
+                offset = header.next_offset
+        self._log.update_high_watermark(offset)
+
+
+def _decoded(buffer: memoryview, position: int, header: BatchHeader) -> Iterator[MetadataRecord]:
+    for record in read_records(buffer, position, header):
+        try:
+            yield decode_record(record.value or b"")
+        except CorruptMetadataError as error:
+            raise CorruptMetadataError(
+                f"a record of the metadata log cannot be read"
+                f" partition={METADATA_TOPIC_PARTITION} offset={record.offset}"
+            ) from error

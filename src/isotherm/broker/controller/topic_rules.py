@@ -1,0 +1,231 @@
+"""What a new topic must satisfy, and the records that make it. Pure.
+
+Each rule raises the RejectedError whose code Kafka answers with; the order of the checks is
+Kafka's too. Source: Kafka Topic.validate, ControllerApis.createTopics,
+ReplicationControlManager.createTopics, ConfigurationControlManager.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from isotherm.broker.controller.records import (
+    TOPIC_RESOURCE,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    TopicRecord,
+)
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import (
+    ConfigError,
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+    PolicyViolationError,
+    TopicAlreadyExistsError,
+)
+from isotherm.types import CLUSTER_METADATA_TOPIC, BrokerId
+
+TOPIC_NAME_LENGTH_MAX = 249
+PARTITIONS_PER_REQUEST_MAX = 10_000  # Kafka: MAX_PARTITIONS_PER_BATCH
+USE_DEFAULT = -1
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic as a client asks for it; -1 stands for the broker's default.
+
+    `assignments` (partition -> replicas) fixes the partitions by hand; both numbers must be -1
+    then.
+    """
+
+    name: str
+    num_partitions: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    assignments: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    """A topic that may be made: its parts, and the records that make it."""
+
+    topic_id: uuid.UUID
+    replicas: tuple[tuple[BrokerId, ...], ...]  # by partition
+    config: TopicConfig
+    records: tuple[MetadataRecord, ...]
+
+
+def check_topic_name(name: str) -> None:
+    """InvalidTopicError unless Kafka would take the name for a topic."""
+    if not name or name in (".", ".."):
+        raise InvalidTopicError(f"a topic cannot have this name topic={name!r}")
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        raise InvalidTopicError(
+            f"a topic name is too long length={len(name)} length_max={TOPIC_NAME_LENGTH_MAX}"
+        )
+    if not _LEGAL_NAME.fullmatch(name):
+        raise InvalidTopicError(
+            f"a topic name has characters other than ASCII letters, digits, '.', '_' and '-'"
+            f" topic={name!r}"
+        )
+
+
+def collision_key(name: str) -> str:
+    """Names that differ in '.' and '_' alone are one in metric names, so they collide."""
+    return name.replace(".", "_")
+
+
+def check_topic_is_new(name: str, taken: Mapping[str, str]) -> None:
+    """`taken` holds the names of the topics that exist, by `collision_key`."""
+    if name == CLUSTER_METADATA_TOPIC:
+        raise InvalidRequestError(f"the topic is internal and is not created topic={name}")
+    other = taken.get(collision_key(name))
+    if other == name:
+        raise TopicAlreadyExistsError(f"topic exists topic={name}")
+    if other is not None:
+        raise InvalidTopicError(f"topic name collides topic={name} existing={other}")
+
+
+def topic_config(
+    configs: Mapping[str, str | None], broker: BrokerConfig, *, topic: str
+) -> TopicConfig:
+    """What a topic with these settings gets; ConfigError when they are not legal together."""
+    texts = {}
+    for name, value in configs.items():
+        if value is None:
+            raise ConfigError(f"a topic setting has no value topic={topic} key={name}")
+        texts[name] = value
+    config = TopicConfig.parse(texts, broker.topic_defaults)
+    config.check_remote_rules(remote_system_enabled=broker.remote.remote_log_storage_system_enable)
+    return config
+
+
+def _assigned_replicas(
+    topic: NewTopic, brokers: Collection[BrokerId]
+) -> tuple[tuple[BrokerId, ...], ...]:
+    if topic.replication_factor != USE_DEFAULT or topic.num_partitions != USE_DEFAULT:
+        raise InvalidRequestError(
+            "with a manual assignment neither replication factor nor number of partitions"
+            f" can be given topic={topic.name}"
+        )
+    if sorted(topic.assignments) != list(range(len(topic.assignments))):
+        raise InvalidReplicaAssignmentError(
+            f"partitions must be numbered from 0 without gaps topic={topic.name}"
+            f" partitions={sorted(topic.assignments)}"
+        )
+    known = set(brokers)
+    for partition, replicas in topic.assignments.items():
+        if not replicas or len(set(replicas)) != len(replicas) or not known.issuperset(replicas):
+            raise InvalidReplicaAssignmentError(
+                f"replicas must be distinct brokers that exist topic={topic.name}"
+                f" partition={partition} replicas={list(replicas)} brokers={sorted(known)}"
+            )
+    return tuple(topic.assignments[partition] for partition in range(len(topic.assignments)))
+
+
+def _default_replicas(
+    topic: NewTopic, broker: BrokerConfig, brokers: Collection[BrokerId]
+) -> tuple[tuple[BrokerId, ...], ...]:
+    factor, count = topic.replication_factor, topic.num_partitions
+    if factor < USE_DEFAULT or factor == 0:
+        raise InvalidReplicationFactorError(
+            f"the replication factor must be above 0, or -1 topic={topic.name}"
+            f" replication_factor={factor}"
+        )
+    if count < USE_DEFAULT or count == 0:
+        raise InvalidPartitionsError(
+            f"the number of partitions must be above 0, or -1 topic={topic.name} partitions={count}"
+        )
+    factor = broker.default_replication_factor if factor == USE_DEFAULT else factor
+    count = broker.num_partitions if count == USE_DEFAULT else count
+    replicas = tuple(sorted(brokers))
+    if factor > len(replicas):
+        raise InvalidReplicationFactorError(
+            f"there are fewer brokers than replicas topic={topic.name}"
+            f" replication_factor={factor} brokers={len(replicas)}"
+        )
+    return (replicas[:factor],) * count
+
+
+def requested_partitions(topic: NewTopic, broker: BrokerConfig) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return broker.num_partitions if topic.num_partitions == USE_DEFAULT else topic.num_partitions
+
+
+def check_request_size(topics: Iterable[NewTopic], broker: BrokerConfig) -> None:
+    """PolicyViolationError when one request asks for more partitions than one batch may make."""
+    count = sum(max(0, requested_partitions(topic, broker)) for topic in topics)
+    if count > PARTITIONS_PER_REQUEST_MAX:
+        raise PolicyViolationError(
+            f"too many partitions in one request count={count}"
+            f" count_max={PARTITIONS_PER_REQUEST_MAX}"
+        )
+
+
+def plan_topic(
+    topic: NewTopic,
+    topic_id: uuid.UUID,
+    *,
+    taken: Mapping[str, str],
+    brokers: Collection[BrokerId],
+    broker: BrokerConfig,
+) -> TopicPlan:
+    """The plan for one new topic, or the RejectedError that says why there is none.
+
+    `taken` is as for `check_topic_is_new`; `brokers` are the registered ones.
+    """
+    check_topic_name(topic.name)
+    check_topic_is_new(topic.name, taken)
+    config = topic_config(topic.configs, broker, topic=topic.name)
+    if topic.assignments:
+        replicas = _assigned_replicas(topic, brokers)
+    else:
+        replicas = _default_replicas(topic, broker, brokers)
+    return TopicPlan(
+        topic_id=topic_id,
+        replicas=replicas,
+        config=config,
+        records=(
+            TopicRecord(name=topic.name, topic_id=topic_id),
+            *config_records(topic.name, topic.configs),
+            *(
+                _partition_record(topic_id, number, brokers)
+                for number, brokers in enumerate(replicas)
+            ),
+        ),
+    )
+
+
+def config_records(topic: str, configs: Mapping[str, str | None]) -> list[ConfigRecord]:
+    return [
+        ConfigRecord(
+            resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=configs[name]
+        )
+        for name in sorted(configs)
+    ]
+
+
+def _partition_record(
+    topic_id: uuid.UUID, partition: int, replicas: tuple[BrokerId, ...]
+) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=partition,
+        topic_id=topic_id,
+        replicas=replicas,
+        isr=replicas,
+        leader=replicas[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=(None,) * len(replicas),
+    )
