@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import RecordListTooLargeError
 from isotherm.log.producer_state import ProducerBatch, ProducerStateManager
 from isotherm.record.batch import BatchHeader
 from isotherm.record.control import read_control_record
 from isotherm.record.validation import AppendOrigin, ValidatedRecords
-from isotherm.types import NO_TIMESTAMP, Offset, Position, TimestampMs
+from isotherm.types import NO_TIMESTAMP, Offset, Position, TimestampMs, TopicPartition
 
 
 class AppendInfo(NamedTuple):
@@ -46,6 +48,18 @@ def producer_batches(validated: ValidatedRecords) -> Iterator[tuple[Position, Ba
         if header.has_producer_id:
             yield position, header
         position += header.size_in_bytes
+
+
+def check_fits_segment(
+    topic_partition: TopicPartition, validated: ValidatedRecords, config: TopicConfig
+) -> None:
+    """Raises RecordListTooLargeError when not even an empty segment could take the records."""
+    size = len(validated.records)
+    if size > config.effective_segment_bytes:
+        raise RecordListTooLargeError(
+            f"records are larger than a segment partition={topic_partition} size={size}"
+            f" segment_bytes={config.effective_segment_bytes}"
+        )
 
 
 def check_producers(

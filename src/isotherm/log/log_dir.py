@@ -19,7 +19,7 @@ class LogDir:
         self, path: Path, on_failure: Callable[[LogDir], None] = lambda log_dir: None
     ) -> None:
         self.path = path
-        self.failure: OSError | None = None
+        self.failure: Exception | None = None
         self._on_failure = on_failure
 
     @property
@@ -42,7 +42,7 @@ class LogDir:
                 f"log directory failed dir={self.path} action={action}"
             ) from error
 
-    def fail(self, error: OSError, action: str) -> None:
+    def fail(self, error: Exception, action: str) -> None:
         if self.failure is None:
             self.failure = error
             logger.error(

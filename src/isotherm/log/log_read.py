@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from isotherm.errors import OffsetOutOfRangeError
@@ -142,17 +143,21 @@ def aborted_transactions(
 def offset_for_timestamp(view: LogView, timestamp_ms: TimestampMs) -> TimestampAndOffset | None:
     """The first local record that is at least as young; None when there is none."""
     for segment in view.segments:
-        if segment.size_in_bytes > 0 and segment.largest_timestamp_ms >= timestamp_ms:
-            found = segment.find_offset_by_timestamp(timestamp_ms, view.local_log_start_offset)
-            if found is not None:
-                return found
+        # Deleted for good meanwhile: its records are not local any more.
+        with suppress(FileNotFoundError):
+            if segment.size_in_bytes > 0 and segment.largest_timestamp_ms >= timestamp_ms:
+                found = segment.find_offset_by_timestamp(timestamp_ms, view.local_log_start_offset)
+                if found is not None:
+                    return found
     return None
 
 
 def offset_of_largest_timestamp(view: LogView) -> TimestampAndOffset | None:
     """The first local record with the largest timestamp; None when no record has one."""
     segment = max(view.segments, key=lambda segment: segment.largest_timestamp.timestamp_ms)
-    return segment.find_offset_of_largest_timestamp()
+    with suppress(FileNotFoundError):
+        return segment.find_offset_of_largest_timestamp()
+    return None
 
 
 def _end_position(view: LogView, index: int, end_offset: Offset) -> Position:

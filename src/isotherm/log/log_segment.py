@@ -21,6 +21,7 @@ from isotherm.log.batch_scan import (
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import File
 from isotherm.log.index_file import IndexFile
+from isotherm.log.roll import ActiveSegmentState
 from isotherm.record.batch import BatchHeader, read_records
 from isotherm.segment.file_names import (
     DELETED_SUFFIX,
@@ -188,6 +189,16 @@ class LogSegment:
         assert self._time_index is not None
         # The time index keeps one entry back for the final one.
         return self._offset_index.is_full() or self._time_index.is_full(reserve=1)
+
+    def roll_state(self, jitter_ms: int) -> ActiveSegmentState:
+        """What `roll_reason` decides by."""
+        return ActiveSegmentState(
+            self.size_in_bytes,
+            self.created_ms,
+            self.first_batch_timestamp_ms,
+            jitter_ms,
+            self.indexes_are_full,
+        )
 
     @property
     def first_batch_timestamp_ms(self) -> TimestampMs | None:

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from isotherm.config.topic import TopicConfig
-from isotherm.errors import (
-    NotLeaderOrFollowerError,
-    OffsetOutOfRangeError,
-    RecordListTooLargeError,
+from isotherm.errors import NotLeaderOrFollowerError, OffsetOutOfRangeError
+from isotherm.log.append import (
+    AppendInfo,
+    check_fits_segment,
+    check_producers,
+    producer_batches,
 )
-from isotherm.log.append import AppendInfo, check_producers, producer_batches
 from isotherm.log.deletion_queue import DeletionQueue
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.leader_epoch_cache import LeaderEpochCache
@@ -44,13 +45,8 @@ from isotherm.log.log_segment import LogSegment, TimestampAndOffset
 from isotherm.log.producer_replay import rebuild_producers
 from isotherm.log.producer_snapshots import ProducerSnapshots
 from isotherm.log.producer_state import ProducerStateManager
-from isotherm.log.retention import (
-    DeletionReason,
-    RetentionState,
-    SegmentSummary,
-    plan_retention,
-)
-from isotherm.log.roll import ActiveSegmentState, IncomingRecords, roll_jitter_ms, roll_reason
+from isotherm.log.retention import DeletionReason, RetentionState, plan_retention
+from isotherm.log.roll import IncomingRecords, roll_jitter_ms, roll_reason
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.record.validation import (
     AppendOrigin,
@@ -225,7 +221,7 @@ class PartitionLog:
                 return AppendInfo.of_duplicate(
                     duplicate, self._log_start_offset, stamps_records=self._stamps_records
                 )
-            self._check_size(len(validated.records))
+            check_fits_segment(self.topic_partition, validated, self.config)
             first_offset = self._log_end_offset
             if leader_epoch >= 0:
                 self.leader_epochs.assign(leader_epoch, first_offset)
@@ -246,20 +242,14 @@ class PartitionLog:
     def _stamps_records(self) -> bool:
         return self.config.message_timestamp_type == "LogAppendTime"
 
-    def _check_size(self, size: int) -> None:
-        if size > self.config.effective_segment_bytes:
-            raise RecordListTooLargeError(
-                f"records are larger than a segment partition={self.topic_partition} size={size}"
-                f" segment_bytes={self.config.effective_segment_bytes}"
-            )
-
     def _append(self, validated: ValidatedRecords, now_ms: TimestampMs) -> None:
+        active = self._segments[-1]
         incoming = IncomingRecords(
             len(validated.records),
             validated.max_timestamp,
-            self._segments[-1].offset_fits(validated.last_offset),
+            active.offset_fits(validated.last_offset),
         )
-        if roll_reason(self._active_state(), incoming, self.config, now_ms) is not None:
+        if roll_reason(active.roll_state(self._jitter_ms), incoming, self.config, now_ms):
             self._roll(now_ms)
         segment = self._segments[-1]
         segment.append(validated.records, validated.batch_headers, self.config.index_interval_bytes)
@@ -358,16 +348,6 @@ class PartitionLog:
         self._jitter_ms = roll_jitter_ms(self.config, self._environment.rng)
         return segment
 
-    def _active_state(self) -> ActiveSegmentState:
-        active = self._segments[-1]
-        return ActiveSegmentState(
-            active.size_in_bytes,
-            active.created_ms,
-            active.first_batch_timestamp_ms,
-            self._jitter_ms,
-            active.indexes_are_full,
-        )
-
     def flush(self, *, closed_segments_only: bool = False) -> None:
         """Make the log durable up to its end, or up to the active segment's base."""
         with self._flush_lock, self._errors_fail_dir("flush"):
@@ -427,12 +407,7 @@ class PartitionLog:
 
     def _retention_state(self) -> RetentionState:
         return RetentionState(
-            [
-                SegmentSummary(
-                    segment.base_offset, segment.size_in_bytes, segment.largest_timestamp_ms
-                )
-                for segment in self._segments
-            ],
+            self._segments,
             self._log_end_offset,
             self._high_watermark,
             self._log_start_offset,
@@ -506,8 +481,10 @@ class PartitionLog:
                 active = self._segments[-1]
                 self._snapshots.take(self.producers)
                 active.deactivate()
-                # Once more even if all is flushed: the indexes have just been trimmed.
+                # These even if all is flushed: they have just been written.
                 active.sync()
+                self._snapshots.sync(self._log_end_offset)
+                self._environment.cache.fs.sync_directory(self.directory)
                 self._flush(active, self._log_end_offset)
             self._is_closed = True
 

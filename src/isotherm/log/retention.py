@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from isotherm.config.topic import TopicConfig
 from isotherm.types import Offset, TimestampMs
@@ -20,11 +21,17 @@ class DeletionReason(enum.Enum):
     TIME = "the newest record is older than the time limit"
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSummary:
-    base_offset: Offset
-    size: int
-    largest_timestamp_ms: TimestampMs
+class RetainedSegment(Protocol):
+    """What retention asks of a segment; `LogSegment` has it."""
+
+    @property
+    def base_offset(self) -> Offset: ...
+
+    @property
+    def size_in_bytes(self) -> int: ...
+
+    @property
+    def largest_timestamp_ms(self) -> TimestampMs: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class SegmentDeletion:
 class RetentionState:
     """The log as retention sees it. `segments` ascend, the last one is active."""
 
-    segments: Sequence[SegmentSummary]
+    segments: Sequence[RetainedSegment]
     log_end_offset: Offset
     high_watermark: Offset
     log_start_offset: Offset
@@ -79,7 +86,7 @@ def plan_retention(
             if state.high_watermark < state.upper_bound_offset(index) or not breach(index):
                 break
             is_active = index + 1 == len(state.segments)
-            is_empty = state.segments[index].size == 0
+            is_empty = state.segments[index].size_in_bytes == 0
             if is_active and not is_empty and state.remote_log_enabled:
                 roll_active = True
             if (is_active and is_empty) or not _may_go(state, config, index):
@@ -124,7 +131,7 @@ def _size_breach(state: RetentionState, limit: int) -> _Breach:
     # Sums are taken over the segments themselves: what an earlier reason deleted is not counted.
     sizes_from = [0]
     for segment in reversed(state.segments):
-        sizes_from.append(sizes_from[-1] + segment.size)
+        sizes_from.append(sizes_from[-1] + segment.size_in_bytes)
     sizes_from.reverse()
 
     def breach(index: int) -> bool:

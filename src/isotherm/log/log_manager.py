@@ -1,0 +1,407 @@
+"""All logs of a broker: loading, creating and deleting them, and their background work.
+
+One process writes to a log directory at a time (`.lock`). A directory that fails goes offline
+with its logs, the others live on. The methods that do background work are ticks, called by
+whoever owns the threads; each does what is due and returns. Source: Kafka LogManager.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from isotherm.clock import Clock
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import (
+    CorruptCheckpointError,
+    CorruptDataError,
+    LogDirFailedError,
+    NotLeaderOrFollowerError,
+)
+from isotherm.log.checkpoints import (
+    encode_offset_checkpoint,
+    load_offset_checkpoint,
+    load_partition_metadata,
+    save_clean_shutdown,
+    save_partition_metadata,
+    take_clean_shutdown,
+)
+from isotherm.log.environment import LogEnvironment
+from isotherm.log.file_cache import FileCache
+from isotherm.log.fs import FileLock, FileSystem
+from isotherm.log.log_dir import LogDir
+from isotherm.log.log_loader import LogCheckpoints, load_log
+from isotherm.log.partition_log import DeletedSegment, PartitionLog
+from isotherm.segment.file_names import (
+    LOCK_NAME,
+    LOG_START_OFFSET_CHECKPOINT_NAME,
+    RECOVERY_POINT_CHECKPOINT_NAME,
+    REPLICATION_OFFSET_CHECKPOINT_NAME,
+    PartitionDirectoryState,
+    parse_partition_directory,
+    partition_directory_name,
+    retired_partition_directory_name,
+)
+from isotherm.types import CLUSTER_METADATA_TOPIC, Offset, TimestampMs, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+CLUSTER_METADATA_PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+
+
+class _LockedDir(NamedTuple):
+    log_dir: LogDir
+    lock: FileLock
+    was_clean: bool
+    recovery_points: dict[TopicPartition, Offset]
+    log_start_offsets: dict[TopicPartition, Offset]
+    high_watermarks: dict[TopicPartition, Offset]
+
+    def checkpoints(self, topic_partition: TopicPartition) -> LogCheckpoints:
+        return LogCheckpoints(
+            self.recovery_points.get(topic_partition, 0),
+            self.log_start_offsets.get(topic_partition, 0),
+            self.high_watermarks.get(topic_partition, 0),
+            self.was_clean,
+        )
+
+
+class LogManager:
+    """Thread-safe. Start with `startup`, end with `shutdown`."""
+
+    def __init__(
+        self,
+        log_dirs: Sequence[Path],
+        *,
+        config: BrokerConfig,
+        topic_config_for: Callable[[str], TopicConfig],
+        clock: Clock,
+        fs: FileSystem,
+        rng: random.Random,
+        on_log_dir_failure: Callable[[LogDir], None] = lambda log_dir: None,
+    ) -> None:
+        """`topic_config_for` gives a topic's whole configuration; asked while loading."""
+        self._config = config
+        self._topic_config_for = topic_config_for
+        self._clock = clock
+        self._fs = fs
+        self._rng = rng
+        self._log_dirs = [LogDir(path, on_log_dir_failure) for path in log_dirs]
+        self._environment = LogEnvironment(
+            FileCache(fs, config.log_dir_open_files_max),
+            clock,
+            rng,
+            config.remote.remote_log_storage_system_enable,
+            config.producer_id_expiration_ms,
+        )
+        self._locked: dict[Path, _LockedDir] = {}
+        # Directories whose logs are all in `_logs`: of others, checkpoints would lack some.
+        self._loaded: set[Path] = set()
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._deleted_directories: list[tuple[TimestampMs, LogDir, Path]] = []
+        self._lock = threading.RLock()
+
+    # Starting and stopping
+
+    def open_metadata_log(self, config: TopicConfig, topic_id: uuid.UUID) -> PartitionLog:
+        """The log of `__cluster_metadata-0`, in the first directory; before `startup`.
+
+        It is loaded first because the topics' configurations are in it.
+        """
+        self._lock_directories()
+        log_dir = self._log_dirs[0]
+        log_dir.check_online()
+        with self._lock:
+            directory = log_dir.path / partition_directory_name(CLUSTER_METADATA_PARTITION)
+            if not self._fs.exists(directory):
+                return self._create_in(log_dir, CLUSTER_METADATA_PARTITION, topic_id, config)
+            log = self._load(log_dir, directory, CLUSTER_METADATA_PARTITION, config)
+            self._logs[CLUSTER_METADATA_PARTITION] = log
+            return log
+
+    def startup(self) -> None:
+        """Lock the directories and load every log in them, recovering after an unclean stop.
+
+        Raises LogDirFailedError when another process writes to one of them, or when none is
+        usable; a single failing directory is logged and stays offline.
+        """
+        self._lock_directories()
+        for log_dir in self.live_log_dirs():
+            try:
+                self._load_directory(log_dir)
+            except LogDirFailedError:
+                logger.exception("log directory is not loaded dir=%s", log_dir.path)
+        if not self.live_log_dirs():
+            raise LogDirFailedError(
+                f"no log directory is usable dirs={[str(d.path) for d in self._log_dirs]}"
+            )
+
+    def shutdown(self) -> None:
+        """Close every log, mark the stop as clean, unlock. Idempotent."""
+        with self._lock:
+            for log in self._online_logs():
+                try:
+                    log.close()
+                except LogDirFailedError:
+                    logger.exception("log is not closed log=%r", log)
+            self.checkpoint()
+            for path, locked in self._locked.items():
+                # A directory that was never loaded is as it was found.
+                if locked.log_dir.is_online and (path in self._loaded or locked.was_clean):
+                    self._for_dir(
+                        locked.log_dir, "shut down", partial(save_clean_shutdown, self._fs, path)
+                    )
+                locked.lock.release()
+            self._locked = {}
+            self._loaded = set()
+            self._logs = {}
+
+    def _lock_directories(self) -> None:
+        with self._lock:
+            for log_dir in self._log_dirs:
+                if log_dir.is_online and log_dir.path not in self._locked:
+                    try:
+                        self._locked[log_dir.path] = self._lock_directory(log_dir)
+                    except OSError as error:
+                        log_dir.fail(error, "open")
+
+    def _lock_directory(self, log_dir: LogDir) -> _LockedDir:
+        path = log_dir.path
+        self._fs.make_directory(path)
+        try:
+            lock = self._fs.lock(path / LOCK_NAME)
+        except BlockingIOError as error:
+            raise LogDirFailedError(
+                "log directory is in use by another process: stop it, or give this one another"
+                f" log.dirs dir={path}"
+            ) from error
+        return _LockedDir(
+            log_dir,
+            lock,
+            take_clean_shutdown(self._fs, path),
+            self._read_checkpoint(path / RECOVERY_POINT_CHECKPOINT_NAME),
+            self._read_checkpoint(path / LOG_START_OFFSET_CHECKPOINT_NAME),
+            self._read_checkpoint(path / REPLICATION_OFFSET_CHECKPOINT_NAME),
+        )
+
+    def _read_checkpoint(self, path: Path) -> dict[TopicPartition, Offset]:
+        try:
+            return load_offset_checkpoint(self._fs, path)
+        except CorruptCheckpointError as error:
+            # As Kafka: a lost checkpoint means more recovery, not lost data.
+            logger.warning("checkpoint is ignored path=%s: %s", path, error)
+            return {}
+
+    def _load_directory(self, log_dir: LogDir) -> None:
+        loadable: list[tuple[Path, TopicPartition]] = []
+        with log_dir.errors_fail_it("list"):
+            names = self._fs.list_names(log_dir.path)
+        for name in names:
+            parsed = parse_partition_directory(name)
+            if parsed is None or parsed.topic_partition in self._logs:
+                continue
+            path = log_dir.path / name
+            if parsed.state is PartitionDirectoryState.LIVE:
+                loadable.append((path, parsed.topic_partition))
+            elif parsed.state is PartitionDirectoryState.DELETED:
+                due_ms = self._clock.now_ms() + self._config.topic_defaults.file_delete_delay_ms
+                self._deleted_directories.append((due_ms, log_dir, path))
+            else:
+                logger.warning("directory is left alone path=%s", path)
+        workers = self._config.num_recovery_threads_per_data_dir
+        with ThreadPoolExecutor(workers, thread_name_prefix="log-recovery") as pool:
+            logs = pool.map(lambda item: self._load_configured(log_dir, *item), loadable)
+            for log in logs:
+                with self._lock:
+                    self._logs[log.topic_partition] = log
+        self._loaded.add(log_dir.path)
+
+    def _load_configured(
+        self, log_dir: LogDir, path: Path, topic_partition: TopicPartition
+    ) -> PartitionLog:
+        config = self._topic_config_for(topic_partition.topic)
+        return self._load(log_dir, path, topic_partition, config)
+
+    def _load(
+        self, log_dir: LogDir, path: Path, topic_partition: TopicPartition, config: TopicConfig
+    ) -> PartitionLog:
+        try:
+            with log_dir.errors_fail_it(f"load {topic_partition}"):
+                topic_id = load_partition_metadata(self._fs, path)
+            return load_log(
+                self._environment,
+                log_dir,
+                path,
+                topic_partition,
+                config,
+                topic_id=topic_id,
+                checkpoints=self._locked[log_dir.path].checkpoints(topic_partition),
+            )
+        except CorruptDataError as error:
+            # As Kafka: what cannot be read must not be served in part, nor written over.
+            log_dir.fail(error, f"load {topic_partition}")
+            raise LogDirFailedError(
+                "log cannot be loaded: repair or move its directory, and start again"
+                f" partition={topic_partition} dir={path}"
+            ) from error
+
+    # Logs
+
+    def log(self, topic_partition: TopicPartition) -> PartitionLog | None:
+        return self._logs.get(topic_partition)
+
+    def logs(self) -> tuple[PartitionLog, ...]:
+        """A snapshot, those in offline directories included."""
+        with self._lock:
+            return tuple(self._logs.values())
+
+    def live_log_dirs(self) -> tuple[LogDir, ...]:
+        return tuple(log_dir for log_dir in self._log_dirs if log_dir.is_online)
+
+    def offline_log_dirs(self) -> tuple[LogDir, ...]:
+        return tuple(log_dir for log_dir in self._log_dirs if not log_dir.is_online)
+
+    def create_log(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: TopicConfig
+    ) -> PartitionLog:
+        """The partition's log; made in the live directory with the fewest logs if there is none.
+
+        An existing log of another topic id is of an earlier topic of that name: delete it first.
+        """
+        with self._lock:
+            log = self._logs.get(topic_partition)
+            if log is not None:
+                assert log.topic_id == topic_id, (log, topic_id)
+                return log
+            live = self.live_log_dirs()
+            if not live:
+                raise LogDirFailedError(f"no log directory is online partition={topic_partition}")
+            log_dir = min(live, key=self._log_count)
+            return self._create_in(log_dir, topic_partition, topic_id, config)
+
+    def _log_count(self, log_dir: LogDir) -> int:
+        return sum(1 for log in self._logs.values() if log.log_dir is log_dir)
+
+    def _create_in(
+        self,
+        log_dir: LogDir,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID,
+        config: TopicConfig,
+    ) -> PartitionLog:
+        directory = log_dir.path / partition_directory_name(topic_partition)
+        with log_dir.errors_fail_it(f"create {topic_partition}"):
+            self._fs.make_directory(directory)
+            save_partition_metadata(self._fs, directory, topic_id)
+            self._fs.sync_directory(log_dir.path)
+        log = load_log(
+            self._environment, log_dir, directory, topic_partition, config, topic_id=topic_id
+        )
+        self._logs[topic_partition] = log
+        return log
+
+    def delete_log(self, topic_partition: TopicPartition) -> None:
+        """Take a log away; its files go after file.delete.delay.ms. No error without a log."""
+        with self._lock:
+            log = self._logs.pop(topic_partition, None)
+            if log is None:
+                return
+            log.abandon()
+            if not log.log_dir.is_online:
+                return
+            retired = log.directory.with_name(
+                retired_partition_directory_name(
+                    topic_partition,
+                    uuid.UUID(int=self._rng.getrandbits(128)),
+                    PartitionDirectoryState.DELETED,
+                )
+            )
+            with log.log_dir.errors_fail_it(f"delete {topic_partition}"):
+                self._fs.rename(log.directory, retired)
+                self._fs.sync_directory(log.log_dir.path)
+            due_ms = self._clock.now_ms() + log.config.file_delete_delay_ms
+            self._deleted_directories.append((due_ms, log.log_dir, retired))
+
+    # Background work
+
+    def delete_expired_segments(self) -> dict[TopicPartition, list[DeletedSegment]]:
+        """Apply retention to every log, and forget expired producers; what was deleted."""
+        deleted: dict[TopicPartition, list[DeletedSegment]] = {}
+
+        def delete_expired(log: PartitionLog) -> None:
+            segments = log.delete_old_segments(self._clock.now_ms())
+            if segments:
+                deleted[log.topic_partition] = segments
+            log.remove_expired_producers(self._clock.now_ms())
+
+        self._for_each_log("retention", delete_expired)
+        return deleted
+
+    def delete_marked_files(self) -> None:
+        """Remove segments and directories that were marked file.delete.delay.ms ago."""
+        now_ms = self._clock.now_ms()
+        self._for_each_log("file deletion", lambda log: log.delete_marked_files(now_ms))
+        with self._lock:
+            due = [item for item in self._deleted_directories if item[0] <= now_ms]
+            self._deleted_directories = [
+                item for item in self._deleted_directories if item[0] > now_ms
+            ]
+        for _, log_dir, path in due:
+            self._for_dir(log_dir, "delete a directory", partial(self._fs.remove_directory, path))
+
+    def flush_dirty_logs(self) -> None:
+        """Make durable what was rolled, and what flush.ms says is due."""
+        now_ms = self._clock.now_ms()
+        self._for_each_log("flush", lambda log: log.maybe_flush(now_ms))
+
+    def checkpoint(self) -> None:
+        """Write recovery points, log start offsets and high watermarks of every live directory."""
+        for log_dir in self.live_log_dirs():
+            if log_dir.path in self._loaded:
+                logs = [log for log in self.logs() if log.log_dir is log_dir]
+                self._for_dir(log_dir, "checkpoint", partial(self._checkpoint, log_dir, logs))
+
+    def _checkpoint(self, log_dir: LogDir, logs: Iterable[PartitionLog]) -> None:
+        recovery_points: dict[TopicPartition, Offset] = {}
+        log_start_offsets: dict[TopicPartition, Offset] = {}
+        high_watermarks: dict[TopicPartition, Offset] = {}
+        for log in logs:
+            recovery_points[log.topic_partition] = log.recovery_point
+            high_watermarks[log.topic_partition] = log.high_watermark
+            # Elsewhere the first segment's base tells; a tiered log may start far below it.
+            if log.remote_log_enabled or log.log_start_offset > log.segments()[0].base_offset:
+                log_start_offsets[log.topic_partition] = log.log_start_offset
+        for name, offsets in (
+            (RECOVERY_POINT_CHECKPOINT_NAME, recovery_points),
+            (LOG_START_OFFSET_CHECKPOINT_NAME, log_start_offsets),
+            (REPLICATION_OFFSET_CHECKPOINT_NAME, high_watermarks),
+        ):
+            self._fs.write_atomically(log_dir.path / name, encode_offset_checkpoint(offsets))
+
+    def _online_logs(self) -> list[PartitionLog]:
+        return [log for log in self.logs() if log.log_dir.is_online]
+
+    def _for_each_log(self, action: str, do: Callable[[PartitionLog], None]) -> None:
+        """One failing log must not keep the others from their work; its directory is offline."""
+        for log in self._online_logs():
+            try:
+                do(log)
+            except LogDirFailedError:
+                logger.exception("log is skipped action=%s log=%r", action, log)
+            except NotLeaderOrFollowerError:
+                logger.debug("log was closed meanwhile action=%s log=%r", action, log)
+
+    def _for_dir(self, log_dir: LogDir, action: str, do: Callable[[], None]) -> None:
+        try:
+            with log_dir.errors_fail_it(action):
+                do()
+        except LogDirFailedError:
+            logger.exception("log directory is skipped action=%s dir=%s", action, log_dir.path)
