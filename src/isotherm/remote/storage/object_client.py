@@ -35,8 +35,9 @@ from isotherm.errors import (
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.types import Position, TimestampMs
 
-# obstore gives the status of a refused request in the text of its error only.
-_THROTTLED = re.compile(r"\b(429|503)\b|SlowDown|TooManyRequests")
+# obstore gives the status and code of a refused request in the text of its error only.
+_THROTTLED = re.compile(r"status code: (429|503)|SlowDown|TooManyRequests")
+_NO_BUCKET = re.compile("NoSuchBucket|bucket does not exist|ContainerNotFound")
 _RANGE_REFUSED = re.compile("range", re.IGNORECASE)
 
 
@@ -67,7 +68,7 @@ class ObjectClient:
 
     def put(self, key: str, content: Path | bytes | Iterable[bytes]) -> None:
         """Store an object, replacing one of this name."""
-        with _translated("object cannot be written", key, absent_is_an_answer=False):
+        with self._translated("object cannot be written", key, absent_is_an_answer=False):
             obstore.put(
                 self._store,
                 key,
@@ -85,7 +86,7 @@ class ObjectClient:
         RemoteResourceNotFoundError when there is no such object.
         """
         try:
-            with _translated("object cannot be read", key):
+            with self._translated("object cannot be read", key):
                 result = obstore.get(self._store, key, options={"range": (start, end)})
                 size = result.meta["size"]
                 data = memoryview(result.bytes())
@@ -106,7 +107,7 @@ class ObjectClient:
 
     def get(self, key: str, size_max: int) -> bytes:
         """A whole object; CorruptObjectError when it is larger than `size_max`."""
-        with _translated("object cannot be read", key):
+        with self._translated("object cannot be read", key):
             result = obstore.get(self._store, key)
             size = result.meta["size"]
             if size > size_max:
@@ -117,20 +118,20 @@ class ObjectClient:
             return bytes(result.bytes())
 
     def object_size(self, key: str) -> int:
-        with _translated("object cannot be read", key):
+        with self._translated("object cannot be read", key):
             return obstore.head(self._store, key)["size"]
 
     def delete(self, key: str) -> None:
         """Delete an object; one that is not there is no error."""
         try:
-            with _translated("object cannot be deleted", key):
+            with self._translated("object cannot be deleted", key):
                 obstore.delete(self._store, key)
         except RemoteResourceNotFoundError:
             return
 
     def list_objects(self, directory: str) -> Iterator[StoredObject]:
         """Everything under a folder (`` or a path that ends in a slash), in the store's order."""
-        with _translated("folder cannot be listed", directory):
+        with self._translated("folder cannot be listed", directory):
             for batch in obstore.list(self._store, directory.rstrip("/") or None):
                 for entry in batch:
                     modified_ms = int(entry["last_modified"].timestamp() * 1000)
@@ -138,9 +139,34 @@ class ObjectClient:
 
     def list_directories(self, directory: str) -> list[str]:
         """The folders directly under a folder, as paths without a trailing slash."""
-        with _translated("folder cannot be listed", directory):
+        with self._translated("folder cannot be listed", directory):
             listing = obstore.list_with_delimiter(self._store, directory.rstrip("/") or None)
             return sorted(listing["common_prefixes"])
+
+    @contextmanager
+    def _translated(
+        self, fact: str, key: str, *, absent_is_an_answer: bool = True
+    ) -> Iterator[None]:
+        """Turn obstore's exceptions into ours.
+
+        A missing object answers a read or a deletion; a missing bucket or folder does not, nor
+        does either answer a write: those are failures like any other.
+        """
+        try:
+            yield
+        except FileNotFoundError as error:
+            if absent_is_an_answer and self._has_bucket(error):
+                raise RemoteResourceNotFoundError(f"object does not exist object={key}") from error
+            raise RemoteStorageError(f"{fact} object={key}") from error
+        except (BaseError, OSError) as error:
+            if _THROTTLED.search(str(error)):
+                raise RemoteStorageThrottledError(f"{fact} object={key}") from error
+            raise RemoteStorageError(f"{fact} object={key}") from error
+
+    def _has_bucket(self, error: FileNotFoundError) -> bool:
+        if self._folder is not None:
+            return self._folder.is_dir()
+        return _NO_BUCKET.search(str(error)) is None
 
 
 def open_object_store(settings: ObjectStoreSettings, *, create_folder: bool) -> ObjectStore:
@@ -194,25 +220,6 @@ def _store_config(settings: ObjectStoreSettings) -> dict[str, Any]:
             "sas_key": settings.azure_sas_token,
         }
     return {name: value for name, value in config.items() if value is not None}
-
-
-@contextmanager
-def _translated(fact: str, key: str, *, absent_is_an_answer: bool = True) -> Iterator[None]:
-    """Turn obstore's exceptions into ours.
-
-    A missing object answers a read. For a write it means that something else is missing, the
-    bucket or the local file, which is a failure like any other.
-    """
-    try:
-        yield
-    except FileNotFoundError as error:
-        if absent_is_an_answer:
-            raise RemoteResourceNotFoundError(f"object does not exist object={key}") from error
-        raise RemoteStorageError(f"{fact} object={key}") from error
-    except (BaseError, OSError) as error:
-        if _THROTTLED.search(str(error)):
-            raise RemoteStorageThrottledError(f"{fact} object={key}") from error
-        raise RemoteStorageError(f"{fact} object={key}") from error
 
 
 def _sync(folder: Path, key: str) -> None:

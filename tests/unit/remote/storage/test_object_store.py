@@ -254,7 +254,7 @@ def test_index_that_vanishes_during_the_upload_stores_no_manifest(
         ("Server returned non-2xx status code: 503: SlowDown", RemoteStorageThrottledError),
         ("status code: 429 Too Many Requests", RemoteStorageThrottledError),
         ("error sending request: connection refused", RemoteStorageError),
-        ("status code: 500", RemoteStorageError),
+        ("GET http://store/t-id/503/0.log - status code: 500", RemoteStorageError),
     ],
 )
 def test_failing_store_is_a_retriable_error_with_its_cause(
@@ -350,6 +350,16 @@ def test_folder_object_is_synced_with_every_folder_above_it(
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
     client_of(folder).put("a/b/c.log", b"content")
     assert synced == [str(folder / part) for part in ("a/b/c.log", "a/b", "a", "")]
+
+
+def test_folder_that_vanished_is_a_failure_and_not_a_missing_object(folder: Path) -> None:
+    """Else an unmounted disk would look like segments that were deleted."""
+    client = client_of(folder)
+    folder.rmdir()
+    with pytest.raises(RemoteStorageError):
+        client.get_range("a/b.log", 0, 10)
+    with pytest.raises(RemoteStorageError):
+        client.delete("a/b.log")
 
 
 def test_folder_that_does_not_exist_is_refused_to_a_reader(folder: Path) -> None:

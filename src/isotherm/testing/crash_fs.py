@@ -1,0 +1,260 @@
+"""A file system that can crash: what is on the disk afterwards is what was made durable, and a
+random share of the rest.
+
+`CrashFileSystem` works on a real directory and keeps, beside it, what a disk would hold if the
+power failed now: the content of each file at its last sync and the writes since, the names in
+each directory at its last sync and the changes since. `crash_clone` writes one possible outcome
+into another directory. `crash_at` stops the system itself: the operation of that number, and
+every one after it, raises `SimulatedCrash`.
+
+Modelled: writes and truncations of one file survive independently of each other, a write may be
+cut off; changes of names survive in their order (journaling file systems do that), and only with
+the file's content as far as that was synced. Not modelled: renaming a directory is durable at
+once, as is making one.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from isotherm.log.fs import File, FileLock, OsFileSystem
+from isotherm.segment.file_names import TEMPORARY_SUFFIX
+from isotherm.segment.offset_index import Buffer
+from isotherm.types import Position, TimestampMs
+
+
+class SimulatedCrash(BaseException):
+    """The machine stopped. Not an Exception: no handler may carry on."""
+
+
+@dataclass(slots=True)
+class _Write:
+    position: Position
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Truncation:
+    size: int
+
+
+@dataclass(slots=True)
+class _Inode:
+    durable: bytes = b""
+    pending: list[_Write | _Truncation] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _NameChange:
+    """`inode` gets `path`; None takes the name away. `source` is the old name of a rename."""
+
+    path: Path
+    inode: _Inode | None
+    source: Path | None = None
+
+
+class CrashFileSystem:
+    """A `FileSystem`. Thread-safe as far as the operations it counts."""
+
+    def __init__(self, crash_at: int | None = None) -> None:
+        self._os = OsFileSystem()
+        self._inodes: dict[Path, _Inode] = {}
+        self._durable_names: dict[Path, _Inode] = {}
+        self._name_changes: dict[Path, list[_NameChange]] = {}
+        self._crash_at = crash_at
+        self._lock = threading.Lock()
+        self.operation_count = 0
+        """Writes, truncations, syncs and changes of names so far."""
+
+    def crash_clone(self, rng: random.Random, source: Path, target: Path) -> None:
+        """Write into `target` what `source` may hold after a crash now."""
+        with self._lock:
+            for path, inode in sorted(self._surviving_names(rng).items()):
+                if path.is_relative_to(source):
+                    copy = target / path.relative_to(source)
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    copy.write_bytes(_surviving_content(inode, rng))
+
+    def _surviving_names(self, rng: random.Random) -> dict[Path, _Inode]:
+        names = dict(self._durable_names)
+        for changes in self._name_changes.values():
+            for change in changes[: rng.randint(0, len(changes))]:
+                _apply(names, change)
+        return names
+
+    def _count(self) -> None:
+        """One more operation; raises when it is the one at which the system stops."""
+        self.operation_count += 1
+        if self._crash_at is not None and self.operation_count >= self._crash_at:
+            raise SimulatedCrash(f"operation={self.operation_count}")
+
+    def _change_name(self, change: _NameChange) -> None:
+        self._name_changes.setdefault(change.path.parent, []).append(change)
+        _apply(self._inodes, change)
+
+    # Called by the files
+
+    def record_write(self, inode: _Inode, file: File, write: _Write) -> None:
+        with self._lock:
+            try:
+                self._count()
+            except SimulatedCrash:
+                # The write that the crash hits may have got anywhere.
+                inode.pending.append(write)
+                raise
+            file.write_at(write.position, write.data)
+            inode.pending.append(write)
+
+    def record_truncation(self, inode: _Inode, file: File, size: int) -> None:
+        with self._lock:
+            self._count()
+            file.truncate(size)
+            inode.pending.append(_Truncation(size))
+
+    def record_sync(self, inode: _Inode, file: File) -> None:
+        with self._lock:
+            self._count()
+            inode.durable = file.read_at(0, file.size())
+            inode.pending.clear()
+
+    # FileSystem
+
+    def open_readable(self, path: Path) -> File:
+        return _CrashFile(self, self._os.open_readable(path), self._inodes[path])
+
+    def open_writable(self, path: Path) -> File:
+        with self._lock:
+            if path not in self._inodes:
+                self._count()
+                self._change_name(_NameChange(path, _Inode()))
+            return _CrashFile(self, self._os.open_writable(path), self._inodes[path])
+
+    def read_bytes(self, path: Path) -> bytes:
+        return self._os.read_bytes(path)
+
+    def write_bytes(self, path: Path, data: Buffer) -> None:
+        file = self.open_writable(path)
+        file.truncate(0)
+        file.write_at(0, data)
+
+    def write_atomically(self, path: Path, data: Buffer) -> None:
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        file = self.open_writable(temporary)
+        file.truncate(0)
+        file.write_at(0, data)
+        file.sync()
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        with self._lock:
+            self._count()
+            self._os.rename(source, target)
+            if source in self._inodes:
+                self._change_name(_NameChange(target, self._inodes[source], source))
+            else:
+                self._move_directory(source, target)
+
+    def _move_directory(self, source: Path, target: Path) -> None:
+        for names in (self._inodes, self._durable_names):
+            for path in [path for path in names if path.is_relative_to(source)]:
+                names[target / path.relative_to(source)] = names.pop(path)
+
+    def remove(self, path: Path) -> None:
+        with self._lock:
+            if path in self._inodes:
+                self._count()
+                self._os.remove(path)
+                self._change_name(_NameChange(path, None))
+
+    def exists(self, path: Path) -> bool:
+        return self._os.exists(path)
+
+    def file_size(self, path: Path) -> int:
+        return self._os.file_size(path)
+
+    def modified_ms(self, path: Path) -> TimestampMs:
+        return self._os.modified_ms(path)
+
+    def list_names(self, directory: Path) -> list[str]:
+        return self._os.list_names(directory)
+
+    def make_directory(self, path: Path) -> None:
+        self._os.make_directory(path)
+
+    def remove_directory(self, path: Path) -> None:
+        with self._lock:
+            self._count()
+            self._os.remove_directory(path)
+            for name in [name for name in self._inodes if name.is_relative_to(path)]:
+                self._change_name(_NameChange(name, None))
+
+    def sync_file(self, path: Path) -> None:
+        if path in self._inodes:
+            self.open_readable(path).sync()
+
+    def sync_directory(self, path: Path) -> None:
+        with self._lock:
+            self._count()
+            for change in self._name_changes.pop(path, []):
+                _apply(self._durable_names, change)
+
+    def lock(self, path: Path) -> FileLock:
+        return self._os.lock(path)
+
+
+class _CrashFile:
+    def __init__(self, fs: CrashFileSystem, file: File, inode: _Inode) -> None:
+        self._fs = fs
+        self._file = file
+        self._inode = inode
+
+    def read_at(self, position: Position, size: int) -> bytes:
+        return self._file.read_at(position, size)
+
+    def write_at(self, position: Position, data: Buffer) -> None:
+        self._fs.record_write(self._inode, self._file, _Write(position, bytes(data)))
+
+    def truncate(self, size: int) -> None:
+        self._fs.record_truncation(self._inode, self._file, size)
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def sync(self) -> None:
+        self._fs.record_sync(self._inode, self._file)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _apply(names: dict[Path, _Inode], change: _NameChange) -> None:
+    if change.source is not None:
+        names.pop(change.source, None)
+    if change.inode is None:
+        names.pop(change.path, None)
+    else:
+        names[change.path] = change.inode
+
+
+def _surviving_content(inode: _Inode, rng: random.Random) -> bytes:
+    content = bytearray(inode.durable)
+    for operation in inode.pending:
+        if rng.random() < 0.5:
+            continue
+        if isinstance(operation, _Truncation):
+            _resize(content, operation.size)
+        else:
+            size = len(operation.data)
+            kept = size if rng.random() < 0.5 else rng.randint(0, size)
+            _resize(content, max(len(content), operation.position + kept))
+            content[operation.position : operation.position + kept] = operation.data[:kept]
+    return bytes(content)
+
+
+def _resize(content: bytearray, size: int) -> None:
+    del content[size:]
+    content.extend(bytes(size - len(content)))

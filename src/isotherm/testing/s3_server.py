@@ -1,0 +1,104 @@
+"""A real S3 server for tests: versitygw, which keeps its buckets in a folder.
+
+`scripts/s3-server.sh install` builds it from the Go module proxy. Tests skip without it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from isotherm.clock import SystemClock
+
+BUCKET = "isotherm"
+ACCESS_KEY = "isotherm"
+SECRET_KEY = "isotherm-secret"  # noqa: S105 - of a server that lives for one test run
+START_TIMEOUT_S = 15
+_POLL_S = 0.05
+
+
+def find_versitygw() -> Path | None:
+    """The binary named by VERSITYGW, on the PATH, or in `.tools/bin` of the current folder."""
+    candidates = (
+        os.environ.get("VERSITYGW"),
+        shutil.which("versitygw"),
+        str(Path(".tools/bin/versitygw").absolute()),
+    )
+    return next((Path(path) for path in candidates if path and Path(path).is_file()), None)
+
+
+class S3Server:
+    """Runs while the `with` block does, on a free port, over `folder` with one empty bucket."""
+
+    def __init__(self, binary: Path, folder: Path) -> None:
+        self.bucket_folder = folder / BUCKET
+        self.bucket_folder.mkdir(parents=True)
+        self._log_path = folder.parent / f"{folder.name}.log"
+        self.port = _free_port()
+        self._command = [
+            str(binary),
+            *("--access", ACCESS_KEY, "--secret", SECRET_KEY),
+            *("--port", f"127.0.0.1:{self.port}", "--quiet", "--keep-alive"),
+            *("posix", str(folder)),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The `rsm.config.` keys that reach this server, without a prefix in the URL."""
+        return {
+            "url": f"s3://{BUCKET}",
+            "s3.endpoint.url": f"http://127.0.0.1:{self.port}",
+            "s3.region": "us-east-1",
+            "aws.access.key.id": ACCESS_KEY,
+            "aws.secret.access.key": SECRET_KEY,
+        }
+
+    def __enter__(self) -> Self:
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)  # noqa: S603
+        self._await_port(self._process)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(START_TIMEOUT_S)
+
+    def _await_port(self, process: subprocess.Popen[bytes]) -> None:
+        clock = SystemClock()
+        deadline_s = clock.monotonic_s() + START_TIMEOUT_S
+        while not _answers(self.port):
+            if process.poll() is not None or clock.monotonic_s() > deadline_s:
+                process.kill()
+                process.wait()
+                raise TimeoutError(
+                    f"s3 server did not start port={self.port} log={self._log_path.read_text()!r}"
+                )
+            clock.wait(threading.Event(), _POLL_S)
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
