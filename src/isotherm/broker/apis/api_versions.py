@@ -1,0 +1,81 @@
+"""ApiVersions (key 18).
+
+Versions  0-4. 1 throttle time · 3 flexible, client's software, features · 4 features with a
+          minimum version of 0. The response header is version 0 in every version.
+Behaviour The table is `isotherm.protocol.api_versions.ADVERTISED`: Produce is shown from version 0
+          although it is served from 3, or old librdkafka sends everything uncompressed. A version
+          that is not served is answered in version 0 with UNSUPPORTED_VERSION and the table.
+          Client names outside KIP-511's pattern get INVALID_REQUEST.
+          metadata.version is the one finalized feature; transaction.version is left out, so that
+          clients keep to the transaction protocol of before KIP-890.
+Not done  Version 5 (cluster id and node id in the request).
+KIPs      35 · 511 client software · 584 features · 1043 minimum versions of 0
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.controller.controller import METADATA_VERSION, METADATA_VERSION_MIN
+from isotherm.broker.controller.records import METADATA_VERSION_FEATURE
+from isotherm.protocol.api_versions import ADVERTISED, ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_SOFTWARE_VERSION = 3
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+_API_KEYS = [
+    {"api_key": int(key), "min_version": versions.min, "max_version": versions.max}
+    for key, versions in sorted(ADVERTISED.items())
+]
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    if context.header.api_version >= FIRST_SOFTWARE_VERSION and not (
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return error_response(context, request, ErrorCode.invalid_request)
+    image = context.services.controller.image
+    return entity_of(
+        response_class(ApiKey.API_VERSIONS, context.header.api_version),
+        {
+            "error_code": ErrorCode.none,
+            "api_keys": _API_KEYS,
+            "throttle_time": NO_THROTTLE,
+            "supported_features": [
+                {
+                    "name": METADATA_VERSION_FEATURE,
+                    "min_version": METADATA_VERSION_MIN,
+                    "max_version": METADATA_VERSION,
+                }
+            ],
+            "finalized_features_epoch": image.end_offset - 1,
+            "finalized_features": [
+                {"name": name, "max_version_level": level, "min_version_level": level}
+                for name, level in image.features.items()
+            ],
+        },
+    )
+
+
+def unsupported_version_response() -> Any:
+    """For a version that is not served; to be written as version 0."""
+    return entity_of(
+        response_class(ApiKey.API_VERSIONS, 0),
+        {"error_code": ErrorCode.unsupported_version, "api_keys": _API_KEYS},
+    )
+
+
+def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
+    return entity_of(
+        response_class(ApiKey.API_VERSIONS, context.header.api_version),
+        {"error_code": error_code, "api_keys": (), "throttle_time": NO_THROTTLE},
+    )

@@ -1,0 +1,105 @@
+"""CreateTopics (key 19).
+
+Versions  2-7. 4 -1 stands for the broker's default number of partitions and replicas · 5 flexible,
+          the topic's configuration in the response · 7 topic ids in the response.
+Behaviour Topics are made in one durable batch before the answer; each topic has its own error, and
+          those without one are made. validate_only checks and makes nothing. Names, numbers,
+          assignments and settings are checked as in Kafka's controller, tiered-storage rules
+          included. More than 10,000 partitions in one request are refused with POLICY_VIOLATION.
+Not done  The timeout has no effect: topics exist when the answer is sent.
+KIPs      4 · 464 defaults · 525 configuration in the response · 516 topic ids
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.config_description import describe_topic_config
+from isotherm.broker.context import RequestContext
+from isotherm.broker.controller.controller import CreatedTopic
+from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.config.broker import BrokerConfig
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    topics = [_new_topic(topic) for topic in request.topics]
+    controller = context.services.controller
+    results = await context.services.run_control(
+        lambda: controller.create_topics(topics, validate_only=request.validate_only)
+    )
+    config = context.services.config
+    return _response(
+        context,
+        [
+            _created_fields(result, topic, config)
+            for result, topic in zip(results, topics, strict=True)
+        ],
+    )
+
+
+def _new_topic(topic: Any) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments={a.partition_index: tuple(a.broker_ids) for a in topic.assignments},
+        configs={config.name: config.value for config in topic.configs},
+    )
+
+
+def _created_fields(result: CreatedTopic, topic: NewTopic, config: BrokerConfig) -> dict[str, Any]:
+    plan = result.plan
+    if plan is None:
+        assert result.error is not None
+        return _error_fields(result.name, code_of(result.error), str(result.error))
+    texts = {name: value for name, value in topic.configs.items() if value is not None}
+    return {
+        "name": result.name,
+        "topic_id": plan.topic_id,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "num_partitions": len(plan.replicas),
+        "replication_factor": len(plan.replicas[0]),
+        "configs": [
+            {
+                "name": described.name,
+                "value": described.value,
+                "read_only": described.read_only,
+                "config_source": int(described.source),
+                "is_sensitive": False,
+            }
+            for described in describe_topic_config(texts, plan.config, config)
+        ],
+    }
+
+
+def _error_fields(name: str, error_code: ErrorCode, message: str | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topic_id": None,
+        "error_code": error_code,
+        "error_message": message,
+        "configs": (),
+    }
+
+
+def _response(context: RequestContext, topics: list[dict[str, Any]]) -> Any:
+    return entity_of(
+        response_class(ApiKey.CREATE_TOPICS, context.header.api_version),
+        {"throttle_time": NO_THROTTLE, "topics": topics},
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every topic is answered with `error_code`."""
+    return _response(
+        context, [_error_fields(topic.name, error_code, None) for topic in request.topics]
+    )

@@ -1,0 +1,92 @@
+"""DeleteTopics (key 20).
+
+Versions  1-6. 3 TOPIC_DELETION_DISABLED (before: INVALID_REQUEST) · 4 flexible · 5 error messages ·
+          6 by name or by topic id.
+Behaviour Topics are removed from the metadata in one durable batch before the answer; their local
+          files go after file.delete.delay.ms, their remote segments in the background. Each topic
+          has its own error. A topic named twice, or by name and id at once, gets INVALID_REQUEST.
+          `__remote_log_metadata` is refused with POLICY_VIOLATION while the remote tier is in use.
+Not done  The timeout has no effect: topics are gone when the answer is sent.
+KIPs      4 · 516 topic ids · 599 error messages
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.controller.controller import DeletedTopic
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.errors import InvalidRequestError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_DISABLED_ERROR_VERSION = 3
+FIRST_TOPIC_ID_VERSION = 6
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    asked = _asked(context, request)
+    wanted = [name or topic_id for name, topic_id in asked if (name is None) != (topic_id is None)]
+    controller = context.services.controller
+    results = iter(
+        await context.services.run_control(
+            lambda: controller.delete_topics([topic for topic in wanted if topic is not None])
+        )
+    )
+    ambiguous = InvalidRequestError("a topic is given by name or by id, and by one of them")
+    return _response(
+        context,
+        [
+            next(results)
+            if (name is None) != (topic_id is None)
+            else DeletedTopic(name, topic_id, ambiguous)
+            for name, topic_id in asked
+        ],
+    )
+
+
+def _asked(context: RequestContext, request: Any) -> list[tuple[str | None, uuid.UUID | None]]:
+    if context.header.api_version >= FIRST_TOPIC_ID_VERSION:
+        return [(topic.name, topic.topic_id) for topic in request.topics]
+    return [(name, None) for name in request.topic_names]
+
+
+def _response(context: RequestContext, results: list[DeletedTopic]) -> Any:
+    return entity_of(
+        response_class(ApiKey.DELETE_TOPICS, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "responses": [
+                {
+                    "name": result.name,
+                    "topic_id": result.topic_id,
+                    "error_code": code_of(result.error) if result.error else ErrorCode.none,
+                    "error_message": str(result.error) if result.error else None,
+                }
+                for result in results
+            ],
+        },
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every topic is answered with `error_code`."""
+    version = context.header.api_version
+    if error_code is ErrorCode.topic_deletion_disabled and version < FIRST_DISABLED_ERROR_VERSION:
+        error_code = ErrorCode.invalid_request
+    return entity_of(
+        response_class(ApiKey.DELETE_TOPICS, version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "responses": [
+                {"name": name, "topic_id": topic_id, "error_code": error_code}
+                for name, topic_id in _asked(context, request)
+            ],
+        },
+    )

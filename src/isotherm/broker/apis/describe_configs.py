@@ -1,0 +1,134 @@
+"""DescribeConfigs (key 32).
+
+Versions  1-4. 1 sources and synonyms · 3 types and documentation · 4 flexible.
+Behaviour Topics and this broker. Each key tells its source (the topic, the broker's file, the
+          default) and, if asked, the chain of synonyms behind it and its documentation. Asking for
+          certain keys gives those that exist; null or none means all. The broker's keys are
+          read-only: they are changed in the file and take effect at the next start.
+          Each resource has its own error; broker loggers, client metrics and groups get
+          INVALID_REQUEST.
+Not done  Settings of the remote storage plug-ins (rsm.config., rlmm.config.) are not shown: they
+          may hold secrets.
+KIPs      133 · 226 synonyms · 569 documentation
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.config_description import (
+    DescribedConfig,
+    describe_broker_config,
+    describe_topic_config,
+)
+from isotherm.broker.context import BrokerServices, RequestContext
+from isotherm.broker.controller.topic_rules import check_topic_name
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.errors import InvalidRequestError, RejectedError, UnknownTopicOrPartitionError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+TOPIC, BROKER = 2, 4  # ConfigResource.Type
+
+# DescribeConfigsResponse.ConfigType
+CONFIG_TYPES = {
+    "BOOLEAN": 1,
+    "STRING": 2,
+    "INT": 3,
+    "SHORT": 4,
+    "LONG": 5,
+    "DOUBLE": 6,
+    "LIST": 7,
+    "CLASS": 8,
+    "PASSWORD": 9,
+}
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return _response(context, [_result(context, request, asked) for asked in request.resources])
+
+
+def _result(context: RequestContext, request: Any, asked: Any) -> dict[str, Any]:
+    try:
+        described = _described(context.services, asked.resource_type, asked.resource_name)
+        wanted = set(asked.configuration_keys or ())
+        return {
+            "error_code": ErrorCode.none,
+            "error_message": None,
+            "resource_type": asked.resource_type,
+            "resource_name": asked.resource_name,
+            "configs": [
+                _config_fields(config, request)
+                for config in described
+                if not wanted or config.name in wanted
+            ],
+        }
+    except RejectedError as error:
+        return _error_fields(asked, code_of(error), str(error))
+
+
+def _described(services: BrokerServices, kind: int, name: str) -> Iterable[DescribedConfig]:
+    if kind == TOPIC:
+        check_topic_name(name)
+        controller = services.controller
+        if name not in controller.image.topics_by_name:
+            raise UnknownTopicOrPartitionError(f"no such topic topic={name}")
+        return describe_topic_config(
+            controller.topic_texts(name), controller.topic_config(name), services.config
+        )
+    if kind == BROKER:
+        if not name:
+            return ()  # settings of all brokers at once: there are none
+        if name != str(services.config.node_id):
+            raise InvalidRequestError(
+                f"this is another broker asked_for={name} node.id={services.config.node_id}"
+            )
+        return describe_broker_config(services.config)
+    raise InvalidRequestError(f"resources of this type are not described resource_type={kind}")
+
+
+def _config_fields(config: DescribedConfig, request: Any) -> dict[str, Any]:
+    with_synonyms = request.include_synonyms
+    with_documentation = getattr(request, "include_documentation", False)
+    return {
+        "name": config.name,
+        "value": config.value,
+        "read_only": config.read_only,
+        "config_source": int(config.source),
+        "is_sensitive": False,
+        "synonyms": [
+            {"name": synonym.name, "value": synonym.value, "source": int(synonym.source)}
+            for synonym in (config.synonyms if with_synonyms else ())
+        ],
+        "config_type": CONFIG_TYPES[config.type_name],
+        "documentation": config.documentation if with_documentation else None,
+    }
+
+
+def _error_fields(asked: Any, error_code: ErrorCode, message: str | None) -> dict[str, Any]:
+    return {
+        "error_code": error_code,
+        "error_message": message,
+        "resource_type": asked.resource_type,
+        "resource_name": asked.resource_name,
+        "configs": (),
+    }
+
+
+def _response(context: RequestContext, results: list[dict[str, Any]]) -> Any:
+    return entity_of(
+        response_class(ApiKey.DESCRIBE_CONFIGS, context.header.api_version),
+        {"throttle_time": NO_THROTTLE, "results": results},
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every resource is answered with `error_code`."""
+    return _response(
+        context, [_error_fields(asked, error_code, None) for asked in request.resources]
+    )

@@ -1,0 +1,63 @@
+"""FindCoordinator (key 10).
+
+Versions  0-6. 1 key type, throttle time · 3 flexible · 4 many keys in one request, an answer for
+          each · 5 and 6 new key types.
+Behaviour This broker is the coordinator of every group and every transactional id. Serving the API
+          matters beyond that: librdkafka turns lz4 off when it is missing.
+          An unknown key type, and share groups (2), get INVALID_REQUEST.
+Not done  Share groups (KIP-932).
+KIPs      98 · 699 batched keys
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.errors import InvalidRequestError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_KEY_TYPE_VERSION = 1
+FIRST_BATCHED_VERSION = 4
+GROUP, TRANSACTION = 0, 1
+NO_NODE = {"node_id": -1, "host": "", "port": -1}
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    has_key_type = context.header.api_version >= FIRST_KEY_TYPE_VERSION
+    key_type = request.key_type if has_key_type else GROUP
+    if key_type not in (GROUP, TRANSACTION):
+        raise InvalidRequestError(f"unknown coordinator key type key_type={key_type}")
+    endpoint = context.services.endpoint(context.listener_name)
+    node = {
+        "node_id": context.services.config.node_id,
+        "host": endpoint.host,
+        "port": endpoint.port,
+    }
+    return _response(context, request, ErrorCode.none, node)
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every key is answered with `error_code`."""
+    return _response(context, request, error_code, NO_NODE)
+
+
+def _response(
+    context: RequestContext, request: Any, error_code: ErrorCode, node: dict[str, Any]
+) -> Any:
+    version = context.header.api_version
+    answer = {"error_code": error_code, "error_message": None, **node}
+    if version >= FIRST_BATCHED_VERSION:
+        fields: dict[str, Any] = {
+            "coordinators": [{"key": key, **answer} for key in request.coordinator_keys]
+        }
+    else:
+        fields = answer
+    return entity_of(
+        response_class(ApiKey.FIND_COORDINATOR, version), {"throttle_time": NO_THROTTLE, **fields}
+    )

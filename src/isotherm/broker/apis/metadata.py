@@ -1,0 +1,208 @@
+"""Metadata (key 3).
+
+Versions  0-13. 0 an empty list asks for every topic, from 1 on null does · 1 internal flag,
+          controller · 2 cluster id · 4 auto-creation can be declined · 7 leader epochs · 8
+          authorized operations · 9 flexible · 10 topic ids in responses · 12 in requests · 13
+          error code for the whole response.
+Behaviour Addresses are those of the listener the request came in by. Topics that are not there
+          are made first if auto.create.topics.enable and the client allow it, and are answered as
+          existing in the same response (Kafka answers with a retriable error once). A topic asked
+          for twice is answered once. Without an authorizer every operation is authorized.
+Not done  Offline replicas: a partition on a failed log directory is shown like any other.
+KIPs      4 · 78 · 430 authorized operations · 516 topic ids · 1102 re-bootstrap
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.controller.image import MetadataImage, PartitionImage, TopicImage
+from isotherm.broker.controller.topic_rules import NewTopic, check_topic_name
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.errors import InvalidRequestError, InvalidTopicError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_NULL_FOR_ALL_VERSION = 1
+FIRST_DECLINABLE_VERSION = 4
+FIRST_TOPIC_ID_VERSION = 12
+
+# Kafka: Topic.INTERNAL_TOPICS
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+# Bits by AclOperation: those that a topic, or the cluster, knows.
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
+_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+_NOT_ASKED_FOR = -(2**31)
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+TOPIC_OPERATIONS = _bits(
+    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
+)
+CLUSTER_OPERATIONS = _bits(
+    _CREATE,
+    _ALTER,
+    _DESCRIBE,
+    _CLUSTER_ACTION,
+    _DESCRIBE_CONFIGS,
+    _ALTER_CONFIGS,
+    _IDEMPOTENT_WRITE,
+)
+
+
+class TopicAnswer(NamedTuple):
+    """One topic of the response: the topic, or the error under the name or id asked for."""
+
+    topic: TopicImage | None
+    error: ErrorCode = ErrorCode.none
+    name: str | None = None
+    topic_id: uuid.UUID | None = None
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    version = context.header.api_version
+    services = context.services
+    asks_for_all = (
+        request.topics is None if version >= FIRST_NULL_FOR_ALL_VERSION else not request.topics
+    )
+    if asks_for_all:
+        answers = [
+            TopicAnswer(topic) for topic in services.controller.image.topics_by_name.values()
+        ]
+        return _response(context, request, answers)
+    _check_ids_allowed(request, version)
+    refused: dict[str, ErrorCode] = {}
+    if services.config.auto_create_topics_enable and _allows_creation(request, version):
+        refused = await _create_missing(context, request.topics)
+    image = services.controller.image
+    answers = [_answer(image, topic, refused) for topic in _distinct(request.topics)]
+    return _response(context, request, answers)
+
+
+def _check_ids_allowed(request: Any, version: int) -> None:
+    """Versions 10 and 11 have a field for ids in requests that Kafka does not read."""
+    if version >= FIRST_TOPIC_ID_VERSION:
+        return
+    for topic in request.topics:
+        if topic.name is None or getattr(topic, "topic_id", None) is not None:
+            raise InvalidRequestError(
+                f"topics cannot be asked for by id in this version api_version={version}"
+            )
+
+
+def _allows_creation(request: Any, version: int) -> bool:
+    return version < FIRST_DECLINABLE_VERSION or bool(request.allow_auto_topic_creation)
+
+
+def _distinct(topics: Iterable[Any]) -> Iterable[Any]:
+    return {(topic.name, getattr(topic, "topic_id", None)): topic for topic in topics}.values()
+
+
+async def _create_missing(context: RequestContext, topics: Iterable[Any]) -> dict[str, ErrorCode]:
+    """Make the topics that are asked for by name and are not there; the codes of those refused."""
+    controller = context.services.controller
+    image = controller.image
+    names = {topic.name for topic in topics if topic.name is not None}
+    missing = [NewTopic(name=name) for name in sorted(names - set(image.topics_by_name))]
+    if not missing:
+        return {}
+    results = await context.services.run_control(lambda: controller.create_topics(missing))
+    return {result.name: code_of(result.error) for result in results if result.error is not None}
+
+
+def _answer(image: MetadataImage, asked: Any, refused: dict[str, ErrorCode]) -> TopicAnswer:
+    if asked.name is None:
+        topic_id = asked.topic_id
+        topic = image.topics_by_id.get(topic_id) if topic_id is not None else None
+        if topic is None:
+            return TopicAnswer(None, ErrorCode.unknown_topic_id, topic_id=topic_id)
+        return TopicAnswer(topic)
+    topic = image.topics_by_name.get(asked.name)
+    if topic is not None:
+        return TopicAnswer(topic)
+    return TopicAnswer(None, refused.get(asked.name) or _missing_code(asked.name), name=asked.name)
+
+
+def _missing_code(name: str) -> ErrorCode:
+    try:
+        check_topic_name(name)
+    except InvalidTopicError as error:
+        return code_of(error)
+    return ErrorCode.unknown_topic_or_partition
+
+
+def _response(context: RequestContext, request: Any, answers: Sequence[TopicAnswer]) -> Any:
+    services = context.services
+    endpoint = services.endpoint(context.listener_name)
+    node_id = services.config.node_id
+    return entity_of(
+        response_class(ApiKey.METADATA, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "brokers": [
+                {
+                    "node_id": node_id,
+                    "host": endpoint.host,
+                    "port": endpoint.port,
+                    "rack": services.config.broker_rack,
+                }
+            ],
+            "cluster_id": services.cluster_id,
+            "controller_id": node_id,
+            "topics": [_topic_fields(answer, request) for answer in answers],
+            "cluster_authorized_operations": CLUSTER_OPERATIONS
+            if getattr(request, "include_cluster_authorized_operations", False)
+            else _NOT_ASKED_FOR,
+            "error_code": ErrorCode.none,
+        },
+    )
+
+
+def _topic_fields(answer: TopicAnswer, request: Any) -> dict[str, Any]:
+    topic = answer.topic
+    operations = getattr(request, "include_topic_authorized_operations", False)
+    return {
+        "error_code": answer.error,
+        "name": topic.name if topic else answer.name,
+        "topic_id": topic.topic_id if topic else answer.topic_id,
+        "is_internal": (topic.name if topic else answer.name) in INTERNAL_TOPICS,
+        "partitions": list(map(_partition_fields, topic.partitions)) if topic else (),
+        "topic_authorized_operations": TOPIC_OPERATIONS if operations else _NOT_ASKED_FOR,
+    }
+
+
+def _partition_fields(partition: PartitionImage) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.none,
+        "partition_index": partition.partition,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "offline_replicas": (),
+    }
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every topic that was named is answered with `error_code`."""
+    return _response(
+        context,
+        request,
+        [
+            TopicAnswer(
+                None, error_code, name=topic.name, topic_id=getattr(topic, "topic_id", None)
+            )
+            for topic in _distinct(request.topics or ())
+        ],
+    )
