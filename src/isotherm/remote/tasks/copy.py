@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import ExitStack
 
 from isotherm.errors import IsothermError, RejectedError
 from isotherm.log.log_segment import LogSegment
@@ -33,7 +34,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.remote.tasks.copy_plan import CandidateSegment, CopyLag, plan_copies
-from isotherm.remote.tasks.tier import RemoteTier
+from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry, encode_leader_epoch_checkpoint
 from isotherm.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicIdPartition
 
@@ -47,7 +48,9 @@ class CustomMetadataTooLargeError(RejectedError):
 class CopyTask:
     """Copies for as long as this broker leads the partition. `run` in one thread at a time."""
 
-    def __init__(self, log: PartitionLog, partition: TopicIdPartition, tier: RemoteTier) -> None:
+    def __init__(
+        self, log: PartitionLog, partition: TopicIdPartition, tier: RemoteTierAccess
+    ) -> None:
         self._log = log
         self._partition = partition
         self._tier = tier
@@ -80,17 +83,20 @@ class CopyTask:
             return
         if self._is_halted or not self._tier.metadata.is_ready(self._partition):
             return
-        try:
+        with ExitStack() as on_failure:
+            on_failure.callback(self._report_lag, enabled=True)
+            on_failure.callback(self._note_failure)
             self._confirm_finished()
             if self._copied_offset is None:
                 self._copied_offset = self._learn_copied_offset()
             self._copy_candidates(self._copied_offset)
-        except (IsothermError, OSError):
-            self._copied_offset = None
-            self._tier.metrics.mark(TopicMeter.REMOTE_COPY_ERRORS, self._partition.topic)
-            raise
-        finally:
-            self._report_lag(enabled=True)
+            on_failure.pop_all()
+        self._report_lag(enabled=True)
+
+    def _note_failure(self) -> None:
+        """What is copied is asked again at the next run."""
+        self._copied_offset = None
+        self._tier.metrics.mark(TopicMeter.REMOTE_COPY_ERRORS, self._partition.topic)
 
     def _copy_candidates(self, copied_offset: Offset) -> None:
         log = self._log
@@ -127,14 +133,13 @@ class CopyTask:
     def _copy(self, candidate: CandidateSegment[LogSegment]) -> None:
         tier = self._tier
         metadata = self._metadata_of(candidate)
-        tier.copies.begin(metadata.segment_id)
-        try:
+        with ExitStack() as on_failure:
+            tier.copies.begin(metadata.segment_id)
+            on_failure.callback(tier.copies.end, metadata.segment_id)
             tier.metadata.add_remote_log_segment_metadata(metadata).result()
             tier.metrics.mark(TopicMeter.REMOTE_COPY_REQUESTS, self._partition.topic)
             custom_metadata = self._copy_objects(candidate, metadata)
-        except (IsothermError, OSError):
-            tier.copies.end(metadata.segment_id)
-            raise
+            on_failure.pop_all()
         finished = tier.update_of(
             metadata, RemoteLogSegmentState.COPY_SEGMENT_FINISHED, custom_metadata
         )
@@ -145,12 +150,11 @@ class CopyTask:
         self, candidate: CandidateSegment[LogSegment], metadata: RemoteLogSegmentMetadata
     ) -> bytes | None:
         """Custom metadata of the copy. When it fails, what was copied is deleted again."""
-        try:
+        with ExitStack() as on_failure:
+            on_failure.callback(self._undo, metadata, None)
             data = segment_data(self._log, candidate)
             custom_metadata = self._tier.storage.copy_log_segment_data(metadata, data)
-        except (IsothermError, OSError):
-            self._undo(metadata, None)
-            raise
+            on_failure.pop_all()
         size, size_max = len(custom_metadata or b""), self._tier.custom_metadata_size_max
         if size > size_max:
             self._is_halted = True
@@ -254,7 +258,9 @@ def segment_data(log: PartitionLog, candidate: CandidateSegment[LogSegment]) -> 
     )
 
 
-def find_copied_offset(tier: RemoteTier, partition: TopicIdPartition, log: PartitionLog) -> Offset:
+def find_copied_offset(
+    tier: RemoteTierAccess, partition: TopicIdPartition, log: PartitionLog
+) -> Offset:
     """Up to where finished segments of the remote tier hold this log; -1 when none does.
 
     Kafka goes by the highest offset ever finished, which stays when that segment is deleted. Here

@@ -22,7 +22,7 @@ from isotherm.remote.tasks.expiration_plan import (
     RemoteSegmentDeletion,
     plan_expiration,
 )
-from isotherm.remote.tasks.tier import RemoteTier
+from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import UNKNOWN_OFFSET, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
@@ -31,7 +31,9 @@ _logger = logging.getLogger(__name__)
 class ExpirationTask:
     """Runs for as long as this broker leads the partition. `run` in one thread at a time."""
 
-    def __init__(self, log: PartitionLog, partition: TopicIdPartition, tier: RemoteTier) -> None:
+    def __init__(
+        self, log: PartitionLog, partition: TopicIdPartition, tier: RemoteTierAccess
+    ) -> None:
         self._log = log
         self._partition = partition
         self._tier = tier

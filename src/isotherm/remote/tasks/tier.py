@@ -29,9 +29,8 @@ class CachedIndexes(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteTier:
-    """The remote tier as a broker sees it. Every part is thread-safe but `rng`, which only the
-    ids of new segments are taken from."""
+class RemoteTierAccess:
+    """The remote tier as a broker sees it. Thread-safe: of `rng`, one call at a time takes bits."""
 
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager

@@ -1,0 +1,43 @@
+"""A thread pool that refuses work instead of queueing it without end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from isotherm.errors import NotEnoughMemoryError
+
+ResultT = TypeVar("ResultT")
+
+
+class BoundedPool:
+    """`thread_count` pieces of work run at once, `pending_max` more wait. Thread-safe."""
+
+    def __init__(self, name: str, thread_count: int, pending_max: int) -> None:
+        self._name = name
+        self._count_max = thread_count + pending_max
+        self._count = 0
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=f"isotherm-{name}")
+
+    def submit(self, work: Callable[[], ResultT]) -> Future[ResultT]:
+        """NotEnoughMemoryError when too much waits already. Not after `close`."""
+        with self._lock:
+            if self._count >= self._count_max:
+                raise NotEnoughMemoryError(
+                    f"too much work is waiting pool={self._name} count={self._count}"
+                )
+            self._count += 1
+        future = self._pool.submit(work)
+        future.add_done_callback(self._end)
+        return future
+
+    def close(self) -> None:
+        """Cancel what has not begun and wait for the rest. Idempotent."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _end(self, future: Future[ResultT]) -> None:
+        with self._lock:
+            self._count -= 1

@@ -1,0 +1,322 @@
+"""Runs the work of the remote tier for the partitions that this broker leads; decides nothing.
+
+    copier pool       one copy task per partition           tasks/copy.py
+    expiration pool   one expiration task per partition     tasks/expiration.py
+                      deletion of stopped partitions        tasks/partition_deletion.py
+                      expiry of cached indexes
+    reader pool       reads and look-ups by time            remote_log_reader.py
+
+Every pool is bounded by its configuration key. A task runs every
+remote.log.manager.task.interval.ms; after a failure, which is logged and counted, it runs again
+as remote.log.manager.task.retry.* say. Source: Kafka RemoteLogManager, which has those keys and
+does not use them.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from isotherm.clock import Clock
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.errors import OffsetOutOfRangeError, RemoteStorageNotReadyError
+from isotherm.log.log_read import FetchIsolation
+from isotherm.log.log_segment import TimestampAndOffset
+from isotherm.log.partition_log import PartitionLog
+from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.bounded_pool import BoundedPool
+from isotherm.remote.index_cache import RemoteIndexCache
+from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
+from isotherm.remote.remote_log_reader import RemoteLogReader, RemoteRead
+from isotherm.remote.remote_offset_lookup import RemoteOffsetLookup
+from isotherm.remote.segment_reader import RemoteSegmentReader
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.remote.tasks.backoff import RetryBackoff
+from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
+from isotherm.remote.tasks.copy import CopyTask
+from isotherm.remote.tasks.expiration import ExpirationTask
+from isotherm.remote.tasks.partition_deletion import delete_remote_partition
+from isotherm.remote.tasks.periodic_tasks import PeriodicTasks
+from isotherm.remote.tasks.retried_work import RetriedWork
+from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.types import BrokerId, Offset, TimestampMs, TopicIdPartition
+
+_PREFETCH_THREADS = 4
+"""Ranges fetched ahead at once; read_ahead.py bounds their bytes."""
+_STOP_POLL_S = 0.05
+"""How soon a stopped partition is looked at again while its last task still runs."""
+
+
+class _Task(Protocol):
+    def run(self) -> object: ...
+
+    def cancel(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Led:
+    """A led partition: its tasks by the name of their kind."""
+
+    copy: _Task
+    expiration: _Task
+
+
+class RemoteLogManager:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        config: RemoteLogManagerConfig,
+        *,
+        broker_id: BrokerId,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
+        index_cache: RemoteIndexCache,
+        clock: Clock,
+        rng: random.Random,
+        metrics: Metrics,
+    ) -> None:
+        """Owns storage, metadata and index_cache: `close` closes them."""
+        self._interval_s = config.remote_log_manager_task_interval_ms / 1000
+        self._backoff = RetryBackoff.from_config(config)
+        self._rng = rng
+        self._metrics = metrics
+        self._topic_metrics = BrokerTopicMetrics(metrics)
+        self._metadata = metadata
+        self._storage = storage
+        self._index_cache = index_cache
+        self._tier = RemoteTierAccess(
+            storage=storage,
+            metadata=metadata,
+            index_cache=index_cache,
+            copies=CopiesInProgress(),
+            clock=clock,
+            rng=rng,
+            broker_id=broker_id,
+            metrics=self._topic_metrics,
+            custom_metadata_size_max=config.remote_log_metadata_custom_metadata_max_bytes,
+        )
+        self._prefetches = ThreadPoolExecutor(
+            _PREFETCH_THREADS, thread_name_prefix="isotherm-remote-read-ahead"
+        )
+        read_ahead = ReadAhead(
+            storage,
+            ReadAheadSettings(config.remote_log_reader_read_ahead_max_bytes),
+            self._prefetches,
+        )
+        self._reader = RemoteLogReader(metadata, index_cache, read_ahead)
+        self._offset_lookup = RemoteOffsetLookup(
+            metadata, index_cache, RemoteSegmentReader(read_ahead)
+        )
+        self._readers = BoundedPool(
+            "remote-log-reader",
+            config.remote_log_reader_threads,
+            config.remote_log_reader_max_pending_tasks,
+        )
+        self._copies = PeriodicTasks(
+            "remote-log-copy", config.remote_log_manager_copier_thread_pool_size, clock
+        )
+        self._expirations = PeriodicTasks(
+            "remote-log-expiration", config.remote_log_manager_expiration_thread_pool_size, clock
+        )
+        self._lock = threading.Lock()
+        self._led: dict[TopicIdPartition, _Led] = {}
+        self._stopping: dict[TopicIdPartition, Future[None]] = {}
+        self._closed = False
+
+    def on_leadership_change(self, logs: Iterable[PartitionLog]) -> None:
+        """Look after these logs, which this broker leads now. Logs that are not tiered are left
+        out; those that are looked after already go on as they are."""
+        tiered = {
+            TopicIdPartition(log.topic_id, *log.topic_partition): log
+            for log in logs
+            if log.remote_log_enabled and log.topic_id is not None
+        }
+        self._metadata.on_partition_leadership_changes(tiered, ())
+        for partition, log in tiered.items():
+            with self._lock:
+                if partition in self._led or self._closed:
+                    continue
+                led = self._led[partition] = _Led(
+                    CopyTask(log, partition, self._tier), ExpirationTask(log, partition, self._tier)
+                )
+            self._copies.schedule(partition, self._tick("copy", partition, led.copy))
+            self._expirations.schedule(
+                partition, self._tick("expiration", partition, led.expiration)
+            )
+        self._expirations.schedule("index-cache", self._evict_indexes, self._interval_s)
+
+    def stop_partitions(
+        self, partitions: Iterable[TopicIdPartition], *, delete_remote: bool
+    ) -> Future[None]:
+        """Look after these no more: at once, but for a task that is running.
+
+        With `delete_remote` everything that the remote tier holds of them is deleted too, tried
+        again until it succeeds. The future is done when all of that is.
+        """
+        stopped: Future[None] = Future()
+        waiting = set(partitions)
+        remaining = len(waiting)
+        if not waiting:
+            stopped.set_result(None)
+        lock = threading.Lock()
+
+        def count_down(_: Future[None]) -> None:
+            nonlocal remaining
+            with lock:
+                remaining -= 1
+                is_last = remaining == 0
+            if is_last:
+                stopped.set_result(None)
+
+        for partition in waiting:
+            self._stop(partition, delete_remote=delete_remote).add_done_callback(count_down)
+        return stopped
+
+    def read(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        offset: Offset,
+        max_bytes: int,
+        *,
+        isolation: FetchIsolation,
+        min_one_message: bool,
+    ) -> Future[RemoteRead]:
+        """`RemoteLogReader.read` on the reader pool; cancelling drops a read that has not begun.
+
+        NotEnoughMemoryError at once when remote.log.reader.max.pending.tasks wait already.
+        """
+
+        def work() -> RemoteRead:
+            topic = partition.topic
+            self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, topic)
+            succeeded = False
+            try:
+                found = self._reader.read(
+                    log,
+                    partition,
+                    offset,
+                    max_bytes,
+                    isolation=isolation,
+                    min_one_message=min_one_message,
+                )
+                succeeded = True
+            except OffsetOutOfRangeError:
+                succeeded = True  # the consumer's doing, and no fault of the tier
+                raise
+            finally:
+                if not succeeded:
+                    self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_ERRORS, topic)
+            self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_BYTES, topic, len(found.records))
+            return found
+
+        return self._readers.submit(work)
+
+    def offset_for_timestamp(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        timestamp_ms: TimestampMs,
+        starting_offset: Offset,
+    ) -> Future[TimestampAndOffset | None]:
+        """The first record at least as young, from `starting_offset` on: of the remote tier, and
+        when it has none, of the local log."""
+        return self._readers.submit(
+            lambda: (
+                self._offset_lookup.find(log, partition, timestamp_ms, starting_offset)
+                or log.offset_for_timestamp(timestamp_ms)
+            )
+        )
+
+    def run_tasks(self) -> None:
+        """One run of every task of every partition, in the caller's thread, for tests."""
+        with self._lock:
+            led = dict(self._led)
+        for partition, tasks in led.items():
+            self._tick("copy", partition, tasks.copy)()
+            self._tick("expiration", partition, tasks.expiration)()
+
+    def close(self) -> None:
+        """Stop: a segment being copied or deleted is finished, no other is begun. Idempotent."""
+        with self._lock:
+            self._closed = True
+            led = list(self._led.values())
+            stopping = list(self._stopping.values())
+        for tasks in led:
+            tasks.copy.cancel()
+            tasks.expiration.cancel()
+        self._copies.close()
+        self._expirations.close()
+        self._readers.close()
+        self._prefetches.shutdown(wait=True)
+        for future in stopping:
+            if not future.done():
+                future.set_exception(RemoteStorageNotReadyError("the remote log manager is closed"))
+        self._index_cache.close()
+        self._metadata.close()
+        self._storage.close()
+
+    def _stop(self, partition: TopicIdPartition, *, delete_remote: bool) -> Future[None]:
+        with self._lock:
+            led = self._led.pop(partition, None)
+            done = self._stopping[partition] = Future()
+        running: list[Future[None]] = []
+        if led is not None:
+            led.copy.cancel()
+            led.expiration.cancel()
+            running = [self._copies.cancel(partition), self._expirations.cancel(partition)]
+        if delete_remote:
+            self._metadata.on_partition_leadership_changes([partition], ())
+        deletion = self._retried("partition-deletion", partition)
+
+        def stop() -> float | None:
+            if not all(each.done() for each in running):
+                return _STOP_POLL_S
+            if delete_remote:
+                if not self._metadata.is_ready(partition):
+                    return _STOP_POLL_S
+                wait_s = deletion.run(lambda: delete_remote_partition(self._tier, partition))
+                if wait_s is not None:
+                    return wait_s
+            self._ended(partition, led)
+            done.set_result(None)
+            return None
+
+        self._expirations.schedule(("stop", partition), stop)
+        return done
+
+    def _ended(self, partition: TopicIdPartition, led: _Led | None) -> None:
+        if led is not None:
+            led.copy.release()
+            led.expiration.release()
+        self._topic_metrics.forget(partition.topic, partition.partition)
+        with self._lock:
+            self._stopping.pop(partition, None)
+            is_led_again = partition in self._led
+        if not is_led_again:
+            self._metadata.on_stop_partitions([partition])
+
+    def _tick(self, kind: str, partition: TopicIdPartition, task: _Task) -> Callable[[], float]:
+        retried = self._retried(kind, partition)
+
+        def tick() -> float:
+            wait_s = retried.run(task.run)
+            return self._interval_s if wait_s is None else wait_s
+
+        return tick
+
+    def _evict_indexes(self) -> float:
+        self._retried("index-cache", None).run(self._index_cache.evict_expired)
+        return self._interval_s
+
+    def _retried(self, task: str, place: object) -> RetriedWork:
+        return RetriedWork(task, place, backoff=self._backoff, rng=self._rng, metrics=self._metrics)

@@ -1,0 +1,50 @@
+"""Deletes everything that the remote tier holds of a partition whose topic is gone.
+
+DELETE_STARTED of every segment is stored before the first object goes, so that whatever stops the
+work, what is left is known to be garbage. May be run again after any failure.
+Source: Kafka RemoteLogManager.deleteRemoteLogPartition.
+"""
+
+from __future__ import annotations
+
+from isotherm.metrics.broker_topic_metrics import TopicMeter
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.types import TopicIdPartition
+
+_EVENTS_AT_ONCE = 1000
+"""Events stored before they are awaited, far below what the metadata manager lets wait."""
+
+
+def delete_remote_partition(tier: RemoteTierAccess, partition: TopicIdPartition) -> int:
+    """Delete all of the partition's segments; how many. Raises the first error, with every
+    segment that is not wholly deleted still listed."""
+    segments = tier.metadata.list_remote_log_segments(partition)
+    undeleted = [
+        segment
+        for segment in segments
+        if segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+    ]
+    _publish_all(tier, undeleted, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+    for segment in segments:
+        tier.index_cache.remove([segment.segment_id])
+        tier.metrics.mark(TopicMeter.REMOTE_DELETE_REQUESTS, partition.topic)
+        tier.storage.delete_log_segment_data(segment)
+    _publish_all(tier, segments, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+    return len(segments)
+
+
+def _publish_all(
+    tier: RemoteTierAccess,
+    segments: list[RemoteLogSegmentMetadata],
+    state: RemoteLogSegmentState,
+) -> None:
+    for begin in range(0, len(segments), _EVENTS_AT_ONCE):
+        stored = [
+            tier.metadata.update_remote_log_segment_metadata(
+                tier.update_of(segment, state, segment.custom_metadata)
+            )
+            for segment in segments[begin : begin + _EVENTS_AT_ONCE]
+        ]
+        for each in stored:
+            each.result()

@@ -1,0 +1,110 @@
+"""Runs a tick per key at intervals, on a bounded number of threads.
+
+One dispatcher waits for the next tick that is due and hands it to a pool. A key's ticks never
+overlap. A tick returns after how many seconds it wants to run again, or None when it is done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from isotherm.clock import Clock
+
+Tick = Callable[[], float | None]
+
+_IDLE_WAIT_S = 3600.0
+"""How long the dispatcher sleeps when nothing is scheduled; scheduling wakes it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Scheduled:
+    tick: Tick
+    due_s: float
+    is_running: bool = False
+    is_cancelled: bool = False
+    stopped: Future[None] = field(default_factory=Future)
+
+
+class PeriodicTasks:
+    """Thread-safe. Starts its threads at the first `schedule`."""
+
+    def __init__(self, name: str, thread_count: int, clock: Clock) -> None:
+        self._name = name
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=f"isotherm-{name}")
+        self._lock = threading.Lock()
+        self._scheduled: dict[Hashable, _Scheduled] = {}
+        self._wakeup = threading.Event()
+        self._closed = False
+        self._dispatcher: threading.Thread | None = None
+
+    def schedule(self, key: Hashable, tick: Tick, delay_s: float = 0.0) -> None:
+        """Run `tick` after `delay_s`, then as it says itself. A key that is there is kept."""
+        with self._lock:
+            if self._closed or key in self._scheduled:
+                return
+            self._scheduled[key] = _Scheduled(tick, self._clock.monotonic_s() + delay_s)
+            if self._dispatcher is None:
+                self._dispatcher = threading.Thread(
+                    target=self._dispatch, name=f"isotherm-{self._name}-schedule", daemon=True
+                )
+                self._dispatcher.start()
+        self._wakeup.set()
+
+    def cancel(self, key: Hashable) -> Future[None]:
+        """Run no further tick of `key`; the future is done when the last one has ended."""
+        with self._lock:
+            scheduled = self._scheduled.pop(key, None)
+            if scheduled is None or not scheduled.is_running:
+                return _done()
+            scheduled.is_cancelled = True
+            return scheduled.stopped
+
+    def close(self) -> None:
+        """Start no further tick, and wait for those that run. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._scheduled.clear()
+        self._wakeup.set()
+        if self._dispatcher is not None:
+            self._dispatcher.join()
+        self._pool.shutdown(wait=True)
+
+    def _dispatch(self) -> None:
+        while True:
+            with self._lock:
+                if self._closed:
+                    return
+                now_s = self._clock.monotonic_s()
+                idle = [each for each in self._scheduled.values() if not each.is_running]
+                for each in idle:
+                    if each.due_s <= now_s:
+                        each.is_running = True
+                        self._pool.submit(self._run, each)
+                waits_s = [each.due_s - now_s for each in idle if not each.is_running]
+            self._clock.wait(self._wakeup, min(waits_s, default=_IDLE_WAIT_S))
+            self._wakeup.clear()
+
+    def _run(self, scheduled: _Scheduled) -> None:
+        delay_s = scheduled.tick()
+        with self._lock:
+            scheduled.is_running = False
+            is_over = delay_s is None or scheduled.is_cancelled
+            if delay_s is not None:
+                scheduled.due_s = self._clock.monotonic_s() + delay_s
+            if is_over:
+                self._scheduled = {
+                    key: each for key, each in self._scheduled.items() if each is not scheduled
+                }
+        if is_over:
+            scheduled.stopped.set_result(None)
+        self._wakeup.set()
+
+
+def _done() -> Future[None]:
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future

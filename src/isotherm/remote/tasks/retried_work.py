@@ -1,0 +1,63 @@
+"""Runs background work so that a failure is logged, counted and tried again, never raised."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+from isotherm.errors import RetriableError
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.tasks.backoff import RetryBackoff
+
+_logger = logging.getLogger(__name__)
+
+TASK_ERRORS = "isotherm_remote_log_task_errors"
+TASK_ERRORS_TEXT = "Runs of a task of the remote tier that failed; each is tried again."
+
+
+class RetriedWork:
+    """One task of one place. Not thread-safe: its runs never overlap."""
+
+    def __init__(
+        self,
+        task: str,
+        place: object,
+        *,
+        backoff: RetryBackoff,
+        rng: random.Random,
+        metrics: Metrics,
+    ) -> None:
+        self._task = task
+        self._place = place
+        self._backoff = backoff
+        self._rng = rng
+        self._metrics = metrics
+        self._failure_count = 0
+
+    def run(self, work: Callable[[], object]) -> float | None:
+        """None when `work` succeeded; else the seconds to wait before it is tried again."""
+        try:
+            work()
+        except RetriableError as error:
+            wait_s = self._wait_after_failure()
+            _logger.warning(
+                "remote tier task failed task=%s partition=%s failures=%d retry_s=%.1f: %s",
+                *(self._task, self._place, self._failure_count, wait_s, error),
+            )
+            return wait_s
+        except Exception:  # the background tick: whatever it is, the schedule goes on
+            wait_s = self._wait_after_failure()
+            _logger.exception(
+                "remote tier task failed task=%s partition=%s failures=%d retry_s=%.1f",
+                *(self._task, self._place, self._failure_count, wait_s),
+            )
+            return wait_s
+        self._failure_count = 0
+        return None
+
+    def _wait_after_failure(self) -> float:
+        self._failure_count += 1
+        errors = self._metrics.counter(TASK_ERRORS, TASK_ERRORS_TEXT, ("task",))
+        errors.labels(task=self._task).inc()
+        return self._backoff.wait_ms(self._failure_count, self._rng) / 1000
