@@ -14,7 +14,6 @@ Compiled functions are pure and may be called from any thread.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,7 @@ from isotherm.protocol.primitives import (
     write_tagged_field,
     write_unsigned_varint,
 )
-from isotherm.protocol.schema import SchemaField, schema_fields
+from isotherm.protocol.schema import SchemaField, cached_by_class, schema_fields
 from isotherm.protocol.wire_types import (
     FIXED_TYPES,
     WireType,
@@ -39,12 +38,6 @@ from isotherm.protocol.wire_types import (
 )
 
 E = TypeVar("E")
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _cached(function: F) -> F:
-    """functools.cache, keeping the signature: its stub does not know that classes are hashable."""
-    return cast("F", functools.cache(function))
 
 
 def guarded(
@@ -63,7 +56,7 @@ def guarded(
     return guarded_decode
 
 
-@_cached
+@cached_by_class
 def decoder(entity_type: type[E]) -> Callable[[Buffer, int], tuple[E, int]]:
     """The decoder of a message class: `(buffer, position) -> (entity, next position)`.
 
@@ -74,7 +67,7 @@ def decoder(entity_type: type[E]) -> Callable[[Buffer, int], tuple[E, int]]:
     return guarded(_wire_type(entity_type).read, subject)
 
 
-@_cached
+@cached_by_class
 def encoder(entity_type: type[E]) -> Callable[[E, bytearray], None]:
     """The encoder of a message class: appends the entity to `out`.
 
@@ -83,7 +76,7 @@ def encoder(entity_type: type[E]) -> Callable[[E, bytearray], None]:
     return cast("Callable[[E, bytearray], None]", _wire_type(entity_type).write)
 
 
-@_cached
+@cached_by_class
 def _wire_type(entity_type: type[Any]) -> WireType:
     fields = schema_fields(entity_type)
     size_min = sum(_field_size_min(field, entity_type) for field in fields if field.tag is None)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from isotherm.protocol.schema import SchemaField, schema_fields
+from isotherm.protocol.schema import SchemaField, cached_by_class, schema_fields
 
 
-@functools.cache
-def _fields_by_name(entity_type: Any) -> dict[str, SchemaField]:
+@cached_by_class
+def _fields_by_name(entity_type: type[Any]) -> dict[str, SchemaField]:
     return {field.name: field for field in schema_fields(entity_type)}
 
 

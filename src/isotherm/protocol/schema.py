@@ -10,10 +10,18 @@ equal to the default is not written.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cached_by_class(function: F) -> F:
+    """functools.cache, keeping the signature: its stub does not know that classes are hashable."""
+    return cast("F", functools.cache(function))
 
 
 class SchemaField(NamedTuple):
