@@ -17,6 +17,12 @@ _FIELD = re.compile(r"(\w+): (\[[^]]*\]|\S*)")
 # The decoded key and payload of a record may hold anything, colons and spaces too.
 _PAYLOAD = re.compile(r" (key|payload): ")
 
+# The tool says of every segment with a base offset above zero, Kafka's own too, that offset -1 is
+# followed by it; of a real gap it says "  5 is followed by 8", which stays a remark.
+_SAYS_NOTHING = re.compile(
+    r"Log starting offset: |.* is empty\.$|Non-consecutive offsets in |  -1 is followed by "
+)
+
 
 @dataclass(slots=True)
 class DumpedFile:
@@ -54,7 +60,7 @@ def _add_line(file: DumpedFile, line: str) -> None:
         file.records.append(_record_fields(line))
     elif line.startswith(("offset: ", "timestamp: ", "version: ", "producerId: ")):
         file.entries.append(_fields(line))
-    elif not line.startswith("Log starting offset: ") and not line.endswith(" is empty."):
+    elif not _SAYS_NOTHING.match(line):
         file.remarks.append(line)
 
 

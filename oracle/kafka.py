@@ -206,9 +206,10 @@ def java_command(
 
 
 def run_tool(main: str, *arguments: str | os.PathLike[str], cwd: Path | None = None) -> str:
-    """Run one of Kafka's command-line tools to its end and return its stdout.
+    """Run one of Kafka's command-line tools to its end and return what it printed.
 
-    Raises subprocess.CalledProcessError (with stdout and stderr) when it exits with an error.
+    stderr follows stdout: some tools report what they find there, and exit with 0.
+    Raises subprocess.CalledProcessError, with the output as a note, on any other exit status.
     """
     completed = subprocess.run(
         java_command(main, *map(os.fspath, arguments)),
@@ -219,13 +220,12 @@ def run_tool(main: str, *arguments: str | os.PathLike[str], cwd: Path | None = N
         timeout=TOOL_TIMEOUT_S,
         check=False,
     )
+    output = completed.stdout + completed.stderr
     if completed.returncode != 0:
-        error = subprocess.CalledProcessError(
-            completed.returncode, [main, *arguments], completed.stdout, completed.stderr
-        )
-        error.add_note((completed.stdout + completed.stderr)[-4000:])
+        error = subprocess.CalledProcessError(completed.returncode, [main, *arguments], output)
+        error.add_note(output[-4000:])
         raise error
-    return completed.stdout
+    return output
 
 
 def dump_log_segments(
