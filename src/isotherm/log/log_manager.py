@@ -39,7 +39,8 @@ from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import FileLock, FileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_loader import LogCheckpoints, load_log
-from isotherm.log.partition_log import DeletedSegment, PartitionLog
+from isotherm.log.partition_log import PartitionLog
+from isotherm.log.retention import DeletedSegment
 from isotherm.segment.file_names import (
     LOCK_NAME,
     LOG_START_OFFSET_CHECKPOINT_NAME,

@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
 
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import NotLeaderOrFollowerError, OffsetOutOfRangeError
@@ -45,7 +44,7 @@ from isotherm.log.log_segment import LogSegment, TimestampAndOffset
 from isotherm.log.producer_replay import rebuild_producers
 from isotherm.log.producer_snapshots import ProducerSnapshots
 from isotherm.log.producer_state import ProducerStateManager
-from isotherm.log.retention import DeletionReason, RetentionState, plan_retention
+from isotherm.log.retention import DeletedSegment, RetentionState, plan_retention
 from isotherm.log.roll import IncomingRecords, roll_jitter_ms, roll_reason
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.record.validation import (
@@ -61,12 +60,6 @@ from isotherm.types import (
     TimestampMs,
     TopicPartition,
 )
-
-
-class DeletedSegment(NamedTuple):
-    base_offset: Offset
-    size: int
-    reason: DeletionReason
 
 
 class PartitionLog:

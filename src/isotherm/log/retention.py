@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from isotherm.config.topic import TopicConfig
 from isotherm.types import Offset, TimestampMs
@@ -32,6 +32,14 @@ class RetainedSegment(Protocol):
 
     @property
     def largest_timestamp_ms(self) -> TimestampMs: ...
+
+
+class DeletedSegment(NamedTuple):
+    """What became of a planned deletion."""
+
+    base_offset: Offset
+    size: int
+    reason: DeletionReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isotherm.errors import CorruptCheckpointError
+from isotherm.log.fs import OsFileSystem
+from isotherm.log.leader_epoch_cache import LeaderEpochCache
+
+Entries = list[tuple[int, int]]
+
+
+def cache_of(path: Path, entries: Entries) -> LeaderEpochCache:
+    cache = LeaderEpochCache(OsFileSystem(), path / "leader-epoch-checkpoint")
+    for epoch, start_offset in entries:
+        cache.assign(epoch, start_offset)
+    assert list(cache.entries) == entries
+    return cache
+
+
+def stored(path: Path) -> Entries:
+    return list(LeaderEpochCache(OsFileSystem(), path / "leader-epoch-checkpoint").entries)
+
+
+@pytest.mark.parametrize(
+    ("assigned", "expected"),
+    [
+        ((3, 30), [(0, 0), (1, 10), (2, 20), (3, 30)]),
+        ((2, 25), [(0, 0), (1, 10), (2, 20)]),
+        ((2, 20), [(0, 0), (1, 10), (2, 20)]),
+        ((2, 15), [(0, 0), (1, 10), (2, 15)]),
+        ((3, 20), [(0, 0), (1, 10), (3, 20)]),
+        ((3, 10), [(0, 0), (3, 10)]),
+        ((1, 30), [(0, 0), (1, 30)]),
+        ((3, 0), [(3, 0)]),
+    ],
+)
+def test_assign_drops_entries_that_contradict(
+    tmp_path: Path, assigned: tuple[int, int], expected: Entries
+) -> None:
+    cache = cache_of(tmp_path, [(0, 0), (1, 10), (2, 20)])
+    cache.assign(*assigned)
+    assert list(cache.entries) == expected
+    assert stored(tmp_path) == expected
+
+
+def test_checkpoint_file_is_kafkas_text(tmp_path: Path) -> None:
+    cache_of(tmp_path, [(0, 0), (1, 4)])
+    assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n0 0\n1 4\n"
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch"), [(4, None), (5, 2), (9, 2), (10, 3), (19, 3), (20, 7), (10**9, 7)]
+)
+def test_epoch_for_offset_is_the_last_that_starts_at_or_below(
+    tmp_path: Path, offset: int, epoch: int | None
+) -> None:
+    assert cache_of(tmp_path, [(2, 5), (3, 10), (7, 20)]).epoch_for_offset(offset) == epoch
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        (-1, (-1, -1)),
+        (1, (1, 5)),
+        (2, (2, 10)),
+        (3, (3, 20)),
+        (5, (3, 20)),
+        (7, (7, 100)),
+        (8, (-1, -1)),
+    ],
+)
+def test_end_offset_for_an_epoch(tmp_path: Path, epoch: int, expected: tuple[int, int]) -> None:
+    cache = cache_of(tmp_path, [(2, 5), (3, 10), (7, 20)])
+    assert cache.end_offset_for(epoch, 100) == expected
+
+
+def test_end_offset_of_an_empty_cache_is_undefined(tmp_path: Path) -> None:
+    assert cache_of(tmp_path, []).end_offset_for(0, 100) == (-1, -1)
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [
+        (0, [(2, 5), (3, 10), (7, 20)]),
+        (5, [(2, 5), (3, 10), (7, 20)]),
+        (9, [(2, 9), (3, 10), (7, 20)]),
+        (10, [(3, 10), (7, 20)]),
+        (15, [(3, 15), (7, 20)]),
+        (25, [(7, 25)]),
+    ],
+)
+def test_truncation_from_the_start_keeps_the_epoch_it_cuts(
+    tmp_path: Path, offset: int, expected: Entries
+) -> None:
+    cache = cache_of(tmp_path, [(2, 5), (3, 10), (7, 20)])
+    cache.truncate_from_start(offset)
+    assert list(cache.entries) == stored(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [
+        (5, []),
+        (6, [(2, 5)]),
+        (10, [(2, 5)]),
+        (20, [(2, 5), (3, 10)]),
+        (21, [(2, 5), (3, 10), (7, 20)]),
+    ],
+)
+def test_truncation_from_the_end_drops_epochs_that_start_there(
+    tmp_path: Path, offset: int, expected: Entries
+) -> None:
+    cache = cache_of(tmp_path, [(2, 5), (3, 10), (7, 20)])
+    cache.truncate_from_end(offset)
+    assert list(cache.entries) == stored(tmp_path) == expected
+
+
+def test_earliest_and_latest(tmp_path: Path) -> None:
+    cache = cache_of(tmp_path, [(2, 5), (3, 10)])
+    assert (cache.earliest, cache.latest) == ((2, 5), (3, 10))
+    cache.clear()
+    assert (cache.earliest, cache.latest, stored(tmp_path)) == (None, None, [])
+
+
+def test_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n")
+    with pytest.raises(CorruptCheckpointError):
+        LeaderEpochCache(OsFileSystem(), tmp_path / "leader-epoch-checkpoint")

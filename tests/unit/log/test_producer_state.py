@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isotherm.errors import (
+    InvalidProducerEpochError,
+    InvalidRequestError,
+    OutOfOrderSequenceError,
+)
+from isotherm.log.producer_state import ProducerStateManager
+from isotherm.record.batch import BatchHeader, build_batch, read_batch_header
+from isotherm.record.control import (
+    ControlRecordType,
+    build_end_transaction_marker,
+    read_control_record,
+)
+from isotherm.segment.producer_snapshot import ProducerSnapshotEntry
+from isotherm.types import TopicPartition
+
+NOW = 1_700_000_000_000
+DAY = 86_400_000
+
+
+def manager() -> ProducerStateManager:
+    return ProducerStateManager(TopicPartition("topic", 0), DAY)
+
+
+def batch(
+    offset: int, sequence: int, *, count: int = 1, epoch: int = 0, producer: int = 7, **more: Any
+) -> BatchHeader:
+    timestamp = more.pop("timestamp", NOW)
+    return read_batch_header(
+        build_batch(
+            [(timestamp, b"k", b"v", ())] * count,
+            base_offset=offset,
+            base_sequence=sequence,
+            producer_id=producer,
+            producer_epoch=epoch,
+            **more,
+        )
+    )
+
+
+def end_transaction(
+    state: ProducerStateManager,
+    offset: int,
+    kind: ControlRecordType,
+    *,
+    producer: int = 7,
+    epoch: int = 0,
+    coordinator_epoch: int = 3,
+) -> Any:
+    data = build_end_transaction_marker(
+        kind,
+        producer_id=producer,
+        producer_epoch=epoch,
+        coordinator_epoch=coordinator_epoch,
+        timestamp_ms=NOW + 9,
+        base_offset=offset,
+    )
+    header = read_batch_header(data)
+    marker = read_control_record(data, 0, header)
+    assert marker is not None
+    state.check_marker(header, marker)
+    return state.apply(header, data, 0)
+
+
+def write(state: ProducerStateManager, header: BatchHeader) -> None:
+    state.check(header)
+    state.apply_batch(header)
+
+
+def test_first_batch_of_an_unknown_producer_may_have_any_sequence() -> None:
+    state = manager()
+    write(state, batch(0, 41))
+    write(state, batch(1, 42))
+
+
+@pytest.mark.parametrize("sequence", [0, 9, 11, 2**31 - 1])
+def test_batch_out_of_sequence_is_refused(sequence: int) -> None:
+    state = manager()
+    write(state, batch(0, 5, count=5))
+    with pytest.raises(OutOfOrderSequenceError, match="expected=10"):
+        state.check(batch(5, sequence, count=2))
+
+
+def test_sequence_wraps_to_zero_after_its_maximum() -> None:
+    state = manager()
+    write(state, batch(0, 2**31 - 1))
+    write(state, batch(1, 0))
+    # A batch that wraps in its middle: ..., 2147483647, 0, 1.
+    state = manager()
+    wrapping = batch(0, 2**31 - 1, count=3)
+    write(state, wrapping)
+    assert state.find_duplicate(wrapping) is not None
+    write(state, batch(3, 2))
+
+
+def test_duplicate_is_found_among_the_last_five_batches() -> None:
+    state = manager()
+    sent = [batch(offset, offset) for offset in range(6)]
+    for header in sent:
+        write(state, header)
+    found = [state.find_duplicate(header) for header in sent]
+    assert found[0] is None
+    assert [duplicate.first_offset for duplicate in found[1:] if duplicate] == [1, 2, 3, 4, 5]
+
+
+def test_batch_older_than_the_remembered_ones_is_out_of_order() -> None:
+    state = manager()
+    for offset in range(6):
+        write(state, batch(offset, offset))
+    with pytest.raises(OutOfOrderSequenceError):
+        state.check(batch(6, 0))
+
+
+def test_duplicate_needs_the_same_range_and_epoch() -> None:
+    state = manager()
+    write(state, batch(0, 0, count=3))
+    assert state.find_duplicate(batch(9, 0, count=3)) == (2, 2, 2, NOW)
+    assert state.find_duplicate(batch(9, 0, count=2)) is None
+    assert state.find_duplicate(batch(9, 1, count=2)) is None
+    assert state.find_duplicate(batch(9, 0, count=3, epoch=1)) is None
+    assert state.find_duplicate(batch(9, 0, count=3, producer=8)) is None
+
+
+def test_new_epoch_starts_at_sequence_zero_and_fences_the_old() -> None:
+    state = manager()
+    write(state, batch(0, 5))
+    with pytest.raises(OutOfOrderSequenceError, match="expected=0"):
+        state.check(batch(1, 6, epoch=1))
+    write(state, batch(1, 0, epoch=1))
+    with pytest.raises(InvalidProducerEpochError, match="epoch=0 current=1"):
+        state.check(batch(2, 6))
+
+
+def test_plain_batch_within_a_transaction_is_refused() -> None:
+    state = manager()
+    write(state, batch(0, 0, is_transactional=True))
+    with pytest.raises(InvalidRequestError, match="not transactional"):
+        state.check(batch(1, 1))
+
+
+def test_first_unstable_offset_is_that_of_the_oldest_open_transaction() -> None:
+    state = manager()
+    assert state.first_unstable_offset is None
+    write(state, batch(10, 0, producer=1, is_transactional=True))
+    write(state, batch(11, 0, producer=2, is_transactional=True))
+    write(state, batch(12, 1, producer=1, is_transactional=True))
+    assert state.first_unstable_offset == 10
+    assert end_transaction(state, 13, ControlRecordType.COMMIT, producer=1) is None
+    # Ended, but the marker is not below the high watermark.
+    assert state.first_unstable_offset == 10
+    state.on_high_watermark(13)
+    assert state.first_unstable_offset == 10
+    state.on_high_watermark(14)
+    assert state.first_unstable_offset == 11
+
+
+def test_aborted_transaction_is_told_with_its_last_stable_offset() -> None:
+    state = manager()
+    write(state, batch(4, 0, is_transactional=True))
+    assert end_transaction(state, 5, ControlRecordType.ABORT) == (7, 4, 5, 6)
+    write(state, batch(6, 1, is_transactional=True))
+    write(state, batch(7, 0, producer=8, is_transactional=True))
+    assert end_transaction(state, 8, ControlRecordType.ABORT) == (7, 6, 8, 7)
+
+
+def test_marker_without_an_open_transaction_aborts_nothing() -> None:
+    state = manager()
+    assert end_transaction(state, 0, ControlRecordType.ABORT) is None
+    assert state.first_unstable_offset is None
+    # Only the marker's epoch is known of that producer: its first batch has sequence 0.
+    with pytest.raises(OutOfOrderSequenceError):
+        state.check(batch(1, 5))
+    write(state, batch(1, 0))
+
+
+def test_marker_of_an_older_coordinator_or_producer_is_refused() -> None:
+    state = manager()
+    write(state, batch(0, 0, epoch=2, is_transactional=True))
+    end_transaction(state, 1, ControlRecordType.COMMIT, epoch=2, coordinator_epoch=4)
+    with pytest.raises(InvalidProducerEpochError, match="coordinator_epoch=3 current=4"):
+        end_transaction(state, 2, ControlRecordType.COMMIT, epoch=2, coordinator_epoch=3)
+    with pytest.raises(InvalidProducerEpochError, match="epoch=1 current=2"):
+        end_transaction(state, 2, ControlRecordType.COMMIT, epoch=1, coordinator_epoch=4)
+
+
+def test_snapshot_entries_are_those_kafka_writes() -> None:
+    state = manager()
+    write(state, batch(100, 5, count=3, epoch=1, timestamp=NOW + 7))
+    write(state, batch(110, 0, producer=8, is_transactional=True))
+    end_transaction(state, 111, ControlRecordType.COMMIT, producer=8)
+    write(state, batch(112, 1, producer=8, is_transactional=True))
+    assert state.snapshot_entries() == [
+        ProducerSnapshotEntry(7, 1, 7, 102, 2, NOW + 7, -1, -1),
+        ProducerSnapshotEntry(8, 0, 1, 112, 0, NOW, 3, 112),
+    ]
+
+
+def test_state_loaded_from_a_snapshot_goes_on_where_it_was() -> None:
+    entries = [
+        ProducerSnapshotEntry(7, 1, 7, 102, 2, NOW, -1, -1),
+        ProducerSnapshotEntry(8, 0, -1, -1, 0, NOW, 3, 110),
+    ]
+    state = manager()
+    state.load(entries, 111, NOW)
+    assert state.map_end_offset == 111
+    assert state.first_unstable_offset == 110
+    assert state.snapshot_entries() == entries
+    assert state.find_duplicate(batch(0, 5, count=3, epoch=1)) is not None
+    write(state, batch(111, 8, epoch=1))
+    assert end_transaction(state, 112, ControlRecordType.ABORT, producer=8) == (8, 110, 112, 113)
+
+
+def test_expired_producers_are_forgotten_unless_in_a_transaction() -> None:
+    state = manager()
+    write(state, batch(0, 0, producer=1))
+    write(state, batch(1, 0, producer=2, is_transactional=True))
+    state.remove_expired(NOW + DAY - 1)
+    assert state.producer(1) is not None
+    state.remove_expired(NOW + DAY)
+    assert state.producer(1) is None
+    assert state.producer(2) is not None
+    entries = [ProducerSnapshotEntry(1, 0, 0, 0, 0, NOW, -1, -1)]
+    state.load(entries, 1, NOW + DAY)
+    assert state.is_empty

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+
+from isotherm.log.recovery import (
+    first_segment_to_recover,
+    loaded_log_start_offset,
+    plan_leftovers,
+    plan_segment_files,
+    plan_swaps,
+)
+from isotherm.segment.file_names import segment_file_name
+
+KINDS = (".log", ".index", ".timeindex", ".snapshot")
+
+
+def files(base: int, *, suffix: str = "", kinds: tuple[str, ...] = KINDS) -> list[str]:
+    return [segment_file_name(base, kind, suffix) for kind in kinds]
+
+
+def test_files_marked_for_deletion_go() -> None:
+    names = [*files(0, suffix=".deleted"), *files(10), "leader-epoch-checkpoint"]
+    assert set(plan_leftovers(names).deletions) == set(files(0, suffix=".deleted"))
+
+
+def test_checkpoint_files_of_raft_are_left_alone() -> None:
+    assert plan_leftovers(["00000000000000000010-0000000001.checkpoint.deleted"]).deletions == ()
+
+
+def test_unfinished_cleaning_is_rolled_back() -> None:
+    """LogCleanerTest.testRecoveryAfterCrash, point 1: `.cleaned` exists, the originals too."""
+    names = [*files(0), *files(10), *files(0, suffix=".cleaned")]
+    plan = plan_leftovers(names)
+    assert set(plan.deletions) == set(files(0, suffix=".cleaned"))
+    assert plan.swap_base_offsets == ()
+    assert plan_swaps([*files(0), *files(10)], []).deletions == ()
+
+
+def test_swap_not_finished_for_all_files_is_rolled_back() -> None:
+    """Point 2: the `.log` is `.swap` already, its indexes are `.cleaned` still."""
+    names = [
+        *files(0),
+        *files(10),
+        segment_file_name(0, ".log", ".swap"),
+        segment_file_name(0, ".index", ".cleaned"),
+    ]
+    plan = plan_leftovers(names)
+    assert set(plan.deletions) == set(names[8:])
+    assert plan.swap_base_offsets == ()
+
+
+def test_swap_below_the_first_cleaned_file_is_kept() -> None:
+    names = [*files(0, suffix=".swap"), *files(10, suffix=".swap"), *files(10, suffix=".cleaned")]
+    plan = plan_leftovers(names)
+    assert plan.swap_base_offsets == (0,)
+    assert set(plan.deletions) == set(names[4:])
+
+
+def test_finished_swap_replaces_the_segments_it_covers() -> None:
+    """Points 3 and 4: all `.swap`, the originals still there, with and without `.deleted`."""
+    names = [*files(0), *files(10), *files(20), *files(0, suffix=".swap")]
+    assert plan_leftovers(names).swap_base_offsets == (0,)
+    plan = plan_swaps(names, [(0, 20)])
+    assert set(plan.deletions) == {*files(0), *files(10)}
+    assert set(plan.renames) == set(zip(files(0, suffix=".swap"), files(0), strict=True))
+
+
+def test_swap_with_only_an_index_left_is_finished() -> None:
+    """Point 5: everything renamed but the time index."""
+    left = segment_file_name(0, ".timeindex", ".swap")
+    names = [*files(0, kinds=(".log", ".index")), left, *files(20)]
+    assert plan_leftovers(names).swap_base_offsets == ()
+    plan = plan_swaps(names, [])
+    assert plan.deletions == ()
+    assert plan.renames == ((left, segment_file_name(0, ".timeindex")),)
+
+
+def test_indexes_without_a_log_go_and_logs_without_an_index_are_rebuilt() -> None:
+    names = [*files(0), *files(10, kinds=(".log", ".timeindex")), *files(20, kinds=KINDS[1:])]
+    plan = plan_segment_files(names)
+    assert plan.base_offsets == (0, 10)
+    assert plan.without_offset_index == {10}
+    assert set(plan.deletions) == set(files(20, kinds=(".index", ".timeindex")))
+
+
+@pytest.mark.parametrize(
+    ("recovery_point", "first"), [(0, 0), (9, 0), (10, 1), (15, 1), (20, 2), (99, 2)]
+)
+def test_recovery_begins_with_the_segment_of_the_recovery_point(
+    recovery_point: int, first: int
+) -> None:
+    bases = (0, 10, 20)
+    assert first_segment_to_recover(bases, recovery_point, clean_shutdown=False) == first
+    assert first_segment_to_recover(bases, recovery_point, clean_shutdown=True) == 3
+
+
+def test_recovery_of_a_log_that_begins_above_the_recovery_point_takes_all() -> None:
+    assert first_segment_to_recover((50, 60), 10, clean_shutdown=False) == 0
+
+
+def test_log_start_is_the_checkpoint_only_under_tiered_storage() -> None:
+    assert loaded_log_start_offset(5, 100, remote_log_enabled=True) == 5
+    assert loaded_log_start_offset(5, 100, remote_log_enabled=False) == 100
+    assert loaded_log_start_offset(150, 100, remote_log_enabled=False) == 150

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from isotherm.config.topic import TopicConfig
+from isotherm.log.retention import DeletionReason, RetentionState, plan_retention
+
+NOW = 10_000
+NEVER = {"retention_ms": -1, "retention_bytes": -1}
+
+
+@dataclass(frozen=True)
+class Segment:
+    base_offset: int
+    size_in_bytes: int
+    largest_timestamp_ms: int
+
+
+def state(**changes: Any) -> RetentionState:
+    """Segments [0,10) [10,20) [20,30) and the active one [30,40), 100 bytes each, ages 40..10."""
+    active_size = changes.pop("active_size", 100)
+    fields = {
+        "segments": [
+            Segment(0, 100, NOW - 40),
+            Segment(10, 100, NOW - 30),
+            Segment(20, 100, NOW - 20),
+            Segment(30, active_size, NOW - 10),
+        ],
+        "log_end_offset": 40 if active_size else 30,
+        "high_watermark": 40 if active_size else 30,
+        "log_start_offset": 0,
+        "local_log_start_offset": 0,
+        "highest_offset_in_remote_storage": -1,
+        "remote_log_enabled": False,
+    }
+    return RetentionState(**(fields | changes))
+
+
+def planned(retention: RetentionState, **config: Any) -> tuple[list[int], bool]:
+    plan = plan_retention(retention, TopicConfig(**(NEVER | config)), NOW)
+    return [deletion.base_offset for deletion in plan.deletions], plan.roll_active
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, []),
+        ({"retention_ms": 40}, []),
+        ({"retention_ms": 39}, [0]),
+        ({"retention_ms": 15}, [0, 10, 20]),
+        ({"retention_ms": 0}, [0, 10, 20, 30]),
+        ({"retention_bytes": 400}, []),
+        ({"retention_bytes": 301}, []),
+        ({"retention_bytes": 300}, [0]),
+        ({"retention_bytes": 299}, [0]),
+        ({"retention_bytes": 100}, [0, 10, 20]),
+        ({"retention_bytes": 0}, [0, 10, 20, 30]),
+        ({"retention_bytes": 300, "retention_ms": 29}, [0, 10]),
+        ({"retention_ms": 0, "cleanup_policy": ("compact",)}, []),
+        ({"retention_ms": 0, "cleanup_policy": ()}, []),
+        ({"retention_ms": 0, "cleanup_policy": ("compact", "delete")}, [0, 10, 20, 30]),
+        # Local limits mean nothing without a remote tier.
+        ({"local_retention_ms": 0, "local_retention_bytes": 0}, []),
+    ],
+)
+def test_retention_without_remote_goes_by_the_total_limits(
+    config: dict[str, Any], expected: list[int]
+) -> None:
+    assert planned(state(), **config) == (expected, False)
+
+
+def test_retention_never_passes_the_high_watermark() -> None:
+    assert planned(state(high_watermark=19), retention_ms=0) == ([0], False)
+    assert planned(state(high_watermark=20), retention_ms=0) == ([0, 10], False)
+    assert planned(state(high_watermark=39), retention_ms=0) == ([0, 10, 20], False)
+
+
+def test_retention_stops_at_the_first_segment_that_stays() -> None:
+    segments = [Segment(0, 100, NOW), Segment(10, 100, 0), Segment(20, 0, 0)]
+    retention = state(segments=segments, log_end_offset=20, high_watermark=20)
+    assert planned(retention, retention_ms=100) == ([], False)
+
+
+def test_retention_keeps_an_empty_active_segment() -> None:
+    assert planned(state(active_size=0), retention_ms=0) == ([0, 10, 20], False)
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"), [(9, []), (10, [0]), (25, [0, 10]), (40, [0, 10, 20])]
+)
+def test_segments_below_the_log_start_go_whatever_the_policy(
+    start: int, expected: list[int]
+) -> None:
+    retention = state(log_start_offset=start, local_log_start_offset=start)
+    for policy in (("delete",), ("compact",), ()):
+        plan = plan_retention(retention, TopicConfig(**NEVER, cleanup_policy=policy), NOW)
+        assert [deletion.base_offset for deletion in plan.deletions] == expected
+        assert all(deletion.reason is DeletionReason.LOG_START for deletion in plan.deletions)
+
+
+def test_reasons_are_told_in_order() -> None:
+    retention = state(log_start_offset=10, local_log_start_offset=10)
+    config = TopicConfig(retention_bytes=200, retention_ms=15)
+    plan = plan_retention(retention, config, NOW)
+    assert [deletion.reason for deletion in plan.deletions] == [
+        DeletionReason.LOG_START,
+        DeletionReason.SIZE,
+        DeletionReason.TIME,
+    ]
+
+
+TIERED = {"remote_storage_enable": True, "local_retention_ms": 15, "local_retention_bytes": -2}
+
+
+@pytest.mark.parametrize(
+    ("highest_remote", "expected"), [(-1, []), (8, []), (9, [0]), (19, [0, 10]), (29, [0, 10, 20])]
+)
+def test_local_retention_deletes_only_what_the_remote_tier_has(
+    highest_remote: int, expected: list[int]
+) -> None:
+    retention = state(remote_log_enabled=True, highest_offset_in_remote_storage=highest_remote)
+    assert planned(retention, **TIERED) == (expected, False)
+
+
+def test_active_segment_in_breach_is_rolled_when_remote_is_on() -> None:
+    retention = state(remote_log_enabled=True, highest_offset_in_remote_storage=29)
+    assert planned(retention, **TIERED | {"local_retention_ms": 5}) == ([0, 10, 20], True)
+    empty = state(remote_log_enabled=True, highest_offset_in_remote_storage=29, active_size=0)
+    assert planned(empty, **TIERED | {"local_retention_ms": 5}) == ([0, 10, 20], False)
+
+
+def test_local_segments_below_the_log_start_go_without_a_remote_copy() -> None:
+    retention = state(
+        remote_log_enabled=True,
+        log_start_offset=20,
+        local_log_start_offset=20,
+    )
+    assert planned(retention, **TIERED) == ([0, 10], False)
+
+
+def test_local_limits_of_minus_two_are_the_total_limits() -> None:
+    retention = state(remote_log_enabled=True, highest_offset_in_remote_storage=39)
+    config = {"remote_storage_enable": True, "retention_bytes": 300}
+    assert planned(retention, **config) == ([0], False)
+
+
+def test_total_limits_hold_locally_when_copying_is_disabled() -> None:
+    retention = state(remote_log_enabled=True, highest_offset_in_remote_storage=-1)
+    config = {"remote_storage_enable": True, "remote_log_copy_disable": True, "retention_ms": 25}
+    assert planned(retention, **config) == ([0, 10], False)
+
+
+def test_empty_policy_applies_local_retention_only_under_remote_copy() -> None:
+    retention = state(remote_log_enabled=True, highest_offset_in_remote_storage=39)
+    assert planned(retention, **TIERED, cleanup_policy=()) == ([0, 10, 20], False)
