@@ -180,6 +180,8 @@ def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _decompress_snappy_block(data, size_max)
     position = len(_XERIAL_HEADER)
+    if len(data) < position:
+        raise _cut_off(CompressionType.SNAPPY)
     parts: list[bytes] = []
     size = 0
     while position < len(data):

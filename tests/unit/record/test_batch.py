@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from isotherm.errors import CorruptRecordError
+from isotherm.record.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    CompressionType,
+    NewRecord,
+    Record,
+    TimestampType,
+    build_batch,
+    read_batch_header,
+    read_records,
+    rebuild_batch,
+    recompress_batch,
+    verify_batch_crc,
+)
+
+NOW = 1_700_000_000_000
+HEADERS = (("h", b"x"), ("n", None))
+# The idempotent batch that Kafka 4 wrote for docs/formats, and what its cleaner made of it.
+KAFKA_RECORDS = [
+    NewRecord(NOW, b"k1", b"v1"),
+    NewRecord(NOW + 5, b"k2", None),
+    NewRecord(NOW + 7, b"k3", b"v3", HEADERS),
+]
+KAFKA_CRC, KAFKA_FILTERED_CRC, KAFKA_EMPTIED_CRC = 0x3D186EB0, 0x7514C06D, 0x3402F951
+DELETE_HORIZON_MS = 1_700_086_500_000
+
+
+def kafka_batch() -> bytearray:
+    return build_batch(
+        KAFKA_RECORDS, base_offset=100, producer_id=7, producer_epoch=1, base_sequence=5
+    )
+
+
+def read(batch: bytes | bytearray) -> tuple[BatchHeader, list[Record]]:
+    header = read_batch_header(batch)
+    verify_batch_crc(batch, 0, header)
+    return header, read_records(batch, 0, header)
+
+
+def test_build_batch_gives_kafkas_bytes() -> None:
+    batch = kafka_batch()
+    header, records = read(batch)
+    assert len(batch) == 99
+    assert header.crc == KAFKA_CRC
+    assert records == [
+        Record(100, NOW, b"k1", b"v1", (), 5),
+        Record(101, NOW + 5, b"k2", None, (), 6),
+        Record(102, NOW + 7, b"k3", b"v3", HEADERS, 7),
+    ]
+
+
+def test_rebuild_batch_with_delete_horizon_gives_kafkas_bytes() -> None:
+    header, records = read(kafka_batch())
+    rebuilt = rebuild_batch(header, records[1:], delete_horizon_ms=DELETE_HORIZON_MS)
+    filtered, kept = read(rebuilt)
+    assert len(rebuilt) == 94
+    assert filtered.crc == KAFKA_FILTERED_CRC
+    assert filtered.attributes == 0x40
+    assert filtered.delete_horizon_ms == DELETE_HORIZON_MS
+    assert (filtered.base_offset, filtered.last_offset, filtered.records_count) == (100, 102, 2)
+    assert kept == records[1:]
+
+
+def test_rebuild_batch_without_records_gives_kafkas_bytes() -> None:
+    header, _ = read(kafka_batch())
+    rebuilt = rebuild_batch(header, [], delete_horizon_ms=DELETE_HORIZON_MS)
+    emptied, kept = read(rebuilt)
+    assert len(rebuilt) == HEADER_SIZE
+    assert emptied.crc == KAFKA_EMPTIED_CRC
+    assert emptied.base_timestamp == -1
+    assert emptied.max_timestamp == NOW + 7
+    assert emptied.next_offset == 103
+    assert kept == []
+
+
+def test_rebuild_batch_keeps_a_horizon_that_is_set() -> None:
+    header, records = read(kafka_batch())
+    once, kept = read(rebuild_batch(header, records[1:], delete_horizon_ms=DELETE_HORIZON_MS))
+    twice, _ = read(rebuild_batch(once, kept[:1], delete_horizon_ms=DELETE_HORIZON_MS + 1))
+    assert twice.delete_horizon_ms == DELETE_HORIZON_MS
+
+
+def test_rebuild_batch_keeps_codec_flags_and_append_time() -> None:
+    batch = build_batch(
+        KAFKA_RECORDS,
+        compression=CompressionType.ZSTD,
+        timestamp_type=TimestampType.LOG_APPEND_TIME,
+        max_timestamp=NOW + 99,
+        partition_leader_epoch=4,
+        producer_id=7,
+        producer_epoch=1,
+        base_sequence=5,
+        is_transactional=True,
+    )
+    header, records = read(batch)
+    rebuilt, kept = read(rebuild_batch(header, records[2:]))
+    assert rebuilt._replace(
+        length=0, crc=0, records_count=3, base_timestamp=NOW
+    ) == header._replace(length=0, crc=0)
+    assert kept == [Record(2, NOW + 99, b"k3", b"v3", HEADERS, 7)]
+
+
+def test_rebuild_batch_lowers_the_maximum_timestamp_to_what_is_left() -> None:
+    header, records = read(kafka_batch())
+    rebuilt, _ = read(rebuild_batch(header, records[:2]))
+    assert rebuilt.max_timestamp == NOW + 5
+
+
+def test_recompress_batch_changes_nothing_but_the_codec() -> None:
+    header, records = read(kafka_batch())
+    batch = recompress_batch(kafka_batch(), 0, header, CompressionType.LZ4)
+    recompressed, again = read(batch)
+    assert recompressed.compression_type is CompressionType.LZ4
+    assert again == records
+    back = recompress_batch(batch, 0, recompressed, CompressionType.NONE)
+    assert back == kafka_batch()
+
+
+def test_build_batch_takes_bare_tuples() -> None:
+    _, records = read(build_batch([(NOW, None, memoryview(b"v"), [("name", b"")])]))
+    assert records == [Record(0, NOW, None, b"v", (("name", b""),))]
+
+
+def test_read_records_with_append_time_gives_it_to_every_record() -> None:
+    batch = build_batch(
+        KAFKA_RECORDS, timestamp_type=TimestampType.LOG_APPEND_TIME, max_timestamp=NOW + 99
+    )
+    assert [record.timestamp_ms for record in read(batch)[1]] == [NOW + 99] * 3
+
+
+def test_read_records_wraps_the_sequence() -> None:
+    batch = build_batch(KAFKA_RECORDS, producer_id=7, producer_epoch=1, base_sequence=2**31 - 2)
+    header, records = read(batch)
+    assert [record.sequence for record in records] == [2**31 - 2, 2**31 - 1, 0]
+    assert header.last_sequence == 0
+
+
+def test_read_records_of_an_emptied_batch_ignores_its_codec() -> None:
+    header, _ = read(kafka_batch())
+    batch = bytearray(rebuild_batch(header, []))
+    struct.pack_into(">h", batch, 21, CompressionType.GZIP)
+    assert read_records(batch, 0, read_batch_header(batch)) == []
+
+
+def test_read_records_shows_a_header_name_that_is_not_utf8() -> None:
+    batch = build_batch([NewRecord(NOW, b"k", b"v", [("name", b"v")])])
+    batch[batch.index(b"name")] = 0xFF
+    [record] = read_records(batch, 0, read_batch_header(batch))
+    assert record.headers == (("�ame", b"v"),)
+
+
+def one_record(body: bytes) -> bytearray:
+    """A batch of one record whose bytes after the size are `body`."""
+    batch = build_batch([NewRecord(NOW, None, None)])[:HEADER_SIZE]
+    batch += bytes([2 * len(body)]) + body
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    return batch
+
+
+# attributes, timestamp delta, offset delta, null key, null value, no headers
+SOUND = bytes.fromhex("000000010100")
+
+
+def test_read_records_reads_the_smallest_record() -> None:
+    batch = one_record(SOUND)
+    assert read_records(batch, 0, read_batch_header(batch)) == [Record(0, NOW, None, None)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(SOUND[:-1], id="header count missing"),
+        pytest.param(SOUND + b"\x00", id="byte after the headers"),
+        pytest.param(bytes.fromhex("000002010100"), id="offset beyond the last"),
+        pytest.param(bytes.fromhex("000001010100"), id="offset negative"),
+        pytest.param(bytes.fromhex("000000080100"), id="key longer than the record"),
+        pytest.param(bytes.fromhex("000000010800"), id="value longer than the record"),
+        pytest.param(bytes.fromhex("000000010101"), id="header count negative"),
+        pytest.param(bytes.fromhex("00000001017e"), id="more headers than bytes"),
+        pytest.param(bytes.fromhex("00000001010201"), id="header name null"),
+        pytest.param(bytes.fromhex("00000001010202610a"), id="header value cut off"),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+def test_read_records_refuses_a_damaged_record(body: bytes) -> None:
+    batch = one_record(body)
+    with pytest.raises(CorruptRecordError):
+        read_records(batch, 0, read_batch_header(batch))
+
+
+@pytest.mark.parametrize("count", [0, 2, 4, 2**31 - 1])
+def test_read_records_refuses_a_wrong_count(count: int) -> None:
+    batch = kafka_batch()
+    struct.pack_into(">i", batch, 57, count)
+    with pytest.raises(CorruptRecordError):
+        read_records(batch, 0, read_batch_header(batch))
+
+
+def test_read_records_refuses_a_batch_that_is_not_there() -> None:
+    batch = kafka_batch()
+    with pytest.raises(CorruptRecordError, match="cut off"):
+        read_records(batch[:-1], 0, read_batch_header(batch))
+
+
+def test_read_records_bounds_what_it_unpacks() -> None:
+    batch = build_batch([NewRecord(NOW, None, bytes(10_000))], compression=CompressionType.GZIP)
+    with pytest.raises(CorruptRecordError, match="too much"):
+        read_records(batch, 0, read_batch_header(batch), size_max=5_000)

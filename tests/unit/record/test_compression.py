@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import gzip
+import struct
+import tracemalloc
+import zlib
+
+import cramjam
+import lz4.frame
+import pytest
+import zstandard
+
+from isotherm.errors import CorruptRecordError
+from isotherm.record.compression import CompressionType, compress, decompress
+
+CODECS = [codec for codec in CompressionType if codec is not CompressionType.NONE]
+TEXT = b"".join(b"record %d of a topic, " % number for number in range(9_000))
+XERIAL_HEADER = bytes.fromhex("82534e41505059000000000100000001")
+
+each_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+
+
+@each_codec
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(300_000)], ids=["0", "1", "text", "zeros"])
+def test_decompress_inverts_compress(codec: CompressionType, data: bytes) -> None:
+    assert decompress(codec, compress(codec, data)) == data
+    assert decompress(codec, memoryview(compress(codec, memoryview(data)))) == data
+
+
+@each_codec
+@pytest.mark.parametrize("level", [1, 3, 6, 9])
+def test_level_is_accepted(codec: CompressionType, level: int) -> None:
+    assert decompress(codec, compress(codec, TEXT, level)) == TEXT
+
+
+@each_codec
+def test_size_bound_is_exact(codec: CompressionType) -> None:
+    compressed = compress(codec, TEXT)
+    assert decompress(codec, compressed, len(TEXT)) == TEXT
+    with pytest.raises(CorruptRecordError, match="too much"):
+        decompress(codec, compressed, len(TEXT) - 1)
+
+
+@each_codec
+def test_every_truncation_is_corrupt(codec: CompressionType) -> None:
+    compressed = compress(codec, TEXT[:3000])
+    for size in range(1, len(compressed)):
+        if codec is CompressionType.SNAPPY and size == len(XERIAL_HEADER):
+            continue  # an xerial stream of no blocks
+        with pytest.raises(CorruptRecordError):
+            decompress(codec, compressed[:size])
+
+
+@each_codec
+def test_bytes_after_the_end_are_corrupt(codec: CompressionType) -> None:
+    with pytest.raises(CorruptRecordError):
+        decompress(codec, compress(codec, TEXT) + b"\x01\x02\x03\x04\x05\x06\x07\x08")
+
+
+@each_codec
+@pytest.mark.parametrize("garbage", [b"\x01", b"\xff" * 64, b"no codec at all" * 9])
+def test_garbage_is_corrupt(codec: CompressionType, garbage: bytes) -> None:
+    with pytest.raises(CorruptRecordError):
+        decompress(codec, garbage)
+
+
+@pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD])
+def test_bomb_is_refused_with_little_memory(codec: CompressionType) -> None:
+    bomb = compress(codec, bytes(400_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecordError, match="too much"):
+            decompress(codec, bomb, 1_000_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 * 1024 * 1024
+
+
+@pytest.mark.parametrize("header", [b"", XERIAL_HEADER])
+def test_snappy_block_that_claims_gigabytes_is_refused(header: bytes) -> None:
+    block = b"\xff\xff\xff\xff\x0f" + b"\x00" * 20  # varint 2^32 - 1
+    prefix = struct.pack(">i", len(block)) if header else b""
+    with pytest.raises(CorruptRecordError):
+        decompress(CompressionType.SNAPPY, header + prefix + block)
+
+
+def test_snappy_is_written_as_xerial_blocks() -> None:
+    compressed = compress(CompressionType.SNAPPY, TEXT)
+    assert compressed.startswith(XERIAL_HEADER)
+    position = len(XERIAL_HEADER)
+    blocks = []
+    while position < len(compressed):
+        (size,) = struct.unpack_from(">i", compressed, position)
+        position += 4 + size
+        blocks.append(bytes(cramjam.snappy.decompress_raw(compressed[position - size : position])))
+    assert b"".join(blocks) == TEXT
+    assert max(map(len, blocks)) == 32 * 1024
+
+
+def test_snappy_without_framing_is_read() -> None:
+    assert decompress(CompressionType.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT))) == TEXT
+
+
+def test_snappy_streams_after_each_other_are_read() -> None:
+    streams = compress(CompressionType.SNAPPY, b"one ") + compress(CompressionType.SNAPPY, b"two")
+    assert decompress(CompressionType.SNAPPY, streams) == b"one two"
+
+
+def test_lz4_frame_is_what_kafkas_reader_takes() -> None:
+    info = lz4.frame.get_frame_info(compress(CompressionType.LZ4, TEXT))
+    assert not info["block_linked"]
+    assert info["block_size"] == 64 * 1024
+    assert info["content_size"] == 0
+    # Magic, flags (version 1, independent blocks), 64 KiB, and xxHash's second byte of those two:
+    # the checksum that Kafka 0.8 computed over the wrong bytes.
+    assert compress(CompressionType.LZ4, TEXT)[:7].hex() == "04224d18604082"
+
+
+def test_lz4_frame_with_all_options_is_read() -> None:
+    frame = lz4.frame.compress(TEXT, content_checksum=True, block_checksum=True, store_size=True)
+    assert decompress(CompressionType.LZ4, frame) == TEXT
+
+
+def test_gzip_is_read_by_zlib_and_reads_its_own() -> None:
+    assert gzip.decompress(compress(CompressionType.GZIP, TEXT)) == TEXT
+    assert decompress(CompressionType.GZIP, gzip.compress(TEXT)) == TEXT
+    members = gzip.compress(b"one ") + gzip.compress(b"two")
+    assert decompress(CompressionType.GZIP, members) == b"one two"
+
+
+def test_gzip_checksum_is_checked() -> None:
+    damaged = bytearray(gzip.compress(TEXT))
+    assert struct.unpack_from("<I", damaged, len(damaged) - 8)[0] == zlib.crc32(TEXT)
+    damaged[-8] ^= 1
+    with pytest.raises(CorruptRecordError):
+        decompress(CompressionType.GZIP, damaged)
+
+
+@pytest.mark.parametrize("with_size", [True, False])
+def test_zstd_frames_of_any_kind_are_read(with_size: bool) -> None:
+    compressor = zstandard.ZstdCompressor(write_content_size=with_size, write_checksum=True)
+    assert decompress(CompressionType.ZSTD, compressor.compress(TEXT)) == TEXT
+    assert (
+        decompress(CompressionType.ZSTD, compressor.compress(TEXT) + compressor.compress(b"!"))
+        == TEXT + b"!"
+    )
