@@ -14,7 +14,6 @@ from __future__ import annotations
 from isotherm.broker.partition import Partition
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.clock import Clock
-from isotherm.errors import ConfigError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import build_batch, iterate_batches, read_records
 from isotherm.remote.metadata.api import MetadataTopicRecord

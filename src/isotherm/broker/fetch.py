@@ -28,7 +28,8 @@ from isotherm.protocol.fetch import (
     FetchPartition,
     FetchPartitionResponse,
 )
-from isotherm.types import NO_LEADER_EPOCH, Offset, TopicPartition
+from isotherm.segment.transaction_index import AbortedTransaction
+from isotherm.types import NO_LEADER_EPOCH, Offset, ProducerId, TopicPartition
 
 if TYPE_CHECKING:
     from isotherm.remote.remote_log_manager import RemoteLogManager
@@ -181,10 +182,18 @@ def _local_read(asked: FetchPartition, read: LogRead) -> PartitionRead:
         read.high_watermark,
         read.last_stable_offset,
         read.log_start_offset,
-        read.aborted_transactions,
+        _aborted(read.aborted_transactions),
         (read.records,) if size else (),
     )
     return PartitionRead(response, size)
+
+
+def _aborted(
+    transactions: Sequence[AbortedTransaction] | None,
+) -> list[tuple[ProducerId, Offset]] | None:
+    if transactions is None:
+        return None
+    return [(transaction.producer_id, transaction.first_offset) for transaction in transactions]
 
 
 def _remote_read(need: RemoteNeed, asked: FetchPartition) -> PartitionRead:
@@ -248,7 +257,7 @@ def _finished_read(read: PartitionRead, future: asyncio.Future[RemoteRead]) -> P
         return _failed_read(read, error)
     remote = future.result()
     response = read.response._replace(
-        records=(remote.records,), aborted_transactions=remote.aborted_transactions
+        records=(remote.records,), aborted_transactions=_aborted(remote.aborted_transactions)
     )
     return PartitionRead(response, len(remote.records))
 

@@ -14,7 +14,8 @@ from isotherm.errors import (
     NotEnoughReplicasError,
     UnknownLeaderEpochError,
 )
-from isotherm.log.partition_log import AppendInfo, PartitionLog
+from isotherm.log.append import AppendInfo
+from isotherm.log.partition_log import PartitionLog
 from isotherm.types import (
     NO_LEADER_EPOCH,
     LeaderEpoch,

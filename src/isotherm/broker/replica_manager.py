@@ -11,14 +11,23 @@ import logging
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from isotherm.broker.partition import Partition
 from isotherm.broker.purgatory import Purgatory
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
 from isotherm.log.log_manager import LogManager
-from isotherm.remote.remote_log_manager import RemoteLogManager
-from isotherm.types import LeaderEpoch, TopicIdPartition, TopicPartition, uuid_to_text
+from isotherm.types import (
+    CLUSTER_METADATA_TOPIC,
+    LeaderEpoch,
+    TopicIdPartition,
+    TopicPartition,
+    uuid_to_text,
+)
+
+if TYPE_CHECKING:
+    from isotherm.remote.remote_log_manager import RemoteLogManager
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +44,10 @@ class ReplicaManager:
         self,
         log_manager: LogManager,
         fetch_purgatory: Purgatory[TopicPartition],
-        remote_log_manager: RemoteLogManager | None,
     ) -> None:
         self.fetch_purgatory = fetch_purgatory
         self._log_manager = log_manager
-        self._remote_log_manager = remote_log_manager
+        self._remote_log_manager: RemoteLogManager | None = None
         self._topics: dict[str, HostedTopic] = {}
         self._names: dict[uuid.UUID, str] = {}
 
@@ -74,6 +82,26 @@ class ReplicaManager:
 
     # ---- changes, on the control thread
 
+    def start_tiering(self, remote_log_manager: RemoteLogManager) -> None:
+        """Hand every tiered partition to `remote_log_manager`, and from now on each new one.
+
+        It comes after the topics because its own metadata is kept in one of them.
+        """
+        self._remote_log_manager = remote_log_manager
+        for topic in self.topics():
+            self._tell_remote(topic.partitions.values())
+
+    def delete_strays(self) -> None:
+        """Delete logs of topics that do not exist: a crash cut their deletion off.
+
+        After every topic has been added, before requests are served.
+        """
+        for log in self._log_manager.logs():
+            topic = log.topic_partition.topic
+            if topic not in self._topics and topic != CLUSTER_METADATA_TOPIC:
+                logger.warning("log of an unknown topic is deleted dir=%s", log.directory)
+                self._log_manager.delete_log(log.topic_partition)
+
     def add_topic(
         self,
         name: str,
@@ -99,11 +127,14 @@ class ReplicaManager:
         self, topic_id_partition: TopicIdPartition, epoch: LeaderEpoch, config: TopicConfig
     ) -> Partition:
         topic_partition = topic_id_partition.topic_partition
+        topic_id = topic_id_partition.topic_id
         log = self._log_manager.log(topic_partition)
+        if log is not None and log.topic_id != topic_id:
+            # Of an earlier topic of this name, whose deletion a crash cut off.
+            self._log_manager.delete_log(topic_partition)
+            log = None
         if log is None:
-            log = self._log_manager.create_log(
-                topic_partition, topic_id_partition.topic_id, config
-            )
+            log = self._log_manager.create_log(topic_partition, topic_id, config)
         partition = Partition(topic_id_partition, log, epoch, self.fetch_purgatory.notify)
         partition.make_leader()
         return partition

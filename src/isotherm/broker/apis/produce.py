@@ -22,6 +22,7 @@ from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
 from isotherm.broker.partition import ACKS_ALL, Partition
 from isotherm.errors import (
+    CorruptMessageError,
     InvalidRecordError,
     InvalidTopicError,
     IsothermError,
@@ -35,7 +36,13 @@ from isotherm.protocol.produce import (
     ProduceTopic,
     ProduceTopicResponse,
 )
-from isotherm.record.batch import CompressionType, read_batch_header
+from isotherm.record.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    CompressionType,
+    read_batch_header,
+    read_magic,
+)
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 
 logger = logging.getLogger(__name__)
@@ -101,9 +108,21 @@ def _checked_records(
 ) -> memoryview:
     """What only the request tells of a batch; the rest is checked by the log."""
     if partition.topic_partition.topic == REMOTE_LOG_METADATA_TOPIC:
-        raise InvalidTopicError(f"topic is written by the broker alone partition={partition}")
+        raise InvalidTopicError(
+            f"topic is written by the broker alone topic={REMOTE_LOG_METADATA_TOPIC}"
+        )
     if not produced.records:
         raise InvalidRecordError(f"no record batch partition={partition.topic_partition}")
+    if len(produced.records) < HEADER_SIZE:
+        raise CorruptMessageError(
+            f"a record batch is cut short partition={partition.topic_partition}"
+            f" size={len(produced.records)}"
+        )
+    if read_magic(produced.records) != MAGIC:
+        raise InvalidRecordError(
+            f"only record batches of magic {MAGIC} may be produced"
+            f" partition={partition.topic_partition} magic={read_magic(produced.records)}"
+        )
     header = read_batch_header(produced.records)
     if header.is_transactional:
         raise InvalidRecordError(

@@ -1,0 +1,238 @@
+"""A whole broker in one process: what is made in which order, and taken down in the reverse.
+
+    ports bound -> log dirs locked, identity -> metadata log, controller -> logs loaded ->
+    partitions led -> remote tier -> background work -> requests served
+
+A failure on the way undoes what was done before it, and names the thing that failed. A stop is the
+same way back: requests are drained, background work and remote tasks stopped, logs flushed and
+checkpointed, the stop marked as clean, the directories unlocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import signal
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import uvloop
+
+from isotherm.broker.background import PeriodicTask
+from isotherm.broker.context import BrokerServices, Endpoint
+from isotherm.broker.controller.controller import Controller, MetadataChange
+from isotherm.broker.controller.image import TopicImage
+from isotherm.broker.controller.metadata_log import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
+from isotherm.broker.dispatch import Dispatcher
+from isotherm.broker.identity import establish_identity
+from isotherm.broker.purgatory import Purgatory
+from isotherm.broker.remote_tier import RemoteTier, open_remote_tier
+from isotherm.broker.replica_manager import ReplicaManager
+from isotherm.broker.server import Server, listener_texts
+from isotherm.clock import Clock, SystemClock
+from isotherm.config.broker import BrokerConfig
+from isotherm.log.fs import FileSystem, OsFileSystem
+from isotherm.log.log_manager import LogManager
+from isotherm.metrics.registry import Metrics
+from isotherm.record.columns import load_kernels
+from isotherm.types import TopicPartition, uuid_to_text
+
+logger = logging.getLogger(__name__)
+
+# How long a stop waits for clients to take the answers they are owed; Kafka's supervisors kill a
+# broker that takes much longer than this in all.
+DRAIN_TIMEOUT_S = 2.0
+
+# How late after file.delete.delay.ms a file may go; Kafka has no key for it either.
+FILE_DELETION_INTERVAL_MS = 1000
+
+
+class BrokerNode:
+    """`start` and `stop` belong to one event loop, which serves the network in between."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        fs: FileSystem | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.SystemRandom()
+        self._fs = fs or OsFileSystem()
+        self._started = contextlib.AsyncExitStack()
+        self.metrics = Metrics()
+        self.endpoints: tuple[Endpoint, ...] = ()
+        self.services: BrokerServices
+
+    async def start(self) -> None:
+        """Serve requests when it returns. Raises IsothermError naming what is in the way."""
+        async with contextlib.AsyncExitStack() as started:
+            await self._start(started)
+            self._started = started.pop_all()
+
+    async def stop(self) -> None:
+        """In order, as the module says; afterwards the data can be opened again. Idempotent."""
+        await self._started.aclose()
+
+    async def _start(self, started: contextlib.AsyncExitStack) -> None:
+        server = Server(self._config, asyncio.get_running_loop())
+        started.push_async_callback(server.stop, 0)
+        self.endpoints = await server.bind()
+        log_manager, controller, cluster_id = self._open_logs(started)
+        control_executor = ThreadPoolExecutor(1, thread_name_prefix="isotherm-control")
+        started.callback(control_executor.shutdown)
+        purgatory = Purgatory[TopicPartition](
+            asyncio.get_running_loop(), operations_max=self._config.delayed_operations_max
+        )
+        replica_manager = ReplicaManager(log_manager, purgatory)
+        self._lead_partitions(controller, replica_manager)
+        remote_tier = self._open_remote_tier(started, controller, replica_manager)
+        self._start_background_work(started, log_manager)
+        self.services = BrokerServices(
+            config=self._config,
+            clock=self._clock,
+            cluster_id=cluster_id,
+            endpoints=self.endpoints,
+            controller=controller,
+            replica_manager=replica_manager,
+            remote_log_manager=None if remote_tier is None else remote_tier.remote_log_manager,
+            control_executor=control_executor,
+        )
+        started.push_async_callback(self._drain, server, purgatory)
+        await server.serve(Dispatcher(self.services))
+        # Half a second of imports that the first produced batch would otherwise wait for.
+        threading.Thread(target=load_kernels, name="isotherm-warm-up", daemon=True).start()
+        logger.info(
+            "broker serves node_id=%d cluster_id=%s listeners=%s",
+            self._config.node_id,
+            cluster_id,
+            listener_texts(self.endpoints),
+        )
+
+    async def _drain(self, server: Server, purgatory: Purgatory[TopicPartition]) -> None:
+        logger.info("broker stops node_id=%d", self._config.node_id)
+        purgatory.expire_all()
+        await server.stop(DRAIN_TIMEOUT_S)
+
+    def _open_logs(self, started: contextlib.AsyncExitStack) -> tuple[LogManager, Controller, str]:
+        config = self._config
+
+        # The controller needs the metadata log, which the log manager opens; the configurations
+        # of the other logs come from the controller.
+        log_manager = LogManager(
+            config.log_dirs,
+            config=config,
+            topic_config_for=lambda topic: controller.topic_config(topic),
+            clock=self._clock,
+            fs=self._fs,
+            rng=self._rng,
+        )
+        started.callback(log_manager.shutdown)
+        metadata_log = log_manager.open_metadata_log(METADATA_LOG_CONFIG, METADATA_TOPIC_ID)
+        live_dirs = [log_dir.path for log_dir in log_manager.live_log_dirs()]
+        cluster_id = establish_identity(self._fs, live_dirs, config.node_id, self._new_id)
+        controller = Controller(metadata_log, config=config, clock=self._clock, new_id=self._new_id)
+        log_manager.startup()
+        return log_manager, controller, cluster_id
+
+    def _new_id(self) -> uuid.UUID:
+        """A random id whose text does not look like an option on a command line, as in Kafka."""
+        while True:
+            new_id = uuid.UUID(int=self._rng.getrandbits(128), version=4)
+            if not uuid_to_text(new_id).startswith("-"):
+                return new_id
+
+    def _lead_partitions(self, controller: Controller, replica_manager: ReplicaManager) -> None:
+        def add(topic: TopicImage) -> None:
+            leader_epochs = {each.partition: each.leader_epoch for each in topic.partitions}
+            config = controller.topic_config(topic.name)
+            replica_manager.add_topic(topic.name, topic.topic_id, leader_epochs, config)
+
+        def follow(change: MetadataChange) -> None:
+            for topic in change.deleted:
+                replica_manager.remove_topic(topic.name)
+            for topic in change.created:
+                add(topic)
+            for name in change.reconfigured:
+                replica_manager.update_config(name, controller.topic_config(name))
+
+        controller.register_broker(self.endpoints)
+        for topic in controller.image.topics_by_name.values():
+            add(topic)
+        replica_manager.delete_strays()
+        controller.add_listener(follow)
+
+    def _open_remote_tier(
+        self,
+        started: contextlib.AsyncExitStack,
+        controller: Controller,
+        replica_manager: ReplicaManager,
+    ) -> RemoteTier | None:
+        if not self._config.remote.remote_log_storage_system_enable:
+            return None
+        remote_tier = open_remote_tier(
+            self._config,
+            controller,
+            replica_manager,
+            clock=self._clock,
+            rng=self._rng,
+            fs=self._fs,
+            metrics=self.metrics,
+        )
+        started.callback(remote_tier.close)
+        return remote_tier
+
+    def _start_background_work(
+        self, started: contextlib.AsyncExitStack, log_manager: LogManager
+    ) -> None:
+        config = self._config
+        ticks = {
+            "log-retention": (
+                log_manager.delete_expired_segments,
+                config.log_retention_check_interval_ms,
+            ),
+            "log-flusher": (log_manager.flush_dirty_logs, config.log_flush_scheduler_interval_ms),
+            "log-checkpoint": (
+                log_manager.checkpoint,
+                min(
+                    config.log_flush_offset_checkpoint_interval_ms,
+                    config.log_flush_start_offset_checkpoint_interval_ms,
+                ),
+            ),
+            "log-file-deletion": (log_manager.delete_marked_files, FILE_DELETION_INTERVAL_MS),
+        }
+        for name, (tick, interval_ms) in ticks.items():
+            task = PeriodicTask(
+                f"isotherm-{name}",
+                tick,
+                self._clock,
+                initial_delay_s=config.log_initial_task_delay_ms / 1000,
+                interval_s=interval_ms / 1000,
+            )
+            task.start()
+            started.callback(task.stop)
+
+
+def run(config: BrokerConfig) -> None:
+    """Serve until SIGTERM or SIGINT, then stop in order."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config))
+
+
+async def _serve(config: BrokerConfig) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    node = BrokerNode(config)
+    await node.start()
+    try:
+        await stopping.wait()
+    finally:
+        await node.stop()

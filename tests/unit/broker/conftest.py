@@ -1,0 +1,133 @@
+"""Real partitions in a temporary folder, without a network, a controller or a remote tier."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from isotherm.broker.context import BrokerServices, Endpoint, RequestContext
+from isotherm.broker.partition import Partition
+from isotherm.broker.purgatory import Purgatory
+from isotherm.broker.replica_manager import ReplicaManager
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.log.fs import OsFileSystem
+from isotherm.log.log_manager import LogManager
+from isotherm.protocol.framing import RequestHeader
+from isotherm.record.batch import build_batch
+from isotherm.testing.sim_clock import SimClock
+
+TOPIC_ID = uuid.UUID(int=7)
+
+
+class FakeRemoteLogManager:
+    """Holds every read and look-up until the test answers it."""
+
+    def __init__(self) -> None:
+        self.reads: list[tuple[int, int, Future[Any]]] = []
+        self.lookups: list[tuple[int, Future[Any]]] = []
+        self.refuse: Exception | None = None
+
+    def read(
+        self, log: Any, partition: Any, offset: int, max_bytes: int, **_: object
+    ) -> Future[Any]:
+        if self.refuse is not None:
+            raise self.refuse
+        future: Future[Any] = Future()
+        self.reads.append((offset, max_bytes, future))
+        return future
+
+    def offset_for_timestamp(
+        self, log: Any, partition: Any, timestamp_ms: int, starting_offset: int
+    ) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.lookups.append((timestamp_ms, future))
+        return future
+
+
+class Parts:
+    """One broker's parts below the network."""
+
+    def __init__(self, directory: Path) -> None:
+        self.config = BrokerConfig(
+            log_dirs=(directory,),
+            remote=RemoteLogManagerConfig(
+                remote_log_storage_system_enable=True, remote_fetch_max_wait_ms=20
+            ),
+        )
+        self.clock = SimClock()
+        self.remote = FakeRemoteLogManager()
+        self.log_manager = LogManager(
+            [directory],
+            config=self.config,
+            topic_config_for=lambda topic: TopicConfig(),
+            clock=self.clock,
+            fs=OsFileSystem(),
+            rng=random.Random(0),
+        )
+        self.log_manager.startup()
+        self.control = ThreadPoolExecutor(1)
+
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        """Run `scenario` with partitions 0 and 1 of topic `t`, led with epoch 3."""
+
+        async def main() -> None:
+            purgatory: Purgatory[Any] = Purgatory(asyncio.get_running_loop(), operations_max=10)
+            self.replica_manager = ReplicaManager(self.log_manager, purgatory)
+            self.replica_manager.add_topic("t", TOPIC_ID, {0: 3, 1: 3}, TopicConfig())
+            self.services = BrokerServices(
+                config=self.config,
+                clock=self.clock,
+                cluster_id="c",
+                endpoints=(Endpoint("PLAINTEXT", "localhost", 9092),),
+                controller=cast("Any", None),
+                replica_manager=self.replica_manager,
+                remote_log_manager=cast("Any", self.remote),
+                control_executor=self.control,
+            )
+            await scenario()
+
+        asyncio.run(asyncio.wait_for(main(), 30))
+
+    def close(self) -> None:
+        self.control.shutdown()
+        self.log_manager.shutdown()
+
+    def partition(self, index: int = 0) -> Partition:
+        return self.replica_manager.find_partition("t", None, index)
+
+    def append(self, *values: bytes, index: int = 0, timestamp_ms: int | None = None) -> None:
+        now_ms = self.clock.now_ms()
+        timestamp_ms = now_ms if timestamp_ms is None else timestamp_ms
+        batch = build_batch([(timestamp_ms, None, value, ()) for value in values])
+        self.partition(index).append(batch, required_acks=1, now_ms=now_ms)
+
+    def context(self, api_key: int, api_version: int) -> RequestContext:
+        header = RequestHeader(api_key, api_version, 1, "test")
+        return RequestContext(self.services, header, "127.0.0.1", "PLAINTEXT")
+
+    def tier_everything(self, index: int = 0) -> None:
+        """Leave only an empty active segment on disk, as after copying and local retention."""
+        log = self.partition(index).log
+        log.update_config(
+            TopicConfig(remote_storage_enable=True, local_retention_bytes=0, retention_bytes=-1)
+        )
+        log.roll()
+        log.update_highest_offset_in_remote_storage(log.log_end_offset - 1)
+        log.delete_old_segments(self.clock.now_ms())
+        assert log.local_log_start_offset == log.log_end_offset
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[Parts]:
+    made = Parts(tmp_path)
+    yield made
+    made.close()

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.apis import produce
+from isotherm.broker.context import HangUpError
+from isotherm.config.topic import TopicConfig
+from isotherm.protocol.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceTopic,
+)
+from isotherm.record.batch import CompressionType, build_batch
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC
+
+TOPIC_ID = uuid.UUID(int=7)
+
+
+def batch(parts: Any, *values: bytes, **settings: Any) -> bytearray:
+    now_ms = parts.clock.now_ms()
+    return build_batch([(now_ms, b"k", value, ()) for value in values], **settings)
+
+
+def request(
+    records: bytearray | None, *, acks: int = -1, topic: str | None = "t", partition: int = 0
+) -> ProduceRequest:
+    view = None if records is None else memoryview(records)
+    topic_id = TOPIC_ID if topic is None else None
+    topics = [ProduceTopic(topic, topic_id, [ProducePartition(partition, view)])]
+    return ProduceRequest(None, acks, 1000, topics)
+
+
+def answer(parts: Any, wanted: ProduceRequest, version: int = 9) -> ProducePartitionResponse:
+    response = produce.handle(parts.context(0, version), wanted)
+    assert response is not None
+    ((partition,),) = [topic.partitions for topic in response.topics]
+    return partition
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("topic", ["t", None])
+def test_produce_answers_the_base_offset(parts: Any, acks: int, topic: str | None) -> None:
+    async def scenario() -> None:
+        first = answer(parts, request(batch(parts, b"a", b"b"), acks=acks, topic=topic))
+        second = answer(parts, request(batch(parts, b"c"), acks=acks, topic=topic))
+        assert (first.error_code, first.base_offset, first.log_append_time_ms) == (0, 0, -1)
+        assert (second.error_code, second.base_offset, second.log_start_offset) == (0, 2, 0)
+        log = parts.partition().log
+        assert log.log_end_offset == log.high_watermark == 3
+        assert log.leader_epochs.latest == (3, 0)
+
+    parts.run(scenario)
+
+
+def test_produce_without_acks_appends_and_answers_nothing(parts: Any) -> None:
+    async def scenario() -> None:
+        wanted = request(batch(parts, b"a"), acks=0)
+        assert produce.handle(parts.context(0, 9), wanted) is None
+        assert parts.partition().log.log_end_offset == 1
+
+    parts.run(scenario)
+
+
+def test_produce_without_acks_hangs_up_on_an_error(parts: Any) -> None:
+    async def scenario() -> None:
+        with pytest.raises(HangUpError, match="unknown_topic_or_partition"):
+            produce.handle(parts.context(0, 9), request(batch(parts, b"a"), acks=0, partition=9))
+
+    parts.run(scenario)
+
+
+def test_produce_with_append_time_answers_it(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.replica_manager.update_config(
+            "t", TopicConfig(message_timestamp_type="LogAppendTime")
+        )
+        assert answer(parts, request(batch(parts, b"a"))).log_append_time_ms == parts.clock.now_ms()
+
+    parts.run(scenario)
+
+
+def corrupt(records: bytearray, position: int, data: bytes) -> bytearray:
+    records[position : position + len(data)] = data
+    return records
+
+
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        (lambda records: corrupt(records, 65, b"\xff"), ErrorCode.corrupt_message),  # payload
+        (lambda records: corrupt(records, 17, b"\0\0\0\0"), ErrorCode.corrupt_message),  # CRC
+        (lambda records: corrupt(records, 8, struct.pack(">i", 9)), ErrorCode.corrupt_message),
+        (lambda records: corrupt(records, 8, b"\x7f\xff\xff\xff"), ErrorCode.corrupt_message),
+        (lambda records: records[:-1], ErrorCode.corrupt_message),
+        (lambda records: records[:30], ErrorCode.corrupt_message),
+        (lambda records: corrupt(records, 16, b"\x01"), ErrorCode.invalid_record),
+        (lambda records: corrupt(records, 16, b"\x00"), ErrorCode.invalid_record),
+        (lambda records: records + records, ErrorCode.invalid_record),
+        (lambda records: bytearray(), ErrorCode.invalid_record),
+        (lambda records: None, ErrorCode.invalid_record),
+    ],
+)
+def test_produce_of_damaged_batches_is_refused_whole(
+    parts: Any, damage: Any, code: ErrorCode
+) -> None:
+    async def scenario() -> None:
+        response = answer(parts, request(damage(batch(parts, b"abcdef"))))
+        assert response.error_code == code
+        assert response.base_offset == -1
+        assert response.error_message
+        assert parts.partition().log.log_end_offset == 0
+
+    parts.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "code"),
+    [
+        ("absent", 0, ErrorCode.unknown_topic_or_partition),
+        ("t", 9, ErrorCode.unknown_topic_or_partition),
+        ("t", -1, ErrorCode.unknown_topic_or_partition),
+    ],
+)
+def test_produce_to_an_unknown_partition_says_so(
+    parts: Any, topic: str, partition: int, code: ErrorCode
+) -> None:
+    async def scenario() -> None:
+        wanted = request(batch(parts, b"a"), topic=topic, partition=partition)
+        assert answer(parts, wanted).error_code == code
+
+    parts.run(scenario)
+
+
+def test_produce_to_an_unknown_topic_id_says_so(parts: Any) -> None:
+    async def scenario() -> None:
+        records = memoryview(batch(parts, b"a"))
+        topics = [ProduceTopic(None, uuid.UUID(int=9), [ProducePartition(0, records)])]
+        response = answer(parts, ProduceRequest(None, -1, 1000, topics), version=13)
+        assert response.error_code == ErrorCode.unknown_topic_id
+
+    parts.run(scenario)
+
+
+@pytest.mark.parametrize("acks", [2, -2, 100])
+def test_produce_with_strange_acks_is_refused(parts: Any, acks: int) -> None:
+    async def scenario() -> None:
+        response = answer(parts, request(batch(parts, b"a"), acks=acks))
+        assert response.error_code == ErrorCode.invalid_required_acks
+        assert parts.partition().log.log_end_offset == 0
+
+    parts.run(scenario)
+
+
+def test_produce_of_zstd_needs_version_7(parts: Any) -> None:
+    async def scenario() -> None:
+        records = batch(parts, b"a", compression=CompressionType.ZSTD)
+        refused = answer(parts, request(bytearray(records)), version=6)
+        assert refused.error_code == ErrorCode.unsupported_compression_type
+        assert answer(parts, request(records), version=7).error_code == 0
+
+    parts.run(scenario)
+
+
+def test_produce_of_a_transaction_is_refused(parts: Any) -> None:
+    async def scenario() -> None:
+        records = batch(
+            parts, b"a", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True
+        )
+        assert answer(parts, request(records)).error_code == ErrorCode.invalid_record
+        assert parts.partition().log.last_stable_offset == 0
+
+    parts.run(scenario)
+
+
+def test_produce_to_the_metadata_topic_is_refused(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.replica_manager.add_topic(
+            REMOTE_LOG_METADATA_TOPIC, uuid.UUID(int=8), {0: 0}, TopicConfig()
+        )
+        wanted = request(batch(parts, b"a"), topic=REMOTE_LOG_METADATA_TOPIC)
+        assert answer(parts, wanted).error_code == ErrorCode.invalid_topic_exception
+
+    parts.run(scenario)
+
+
+def test_produce_with_all_acks_needs_the_replicas_that_the_topic_asks_for(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.replica_manager.update_config("t", TopicConfig(min_insync_replicas=2))
+        refused = answer(parts, request(batch(parts, b"a"), acks=-1))
+        assert refused.error_code == ErrorCode.not_enough_replicas
+        assert parts.partition().log.log_end_offset == 0
+        assert answer(parts, request(batch(parts, b"a"), acks=1)).error_code == 0
+
+    parts.run(scenario)
+
+
+def test_idempotent_produce_is_deduplicated_and_checked(parts: Any) -> None:
+    async def scenario() -> None:
+        def send(sequence: int, epoch: int = 0) -> ProducePartitionResponse:
+            records = batch(
+                parts, b"a", producer_id=5, producer_epoch=epoch, base_sequence=sequence
+            )
+            return answer(parts, request(records))
+
+        assert [send(sequence).base_offset for sequence in (0, 1)] == [0, 1]
+        again = send(1)
+        assert (again.error_code, again.base_offset) == (0, 1)
+        assert send(7).error_code == ErrorCode.out_of_order_sequence_number
+        assert send(0, epoch=1).error_code == 0
+        assert send(2, epoch=0).error_code == ErrorCode.invalid_producer_epoch
+        assert parts.partition().log.log_end_offset == 3
+
+    parts.run(scenario)
+
+
+def test_produce_error_in_one_partition_leaves_the_other(parts: Any) -> None:
+    async def scenario() -> None:
+        partitions = [
+            ProducePartition(index, memoryview(batch(parts, b"a"))) for index in (0, 9, 1)
+        ]
+        wanted = ProduceRequest(None, -1, 1000, [ProduceTopic("t", None, partitions)])
+        response = produce.handle(parts.context(0, 9), wanted)
+        assert response is not None
+        assert [each.error_code for each in response.topics[0].partitions] == [0, 3, 0]
+
+    parts.run(scenario)

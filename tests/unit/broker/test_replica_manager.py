@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.partition import Partition
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC, TopicIdPartition, TopicPartition
+
+TOPIC_ID = uuid.UUID(int=7)
+TIERED = TopicConfig(remote_storage_enable=True)
+
+
+class Tiering:
+    """Records what the replica manager tells the remote log manager."""
+
+    def __init__(self) -> None:
+        self.led: list[str] = []
+        self.stopped: list[tuple[str, bool]] = []
+
+    def on_leadership_change(self, logs: Iterable[Any]) -> None:
+        self.led += [str(log.topic_partition) for log in logs]
+
+    def stop_partitions(self, partitions: Iterable[Any], *, delete_remote: bool) -> None:
+        self.stopped += [(str(each.topic_partition), delete_remote) for each in partitions]
+
+
+def test_partition_is_found_by_name_and_by_id(parts: Any) -> None:
+    async def scenario() -> None:
+        manager = parts.replica_manager
+        assert manager.find_partition("t", None, 1) is manager.find_partition(None, TOPIC_ID, 1)
+        with pytest.raises(UnknownTopicOrPartitionError, match="topic=t partition=2"):
+            manager.find_partition("t", None, 2)
+        with pytest.raises(UnknownTopicIdError):
+            manager.find_partition(None, None, 0)
+
+    parts.run(scenario)
+
+
+def test_deleted_topic_made_again_starts_empty(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.append(b"a")
+        parts.replica_manager.remove_topic("t")
+        with pytest.raises(UnknownTopicIdError):
+            parts.replica_manager.find_partition(None, TOPIC_ID, 0)
+        parts.replica_manager.add_topic("t", uuid.UUID(int=8), {0: 0}, TopicConfig())
+        assert parts.partition().log.log_end_offset == 0
+
+    parts.run(scenario)
+
+
+def test_log_of_an_earlier_topic_of_that_name_is_replaced(parts: Any) -> None:
+    async def scenario() -> None:
+        manager = parts.replica_manager
+        parts.log_manager.create_log(TopicPartition("u", 0), uuid.UUID(int=1), TopicConfig())
+        manager.add_topic("u", uuid.UUID(int=2), {0: 0}, TopicConfig())
+        assert manager.find_partition("u", None, 0).log.topic_id == uuid.UUID(int=2)
+
+    parts.run(scenario)
+
+
+def test_stray_logs_are_deleted_and_others_kept(parts: Any) -> None:
+    async def scenario() -> None:
+        stray = TopicPartition("stray", 0)
+        parts.log_manager.create_log(stray, uuid.UUID(int=1), TopicConfig())
+        parts.replica_manager.delete_strays()
+        assert parts.log_manager.log(stray) is None
+        assert parts.partition().log.log_end_offset == 0
+
+    parts.run(scenario)
+
+
+def test_new_leader_epoch_begins_at_the_log_end(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.append(b"a", b"b")
+        log = parts.partition().log
+        again = Partition(TopicIdPartition(TOPIC_ID, "t", 0), log, 4, lambda _: None)
+        again.make_leader()
+        assert [tuple(entry) for entry in log.leader_epochs.entries] == [(3, 0), (4, 2)]
+        assert log.high_watermark == 2
+
+    parts.run(scenario)
+
+
+def test_tiered_partitions_are_handed_to_the_remote_log_manager(parts: Any) -> None:
+    async def scenario() -> None:
+        manager = parts.replica_manager
+        tiering = Tiering()
+        manager.add_topic("before", uuid.UUID(int=1), {0: 0}, TIERED)
+        manager.start_tiering(tiering)
+        manager.add_topic("after", uuid.UUID(int=2), {0: 0}, TIERED)
+        manager.update_config("t", TIERED)
+        manager.update_config("t", TIERED)
+        assert tiering.led == ["before-0", "after-0", "t-0", "t-1"]
+        manager.remove_topic("after")
+        manager.add_topic("local", uuid.UUID(int=3), {0: 0}, TopicConfig())
+        manager.remove_topic("local")
+        assert tiering.stopped == [("after-0", True)]
+
+    parts.run(scenario)
+
+
+def metadata_topic(parts: Any) -> EmbeddedMetadataTopic:
+    config = TopicConfig(cleanup_policy=("delete",), retention_ms=-1)
+    parts.replica_manager.add_topic(
+        REMOTE_LOG_METADATA_TOPIC, uuid.UUID(int=9), {0: 0, 1: 0}, config
+    )
+    return EmbeddedMetadataTopic(parts.replica_manager, parts.clock, 2)
+
+
+def test_metadata_topic_gives_back_what_was_appended(parts: Any) -> None:
+    async def scenario() -> None:
+        topic = metadata_topic(parts)
+        assert topic.offsets(1) == (0, 0)
+        assert topic.read(1, 0, 1000) == []
+        assert topic.append(1, None, b"first", 111) == 0
+        assert topic.append(1, b"key", None, 222) == 1
+        assert topic.offsets(1) == (0, 2)
+        assert topic.offsets(0) == (0, 0)
+        records = topic.read(1, 0, 1)
+        records += topic.read(1, 1, 1 << 20)
+        assert [tuple(record) for record in map(astuple, records)] == [
+            (1, 0, 111, None, b"first"),
+            (1, 1, 222, b"key", None),
+        ]
+
+    def astuple(record: Any) -> tuple[Any, ...]:
+        return (record.partition, record.offset, record.timestamp_ms, record.key, record.value)
+
+    parts.run(scenario)
+
+
+def test_metadata_topic_append_is_on_disk_when_it_returns(parts: Any) -> None:
+    async def scenario() -> None:
+        topic = metadata_topic(parts)
+        topic.append(0, None, b"event", 1)
+        log = parts.log_manager.log(TopicPartition(REMOTE_LOG_METADATA_TOPIC, 0))
+        assert log.recovery_point == 1
+
+    parts.run(scenario)
+
+
+def test_metadata_topic_append_from_a_thread_wakes_a_waiting_fetch(parts: Any) -> None:
+    async def scenario() -> None:
+        topic = metadata_topic(parts)
+        woken = asyncio.Event()
+
+        class Watching:
+            future = asyncio.get_running_loop().create_future()
+
+            def try_complete(self, key: Any) -> bool:
+                woken.set()
+                self.future.set_result(None)
+                return True
+
+            def expire(self) -> None:
+                raise AssertionError
+
+        key = TopicPartition(REMOTE_LOG_METADATA_TOPIC, 0)
+        parts.replica_manager.fetch_purgatory.watch(Watching(), [key], 1000)
+        await asyncio.to_thread(topic.append, 0, None, b"event", 1)
+        await woken.wait()
+
+    parts.run(scenario)
