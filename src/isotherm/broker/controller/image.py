@@ -8,8 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from isotherm.types import BrokerId, LeaderEpoch, Offset, ProducerId
 
@@ -47,19 +46,16 @@ class ConfigResource(NamedTuple):
     name: str
 
 
-_EMPTY: Mapping[Any, Any] = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
     """`end_offset` is the offset after the last record that is in the image."""
 
     end_offset: Offset = 0
-    topics_by_name: Mapping[str, TopicImage] = field(default=_EMPTY)
-    topics_by_id: Mapping[uuid.UUID, TopicImage] = field(default=_EMPTY)
-    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default=_EMPTY)
-    features: Mapping[str, int] = field(default=_EMPTY)
-    brokers: Mapping[BrokerId, BrokerImage] = field(default=_EMPTY)
+    topics_by_name: Mapping[str, TopicImage] = field(default_factory=dict)
+    topics_by_id: Mapping[uuid.UUID, TopicImage] = field(default_factory=dict)
+    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+    brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
     next_producer_id: ProducerId = 0
 
     def topic(self, name_or_id: str | uuid.UUID) -> TopicImage | None:
