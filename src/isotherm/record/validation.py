@@ -127,13 +127,7 @@ def _read_batches(
     records: bytearray | memoryview, origin: AppendOrigin
 ) -> list[tuple[Position, BatchHeader]]:
     try:
-        magic = read_magic(records)
-        if magic != MAGIC:
-            raise UnsupportedForMessageFormatError(f"record batch has an old format magic={magic}")
-        if len(records) >= HEADER_SIZE and read_codec(records) > COMPRESSION_TYPE_MAX:
-            raise UnsupportedCompressionTypeError(
-                f"record batch names no known codec codec={read_codec(records)}"
-            )
+        _check_format(records)
         batches = list(iterate_batches(records))
     except CorruptRecordError as error:
         raise CorruptMessageError(*error.args) from error
@@ -150,6 +144,19 @@ def _read_batches(
             f" size={len(records)}"
         )
     return batches
+
+
+def _check_format(records: bytearray | memoryview) -> None:
+    """The two ways of being unreadable that have an error of their own."""
+    magic = read_magic(records)
+    if magic < MAGIC:
+        raise UnsupportedForMessageFormatError(f"record batch has an old format magic={magic}")
+    if magic == MAGIC and len(records) >= HEADER_SIZE:
+        codec = read_codec(records)
+        if codec > COMPRESSION_TYPE_MAX:
+            raise UnsupportedCompressionTypeError(
+                f"record batch names no known codec codec={codec}"
+            )
 
 
 def _check_batch(

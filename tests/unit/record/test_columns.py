@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import struct
+import tracemalloc
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from isotherm.errors import CorruptRecordError
+from isotherm.record.batch import (
+    CompressionType,
+    NewRecord,
+    Record,
+    TimestampType,
+    build_batch,
+    read_batch_header,
+    read_records,
+    rebuild_batch,
+)
+from isotherm.record.columns import COLUMNS, RecordColumns, decode_columns
+from isotherm.record.control import ControlRecordType, build_end_transaction_marker
+from isotherm.record.crc import crc32c
+
+NOW = 1_700_000_000_000
+ABORT, COMMIT = ControlRecordType.ABORT, ControlRecordType.COMMIT
+
+
+def batch_at(base_offset: int, count: int = 3, **fields) -> bytearray:
+    records = [
+        NewRecord(NOW + base_offset + index, b"k%d" % index, b"value")
+        for index in range(base_offset, base_offset + count)
+    ]
+    return build_batch(records, base_offset=base_offset, **fields)
+
+
+def transactional(base_offset: int, producer_id: int, count: int = 1) -> bytearray:
+    return batch_at(
+        base_offset,
+        count,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+
+
+def marker(marker_type: ControlRecordType, base_offset: int, producer_id: int) -> bytearray:
+    return build_end_transaction_marker(
+        marker_type,
+        producer_id=producer_id,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=NOW,
+        base_offset=base_offset,
+    )
+
+
+def rows(columns: RecordColumns) -> list[tuple]:
+    for column in (columns.key, columns.value, columns.headers):
+        assert column is not None
+        column.validate(full=True)
+    return [
+        Record(offset, timestamp_ms, key, value, tuple((h["key"], h["value"]) for h in headers))
+        for offset, timestamp_ms, key, value, headers in zip(
+            columns.offset.tolist(),
+            columns.timestamp_ms.tolist(),
+            columns.key.to_pylist(),
+            columns.value.to_pylist(),
+            columns.headers.to_pylist(),
+            strict=True,
+        )
+    ]
+
+
+@pytest.mark.parametrize("codec", CompressionType, ids=lambda codec: codec.name)
+def test_columns_hold_what_the_reader_reads(codec: CompressionType) -> None:
+    records = [
+        NewRecord(NOW, b"key", b"value", [("name", b"x"), ("näme", None), ("", b"")]),
+        NewRecord(NOW - 9, None, b""),
+        NewRecord(NOW + 10**9, b"", None, [("again", b"y")]),
+    ]
+    batch = build_batch(records, base_offset=2**40, compression=codec)
+    columns = decode_columns(batch, columns=COLUMNS)
+    assert rows(columns) == read_records(batch, 0, read_batch_header(batch))
+    assert columns.count == 3
+    assert columns.position_end == len(batch)
+    assert columns.timestamp_type.tolist() == [0, 0, 0]
+
+
+def test_columns_have_the_types_that_arrow_users_expect() -> None:
+    columns = decode_columns(batch_at(0), columns=COLUMNS)
+    assert columns.offset.dtype == columns.timestamp_ms.dtype == np.int64
+    assert columns.timestamp_type.dtype == np.int8
+    assert isinstance(columns.key, pa.BinaryArray)
+    assert isinstance(columns.value, pa.BinaryArray)
+    assert columns.headers.type == pa.list_(
+        pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    )
+
+
+def test_columns_that_are_not_asked_for_are_none() -> None:
+    columns = decode_columns(batch_at(0), columns=frozenset({"value"}))
+    assert columns.key is None
+    assert columns.headers is None
+    assert columns.value.to_pylist() == [b"value"] * 3
+    assert columns.offset.tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="keys"):
+        decode_columns(b"", columns=frozenset({"keys"}))
+
+
+@pytest.mark.parametrize("buffer", [b"", bytes(11), batch_at(0)[:-1]])
+def test_columns_of_nothing_complete_are_empty(buffer: bytes) -> None:
+    columns = decode_columns(buffer, columns=COLUMNS)
+    assert (columns.count, columns.position_end) == (0, 0)
+    assert rows(columns) == []
+
+
+def test_partial_batch_at_the_end_is_left() -> None:
+    run = batch_at(0) + batch_at(3)
+    columns = decode_columns(run + batch_at(6)[:-1])
+    assert columns.offset.tolist() == [0, 1, 2, 3, 4, 5]
+    assert columns.position_end == len(run)
+
+
+def test_append_time_is_every_records_timestamp() -> None:
+    run = batch_at(0) + batch_at(
+        3, timestamp_type=TimestampType.LOG_APPEND_TIME, max_timestamp=NOW + 77
+    )
+    columns = decode_columns(run)
+    assert columns.timestamp_ms.tolist() == [NOW, NOW + 1, NOW + 2] + [NOW + 77] * 3
+    assert columns.timestamp_type.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4])
+@pytest.mark.parametrize(
+    ("start", "end"), [(0, 12), (2, 7), (3, 6), (4, 5), (5, 5), (6, 3), (11, 99), (12, 99)]
+)
+def test_offset_range_is_half_open(codec: CompressionType, start: int, end: int) -> None:
+    run = b"".join(batch_at(base, compression=codec) for base in range(0, 12, 3))
+    columns = decode_columns(run, offset_range=(start, end), columns=COLUMNS)
+    assert columns.offset.tolist() == list(range(start, min(end, 12)))
+    assert [row.key for row in rows(columns)] == [b"k%d" % o for o in columns.offset.tolist()]
+    assert columns.position_end == len(run)
+
+
+def test_holes_that_compaction_left_are_kept() -> None:
+    header = read_batch_header(batch_at(0, 5))
+    records = read_records(batch_at(0, 5), 0, header)
+    kept = [records[1], records[4]]
+    emptied = rebuild_batch(read_batch_header(batch_at(5)), [])
+    run = rebuild_batch(header, kept, delete_horizon_ms=NOW * 2) + emptied + batch_at(8)
+    columns = decode_columns(run)
+    assert columns.offset.tolist() == [1, 4, 8, 9, 10]
+    assert columns.timestamp_ms.tolist()[:2] == [NOW + 1, NOW + 4]
+    assert columns.position_end == len(run)
+
+
+def test_control_records_are_left_out() -> None:
+    run = transactional(0, 7) + marker(COMMIT, 1, 7) + batch_at(2)
+    assert decode_columns(run).offset.tolist() == [0, 2, 3, 4]
+
+
+TRANSACTIONS = (
+    transactional(0, producer_id=1)
+    + transactional(1, producer_id=2)
+    + batch_at(2, 1)
+    + marker(ABORT, 3, producer_id=1)
+    + transactional(4, producer_id=1)
+    + marker(COMMIT, 5, producer_id=2)
+    + transactional(6, producer_id=2)
+    + marker(COMMIT, 7, producer_id=1)
+    + marker(ABORT, 8, producer_id=2)
+    + transactional(9, producer_id=2)
+)
+
+
+@pytest.mark.parametrize(
+    "aborted", [[(1, 0), (2, 6)], [(2, 6), (1, 0)], [(1, 0, 3, 0), (2, 6, 8, 4)]]
+)
+def test_aborted_transactions_are_left_out(aborted: list[tuple[int, ...]]) -> None:
+    assert decode_columns(TRANSACTIONS).offset.tolist() == [0, 1, 2, 4, 6, 9]
+    assert decode_columns(TRANSACTIONS, aborted=aborted).offset.tolist() == [1, 2, 4, 9]
+
+
+def test_aborted_transaction_with_known_end_needs_no_marker_in_the_buffer() -> None:
+    later = TRANSACTIONS[TRANSACTIONS.index(marker(ABORT, 3, 1)) + 78 :]
+    assert decode_columns(later).offset.tolist() == [4, 6, 9]
+    assert decode_columns(later, aborted=[(1, 0, 3, 0)]).offset.tolist() == [4, 6, 9]
+
+
+def test_call_ends_before_the_batch_that_is_too_much() -> None:
+    run = b"".join(
+        batch_at(base, compression=CompressionType.GZIP if base % 2 else CompressionType.NONE)
+        for base in range(0, 30, 3)
+    )
+    payload_size = len(batch_at(0)) - 61
+    offsets = []
+    position = 0
+    calls = 0
+    while position < len(run):
+        columns = decode_columns(memoryview(run)[position:], decoded_size_max=2 * payload_size + 9)
+        offsets += columns.offset.tolist()
+        position += columns.position_end
+        calls += 1
+    assert offsets == list(range(30))
+    assert calls == 5
+    # One batch is taken, whatever its size.
+    assert decode_columns(run, decoded_size_max=1).count == 3
+    assert decode_columns(run[: len(batch_at(0)) * 1], decoded_size_max=1).count == 3
+
+
+def test_crc_is_verified_unless_told_otherwise() -> None:
+    run = batch_at(0) + batch_at(3)
+    run[-2] ^= 1
+    with pytest.raises(CorruptRecordError, match=r"fails its crc .*base_offset=3"):
+        decode_columns(run)
+    assert decode_columns(run, verify_crc=False).count == 6
+    # Outside the range the batch is not looked at.
+    assert decode_columns(run, offset_range=(0, 3)).count == 3
+
+
+@pytest.mark.parametrize("position", [22, 60], ids=["control flag", "count"])
+def test_crc_of_batches_without_a_record_to_give_is_verified(position: int) -> None:
+    run = batch_at(0, 1)
+    run[position] ^= {22: 0x20, 60: 1}[position]
+    with pytest.raises(CorruptRecordError, match="fails its crc"):
+        decode_columns(run)
+
+
+def test_offsets_that_go_back_are_corrupt() -> None:
+    with pytest.raises(CorruptRecordError, match="base_offset=2"):
+        decode_columns(batch_at(0) + batch_at(2))
+
+
+def test_damaged_header_is_corrupt() -> None:
+    run = batch_at(0) + batch_at(3)
+    run[len(batch_at(0)) + 16] = 1
+    with pytest.raises(CorruptRecordError, match="magic=1"):
+        decode_columns(run)
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD])
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 2**31 - 1])
+def test_wrong_count_is_corrupt_and_costs_no_memory(codec: CompressionType, count: int) -> None:
+    batch = batch_at(0, 3, compression=codec)
+    struct.pack_into(">i", batch, 57, count)
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecordError, match="base_offset=0"):
+            decode_columns(batch, columns=COLUMNS)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1024 * 1024
+
+
+def test_bomb_is_corrupt() -> None:
+    batch = build_batch([NewRecord(NOW, None, bytes(10**6))], compression=CompressionType.ZSTD)
+    with pytest.raises(CorruptRecordError, match="too much"):
+        decode_columns(batch, decompressed_size_max=10**5)
+
+
+def test_header_name_that_is_not_utf8_is_shown_with_replacement_characters() -> None:
+    batch = build_batch([NewRecord(NOW, b"k", b"v", [("name", b"v"), ("é", None)])])
+    batch[batch.index(b"name")] = 0xFF
+    columns = decode_columns(batch, columns=COLUMNS, verify_crc=False)
+    assert rows(columns) == read_records(batch, 0, read_batch_header(batch))
+    assert rows(columns)[0].headers == (("�ame", b"v"), ("é", None))
+
+
+def test_columns_outlive_the_buffer() -> None:
+    batch = batch_at(0)
+    columns = decode_columns(batch, columns=COLUMNS)
+    expected = rows(columns)
+    batch[:] = bytes(len(batch))
+    batch.clear()  # no view is left behind
+    assert rows(columns) == expected
