@@ -6,6 +6,7 @@ from pathlib import Path
 
 import obstore
 import pytest
+from Crypto.PublicKey import RSA
 from obstore.store import MemoryStore
 
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
@@ -14,7 +15,9 @@ from isotherm.testing.conformance.remote_storage import (
     FolderAccess,
     RemoteStorageManagerConformance,
     StoreUnderTest,
+    copied,
 )
+from isotherm.testing.segment_files import SegmentMaker
 
 PART_SIZE = "5242880"
 
@@ -70,12 +73,77 @@ class TestLocalFolderLocalTieredStorageLayout(RemoteStorageManagerConformance):
         return in_folder(tmp_path / "bucket", layout="local-tiered-storage")
 
 
+def in_memory(**config: str) -> StoreUnderTest:
+    settings = ObjectStoreSettings.from_config(
+        {"url": "memory://", "upload.part.size": PART_SIZE, **config}
+    )
+    memory = MemoryStore()
+    manager = ObjectStoreRemoteStorageManager(settings, store=memory)
+    return StoreUnderTest(manager, MemoryAccess(memory))
+
+
+# Small beside the segments of the suite, so that ranges begin and end inside chunks.
+CHUNK_SIZE = "4099"
+
+
 class TestMemoryAivenLayout(RemoteStorageManagerConformance):
     @pytest.fixture
     def store(self) -> StoreUnderTest:
-        settings = ObjectStoreSettings.from_config(
-            {"url": "memory://", "upload.part.size": PART_SIZE}
-        )
-        memory = MemoryStore()
-        manager = ObjectStoreRemoteStorageManager(settings, store=memory)
-        return StoreUnderTest(manager, MemoryAccess(memory))
+        return in_memory()
+
+
+class TestMemoryAivenLayoutWithAllCustomMetadata(RemoteStorageManagerConformance):
+    topic_length_max = 20
+    """With the key in it, Kafka's limit of 128 bytes leaves that much for the topic."""
+
+    @pytest.fixture
+    def store(self) -> StoreUnderTest:
+        fields = "REMOTE_SIZE,OBJECT_PREFIX,OBJECT_KEY"
+        return in_memory(**{"custom.metadata.fields.include": fields})
+
+
+class TestMemoryAivenLayoutCompressed(RemoteStorageManagerConformance):
+    @pytest.fixture
+    def store(self) -> StoreUnderTest:
+        return in_memory(**{"compression.enabled": "true", "chunk.size": CHUNK_SIZE})
+
+
+@pytest.fixture(scope="module")
+def encryption(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A key pair, and the keys that configure it."""
+    folder = tmp_path_factory.mktemp("keys")
+    private = RSA.generate(2048)
+    (folder / "public.pem").write_bytes(private.public_key().export_key())
+    (folder / "private.pem").write_bytes(private.export_key(pkcs=8))
+    return {
+        "encryption.enabled": "true",
+        "encryption.key.pair.id": "first",
+        "encryption.key.pairs": "first",
+        "encryption.key.pairs.first.public.key.file": str(folder / "public.pem"),
+        "encryption.key.pairs.first.private.key.file": str(folder / "private.pem"),
+    }
+
+
+class EncryptedConformance(RemoteStorageManagerConformance):
+    def test_copy_repeated_changes_nothing(
+        self, store: StoreUnderTest, maker: SegmentMaker
+    ) -> None:
+        """Each copy draws a new key: the objects change, what they say does not."""
+        segment = maker.segment()
+        copied(store, segment)
+        before = store.raw.object_keys()
+        metadata = copied(store, segment)
+        assert store.raw.object_keys() == before
+        assert store.manager.fetch_log_segment(metadata, 0) == segment.log_bytes()
+
+
+class TestMemoryAivenLayoutEncrypted(EncryptedConformance):
+    @pytest.fixture
+    def store(self, encryption: dict[str, str]) -> StoreUnderTest:
+        return in_memory(**encryption, **{"chunk.size": CHUNK_SIZE})
+
+
+class TestMemoryAivenLayoutCompressedAndEncrypted(EncryptedConformance):
+    @pytest.fixture
+    def store(self, encryption: dict[str, str]) -> StoreUnderTest:
+        return in_memory(**encryption, **{"chunk.size": CHUNK_SIZE, "compression.enabled": "true"})

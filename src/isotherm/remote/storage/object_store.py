@@ -17,10 +17,10 @@ from typing import Self
 from obstore.store import ObjectStore
 
 from isotherm.errors import (
+    ConfigError,
     CorruptDataError,
     CorruptMetadataError,
     CorruptObjectError,
-    IsothermError,
     RemoteResourceNotFoundError,
     UnsupportedVersionError,
 )
@@ -31,9 +31,11 @@ from isotherm.remote.storage.layout.aiven_manifest import (
     read_manifest,
 )
 from isotherm.remote.storage.layout.api import IndexLocation
+from isotherm.remote.storage.layout.chunk_index import stored_file_size, stored_range
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.segment_sources import segment_sources
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.remote.storage.transform.chunks import restore_range
 from isotherm.types import Position
 
 INDEX_SIZE_MAX = 256 * 1024 * 1024
@@ -51,7 +53,9 @@ class ObjectStoreRemoteStorageManager:
         if store is None:
             store = open_object_store(settings, create_folder=True)
         self._client = ObjectClient(settings, store)
-        self._layout = settings.create_layout()
+        self._transforms = settings.create_transforms()
+        self._layout = settings.create_layout(self._transforms)
+        self._expects_plain = self._transforms.writes_plain
         self._manifests = _ManifestCache(settings.fetch_manifest_cache_size)
 
     @classmethod
@@ -69,9 +73,14 @@ class ObjectStoreRemoteStorageManager:
                 f" file_size={sources.log.size} metadata_size={metadata.segment_size_in_bytes}"
             )
         self._manifests.forget(metadata)
-        for upload in self._layout.uploads(metadata, sources):
+        uploads = self._layout.uploads(metadata, sources)
+        while True:
+            try:
+                upload = next(uploads)
+            except StopIteration as end:
+                custom_metadata: bytes | None = end.value
+                return custom_metadata
             self._client.put(upload.key, upload.content)
-        return None
 
     def fetch_log_segment(
         self,
@@ -86,24 +95,31 @@ class ObjectStoreRemoteStorageManager:
                 f"range is not inside the segment {_place(metadata)} start={start_position}"
                 f" end_inclusive={end_position_inclusive} segment_size={size}"
             )
-        key = self._layout.log_key(metadata)
+        manifest = self._known_manifest(metadata)
+        if manifest is None or manifest.is_plain:
+            key = self._layout.log_key(metadata)
+            with _located(metadata):
+                found = self._client.get_range(key, start_position, end)
+            if found.object_size == size:
+                return found.data
+            manifest = self._transformed_manifest(metadata, key, found.object_size)
         with _located(metadata):
-            found = self._client.get_range(key, start_position, end)
-        if found.object_size != size:
-            raise self._size_error(metadata, key, found.object_size)
-        return found.data
+            return self._fetch_chunks(metadata, manifest, start_position, end)
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
         manifest = self._manifest(metadata)
-        if manifest is not None and manifest.encryption is not None:
-            raise _unsupported(metadata, manifest)
         location = self._layout.index_location(metadata, index_type, manifest)
         if location is None:
             raise RemoteResourceNotFoundError(
                 f"segment has no such index index={index_type.value} {_place(metadata)}"
             )
         with _located(metadata):
-            return self._read_index(location)
+            stored = self._read_index(location)
+            if manifest is None or not stored:
+                return stored
+            for step in reversed(self._transforms.for_read(manifest).index_steps):
+                stored = step.undo(stored, len(stored))
+            return stored
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """The commit mark goes first: what a crash leaves looks like a copy that never ended."""
@@ -128,20 +144,56 @@ class ObjectStoreRemoteStorageManager:
             )
         return bytes(found.data)
 
-    def _size_error(
+    def _known_manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest | None:
+        """The manifest if it is at hand, or worth asking for: where segments have turned out to be
+        transformed, a plain read would be thrown away."""
+        return self._manifests.get(metadata) if self._expects_plain else self._manifest(metadata)
+
+    def _transformed_manifest(
         self, metadata: RemoteLogSegmentMetadata, key: str, object_size: int
-    ) -> IsothermError:
-        """What it means that an object has not its segment's size."""
+    ) -> SegmentManifest:
+        """The manifest of a segment whose object has not the segment's size.
+
+        CorruptObjectError when it does not say that the size may differ.
+        """
         try:
             manifest = self._manifest(metadata)
         except RemoteResourceNotFoundError:
             manifest = None
-        if manifest is not None and not manifest.is_plain:
-            return _unsupported(metadata, manifest)
-        return CorruptObjectError(
-            f"object has another size than its segment object={key} {_place(metadata)}"
-            f" object_size={object_size} segment_size={metadata.segment_size_in_bytes}"
-        )
+        if manifest is None or manifest.is_plain:
+            raise CorruptObjectError(
+                f"object has another size than its segment object={key} {_place(metadata)}"
+                f" object_size={object_size} segment_size={metadata.segment_size_in_bytes}"
+            )
+        self._expects_plain = False
+        return manifest
+
+    def _fetch_chunks(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        manifest: SegmentManifest,
+        start: Position,
+        end: Position,
+    ) -> memoryview:
+        index = manifest.chunk_index
+        key = self._layout.log_key(metadata)
+        transform = self._transforms.for_read(manifest)
+        if index.original_file_size != metadata.segment_size_in_bytes:
+            raise CorruptMetadataError(
+                f"manifest gives another segment size object={key}"
+                f" manifest_size={index.original_file_size}"
+            )
+        chunks = stored_range(index, start, end)
+        found = self._client.get_range(key, chunks.start, chunks.end)
+        if found.object_size != stored_file_size(index):
+            raise CorruptObjectError(
+                f"object has another size than its manifest says object={key}"
+                f" object_size={found.object_size} expected={stored_file_size(index)}"
+            )
+        try:
+            return restore_range(found.data, index, chunks, start, end, transform.chunk_steps)
+        except CorruptObjectError as error:
+            raise CorruptObjectError(f"{error} object={key}") from error
 
     def _manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest | None:
         """The segment's manifest, None in a layout without manifests."""
@@ -208,12 +260,10 @@ def _located(metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
     """Add to errors about an object which records are concerned."""
     try:
         yield
-    except (RemoteResourceNotFoundError, CorruptDataError, UnsupportedVersionError) as error:
+    except (
+        RemoteResourceNotFoundError,
+        CorruptDataError,
+        UnsupportedVersionError,
+        ConfigError,
+    ) as error:
         raise type(error)(f"{error} {_place(metadata)}") from error
-
-
-def _unsupported(
-    metadata: RemoteLogSegmentMetadata, manifest: SegmentManifest
-) -> UnsupportedVersionError:
-    how = "encrypted" if manifest.encryption is not None else "compressed"
-    return UnsupportedVersionError(f"{how} segments cannot be read {_place(metadata)}")

@@ -15,9 +15,11 @@ from urllib.parse import urlsplit
 from isotherm.config.definition import (
     BOOLEAN,
     INT,
+    LIST,
     LONG,
     STRING,
     Check,
+    any_of,
     at_least,
     between,
     key,
@@ -27,10 +29,16 @@ from isotherm.config.definition import (
 )
 from isotherm.errors import ConfigError
 from isotherm.remote.storage.layout.aiven import AivenLayout
+from isotherm.remote.storage.layout.aiven_custom_metadata import FIELDS
 from isotherm.remote.storage.layout.api import Layout
 from isotherm.remote.storage.layout.local_tiered_storage import (
     DEFAULT_KEY_PREFIX,
     LocalTieredStorageLayout,
+)
+from isotherm.remote.storage.transform.encryption import KeyPairFiles, KeyRing
+from isotherm.remote.storage.transform.segment_transforms import (
+    SegmentTransforms,
+    TransformSettings,
 )
 
 AIVEN = "aiven"
@@ -94,6 +102,35 @@ class ObjectStoreSettings:
     upload_concurrency: int = key(
         INT, 4, "Parts of one object uploaded at the same time.", check=between(1, 64)
     )
+    compression_enabled: bool = key(
+        BOOLEAN, False, "Whether chunks are compressed with zstd (layout aiven only)."
+    )
+    compression_heuristic_enabled: bool = key(
+        BOOLEAN,
+        False,
+        "Whether a segment whose first batch is compressed already is left as it is.",
+    )
+    encryption_enabled: bool = key(
+        BOOLEAN,
+        False,
+        "Whether chunks and indexes are encrypted with AES-256-GCM (layout aiven only).",
+    )
+    encryption_key_pair_id: str | None = key(
+        optional(STRING), None, "The key pair under which new segments are encrypted."
+    )
+    encryption_key_pairs: tuple[str, ...] = key(
+        LIST,
+        (),
+        "Ids of the RSA key pairs at hand. For each, encryption.key.pairs.<id>.public.key.file and"
+        " encryption.key.pairs.<id>.private.key.file name its PEM files.",
+    )
+    encryption_key_pair_files: tuple[tuple[str, KeyPairFiles], ...] = ()
+    custom_metadata_fields_include: tuple[str, ...] = key(
+        LIST,
+        (),
+        "What a copy keeps in Kafka's metadata of the segment, beside the objects (KIP-917).",
+        check=any_of(*FIELDS),
+    )
     fetch_manifest_cache_size: int = key(
         INT, 1000, "Manifests kept in memory, in number.", check=at_least(1)
     )
@@ -143,6 +180,22 @@ class ObjectStoreSettings:
                 f" known={','.join(URL_SCHEMES)}"
             )
 
+        if self.encryption_enabled and self.encryption_key_pair_id not in self._key_pairs:
+            raise ConfigError(
+                "encryption needs an active key pair that is configured"
+                f" key=encryption.key.pair.id value={self.encryption_key_pair_id}"
+                f" configured={','.join(self._key_pairs) or 'none'}"
+            )
+        if self.layout != AIVEN and (self.compression_enabled or self.encryption_enabled):
+            raise ConfigError(
+                f"layout keeps segments as they are: no compression, no encryption"
+                f" layout={self.layout}"
+            )
+
+    @property
+    def _key_pairs(self) -> dict[str, KeyPairFiles]:
+        return dict(self.encryption_key_pair_files)
+
     def __repr__(self) -> str:
         shown = ", ".join(
             f"{field.name}={'***' if field.name in _SECRETS else repr(value)}"
@@ -158,14 +211,47 @@ class ObjectStoreSettings:
         Raises UnknownConfigError naming the nearest key that exists, and ConfigError for a value
         outside its bounds or a missing url.
         """
-        return cls(**parse_fields(cls, config))
+        plain, pairs = _split_key_pairs(config)
+        return cls(**parse_fields(cls, plain), encryption_key_pair_files=pairs)
 
     @property
     def scheme(self) -> str:
         return urlsplit(self.url).scheme
 
-    def create_layout(self) -> Layout:
+    def create_layout(self, transforms: SegmentTransforms | None = None) -> Layout:
+        """`transforms` are this object's own where they are at hand already."""
         if self.layout == LOCAL_TIERED_STORAGE:
             prefix = DEFAULT_KEY_PREFIX if self.key_prefix is None else self.key_prefix
             return LocalTieredStorageLayout(prefix)
-        return AivenLayout(self.key_prefix or "", self.chunk_size)
+        return AivenLayout(
+            self.key_prefix or "",
+            self.chunk_size,
+            transforms or self.create_transforms(),
+            self.custom_metadata_fields_include,
+        )
+
+    def create_transforms(self) -> SegmentTransforms:
+        """Reads the key files: ConfigError when one cannot be used."""
+        transform = TransformSettings(
+            self.compression_enabled, self.compression_heuristic_enabled, self.encryption_enabled
+        )
+        pairs = self._key_pairs
+        key_ring = KeyRing(self.encryption_key_pair_id, pairs) if pairs else None
+        return SegmentTransforms(transform, key_ring)
+
+
+def _split_key_pairs(
+    config: Mapping[str, str],
+) -> tuple[dict[str, str], tuple[tuple[str, KeyPairFiles], ...]]:
+    """The keys whose names hold the id of a key pair, apart from all others."""
+    plain = dict(config)
+    pairs: list[tuple[str, KeyPairFiles]] = []
+    for key_id in LIST.parse(config.get("encryption.key.pairs", "")):
+        files: list[str] = []
+        for kind in ("public", "private"):
+            name = f"encryption.key.pairs.{key_id}.{kind}.key.file"
+            if name not in plain:
+                raise ConfigError(f"a configuration key must be set key={name}")
+            files.append(plain.pop(name))
+        pairs.append((key_id, KeyPairFiles(*files)))
+    return plain, tuple(pairs)

@@ -20,6 +20,10 @@ from isotherm.remote.storage.layout.aiven_manifest import read_manifest
 from isotherm.remote.storage.layout.api import Layout
 from isotherm.remote.storage.layout.local_tiered_storage import LocalTieredStorageLayout
 from isotherm.remote.storage.segment_sources import Source, segment_sources
+from isotherm.remote.storage.transform.segment_transforms import (
+    SegmentTransforms,
+    TransformSettings,
+)
 from isotherm.testing.segment_files import SegmentMaker
 from isotherm.types import TopicIdPartition, uuid_from_text
 
@@ -40,13 +44,17 @@ TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True)
 PREFIXES = st.sampled_from(["", "folder/", "folder/sub/", "name-", "folder/name-", "a-b/c.d"])
 
 
+def aiven(prefix: str) -> AivenLayout:
+    return AivenLayout(prefix, 4096, SegmentTransforms(TransformSettings(), None))
+
+
 def both_layouts(prefix: str) -> list[Layout]:
-    return [AivenLayout(prefix, 4096), LocalTieredStorageLayout(prefix)]
+    return [aiven(prefix), LocalTieredStorageLayout(prefix)]
 
 
 def test_aiven_keys() -> None:
     stem = "tier/t-jF8s79t9SrG_PNqlwv7bAA/0/00000000000000000000-knnxbs3FSRyKdPcSAOQC-w"
-    assert AivenLayout("tier/", 1).object_keys(METADATA) == (
+    assert aiven("tier/").object_keys(METADATA) == (
         f"{stem}.log",
         f"{stem}.indexes",
         f"{stem}.rsm-manifest",
@@ -125,12 +133,12 @@ def test_any_text_parses_or_is_foreign(text: str, prefix: str) -> None:
 )
 def test_foreign_keys_are_none_of_aivens(key: str) -> None:
     """Among them an id whose last character spells bits that an id does not have."""
-    assert AivenLayout("", 1).parse_key(key) is None
+    assert aiven("").parse_key(key) is None
 
 
 def test_aiven_manifest_locates_every_index(tmp_path: Path) -> None:
     segment = SegmentMaker(tmp_path).segment(with_transaction_index=True)
-    layout = AivenLayout("", 4096)
+    layout = aiven("")
     uploads = list(layout.uploads(segment.metadata, segment_sources(segment.data)))
     indexes = b"".join(uploads[1].content)
     manifest = read_manifest(uploads[2].content)

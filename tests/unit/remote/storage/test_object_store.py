@@ -19,15 +19,12 @@ from isotherm.errors import (
     CorruptObjectError,
     RemoteStorageError,
     RemoteStorageThrottledError,
-    UnsupportedVersionError,
 )
 from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.layout.aiven_manifest import (
-    SegmentEncryption,
     read_manifest,
     write_manifest,
 )
-from isotherm.remote.storage.layout.chunk_index import FixedChunkIndex, VariableChunkIndex
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
@@ -129,45 +126,6 @@ def test_empty_index_needs_no_request_of_its_own(setup: Setup) -> None:
 
 
 # -- manifests that say something else
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        (
-            {"compression": True, "chunk_index": VariableChunkIndex(20_000, 20_000, (7,))},
-            "compressed",
-        ),
-        (
-            {
-                "encryption": SegmentEncryption("k:AA==", "AA=="),
-                "chunk_index": FixedChunkIndex(20_000, 20_000, 20_028, 20_028),
-            },
-            "encrypted",
-        ),
-    ],
-)
-def test_transformed_segment_is_told_from_a_damaged_one(
-    setup: Setup, changes: dict[str, Any], word: str
-) -> None:
-    segment = setup.copied()
-    setup.rewrite_manifest(**changes)
-    (log_key,) = (
-        entry["path"]
-        for batch in obstore.list(setup.memory)
-        for entry in batch
-        if entry["path"].endswith(".log")
-    )
-    obstore.put(setup.memory, log_key, b"stored differently")
-    with pytest.raises(UnsupportedVersionError, match=rf"{word}.*topic=flights partition=0"):
-        setup.manager.fetch_log_segment(segment.metadata, 0, 9)
-
-
-def test_index_of_an_encrypted_segment_is_not_passed_off_as_plain(setup: Setup) -> None:
-    segment = setup.copied()
-    setup.rewrite_manifest(encryption=SegmentEncryption("k:AA==", "AA=="))
-    with pytest.raises(UnsupportedVersionError, match="encrypted"):
-        setup.manager.fetch_index(segment.metadata, IndexType.OFFSET)
 
 
 def test_unreadable_manifest_is_corrupt_and_named(setup: Setup) -> None:

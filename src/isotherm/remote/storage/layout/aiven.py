@@ -3,7 +3,7 @@
     <key.prefix><topic>-<topic id>/<partition>/<20-digit start offset>-<segment id>.<suffix>
 
     suffix        content
-    log           the `.log` file
+    log           the `.log` file, or its transformed chunks one after another
     indexes       offset, time, producer snapshot, leader epochs[, transactions], one after another
     rsm-manifest  JSON that says how to read the other two; written last, deleted first
 
@@ -15,10 +15,17 @@ Source: the Aiven plugin's classes ObjectKeyFactory and RemoteStorageManager.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Generator
 
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
+from isotherm.remote.storage.layout.aiven_custom_metadata import (
+    OBJECT_KEY,
+    OBJECT_PREFIX,
+    REMOTE_SIZE,
+    AivenCustomMetadata,
+    read_custom_metadata,
+)
 from isotherm.remote.storage.layout.aiven_manifest import (
     INDEX_MEMBERS,
     SegmentManifest,
@@ -31,7 +38,11 @@ from isotherm.remote.storage.layout.api import (
     ObjectUpload,
     SegmentObjectKey,
 )
-from isotherm.remote.storage.layout.chunk_index import plain_chunk_index
+from isotherm.remote.storage.layout.chunk_index import (
+    ChunkIndex,
+    plain_chunk_index,
+    stored_file_size,
+)
 from isotherm.remote.storage.layout.object_names import (
     parse_partition,
     parse_segment_file,
@@ -39,7 +50,12 @@ from isotherm.remote.storage.layout.object_names import (
     split_prefix,
     split_trailing_uuid,
 )
-from isotherm.remote.storage.segment_sources import SegmentSources, chain_blocks
+from isotherm.remote.storage.segment_sources import SegmentSources, Source, chain_blocks
+from isotherm.remote.storage.transform.chunks import ChunkWriter
+from isotherm.remote.storage.transform.segment_transforms import (
+    SegmentTransform,
+    SegmentTransforms,
+)
 from isotherm.types import TopicIdPartition, uuid_to_text
 
 INDEXES_SUFFIX = "indexes"
@@ -47,11 +63,24 @@ MANIFEST_SUFFIX = "rsm-manifest"
 
 
 class AivenLayout:
-    """Immutable. `chunk_size` is written into manifests; a plain segment is not cut by it."""
+    """Thread-safe. `custom_metadata_fields` names what a copy reports back (KIP-917).
 
-    def __init__(self, key_prefix: str, chunk_size: int) -> None:
+    A segment that carries its prefix or key in its custom metadata is looked for there, all its
+    objects alike, also when it is deleted; the plugin itself forgets that for the manifest and
+    for deletions.
+    """
+
+    def __init__(
+        self,
+        key_prefix: str,
+        chunk_size: int,
+        transforms: SegmentTransforms,
+        custom_metadata_fields: Collection[str] = (),
+    ) -> None:
         self._key_prefix = key_prefix
         self._chunk_size = chunk_size
+        self._transforms = transforms
+        self._custom_metadata_fields = frozenset(custom_metadata_fields)
         self._root_directory, self._name_prefix = split_prefix(key_prefix)
 
     @property
@@ -64,19 +93,34 @@ class AivenLayout:
 
     def uploads(
         self, metadata: RemoteLogSegmentMetadata, sources: SegmentSources
-    ) -> Iterator[ObjectUpload]:
+    ) -> Generator[ObjectUpload, None, bytes | None]:
+        log_key, indexes_key, manifest_key = self.object_keys(metadata)
+        transform = self._transforms.for_copy(sources.log)
+        if transform.is_plain:
+            yield ObjectUpload(log_key, sources.log.content)
+            chunk_index: ChunkIndex = plain_chunk_index(sources.log.size, self._chunk_size)
+        else:
+            writer = ChunkWriter(sources.log, self._chunk_size, transform.chunk_steps)
+            yield ObjectUpload(log_key, writer.chunks())
+            chunk_index = writer.chunk_index()
         stored = [kind for kind in INDEX_MEMBERS if kind in sources.indexes]
-        sizes = [sources.indexes[kind].size for kind in stored]
+        yield ObjectUpload(
+            indexes_key,
+            chain_blocks(_stored_index(sources.indexes[kind], transform) for kind in stored),
+        )
+        sizes = [_stored_index_size(sources.indexes[kind], transform) for kind in stored]
         positions = itertools.accumulate(sizes, initial=0)
         manifest = SegmentManifest(
-            chunk_index=plain_chunk_index(sources.log.size, self._chunk_size),
-            indexes=dict(zip(stored, map(StoredIndex, positions, sizes), strict=True)),
-            segment=metadata,
+            chunk_index,
+            dict(zip(stored, map(StoredIndex, positions, sizes), strict=True)),
+            transform.compression,
+            transform.encryption,
+            metadata,
         )
-        log_key, indexes_key, manifest_key = self.object_keys(metadata)
-        yield ObjectUpload(log_key, sources.log.content)
-        yield ObjectUpload(indexes_key, chain_blocks(sources.indexes[kind] for kind in stored))
-        yield ObjectUpload(manifest_key, write_manifest(manifest))
+        content = write_manifest(manifest)
+        yield ObjectUpload(manifest_key, content)
+        remote_size = stored_file_size(chunk_index) + sum(sizes) + len(content)
+        return self._custom_metadata(metadata, remote_size)
 
     def object_keys(self, metadata: RemoteLogSegmentMetadata) -> tuple[str, str, str]:
         main = self._main_path(metadata)
@@ -130,7 +174,39 @@ class AivenLayout:
         )
 
     def _main_path(self, metadata: RemoteLogSegmentMetadata) -> str:
-        partition = metadata.topic_id_partition
-        topic_directory = f"{partition.topic}-{uuid_to_text(partition.topic_id)}"
-        stem = segment_file_stem(metadata.start_offset, metadata.segment_id.id)
-        return f"{self._key_prefix}{topic_directory}/{partition.partition}/{stem}"
+        """Key of the segment's objects without their suffix."""
+        custom = read_custom_metadata(metadata.custom_metadata)
+        prefix = self._key_prefix if custom.object_prefix is None else custom.object_prefix
+        return prefix + (custom.object_key or _object_key(metadata))
+
+    def _custom_metadata(
+        self, metadata: RemoteLogSegmentMetadata, remote_size: int
+    ) -> bytes | None:
+        wanted = self._custom_metadata_fields
+        return AivenCustomMetadata(
+            remote_size if REMOTE_SIZE in wanted else None,
+            self._key_prefix if OBJECT_PREFIX in wanted else None,
+            _object_key(metadata) if OBJECT_KEY in wanted else None,
+        ).encode()
+
+
+def _object_key(metadata: RemoteLogSegmentMetadata) -> str:
+    partition = metadata.topic_id_partition
+    topic_directory = f"{partition.topic}-{uuid_to_text(partition.topic_id)}"
+    stem = segment_file_stem(metadata.start_offset, metadata.segment_id.id)
+    return f"{topic_directory}/{partition.partition}/{stem}"
+
+
+def _stored_index(index: Source, transform: SegmentTransform) -> Source:
+    """An index as it is stored: steps take it whole, an empty one stays empty."""
+    if not transform.index_steps or index.size == 0:
+        return index
+    content = b"".join(index.blocks())
+    for step in transform.index_steps:
+        content = step.apply(content)
+    return Source(content, len(content))
+
+
+def _stored_index_size(index: Source, transform: SegmentTransform) -> int:
+    overhead = sum(step.overhead or 0 for step in transform.index_steps)
+    return index.size + overhead if index.size else 0

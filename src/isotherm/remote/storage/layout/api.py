@@ -12,7 +12,7 @@ it deals in are relative to the store's URL and begin with the `key.prefix` sett
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -69,8 +69,8 @@ class Layout(Protocol):
 
     def uploads(
         self, metadata: RemoteLogSegmentMetadata, sources: SegmentSources
-    ) -> Iterator[ObjectUpload]:
-        """The objects of a segment in upload order.
+    ) -> Generator[ObjectUpload, None, bytes | None]:
+        """The objects of a segment in upload order; returns the segment's custom metadata.
 
         The caller stores each one before it asks for the next: what a later object says may be
         known only when an earlier one has been read.

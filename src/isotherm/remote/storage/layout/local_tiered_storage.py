@@ -17,7 +17,7 @@ Source: Kafka's classes LocalTieredStorage and RemoteLogSegmentFileset.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.layout.aiven_manifest import SegmentManifest
@@ -66,7 +66,7 @@ class LocalTieredStorageLayout:
 
     def uploads(
         self, metadata: RemoteLogSegmentMetadata, sources: SegmentSources
-    ) -> Iterator[ObjectUpload]:
+    ) -> Generator[ObjectUpload, None, None]:
         yield ObjectUpload(self.log_key(metadata), sources.log.content)
         for kind in INDEX_SUFFIXES:
             source = sources.indexes.get(kind)

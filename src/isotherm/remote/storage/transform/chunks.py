@@ -23,8 +23,9 @@ from isotherm.types import Position
 class ChunkStep(Protocol):
     """One transformation of a chunk. Thread-safe."""
 
-    overhead: int | None
-    """Bytes it adds to every chunk; None when the size afterwards depends on the content."""
+    @property
+    def overhead(self) -> int | None:
+        """Bytes it adds to every chunk; None when the size afterwards depends on the content."""
 
     def apply(self, chunk: bytes) -> bytes: ...
 

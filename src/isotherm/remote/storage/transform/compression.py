@@ -7,8 +7,7 @@ import threading
 import zstandard
 
 from isotherm.errors import CorruptObjectError
-from isotherm.record.batch_header import HEADER_SIZE, read_batch_header
-from isotherm.record.compression import CompressionType
+from isotherm.record.batch_header import HEADER_SIZE, read_codec
 from isotherm.remote.storage.segment_sources import Source
 
 
@@ -47,6 +46,4 @@ def starts_compressed(log: Source) -> bool:
     """Whether the first batch of a segment is compressed by its producer: then compressing the
     segment again gains little. The plugin's heuristic looks no further either."""
     first_block = next(log.blocks(HEADER_SIZE), b"")
-    if len(first_block) < HEADER_SIZE:
-        return False
-    return read_batch_header(first_block).compression_type is not CompressionType.NONE
+    return len(first_block) == HEADER_SIZE and read_codec(first_block) != 0

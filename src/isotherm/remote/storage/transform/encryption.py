@@ -1,0 +1,118 @@
+"""Encryption of chunks and indexes: AES-256-GCM under a key of the segment's own.
+
+    stored chunk = IV (12 bytes) | ciphertext | tag (16 bytes)
+
+Key and additional authenticated data (32 random bytes each) belong to the segment; the IV is drawn
+for each chunk. The key lies in the manifest, wrapped with RSA-OAEP (SHA3-512 for both digest and
+mask, empty label) under a key pair that only its holder can unwrap: `<key pair id>:<base64>`.
+Source: the Aiven plugin's security package.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from Crypto.Cipher import PKCS1_OAEP
+from Crypto.Hash import SHA3_512
+from Crypto.PublicKey import RSA
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from isotherm.errors import ConfigError, CorruptMetadataError, CorruptObjectError
+from isotherm.remote.storage.layout.aiven_manifest import SegmentEncryption
+
+DATA_KEY_SIZE = 32
+AAD_SIZE = 32
+IV_SIZE = 12
+TAG_SIZE = 16
+
+RandomBytes = Callable[[int], bytes]
+
+
+class AesGcmStep:
+    """Thread-safe."""
+
+    overhead = IV_SIZE + TAG_SIZE
+
+    def __init__(self, data_key: bytes, aad: bytes, random_bytes: RandomBytes = os.urandom) -> None:
+        self._cipher = AESGCM(data_key)
+        self._aad = aad
+        self._random_bytes = random_bytes
+
+    def apply(self, chunk: bytes) -> bytes:
+        iv = self._random_bytes(IV_SIZE)
+        return iv + self._cipher.encrypt(iv, chunk, self._aad)
+
+    def undo(self, chunk: bytes | memoryview, original_size: int) -> bytes:
+        try:
+            return self._cipher.decrypt(bytes(chunk[:IV_SIZE]), bytes(chunk[IV_SIZE:]), self._aad)
+        except (InvalidTag, ValueError) as error:
+            raise CorruptObjectError(
+                f"encrypted bytes fail their authentication size={len(chunk)}"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPairFiles:
+    """PEM files of one key pair. The private one is needed to read only."""
+
+    public_key_file: str
+    private_key_file: str
+
+
+class KeyRing:
+    """Wraps data keys under the active key pair, unwraps those of any pair it holds.
+
+    Raises ConfigError at once when a key file cannot be used.
+    """
+
+    def __init__(self, active_id: str | None, key_pairs: Mapping[str, KeyPairFiles]) -> None:
+        self._active_id = active_id
+        self._public = {
+            key_id: _load_key(files.public_key_file) for key_id, files in key_pairs.items()
+        }
+        self._private = {
+            key_id: _load_key(files.private_key_file) for key_id, files in key_pairs.items()
+        }
+
+    def new_step(self, random_bytes: RandomBytes) -> tuple[SegmentEncryption, AesGcmStep]:
+        """A fresh key for a segment that is being copied."""
+        assert self._active_id is not None, "the settings demand an active key pair"
+        data_key, aad = random_bytes(DATA_KEY_SIZE), random_bytes(AAD_SIZE)
+        wrapped = PKCS1_OAEP.new(self._public[self._active_id], SHA3_512).encrypt(data_key)
+        encryption = SegmentEncryption(
+            f"{self._active_id}:{base64.b64encode(wrapped).decode()}",
+            base64.b64encode(aad).decode(),
+        )
+        return encryption, AesGcmStep(data_key, aad, random_bytes)
+
+    def step(self, encryption: SegmentEncryption) -> AesGcmStep:
+        """The step that reads a segment; ConfigError naming a key pair that is not in the ring."""
+        key_id, colon, wrapped_text = encryption.data_key.rpartition(":")
+        if not colon:
+            raise CorruptMetadataError("wrapped data key names no key pair")
+        private = self._private.get(key_id)
+        if private is None:
+            raise ConfigError(
+                "segment is encrypted under a key pair that is not configured"
+                f" key_pair={key_id} configured={','.join(sorted(self._private)) or 'none'}"
+            )
+        try:
+            wrapped = base64.b64decode(wrapped_text, validate=True)
+            aad = base64.b64decode(encryption.aad, validate=True)
+            data_key = PKCS1_OAEP.new(private, SHA3_512).decrypt(wrapped)
+            return AesGcmStep(data_key, aad)
+        except (binascii.Error, ValueError, TypeError) as error:
+            raise CorruptMetadataError(f"data key cannot be unwrapped key_pair={key_id}") from error
+
+
+def _load_key(file: str) -> RSA.RsaKey:
+    try:
+        return RSA.import_key(Path(file).read_bytes())
+    except (OSError, ValueError, IndexError, TypeError) as error:
+        raise ConfigError(f"key file cannot be used file={file}") from error

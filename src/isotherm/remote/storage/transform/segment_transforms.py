@@ -1,0 +1,88 @@
+"""Which steps the chunks and indexes of a segment pass, decided once per segment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from isotherm.errors import ConfigError
+from isotherm.remote.storage.layout.aiven_manifest import SegmentEncryption, SegmentManifest
+from isotherm.remote.storage.segment_sources import Source
+from isotherm.remote.storage.transform.chunks import ChunkStep
+from isotherm.remote.storage.transform.compression import ZstdStep, starts_compressed
+from isotherm.remote.storage.transform.encryption import KeyRing
+
+
+@dataclass(frozen=True, slots=True)
+class TransformSettings:
+    """What is done to segments that are copied from now on."""
+
+    compression: bool = False
+    compression_heuristic: bool = False
+    encryption: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTransform:
+    """The steps of one segment. Indexes are encrypted whole and never compressed."""
+
+    compression: bool
+    encryption: SegmentEncryption | None
+    chunk_steps: tuple[ChunkStep, ...]
+    index_steps: tuple[ChunkStep, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        return not self.chunk_steps
+
+
+class SegmentTransforms:
+    """Thread-safe. `key_ring` may be None when no key pair is configured."""
+
+    def __init__(
+        self,
+        settings: TransformSettings,
+        key_ring: KeyRing | None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._settings = settings
+        self._key_ring = key_ring
+        self._random_bytes = random_bytes
+        self._zstd = ZstdStep()
+
+    @property
+    def writes_plain(self) -> bool:
+        return not (self._settings.compression or self._settings.encryption)
+
+    def for_copy(self, log: Source) -> SegmentTransform:
+        compression = self._settings.compression and not (
+            self._settings.compression_heuristic and starts_compressed(log)
+        )
+        if not self._settings.encryption:
+            return self._transform(compression, None, ())
+        assert self._key_ring is not None, "the settings demand a key ring for encryption"
+        encryption, step = self._key_ring.new_step(self._random_bytes)
+        return self._transform(compression, encryption, (step,))
+
+    def for_read(self, manifest: SegmentManifest) -> SegmentTransform:
+        """ConfigError when the segment is encrypted under a key that is not at hand."""
+        if manifest.encryption is None:
+            return self._transform(manifest.compression, None, ())
+        if self._key_ring is None:
+            raise ConfigError(
+                "segment is encrypted and no key pair is configured key=encryption.key.pairs"
+            )
+        step = self._key_ring.step(manifest.encryption)
+        return self._transform(manifest.compression, manifest.encryption, (step,))
+
+    def _transform(
+        self,
+        compression: bool,
+        encryption: SegmentEncryption | None,
+        encryption_steps: tuple[ChunkStep, ...],
+    ) -> SegmentTransform:
+        compression_steps = (self._zstd,) if compression else ()
+        return SegmentTransform(
+            compression, encryption, (*compression_steps, *encryption_steps), encryption_steps
+        )

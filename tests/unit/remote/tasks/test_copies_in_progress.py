@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import uuid
+
+from isotherm.remote.segment_metadata import RemoteLogSegmentId
+from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
+from isotherm.types import TopicIdPartition
+
+PARTITION = TopicIdPartition(uuid.UUID(int=1), "t", 0)
+BEFORE, DURING, BRIEF, ENDED = (
+    RemoteLogSegmentId(PARTITION, uuid.UUID(int=number)) for number in range(4)
+)
+
+
+def test_watch_holds_every_copy_in_progress_at_any_moment_of_it() -> None:
+    copies = CopiesInProgress()
+    copies.begin(ENDED)
+    copies.end(ENDED)
+    copies.begin(BEFORE)
+    with copies.watch() as watched:
+        copies.end(BEFORE)
+        copies.begin(BRIEF)
+        copies.end(BRIEF)
+        copies.begin(DURING)
+    copies.begin(ENDED)
+    assert watched == {BEFORE, BRIEF, DURING}
