@@ -29,7 +29,7 @@ from isotherm.broker.controller.metadata_log import METADATA_LOG_CONFIG, METADAT
 from isotherm.broker.dispatch import Dispatcher
 from isotherm.broker.identity import establish_identity
 from isotherm.broker.purgatory import Purgatory
-from isotherm.broker.remote_tier import RemoteTier, open_remote_tier
+from isotherm.broker.remote_tier import open_remote_log_manager
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.broker.server import Server, listener_texts
 from isotherm.clock import Clock, SystemClock
@@ -38,6 +38,7 @@ from isotherm.log.fs import FileSystem, OsFileSystem
 from isotherm.log.log_manager import LogManager
 from isotherm.metrics.registry import Metrics
 from isotherm.record.columns import load_kernels
+from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.types import TopicPartition, uuid_to_text
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class BrokerNode:
         )
         replica_manager = ReplicaManager(log_manager, purgatory)
         self._lead_partitions(controller, replica_manager)
-        remote_tier = self._open_remote_tier(started, controller, replica_manager)
+        remote_log_manager = self._open_remote_tier(started, controller, replica_manager)
         self._start_background_work(started, log_manager)
         self.services = BrokerServices(
             config=self._config,
@@ -101,7 +102,7 @@ class BrokerNode:
             endpoints=self.endpoints,
             controller=controller,
             replica_manager=replica_manager,
-            remote_log_manager=None if remote_tier is None else remote_tier.remote_log_manager,
+            remote_log_manager=remote_log_manager,
             control_executor=control_executor,
         )
         started.push_async_callback(self._drain, server, purgatory)
@@ -173,10 +174,10 @@ class BrokerNode:
         started: contextlib.AsyncExitStack,
         controller: Controller,
         replica_manager: ReplicaManager,
-    ) -> RemoteTier | None:
+    ) -> RemoteLogManager | None:
         if not self._config.remote.remote_log_storage_system_enable:
             return None
-        remote_tier = open_remote_tier(
+        remote_log_manager = open_remote_log_manager(
             self._config,
             controller,
             replica_manager,
@@ -185,8 +186,8 @@ class BrokerNode:
             fs=self._fs,
             metrics=self.metrics,
         )
-        started.callback(remote_tier.close)
-        return remote_tier
+        started.callback(remote_log_manager.close)
+        return remote_log_manager
 
     def _start_background_work(
         self, started: contextlib.AsyncExitStack, log_manager: LogManager

@@ -61,9 +61,18 @@ class Server:
             server = await self._bind_listener(listener)
             self._servers.append(server)
             bound_ports[listener.name] = server.sockets[0].getsockname()[1]
+        advertised = {
+            listener.name: listener for listener in self._config.effective_advertised_listeners
+        }
+        if advertised.keys() != bound_ports.keys():
+            raise ConfigError(
+                "listeners and advertised listeners have different names"
+                f" key=advertised.listeners listeners={sorted(bound_ports)}"
+                f" advertised={sorted(advertised)}"
+            )
         return tuple(
-            _advertised_endpoint(listener, bound_ports[listener.name])
-            for listener in self._config.effective_advertised_listeners
+            _advertised_endpoint(listener, bound_ports[name])
+            for name, listener in advertised.items()
         )
 
     async def _bind_listener(self, listener: Listener) -> asyncio.Server:

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import importlib
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -30,12 +29,13 @@ from isotherm.broker.offset_lookup import (
 )
 from isotherm.errors import IsothermError
 from isotherm.log.log_read import FetchIsolation
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
 
 READ_COMMITTED = 1
 FIRST_ISOLATION_VERSION = 2
 FIRST_LEADER_EPOCH_VERSION = 4
 FIRST_TIMEOUT_VERSION = 10
-FIRST_THROTTLE_VERSION = 2
 NO_THROTTLE = datetime.timedelta()
 
 
@@ -109,35 +109,33 @@ def _timeout_s(context: RequestContext, request: Any) -> float:
 
 
 def _response(context: RequestContext, request: Any, answers: Sequence[Answer]) -> Any:
-    version = context.header.api_version
-    schema = importlib.import_module(f"kio.schema.list_offsets.v{version}.response")
-    partitions = _partition_responses(schema, version, request, iter(answers))
-    topics = tuple(
-        schema.ListOffsetsTopicResponse(name=topic.name, partitions=tuple(of_topic))
-        for topic, of_topic in zip(request.topics, partitions, strict=True)
+    remaining = iter(answers)
+    return entity_of(
+        response_class(ApiKey.LIST_OFFSETS, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        _partition_fields(asked.partition_index, next(remaining))
+                        for asked in topic.partitions
+                    ],
+                }
+                for topic in request.topics
+            ],
+        },
     )
-    throttle = {} if version < FIRST_THROTTLE_VERSION else {"throttle_time": NO_THROTTLE}
-    return schema.ListOffsetsResponse(topics=topics, **throttle)
 
 
-def _partition_responses(
-    schema: Any, version: int, request: Any, answers: Iterator[Answer]
-) -> Iterator[list[Any]]:
-    def leader_epoch(answer: Answer) -> dict[str, int]:
-        has_epoch = version >= FIRST_LEADER_EPOCH_VERSION
-        return {"leader_epoch": answer.found.leader_epoch} if has_epoch else {}
-
-    for topic in request.topics:
-        yield [
-            schema.ListOffsetsPartitionResponse(
-                partition_index=asked.partition_index,
-                error_code=answer.error,
-                timestamp=answer.found.timestamp_ms,
-                offset=answer.found.offset,
-                **leader_epoch(answer),
-            )
-            for asked, answer in zip(topic.partitions, answers, strict=False)
-        ]
+def _partition_fields(partition: int, answer: Answer) -> dict[str, Any]:
+    return {
+        "partition_index": partition,
+        "error_code": answer.error,
+        "timestamp": answer.found.timestamp_ms,
+        "offset": answer.found.offset,
+        "leader_epoch": answer.found.leader_epoch,
+    }
 
 
 def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
