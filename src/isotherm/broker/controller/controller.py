@@ -75,7 +75,7 @@ from isotherm.types import REMOTE_LOG_METADATA_TOPIC, ProducerId
 logger = logging.getLogger(__name__)
 
 METADATA_VERSION_MIN = 7  # 3.3-IV3
-METADATA_VERSION = 25  # 4.0-IV3: the version whose record formats are written
+METADATA_VERSION = 30  # of Kafka 4.3: the version whose record formats are written
 PRODUCER_ID_BLOCK_SIZE = 1000  # Kafka: ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
 RECORDS_PER_BATCH_MAX = 10_000  # Kafka: QuorumController.MAX_RECORDS_PER_BATCH
 

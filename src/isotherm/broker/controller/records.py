@@ -66,7 +66,7 @@ class BrokerFeature(MetadataRecord):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRecord(MetadataRecord):
     __api_key__ = 0
-    __version__ = 3
+    __version__ = 4
     broker_id: int = field(metadata=_INT32)
     is_migrating_zk_broker: bool = field(metadata=_BOOL, default=False)
     incarnation_id: uuid.UUID | None = field(metadata=_UUID)
@@ -77,6 +77,7 @@ class RegisterBrokerRecord(MetadataRecord):
     fenced: bool = field(metadata=_BOOL, default=True)
     in_controlled_shutdown: bool = field(metadata=_BOOL, default=False)
     log_dirs: DirectoryIds = field(metadata=_UUID | {"tag": 0}, default=())
+    cordoned_log_dirs: DirectoryIds | None = field(metadata=_UUID | {"tag": 1}, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,12 +259,13 @@ class BrokerRegistrationChangeRecord(MetadataRecord):
     """`fenced`: -1 unfenced, 0 unchanged, 1 fenced."""
 
     __api_key__ = 17
-    __version__ = 2
+    __version__ = 3
     broker_id: int = field(metadata=_INT32)
     broker_epoch: int = field(metadata=_INT64)
     fenced: int = field(metadata=_INT8 | {"tag": 0}, default=0)
     in_controlled_shutdown: int = field(metadata=_INT8 | {"tag": 1}, default=0)
     log_dirs: DirectoryIds = field(metadata=_UUID | {"tag": 2}, default=())
+    cordoned_log_dirs: DirectoryIds | None = field(metadata=_UUID | {"tag": 3}, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,14 +375,21 @@ _NEWEST = (
     ClearElrRecord,
 )
 
+# Older versions that the newest class reads as well.
+_READ_AS_NEWEST: Mapping[type[MetadataRecord], tuple[int, ...]] = {
+    PartitionRecord: (1,),
+    PartitionChangeRecord: (0, 1),
+    RegisterBrokerRecord: (2, 3),
+    BrokerRegistrationChangeRecord: (0, 1, 2),
+}
+
 REGISTRY: Mapping[tuple[int, int], type[Any]] = {
     **registry_of([*_NEWEST, PartitionRecordV0, RegisterBrokerRecordV1]),
-    (PartitionRecord.__api_key__, 1): PartitionRecord,
-    (PartitionChangeRecord.__api_key__, 0): PartitionChangeRecord,
-    (PartitionChangeRecord.__api_key__, 1): PartitionChangeRecord,
-    (RegisterBrokerRecord.__api_key__, 2): RegisterBrokerRecord,
-    (BrokerRegistrationChangeRecord.__api_key__, 0): BrokerRegistrationChangeRecord,
-    (BrokerRegistrationChangeRecord.__api_key__, 1): BrokerRegistrationChangeRecord,
+    **{
+        (newest.__api_key__, version): newest
+        for newest, versions in _READ_AS_NEWEST.items()
+        for version in versions
+    },
 }
 
 
