@@ -1,0 +1,359 @@
+"""CopyTask on a real log and a real store, whose failures the test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from isotherm.errors import RemoteStorageError, RequestTimedOutError
+from isotherm.record.batch import build_batch
+from isotherm.record.control import ControlRecordType, build_end_transaction_marker
+from isotherm.record.validation import AppendOrigin
+from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.segment_metadata import (
+    LogSegmentData,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from isotherm.remote.tasks.copy import CopyTask, CustomMetadataTooLargeError, epochs_within
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry, read_leader_epoch_checkpoint
+from isotherm.testing.faulty_store import Fault, FaultyStore, Operation
+from isotherm.testing.tiered_partition import BROKER_ID, TieredPartition
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+
+@pytest.fixture
+def filled(tiered: TieredPartition) -> TieredPartition:
+    for number in range(12):
+        tiered.append(b"record-%02d" % number)
+    assert len(tiered.log.segments()) == 3
+    return tiered
+
+
+def states(tiered: TieredPartition) -> list[str]:
+    events = [decode_event(record.value or b"") for record in tiered.metadata_topic.records()]
+    return [event.state.name for event in events]
+
+
+def fail_append_of(state: RemoteLogSegmentState) -> Callable[[int, bytes | None], None]:
+    def check(partition: int, value: bytes | None) -> None:
+        if decode_event(value or b"").state is state:
+            raise RequestTimedOutError("injected")
+
+    return check
+
+
+def test_copy_takes_every_closed_segment_and_never_the_active_one(
+    filled: TieredPartition,
+) -> None:
+    closed = filled.log.segments()[:-1]
+    filled.copy_task.run()
+    segments = filled.segments()
+    assert [segment.start_offset for segment in segments] == [each.base_offset for each in closed]
+    active_base = filled.log.segments()[-1].base_offset
+    assert segments[-1].end_offset_inclusive == active_base - 1
+    assert filled.log.highest_offset_in_remote_storage == active_base - 1
+    assert {segment.state for segment in segments} == {FINISHED}
+    assert [segment.segment_size_in_bytes for segment in segments] == [
+        each.size_in_bytes for each in closed
+    ]
+
+
+def test_copy_publishes_started_then_copies_then_publishes_finished(
+    filled: TieredPartition,
+) -> None:
+    seen: list[list[str]] = []
+    inner = filled.store._inner.copy_log_segment_data
+
+    def spy(metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
+        seen.append(states(filled))
+        return inner(metadata, data)
+
+    filled.store._inner.copy_log_segment_data = spy  # type: ignore[method-assign]
+    filled.copy_task.run()
+    assert seen == [
+        ["COPY_SEGMENT_STARTED"],
+        ["COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "COPY_SEGMENT_STARTED"],
+    ]
+
+
+def test_copy_metadata_describes_the_segment(filled: TieredPartition) -> None:
+    filled.copy_task.run()
+    first = filled.segments()[0]
+    assert first.broker_id == BROKER_ID
+    assert first.max_timestamp_ms == filled.log.segments()[0].largest_timestamp_ms
+    assert first.segment_leader_epochs == {0: 0}
+    assert first.txn_index_empty
+    assert first.custom_metadata is None
+    assert len({segment.segment_id for segment in filled.segments()}) == 2
+
+
+def test_copy_of_segment_with_aborted_transaction_has_a_transaction_index(
+    tiered: TieredPartition,
+) -> None:
+    batch = build_batch(
+        [(1, None, b"lost", ())],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    tiered.append_batch(batch)
+    marker = build_end_transaction_marker(
+        ControlRecordType.ABORT,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=1,
+    )
+    tiered.append_batch(marker, origin=AppendOrigin.COORDINATOR)
+    tiered.log.roll()
+    tiered.append(b"next")
+    tiered.copy_task.run()
+    (segment,) = tiered.segments()
+    assert not segment.txn_index_empty
+    assert tiered.index_cache.get(segment).transaction_index[0].producer_id == 7
+
+
+def test_copy_waits_for_the_last_stable_offset(tiered: TieredPartition) -> None:
+    tiered.append_batch(
+        build_batch(
+            [(1, None, b"open", ())],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+    )
+    for _ in range(12):
+        tiered.append(b"behind an open transaction")
+    tiered.copy_task.run()
+    assert tiered.segments() == []
+
+
+def test_copy_again_copies_only_what_is_new(filled: TieredPartition) -> None:
+    filled.copy_task.run()
+    filled.copy_task.run()
+    assert len(filled.segments()) == 2
+    for number in range(6):
+        filled.append(b"record-%02d" % number)
+    filled.copy_task.run()
+    segments = filled.segments()
+    assert len(segments) == len(filled.log.segments()) - 1
+    assert all(
+        after.start_offset == before.end_offset_inclusive + 1
+        for before, after in pairwise(segments)
+    )
+
+
+def test_copy_after_restart_goes_on_where_it_was(filled: TieredPartition) -> None:
+    filled.copy_task.run()
+    before = filled.segments()
+    filled.restart()
+    assert filled.log.highest_offset_in_remote_storage == -1
+    filled.copy_task.run()
+    assert [each.segment_id for each in filled.segments()] == [each.segment_id for each in before]
+    assert filled.log.highest_offset_in_remote_storage == before[-1].end_offset_inclusive
+
+
+@pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.FULL])
+def test_copy_that_the_store_fails_leaves_no_object_and_is_done_again(
+    filled: TieredPartition, fault: Fault
+) -> None:
+    filled.store.fail_next(Operation.COPY, fault)
+    with pytest.raises(RemoteStorageError):
+        filled.copy_task.run()
+    assert filled.segments() == []
+    assert filled.object_names() == []
+    assert filled.log.highest_offset_in_remote_storage == -1
+    filled.delete_local_segments()
+    assert filled.log.local_log_start_offset == 0
+    filled.copy_task.run()
+    assert [segment.state for segment in filled.segments()] == [FINISHED, FINISHED]
+    assert (
+        filled.metrics.value(
+            "kafka_server_brokertopicmetrics_remotecopyerrors_total", topic="flights"
+        )
+        == 1
+    )
+
+
+def test_copy_that_cannot_be_undone_stays_listed_for_the_expiration_task(
+    filled: TieredPartition,
+) -> None:
+    filled.store.fail_next(Operation.COPY, Fault.ERROR_AFTER)
+    filled.store.fail_next(Operation.DELETE, Fault.ERROR_BEFORE)
+    with pytest.raises(RemoteStorageError):
+        filled.copy_task.run()
+    assert [segment.state for segment in filled.segments()] == [DELETE_STARTED]
+    assert filled.object_names() != []
+    filled.expiration_task.run()
+    assert filled.segments() == []
+    assert filled.object_names() == []
+
+
+def test_copy_whose_started_cannot_be_stored_touches_no_object(filled: TieredPartition) -> None:
+    filled.metadata_topic.before_append = fail_append_of(STARTED)
+    with pytest.raises(RequestTimedOutError):
+        filled.copy_task.run()
+    assert filled.object_names() == []
+    assert filled.store.trace == []
+
+
+def test_copy_whose_finished_is_not_stored_publishes_it_again_and_copies_nothing_twice(
+    filled: TieredPartition,
+) -> None:
+    filled.metadata_topic.before_append = fail_append_of(FINISHED)
+    with pytest.raises(RequestTimedOutError):
+        filled.copy_task.run()
+    (unconfirmed,) = filled.segments()
+    assert unconfirmed.state is STARTED
+    assert filled.log.highest_offset_in_remote_storage == -1
+    assert filled.expiration_task.run() == [], "it is not dangling: its copy is not over"
+    filled.metadata_topic.before_append = None
+    filled.copy_task.run()
+    assert filled.segments()[0].segment_id == unconfirmed.segment_id
+    assert [segment.state for segment in filled.segments()] == [FINISHED, FINISHED]
+    copied = [call.segment_id for call in filled.store.trace if call.operation is Operation.COPY]
+    assert len(copied) == len(set(copied)) == 2
+
+
+def test_dangling_copy_of_an_earlier_process_is_deleted_by_expiration(
+    filled: TieredPartition,
+) -> None:
+    filled.metadata_topic.before_append = fail_append_of(FINISHED)
+    with pytest.raises(RequestTimedOutError):
+        filled.copy_task.run()
+    filled.metadata_topic.before_append = None
+    filled.restart()
+    dangling = filled.segments()[0].segment_id
+    deletions = filled.expiration_task.run()
+    assert [each.metadata.segment_id for each in deletions] == [dangling]
+    assert filled.object_names() == []
+    filled.copy_task.run()
+    assert len(filled.segments()) == 2
+
+
+def test_copy_does_not_take_for_safe_what_only_a_deleted_segment_held(
+    filled: TieredPartition,
+) -> None:
+    """Kafka's highest offset of an epoch stays when its segments go (KAFKA-12641); a restart
+    would then let local retention delete what the remote tier has lost."""
+    filled.copy_task.run()
+    second = filled.segments()[1]
+    filled.tier.delete_segment(second)
+    filled.restart()
+    filled.copy_task.run()
+    assert [segment.start_offset for segment in filled.segments()] == [0, second.start_offset]
+    assert filled.segments()[1].segment_id != second.segment_id
+
+
+class WordyStore(FaultyStore):
+    """Returns custom metadata of a size of the test's choice."""
+
+    size = 129
+
+    def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        super().copy_log_segment_data(metadata, data)
+        return b"x" * self.size
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        super().delete_log_segment_data(replace(metadata, custom_metadata=None))
+
+
+def wordy(tiered: TieredPartition) -> tuple[CopyTask, WordyStore]:
+    store = WordyStore(tiered.store._inner, clock=tiered.clock, rng=tiered.tier.rng)
+    return CopyTask(tiered.log, tiered.partition, replace(tiered.tier, storage=store)), store
+
+
+def test_custom_metadata_up_to_the_limit_is_kept_with_the_segment(filled: TieredPartition) -> None:
+    task, store = wordy(filled)
+    store.size = 128
+    task.run()
+    assert [segment.custom_metadata for segment in filled.segments()] == [b"x" * 128] * 2
+
+
+def test_custom_metadata_over_the_limit_undoes_the_copy_and_stops_the_partition(
+    filled: TieredPartition,
+) -> None:
+    task, store = wordy(filled)
+    with pytest.raises(CustomMetadataTooLargeError, match=r"size=129 .*max\.bytes=128"):
+        task.run()
+    assert task.is_halted
+    assert filled.segments() == []
+    assert filled.object_names() == []
+    deletions = [
+        event
+        for record in filled.metadata_topic.records()
+        if (event := decode_event(record.value or b"")).state is DELETE_STARTED
+    ]
+    assert deletions[0].custom_metadata == b"x" * 129
+    task.run()
+    assert len(store.trace) == 2, "one copy and one deletion, and nothing after"
+
+
+def test_copy_is_left_out_while_disabled_and_its_lag_is_zero(filled: TieredPartition) -> None:
+    filled.update_config(remote_log_copy_disable=True)
+    filled.copy_task.run()
+    assert filled.segments() == []
+    lag = "kafka_server_brokertopicmetrics_remotecopylagsegments"
+    assert filled.metrics.value(lag, topic="flights") == 0
+    filled.update_config(remote_log_copy_disable=False)
+    filled.store.fail_next(Operation.COPY, None, Fault.ERROR_BEFORE)
+    with pytest.raises(RemoteStorageError):
+        filled.copy_task.run()
+    assert filled.metrics.value(lag, topic="flights") == 1
+
+
+def test_cancelled_copy_begins_no_segment(filled: TieredPartition) -> None:
+    filled.copy_task.cancel()
+    filled.copy_task.run()
+    assert filled.segments() == []
+
+
+def test_copied_bytes_and_requests_are_counted(filled: TieredPartition) -> None:
+    filled.copy_task.run()
+    size = sum(segment.segment_size_in_bytes for segment in filled.segments())
+    prefix = "kafka_server_brokertopicmetrics_remotecopy"
+    for topic in ("flights", ""):
+        assert filled.metrics.value(f"{prefix}bytes_total", topic=topic) == size
+        assert filled.metrics.value(f"{prefix}requests_total", topic=topic) == 2
+
+
+def test_epochs_of_a_segment_are_cut_to_it(tiered: TieredPartition) -> None:
+    lineage = tuple(EpochEntry(*each) for each in ((0, 0), (2, 10), (3, 20), (5, 40)))
+    assert epochs_within(lineage, 15, 40) == {2: 15, 3: 20}
+    assert epochs_within(lineage, 20, 45) == {3: 20, 5: 40}
+    assert epochs_within(lineage, 50, 60) == {5: 50}
+
+
+def test_leader_epochs_go_with_the_segment_up_to_its_end(tiered: TieredPartition) -> None:
+    for epoch in range(3):
+        tiered.leader_epoch = epoch
+        for number in range(6):
+            tiered.append(b"record-%02d" % number)
+    checkpoints: list[bytes] = []
+    inner = tiered.store._inner.copy_log_segment_data
+
+    def spy(metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
+        checkpoints.append(data.leader_epoch_checkpoint)
+        return inner(metadata, data)
+
+    tiered.store._inner.copy_log_segment_data = spy  # type: ignore[method-assign]
+    tiered.copy_task.run()
+    for segment, checkpoint in zip(tiered.segments(), checkpoints, strict=True):
+        entries = read_leader_epoch_checkpoint(checkpoint)
+        assert entries == [
+            entry
+            for entry in tiered.log.leader_epochs.entries
+            if entry.start_offset <= segment.end_offset_inclusive
+        ]
+        assert max(segment.segment_leader_epochs) == entries[-1].epoch
