@@ -48,7 +48,7 @@ def _cluster_metadata(record: Record) -> tuple[Shown, Shown]:
 
     if record.value is None:
         return text_of(record.key), None
-    entity = decode_record(record.value)
+    entity: Any = decode_record(record.value)
     fields = {f.name: getattr(entity, f.name) for f in dataclasses.fields(entity)}
     return text_of(record.key), {"type": type(entity).__name__, **fields}
 

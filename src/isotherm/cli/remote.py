@@ -35,8 +35,7 @@ app = typer.Typer(no_args_is_help=True, help="Look into the remote tier; nothing
 
 _EXIT_DAMAGE = 3
 _SEGMENT_COLUMNS = [
-    "partition", "tier", "start_offset", "end_offset", "leader_epochs", "size", "state",
-    "segment_id", "objects",
+    "partition", "tier", "start_offset", "end_offset", "leader_epochs", "size", "state", "objects",
 ]  # fmt: skip
 
 
@@ -64,6 +63,8 @@ def segments(
     names = _layout(layout, key_prefix)
     rows = [_segment_row(metadata, names) for metadata in sorted(found, key=_by_position)]
     rows += _local_rows(bootstrap_server, extra, topic, found)
+    if not as_json:
+        rows = [{**row, "objects": _joined_names(row.get("objects", []))} for row in rows]
     print_rows(_SEGMENT_COLUMNS, rows, as_json=as_json)
     if not as_json:
         size = sum(metadata.segment_size_in_bytes for metadata in found if _is_finished(metadata))
@@ -115,6 +116,14 @@ def _layout(layout: str, key_prefix: str | None) -> Layout:
     if key_prefix is not None:
         config["key.prefix"] = key_prefix
     return ObjectStoreSettings.from_config(config).create_layout()
+
+
+def _joined_names(keys: list[str]) -> str:
+    """`a.log`, `a.indexes` -> `a.{log,indexes}`: a segment's objects differ in their suffix."""
+    if not keys:
+        return ""
+    suffixes = ",".join(key.rpartition(".")[2] for key in keys)
+    return f"{keys[0].rpartition('.')[0]}.{{{suffixes}}}"
 
 
 def _by_position(metadata: RemoteLogSegmentMetadata) -> tuple[int, int]:
