@@ -276,10 +276,13 @@ def read_records(
 ) -> list[Record]:
     """All records of one batch, control records included.
 
-    Header names that are not UTF-8 get replacement characters, as Kafka's clients show them.
+    A batch that says it is empty is not looked into, as in Kafka. Header names that are not UTF-8
+    get replacement characters, as Kafka's clients show them.
     Raises CorruptRecordError on any damage; the CRC is `verify_batch_crc`'s business.
     """
     payload = read_payload(buffer, position, header, size_max)
+    if header.records_count == 0:
+        return []
     if header.records_count * RECORD_SIZE_MIN > len(payload):
         raise CorruptRecordError(
             f"batch claims more records than it holds position={position}"

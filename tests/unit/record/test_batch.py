@@ -142,11 +142,14 @@ def test_read_records_wraps_the_sequence() -> None:
     assert header.last_sequence == 0
 
 
-def test_read_records_of_an_emptied_batch_ignores_its_codec() -> None:
+def test_read_records_of_an_empty_batch_does_not_look_into_it() -> None:
     header, _ = read(kafka_batch())
     batch = bytearray(rebuild_batch(header, []))
     struct.pack_into(">h", batch, 21, CompressionType.GZIP)
     assert read_records(batch, 0, read_batch_header(batch)) == []
+    full = kafka_batch()
+    struct.pack_into(">i", full, 57, 0)
+    assert read_records(full, 0, read_batch_header(full)) == []
 
 
 def test_read_records_shows_a_header_name_that_is_not_utf8() -> None:
@@ -195,7 +198,7 @@ def test_read_records_refuses_a_damaged_record(body: bytes) -> None:
         read_records(batch, 0, read_batch_header(batch))
 
 
-@pytest.mark.parametrize("count", [0, 2, 4, 2**31 - 1])
+@pytest.mark.parametrize("count", [1, 2, 4, 2**31 - 1])
 def test_read_records_refuses_a_wrong_count(count: int) -> None:
     batch = kafka_batch()
     struct.pack_into(">i", batch, 57, count)
