@@ -128,6 +128,7 @@ class LogSegment:
         self._aborted = self.aborted_transactions()
         self._largest = last_time_index_entry(time_index.entries, self.base_offset)
         self._offset_index, self._time_index = offset_index, time_index
+        self._bytes_since_index_entry = 0
         self._cache.discard(self._paths())
 
     def deactivate(self) -> None:

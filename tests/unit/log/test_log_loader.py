@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import CorruptCheckpointError
+from isotherm.log.log_loader import LogCheckpoints
+from isotherm.log.partition_log import PartitionLog
+from isotherm.record.batch import build_batch, iterate_batches
+from isotherm.record.control import ControlRecordType, build_end_transaction_marker
+from isotherm.record.validation import AppendOrigin
+from isotherm.testing.local_log import open_local_log
+
+T0 = 1_700_000_000_000
+CONFIG = TopicConfig(
+    internal_segment_bytes=1000, index_interval_bytes=200, segment_index_bytes=1200, retention_ms=-1
+)
+CLEAN = LogCheckpoints(clean_shutdown=True)
+BATCH_SIZE = len(build_batch([(T0, b"k", b"v" * 100, ())]))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "topic-0"
+
+
+def fill(directory: Path, count: int = 12) -> PartitionLog:
+    log = open_local_log(directory, config=CONFIG)
+    for index in range(count):
+        batch = build_batch([(T0 + index, b"k", b"v" * 100, ())])
+        log.append_as_leader(batch, index // 5, now_ms=T0)
+    return log
+
+
+def reopen(directory: Path, checkpoints: LogCheckpoints | None = None) -> PartitionLog:
+    return open_local_log(directory, config=CONFIG, checkpoints=checkpoints)
+
+
+def offsets_in(log: PartitionLog) -> list[int]:
+    offsets: list[int] = []
+    for segment in log.segments():
+        data = segment.log_path.read_bytes()
+        offsets += [header.base_offset for _, header in iterate_batches(data)]
+    return offsets
+
+
+def contents(directory: Path, suffix: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob(f"*{suffix}")}
+
+
+def test_recovery_gives_the_indexes_that_were_written_on_line(directory: Path) -> None:
+    log = fill(directory)
+    log.close()
+    written = {suffix: contents(directory, suffix) for suffix in (".index", ".timeindex")}
+    for suffix in written:
+        for path in directory.glob(f"*{suffix}"):
+            path.unlink() if random.Random(path.name).random() < 0.5 else path.write_bytes(b"x" * 7)
+    reopen(directory).close()
+    assert {suffix: contents(directory, suffix) for suffix in written} == written
+
+
+@pytest.mark.parametrize("cut", range(1, BATCH_SIZE, 13))
+def test_torn_append_is_cut_off(directory: Path, cut: int) -> None:
+    log = fill(directory)
+    path = log.segments()[-1].log_path
+    path.write_bytes(path.read_bytes()[:-cut])
+    log = reopen(directory)
+    assert offsets_in(log) == list(range(11))
+    assert (
+        log.append_as_leader(build_batch([(T0, None, None, ())]), 2, now_ms=T0).first_offset == 11
+    )
+
+
+@pytest.mark.parametrize("tail", [bytes(1), bytes(500), b"\xff" * 300, b"\x00\x00\x00"])
+def test_rubbish_after_the_last_batch_is_cut_off(directory: Path, tail: bytes) -> None:
+    log = fill(directory)
+    path = log.segments()[-1].log_path
+    with path.open("ab") as file:
+        file.write(tail)
+    assert offsets_in(reopen(directory)) == list(range(12))
+
+
+def test_damage_in_an_earlier_segment_drops_the_later_ones(directory: Path) -> None:
+    log = fill(directory)
+    path = log.segments()[1].log_path
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    log = reopen(directory)
+    assert offsets_in(log) == list(range(9))
+    assert log.log_end_offset == 9
+    assert list(log.leader_epochs.entries) == [(0, 0), (1, 5)]
+    assert sorted(path.name for path in directory.glob("*.log")) == [
+        f"{base:020d}.log" for base in (0, 5)
+    ]
+
+
+def test_batch_with_an_offset_below_its_predecessor_is_cut_off(directory: Path) -> None:
+    log = fill(directory, 3)
+    path = log.segments()[0].log_path
+    with path.open("ab") as file:
+        file.write(build_batch([(T0, None, None, ())], base_offset=1))
+    assert offsets_in(reopen(directory)) == [0, 1, 2]
+
+
+def test_segment_without_an_offset_index_is_rebuilt_after_a_clean_stop(directory: Path) -> None:
+    log = fill(directory)
+    log.close()
+    path = directory / f"{5:020d}.index"
+    written = path.read_bytes()
+    path.unlink()
+    log = reopen(directory, CLEAN)
+    assert path.read_bytes() == written
+    assert log.log_end_offset == 12
+
+
+def test_damaged_transaction_index_is_rebuilt_after_a_clean_stop(directory: Path) -> None:
+    log = open_local_log(directory, config=CONFIG)
+    producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    batch = build_batch([(T0, None, b"v", ())], **producer, is_transactional=True)
+    log.append_as_leader(batch, 0, now_ms=T0)
+    marker = build_end_transaction_marker(
+        ControlRecordType.ABORT,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=T0,
+    )
+    log.append_as_leader(marker, 0, now_ms=T0, origin=AppendOrigin.COORDINATOR)
+    log.roll()
+    log.close()
+    path = directory / f"{0:020d}.txnindex"
+    written = path.read_bytes()
+    path.write_bytes(written[:-3])
+    reopen(directory, CLEAN)
+    assert path.read_bytes() == written
+
+
+def test_preallocated_indexes_left_by_a_crash_do_not_mislead(directory: Path) -> None:
+    """Below the recovery point indexes are not rebuilt: their zero tail must not be entries."""
+    log = fill(directory)
+    log.close()
+    for suffix in (".index", ".timeindex"):
+        path = directory / f"{0:020d}{suffix}"
+        path.write_bytes(path.read_bytes() + bytes(24 * 20))
+    log = reopen(directory, LogCheckpoints(recovery_point=10))
+    for offset in range(12):
+        batches = iterate_batches(log.read(offset, 10**6).records)
+        assert next(batches)[1].base_offset == offset
+    assert log.offset_for_timestamp(T0 + 3) == (T0 + 3, 3, 0)
+
+
+def test_snapshots_of_no_segment_go_but_the_one_at_the_end(directory: Path) -> None:
+    log = fill(directory)
+    log.close()
+    snapshot = (directory / f"{12:020d}.snapshot").read_bytes()
+    (directory / f"{7:020d}.snapshot").write_bytes(snapshot)
+    (directory / f"{99:020d}.snapshot").write_bytes(snapshot)
+    reopen(directory, CLEAN)
+    assert sorted(contents(directory, ".snapshot")) == [
+        f"{offset:020d}.snapshot" for offset in (5, 10, 12)
+    ]
+
+
+def test_damaged_snapshot_is_dropped_and_an_older_one_used(directory: Path) -> None:
+    log = open_local_log(directory, config=CONFIG)
+    for sequence in range(12):
+        batch = build_batch(
+            [(T0, b"k", b"v" * 100, ())], producer_id=7, producer_epoch=0, base_sequence=sequence
+        )
+        log.append_as_leader(batch, 0, now_ms=T0)
+    log.close()
+    (directory / f"{12:020d}.snapshot").write_bytes(b"\x00\x01 no snapshot")
+    log = reopen(directory, CLEAN)
+    state = log.producers.producer(7)
+    assert state is not None
+    assert state.last_sequence == 11
+
+
+def test_first_start_of_a_log_without_snapshots_writes_empty_ones(directory: Path) -> None:
+    log = fill(directory)
+    log.close()
+    for path in directory.glob("*.snapshot"):
+        path.unlink()
+    reopen(directory, CLEAN)
+    empty = bytes.fromhex("000148674bc700000000")
+    assert contents(directory, ".snapshot") == {
+        f"{offset:020d}.snapshot": empty for offset in (5, 10, 12)
+    }
+
+
+def test_log_that_ends_below_its_start_begins_anew_there(directory: Path) -> None:
+    log = fill(directory)
+    log.close()
+    log = reopen(directory, LogCheckpoints(log_start_offset=50))
+    assert (log.log_start_offset, log.log_end_offset) == (50, 50)
+    assert list(log.leader_epochs.entries) == []
+    assert [path.name for path in directory.glob("*.log")] == [f"{50:020d}.log"]
+
+
+def test_epochs_are_cut_to_the_log(directory: Path) -> None:
+    log = fill(directory)
+    log.close()
+    (directory / "leader-epoch-checkpoint").write_text("0\n4\n0 0\n1 5\n2 10\n9 40\n")
+    log = reopen(directory, LogCheckpoints(log_start_offset=6, clean_shutdown=True))
+    assert list(log.leader_epochs.entries) == [(1, 6), (2, 10)]
+
+
+def test_epochs_lost_in_a_crash_are_found_in_the_batches(directory: Path) -> None:
+    fill(directory)
+    (directory / "leader-epoch-checkpoint").unlink()
+    assert list(reopen(directory).leader_epochs.entries) == [(0, 0), (1, 5), (2, 10)]
+
+
+def test_damaged_epoch_checkpoint_is_refused(directory: Path) -> None:
+    fill(directory).close()
+    (directory / "leader-epoch-checkpoint").write_text("0\n3\n0 0\n")
+    with pytest.raises(CorruptCheckpointError):
+        reopen(directory, CLEAN)
+
+
+def test_finished_swap_takes_the_place_of_what_it_covers(directory: Path) -> None:
+    """One segment compacted from [0, 10): offsets 1 and 8 are left, in a file based at 0."""
+    fill(directory).close()
+    swapped = b"".join(
+        build_batch([(T0 + offset, b"k", b"w", ())], base_offset=offset) for offset in (1, 9)
+    )
+    (directory / f"{0:020d}.log.swap").write_bytes(swapped)
+    for kind in ("index", "timeindex"):
+        (directory / f"{0:020d}.{kind}.swap").write_bytes(b"")
+    (directory / f"{5:020d}.log.deleted").write_bytes(b"")
+    log = reopen(directory, CLEAN)
+    assert offsets_in(log) == [1, 9, 10, 11]
+    assert log.segments()[0].log_path.read_bytes() == swapped
+    batches = iterate_batches(log.read(2, 1000).records)
+    assert [header.base_offset for _, header in batches] == [9]
+    assert list(directory.glob("*.swap")) == list(directory.glob("*.deleted")) == []
+
+
+def test_unfinished_swap_is_rolled_back(directory: Path) -> None:
+    fill(directory).close()
+    (directory / f"{0:020d}.log.swap").write_bytes(b"")
+    (directory / f"{0:020d}.index.cleaned").write_bytes(b"")
+    assert offsets_in(reopen(directory, CLEAN)) == list(range(12))
+    assert list(directory.glob("*.swap")) == list(directory.glob("*.cleaned")) == []
+
+
+def test_any_single_damaged_byte_leaves_a_prefix(directory: Path) -> None:
+    """LogLoaderTest's corruption fuzz: what recovery keeps is what was appended, in order."""
+    fill(directory).close()
+    sound = contents(directory, ".log")
+    rng = random.Random(5)
+    for _ in range(40):
+        name = rng.choice(sorted(sound))
+        data = bytearray(sound[name])
+        # Base offset and leader epoch are outside the CRC: a plausible wrong one goes unnoticed.
+        uncovered = {*range(8), *range(12, 16)}
+        covered = [at for at in range(len(data)) if at % BATCH_SIZE not in uncovered]
+        data[rng.choice(covered)] ^= rng.randrange(1, 256)
+        for other, content in sound.items():
+            (directory / other).write_bytes(content)
+        (directory / name).write_bytes(data)
+        log = reopen(directory)
+        found = offsets_in(log)
+        assert found == list(range(len(found)))
+        assert log.log_end_offset == len(found) >= int(name[:20])

@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import LogDirFailedError, NotLeaderOrFollowerError
+from isotherm.log.checkpoints import read_offset_checkpoint
+from isotherm.log.fs import OsFileSystem
+from isotherm.log.log_manager import LogManager
+from isotherm.log.partition_log import PartitionLog
+from isotherm.record.batch import build_batch, iterate_batches
+from isotherm.testing.sim_clock import SimClock
+from isotherm.types import TopicPartition
+
+T0 = 1_700_000_000_000
+A, B, C = (TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("a", 1))
+TOPIC_ID = uuid.UUID(int=7)
+CONFIG = TopicConfig(
+    internal_segment_bytes=1000, segment_index_bytes=1200, retention_ms=-1, file_delete_delay_ms=50
+)
+
+Open = Callable[..., LogManager]
+
+
+@pytest.fixture
+def clock() -> SimClock:
+    return SimClock(T0)
+
+
+@pytest.fixture
+def open_manager(tmp_path: Path, clock: SimClock) -> Iterator[Open]:
+    """Managers over <tmp>/one and <tmp>/two; those left running are shut down at the end."""
+    opened: list[LogManager] = []
+
+    def open_one(*names: str, config: TopicConfig = CONFIG, fs: Any = None) -> LogManager:
+        dirs = tuple(tmp_path / name for name in names or ("one", "two"))
+        manager = LogManager(
+            dirs,
+            config=BrokerConfig(log_dirs=dirs, topic_defaults=config),
+            topic_config_for=lambda topic: config,
+            clock=clock,
+            fs=fs or OsFileSystem(),
+            rng=random.Random(0),
+        )
+        opened.append(manager)
+        manager.startup()
+        return manager
+
+    yield open_one
+    for manager in opened:
+        manager.shutdown()
+
+
+def append(log: PartitionLog, count: int = 1) -> None:
+    for _ in range(count):
+        log.append_as_leader(build_batch([(T0, b"k", b"v" * 100, ())]), 0, now_ms=T0)
+    log.update_high_watermark(log.log_end_offset)
+
+
+def crash(manager: LogManager) -> None:
+    """What `kill -9` leaves: files as they are, the lock gone with the process."""
+    for locked in manager._locked.values():
+        locked.lock.release()
+    manager._locked = {}
+    manager._loaded = set()
+    manager._logs = {}
+
+
+def test_log_is_created_in_the_directory_with_the_fewest(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    manager = open_manager()
+    for partition in (A, B, C):
+        manager.create_log(partition, TOPIC_ID, CONFIG)
+    assert [log.directory for log in manager.logs()] == [
+        tmp_path / "one" / "a-0",
+        tmp_path / "two" / "b-0",
+        tmp_path / "one" / "a-1",
+    ]
+    assert manager.create_log(A, TOPIC_ID, CONFIG) is manager.log(A)
+    assert manager.log(TopicPartition("none", 0)) is None
+    content = (tmp_path / "one" / "a-0" / "partition.metadata").read_bytes()
+    assert content == b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABw"
+
+
+def test_logs_are_loaded_after_a_clean_stop_without_recovery(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    manager = open_manager()
+    append(manager.create_log(A, TOPIC_ID, CONFIG), 12)
+    manager.shutdown()
+    assert (tmp_path / "one" / ".kafka_cleanshutdown").exists()
+    # Damage that only recovery would see and cut off.
+    first = tmp_path / "one" / "a-0" / f"{0:020d}.log"
+    data = bytearray(first.read_bytes())
+    data[70] ^= 1
+    first.write_bytes(data)
+    log = open_manager().log(A)
+    assert log is not None
+    assert (log.log_end_offset, log.high_watermark, log.topic_id) == (12, 12, TOPIC_ID)
+    assert not (tmp_path / "one" / ".kafka_cleanshutdown").exists()
+
+
+def test_logs_are_recovered_from_the_recovery_point_after_a_crash(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    manager = open_manager("one")
+    log = manager.create_log(A, TOPIC_ID, CONFIG)
+    append(log, 12)
+    manager.flush_dirty_logs()
+    manager.checkpoint()
+    crash(manager)
+    directory = tmp_path / "one" / "a-0"
+    for base, position in ((0, 70), (10, 70)):
+        path = directory / f"{base:020d}.log"
+        data = bytearray(path.read_bytes())
+        data[position] ^= 1
+        path.write_bytes(data)
+    recovered = open_manager("one").log(A)
+    assert recovered is not None
+    # Below the recovery point 10 nothing is looked at; the damaged batch at 10 is cut off.
+    assert recovered.log_end_offset == 10
+    assert recovered.log_start_offset == 0
+
+
+def test_checkpoints_hold_what_loading_needs(
+    open_manager: Open, tmp_path: Path, clock: SimClock
+) -> None:
+    manager = open_manager("one")
+    log = manager.create_log(A, TOPIC_ID, CONFIG)
+    append(log, 12)
+    log.flush()
+    manager.create_log(B, TOPIC_ID, CONFIG)
+    log.maybe_increment_log_start_offset(3)
+    manager.checkpoint()
+
+    def stored(name: str) -> dict[TopicPartition, int]:
+        return read_offset_checkpoint((tmp_path / "one" / name).read_bytes())
+
+    assert stored("recovery-point-offset-checkpoint") == {A: 12, B: 0}
+    assert stored("log-start-offset-checkpoint") == {A: 3}
+    assert stored("replication-offset-checkpoint") == {A: 12, B: 0}
+    crash(manager)
+    reloaded = open_manager("one").log(A)
+    assert reloaded is not None
+    assert (reloaded.log_start_offset, reloaded.high_watermark) == (3, 12)
+
+
+def test_damaged_checkpoint_costs_recovery_and_nothing_else(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    manager = open_manager("one")
+    append(manager.create_log(A, TOPIC_ID, CONFIG), 12)
+    manager.shutdown()
+    (tmp_path / "one" / "recovery-point-offset-checkpoint").write_text("rubbish")
+    log = open_manager("one").log(A)
+    assert log is not None
+    assert log.log_end_offset == 12
+
+
+def test_second_process_is_told_who_is_in_the_way(open_manager: Open, tmp_path: Path) -> None:
+    """A lock of the same process would not collide, so another process tries."""
+    open_manager("one")
+    script = (
+        "import sys, random, pathlib\n"
+        "from isotherm.log.log_manager import LogManager\n"
+        "from isotherm.log.fs import OsFileSystem\n"
+        "from isotherm.clock import SystemClock\n"
+        "from isotherm.config.broker import BrokerConfig\n"
+        "dirs = (pathlib.Path(sys.argv[1]),)\n"
+        "LogManager(dirs, config=BrokerConfig(log_dirs=dirs), topic_config_for=None,\n"
+        "    clock=SystemClock(), fs=OsFileSystem(), rng=random.Random(0)).startup()\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "one")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "LogDirFailedError: log directory is in use by another process" in result.stderr
+    assert f"dir={tmp_path / 'one'}" in result.stderr
+
+
+class FailingFileSystem(OsFileSystem):
+    """Fails with EIO wherever a path contains `broken`, while `is_failing`."""
+
+    def __init__(self, broken: str) -> None:
+        self._broken = broken
+        self.is_failing = True
+
+    def _check(self, path: Path) -> None:
+        if self.is_failing and self._broken in str(path):
+            raise OSError(5, "Input/output error", str(path))
+
+    def make_directory(self, path: Path) -> None:
+        self._check(path)
+        super().make_directory(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self._check(path)
+        super().sync_directory(path)
+
+
+def test_directory_that_cannot_be_opened_stays_offline_and_the_other_lives(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    manager = open_manager(fs=FailingFileSystem("/one"))
+    assert [log_dir.path for log_dir in manager.live_log_dirs()] == [tmp_path / "two"]
+    assert [log_dir.path for log_dir in manager.offline_log_dirs()] == [tmp_path / "one"]
+    log = manager.create_log(A, TOPIC_ID, CONFIG)
+    assert log.directory == tmp_path / "two" / "a-0"
+
+
+def test_startup_without_any_usable_directory_is_refused(open_manager: Open) -> None:
+    with pytest.raises(LogDirFailedError, match="no log directory is usable"):
+        open_manager("one", fs=FailingFileSystem("/one"))
+
+
+def test_directory_that_fails_later_takes_only_its_logs_along(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    fs = FailingFileSystem("/one")
+    fs.is_failing = False
+    manager = open_manager(fs=fs)
+    one = manager.create_log(A, TOPIC_ID, CONFIG)
+    two = manager.create_log(B, TOPIC_ID, CONFIG)
+    append(one)
+    append(two)
+    fs.is_failing = True
+    manager.checkpoint()
+    assert [log_dir.path for log_dir in manager.offline_log_dirs()] == [tmp_path / "one"]
+    with pytest.raises(LogDirFailedError):
+        append(one)
+    append(two)
+    manager.delete_expired_segments()
+    manager.shutdown()
+    assert not (tmp_path / "one" / ".kafka_cleanshutdown").exists()
+    assert (tmp_path / "two" / ".kafka_cleanshutdown").exists()
+
+
+def test_failed_startup_leaves_checkpoints_and_the_clean_mark(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    manager = open_manager("one")
+    append(manager.create_log(A, TOPIC_ID, CONFIG), 3)
+    manager.shutdown()
+    before = (tmp_path / "one" / "recovery-point-offset-checkpoint").read_bytes()
+    (tmp_path / "one" / "a-0" / "leader-epoch-checkpoint").write_text("0\nrubbish\n")
+    with pytest.raises(LogDirFailedError):
+        open_manager("one")
+    assert (tmp_path / "one" / "recovery-point-offset-checkpoint").read_bytes() == before
+    (tmp_path / "one" / "a-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    log = open_manager("one").log(A)
+    assert log is not None
+    assert log.log_end_offset == 3
+
+
+def test_deleted_log_goes_from_disk_after_the_delay(
+    open_manager: Open, tmp_path: Path, clock: SimClock
+) -> None:
+    manager = open_manager("one")
+    log = manager.create_log(A, TOPIC_ID, CONFIG)
+    append(log)
+    manager.delete_log(A)
+    manager.delete_log(A)
+    assert manager.log(A) is None
+    with pytest.raises(NotLeaderOrFollowerError):
+        append(log)
+    (retired,) = [path for path in (tmp_path / "one").iterdir() if path.is_dir()]
+    assert retired.name.startswith("a-0.")
+    assert retired.name.endswith("-delete")
+    fresh = manager.create_log(A, uuid.UUID(int=8), CONFIG)
+    assert fresh.log_end_offset == 0
+    clock.advance(49)
+    manager.delete_marked_files()
+    assert retired.exists()
+    clock.advance(1)
+    manager.delete_marked_files()
+    assert not retired.exists()
+    assert fresh.directory.exists()
+
+
+def test_deletion_cut_off_by_a_stop_is_finished_after_the_start(
+    open_manager: Open, tmp_path: Path, clock: SimClock
+) -> None:
+    manager = open_manager("one")
+    manager.create_log(A, TOPIC_ID, CONFIG)
+    manager.delete_log(A)
+    manager.shutdown()
+    manager = open_manager("one")
+    assert manager.logs() == ()
+    clock.advance(50)
+    manager.delete_marked_files()
+    assert [path for path in (tmp_path / "one").iterdir() if path.is_dir()] == []
+
+
+def test_retention_tick_tells_what_it_deleted(open_manager: Open, clock: SimClock) -> None:
+    manager = open_manager("one")
+    log = manager.create_log(A, TOPIC_ID, CONFIG)
+    manager.create_log(B, TOPIC_ID, CONFIG)
+    append(log, 12)
+    assert manager.delete_expired_segments() == {}
+    log.update_config(TopicConfig(retention_bytes=0, retention_ms=-1))
+    deleted = manager.delete_expired_segments()
+    assert [segment.base_offset for segment in deleted[A]] == [0, 5, 10]
+    assert set(deleted) == {A}
+
+
+def test_metadata_log_is_opened_before_the_others_and_closed_with_them(tmp_path: Path) -> None:
+    dirs = (tmp_path / "one",)
+
+    def manager() -> LogManager:
+        return LogManager(
+            dirs,
+            config=BrokerConfig(log_dirs=dirs),
+            topic_config_for=lambda topic: CONFIG,
+            clock=SimClock(T0),
+            fs=OsFileSystem(),
+            rng=random.Random(0),
+        )
+
+    for count in range(3):
+        current = manager()
+        log = current.open_metadata_log(CONFIG, TOPIC_ID)
+        assert (log.log_end_offset, log.topic_id) == (count, TOPIC_ID)
+        append(log)
+        current.startup()
+        assert current.logs() == (log,)
+        current.shutdown()
+
+
+def test_recovery_with_several_threads_loads_every_log(open_manager: Open) -> None:
+    manager = open_manager("one")
+    partitions = [TopicPartition("many", index) for index in range(20)]
+    for partition in partitions:
+        append(manager.create_log(partition, TOPIC_ID, CONFIG), partition.partition)
+    crash(manager)
+    manager = open_manager("one")
+    ends = {log.topic_partition: log.log_end_offset for log in manager.logs()}
+    assert ends == {partition: partition.partition for partition in partitions}
+    log = manager.log(partitions[-1])
+    assert log is not None
+    headers = [header for _, header in iterate_batches(log.read(15, 10**6).records)]
+    assert [header.base_offset for header in headers] == [15, 16, 17, 18]

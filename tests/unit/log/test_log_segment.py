@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isotherm.errors import CorruptRecordError
+from isotherm.log.batch_scan import scan_batches, whole_batches_size
+from isotherm.log.file_cache import FileCache
+from isotherm.log.fs import OsFileSystem
+from isotherm.log.log_segment import LogSegment
+from isotherm.record.batch import build_batch, read_batch_header
+from isotherm.segment.transaction_index import AbortedTransaction
+
+T0 = 1_700_000_000_000
+INDEX_SIZE_MAX = 1000
+
+
+def segment_at(path: Path, base_offset: int = 0) -> LogSegment:
+    segment = LogSegment(FileCache(OsFileSystem()), path, base_offset, now_ms=T0)
+    segment.activate(INDEX_SIZE_MAX)
+    return segment
+
+
+def batch(offset: int, *, count: int = 1, timestamp: int = T0, size: int = 10) -> bytearray:
+    records = [(timestamp, None, b"v" * size, ())] * count
+    return build_batch(records, base_offset=offset, partition_leader_epoch=3)
+
+
+def append(segment: LogSegment, *batches: bytearray, interval: int = 1) -> list[int]:
+    """Append in one call; the positions of the batches."""
+    positions, position = [], segment.size_in_bytes
+    for data in batches:
+        positions.append(position)
+        position += len(data)
+    headers = [read_batch_header(data) for data in batches]
+    segment.append(b"".join(batches), headers, interval)
+    return positions
+
+
+def test_index_holds_last_offset_and_start_position_of_every_batch_but_the_first(
+    tmp_path: Path,
+) -> None:
+    """The sizes of facts 8.9's segment; Kafka wrote these bytes with a tiny index interval."""
+    segment = segment_at(tmp_path)
+    sizes = {2: 80, 4: 61, 5: 78}
+    header = read_batch_header(batch(0))
+    position = 0
+    for offset, delta in ((2, 1), (4, 0), (5, 0), (6, 0)):
+        length = sizes.get(offset, 70) - 12
+        indexed = header._replace(
+            base_offset=offset, last_offset_delta=delta, length=length, max_timestamp=T0 + 1
+        )
+        segment.index_batch(indexed, position, 1)
+        position += length + 12
+    segment.deactivate()
+    assert segment.offset_index_path.read_bytes() == bytes.fromhex(
+        "0000000400000050000000050000008d00000006000000db"
+    )
+    assert segment.time_index_path.read_bytes() == (T0 + 1).to_bytes(8) + (3).to_bytes(4)
+
+
+@pytest.mark.parametrize(("interval", "indexed"), [(150, [2, 4]), (10**6, [])])
+def test_batch_is_indexed_when_more_than_the_interval_was_written_since(
+    tmp_path: Path, interval: int, indexed: list[int]
+) -> None:
+    segment = segment_at(tmp_path)
+    batches = [batch(offset, size=20) for offset in range(6)]
+    assert 75 < len(batches[0]) <= 100  # two of them exceed 150 bytes
+    positions = append(segment, *batches, interval=interval)
+    segment.deactivate()
+    data = segment.offset_index_path.read_bytes()
+    entries = [
+        (int.from_bytes(data[at : at + 4]), int.from_bytes(data[at + 4 : at + 8]))
+        for at in range(0, len(data), 8)
+    ]
+    assert entries == [(offset, positions[offset]) for offset in indexed]
+
+
+def test_interval_counts_over_append_calls(tmp_path: Path) -> None:
+    one, many = segment_at(tmp_path / "."), segment_at(tmp_path, 1000)
+    append(one, *(batch(offset) for offset in range(9)), interval=200)
+    for offset in range(9):
+        append(many, batch(1000 + offset), interval=200)
+    one.deactivate()
+    many.deactivate()
+    assert one.offset_index_path.read_bytes() == many.offset_index_path.read_bytes() != b""
+
+
+def test_time_index_gets_the_largest_timestamp_so_far_and_a_final_entry(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path, 100)
+    append(
+        segment,
+        batch(100, timestamp=T0 + 5),
+        batch(101, timestamp=T0),
+        batch(102, timestamp=T0 + 1),
+        batch(103, count=2, timestamp=T0 + 9),
+    )
+    assert segment.largest_timestamp == (T0 + 9, 104)
+    before = segment.time_index_path.read_bytes()[:24]
+    assert before == b"".join(
+        timestamp.to_bytes(8) + offset.to_bytes(4)
+        for timestamp, offset in [(T0 + 5, 0), (T0 + 9, 4)]
+    )
+    append(segment, batch(105, timestamp=T0 + 11), interval=10**6)
+    segment.deactivate()
+    final = (T0 + 11).to_bytes(8) + (5).to_bytes(4)
+    assert segment.time_index_path.read_bytes() == before + final
+
+
+def test_index_files_are_preallocated_and_trimmed(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    append(segment, *(batch(offset) for offset in range(3)))
+    assert segment.offset_index_path.stat().st_size == 1000
+    assert segment.time_index_path.stat().st_size == 996
+    segment.deactivate()
+    assert segment.offset_index_path.stat().st_size == 16
+    assert segment.time_index_path.stat().st_size == 12
+    segment.activate(INDEX_SIZE_MAX)
+    assert segment.offset_index_path.stat().st_size == 1000
+    append(segment, batch(3), batch(4))
+    segment.deactivate()
+    # The counter starts again at zero: the first batch after it is not indexed.
+    assert segment.offset_index_path.stat().st_size == 24
+
+
+def test_indexes_are_full_with_one_time_entry_in_reserve(tmp_path: Path) -> None:
+    segment = LogSegment(FileCache(OsFileSystem()), tmp_path, 0, now_ms=T0)
+    segment.activate(5 * 12)
+    for offset in range(5):
+        assert not segment.indexes_are_full
+        append(segment, batch(offset, timestamp=T0 + offset))
+    assert segment.indexes_are_full
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+def test_read_begins_with_the_batch_that_holds_the_offset(tmp_path: Path, is_active: bool) -> None:
+    segment = segment_at(tmp_path)
+    batches = [batch(3 * index, count=3) for index in range(20)]
+    positions = append(segment, *batches, interval=300)
+    if not is_active:
+        segment.deactivate()
+    size = segment.size_in_bytes
+    for offset in range(60):
+        read = segment.read(offset, 10**6, size, min_one_message=True)
+        assert read is not None
+        assert read.position == positions[offset // 3]
+        assert read.records == b"".join(batches[offset // 3 :])
+    assert segment.read(60, 10**6, size, min_one_message=True) is None
+
+
+def test_read_returns_whole_batches_within_the_size(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    batches = [batch(index, size=index % 40) for index in range(40)]
+    append(segment, *batches, interval=500)
+    for max_bytes in range(1, segment.size_in_bytes, 17):
+        for offset in (0, 7, 39):
+            read = segment.read(offset, max_bytes, segment.size_in_bytes, min_one_message=False)
+            assert read is not None
+            expected = bytearray()
+            for data in batches[offset:]:
+                if len(expected) + len(data) > max_bytes:
+                    break
+                expected += data
+            assert read.records == expected
+
+
+def test_first_batch_larger_than_the_size_is_returned_only_when_one_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    segment = segment_at(tmp_path)
+    append(segment, batch(0, size=500), batch(1))
+    size = segment.size_in_bytes
+    refused = segment.read(0, 100, size, min_one_message=False)
+    whole = segment.read(0, 100, size, min_one_message=True)
+    assert refused is not None
+    assert whole is not None
+    assert refused.records == b""
+    assert whole.records == batch(0, size=500)
+
+
+def test_upper_bound_offset_covers_all_offsets_read(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    batches = [batch(2 * index, count=2) for index in range(10)]
+    append(segment, *batches)
+    read = segment.read(4, len(batches[0]), segment.size_in_bytes, min_one_message=True)
+    assert read is not None
+    assert read.upper_bound_offset == 7
+    read = segment.read(18, 10**6, segment.size_in_bytes, min_one_message=True)
+    assert read is not None
+    assert read.upper_bound_offset is None
+
+
+def test_offset_by_timestamp_is_that_of_the_first_record_as_young(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    for offset in range(0, 20, 2):
+        records = [(T0 + 10 * offset, None, b"v", ()), (T0 + 10 * offset + 10, None, b"v", ())]
+        append(segment, build_batch(records, base_offset=offset, partition_leader_epoch=3))
+    for wanted in range(20):
+        found = (T0 + 10 * wanted, wanted, 3)
+        assert segment.find_offset_by_timestamp(T0 + 10 * wanted, 0) == found
+        assert segment.find_offset_by_timestamp(T0 + 10 * wanted - 9, 0) == found
+    assert segment.find_offset_by_timestamp(T0 + 191, 0) is None
+    assert segment.find_offset_by_timestamp(0, 7) == (T0 + 70, 7, 3)
+    assert segment.find_offset_of_largest_timestamp() == (T0 + 190, 19, 3)
+
+
+def test_largest_timestamp_of_records_without_one_is_the_files(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    append(segment, batch(0, timestamp=-1))
+    assert segment.largest_timestamp == (-1, 0)
+    assert segment.largest_timestamp_ms == segment.log_path.stat().st_mtime_ns // 10**6
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4, 5, 17, 18, 19, 20])
+def test_truncation_drops_the_batch_that_holds_the_offset(tmp_path: Path, offset: int) -> None:
+    segment = segment_at(tmp_path)
+    batches = [batch(2 * index, count=2, timestamp=T0 + index) for index in range(10)]
+    append(segment, *batches, interval=200)
+    segment.append_aborted_transaction(AbortedTransaction(7, 0, 3, 4))
+    segment.append_aborted_transaction(AbortedTransaction(7, 4, 17, 18))
+    segment.truncate_to(offset)
+    kept = offset // 2
+    assert segment.log_path.read_bytes() == b"".join(batches[:kept])
+    assert segment.read_next_offset() == 2 * kept
+    assert segment.largest_timestamp.timestamp_ms == (T0 + kept - 1 if kept else -1)
+    aborted = [entry.last_offset for entry in segment.aborted_transactions()]
+    assert aborted == [last for last in (3, 17) if last < offset]
+    segment.deactivate()
+    reopened = LogSegment(FileCache(OsFileSystem()), tmp_path, 0, now_ms=T0)
+    assert reopened.read_next_offset() == 2 * kept
+    assert reopened.aborted_transactions() == segment.aborted_transactions()
+
+
+def test_segment_renamed_to_deleted_is_still_read(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    append(segment, batch(0), batch(1))
+    segment.append_aborted_transaction(AbortedTransaction(7, 0, 1, 2))
+    segment.rename_to_deleted()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [
+        f"{0:020d}.{kind}.deleted" for kind in ("index", "log", "timeindex", "txnindex")
+    ]
+    read = segment.read(1, 100, segment.size_in_bytes, min_one_message=True)
+    assert read is not None
+    assert read.records == batch(1)
+    segment.delete_files()
+    segment.delete_files()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        segment.read(1, 100, segment.size_in_bytes, min_one_message=True)
+
+
+def test_scan_of_a_batch_whose_length_cannot_be_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(batch(0) + bytes(100))
+    file = OsFileSystem().open_readable(path)
+    spans = scan_batches(file, 0, file.size())
+    assert next(spans).last_offset == 0
+    with pytest.raises(CorruptRecordError, match="length cannot be"):
+        next(spans)
+
+
+def test_whole_batches_size_leaves_a_partial_batch_out() -> None:
+    data = bytes(batch(0) + batch(1))
+    half = len(data) // 2
+    for size in range(len(data) + 1):
+        assert whole_batches_size(data[:size], 0) == size // half * half
