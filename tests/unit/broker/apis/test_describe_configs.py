@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.apis.describe_configs import BROKER, CONFIG_TYPES, TOPIC
+from isotherm.broker.config_description import describe_broker_config
+from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.protocol.api_versions import ApiKey
+
+BROKER_LOGGER = 8
+
+
+def describe(broker, kind, name, *, version=4, keys=None, synonyms=True, documentation=True):
+    (result,) = broker.call(
+        ApiKey.DESCRIBE_CONFIGS,
+        version,
+        resources=[{"resource_type": kind, "resource_name": name, "configuration_keys": keys}],
+        include_synonyms=synonyms,
+        include_documentation=documentation,
+    ).results
+    return result
+
+
+@pytest.fixture
+def topic(broker):
+    broker.configure(
+        parse_broker_config({"log.retention.hours": "2", "log.segment.bytes": "2097152"})
+    )
+    configs = {"retention.ms": "5", "internal.segment.bytes": "20"}
+    broker.controller.create_topics([NewTopic(name="t", configs=configs)])
+
+
+def synonyms_of(config):
+    return [(s.name, s.value, s.source) for s in config.synonyms]
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_topic_keys_tell_value_and_source(broker, topic, version):
+    result = describe(broker, TOPIC, "t", version=version)
+    configs = {config.name: config for config in result.configs}
+    assert (result.error_code, result.resource_type, result.resource_name) == (
+        ErrorCode.none,
+        TOPIC,
+        "t",
+    )
+    assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("5", 1)
+    assert (configs["segment.bytes"].value, configs["segment.bytes"].config_source) == (
+        "2097152",
+        4,
+    )
+    assert (configs["cleanup.policy"].value, configs["cleanup.policy"].config_source) == (
+        "delete",
+        5,
+    )
+    assert configs["internal.segment.bytes"].value == "20"
+    assert not any(config.read_only or config.is_sensitive for config in result.configs)
+
+
+def test_synonyms_lead_from_the_topic_to_the_default(broker, topic):
+    result = describe(broker, TOPIC, "t", keys=("retention.ms",))
+    (config,) = result.configs
+    assert synonyms_of(config) == [
+        ("retention.ms", "5", 1),
+        ("log.retention.hours", "2", 4),
+        ("log.retention.ms", "604800000", 5),
+    ]
+    assert config.config_type == CONFIG_TYPES["LONG"]
+    assert "both tiers" in config.documentation
+
+
+def test_synonyms_and_documentation_are_left_out_unless_asked_for(broker, topic):
+    result = describe(broker, TOPIC, "t", synonyms=False, documentation=False)
+    assert all(c.synonyms == () and c.documentation is None for c in result.configs)
+
+
+def test_certain_keys_give_those_that_exist(broker, topic):
+    result = describe(broker, TOPIC, "t", keys=("segment.ms", "no.such.key"))
+    assert [config.name for config in result.configs] == ["segment.ms"]
+
+
+def test_broker_tells_its_own_the_tiers_and_the_topics_keys(broker):
+    broker.configure(
+        parse_broker_config({"num.partitions": "3", "log.roll.ms": "9", "rsm.config.secret": "s"})
+    )
+    configs = {c.name: c for c in describe(broker, BROKER, "1").configs}
+    assert (configs["num.partitions"].value, configs["num.partitions"].config_source) == ("3", 4)
+    assert (configs["log.roll.ms"].value, configs["log.roll.ms"].config_source) == ("9", 4)
+    assert configs["remote.log.manager.task.interval.ms"].config_source == 5
+    assert all(config.read_only for config in configs.values())
+    assert "secret" not in " ".join(configs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "nope", ErrorCode.unknown_topic_or_partition),
+        (TOPIC, "a b", ErrorCode.invalid_topic_exception),
+        (BROKER, "2", ErrorCode.invalid_request),
+        (BROKER_LOGGER, "1", ErrorCode.invalid_request),
+        (0, "", ErrorCode.invalid_request),
+    ],
+)
+def test_resource_that_cannot_be_described_has_its_own_error(broker, kind, name, code):
+    result = describe(broker, kind, name)
+    assert (result.error_code, result.configs) == (code, ())
+    assert result.error_message
+
+
+def test_settings_of_all_brokers_at_once_are_none(broker):
+    result = describe(broker, BROKER, "")
+    assert (result.error_code, result.configs) == (ErrorCode.none, ())
+
+
+def test_every_type_of_a_key_has_a_number():
+    types = {config.type_name for config in describe_broker_config(BrokerConfig())}
+    assert types <= set(CONFIG_TYPES)

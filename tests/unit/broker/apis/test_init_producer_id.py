@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from isotherm.protocol.api_versions import ApiKey
+
+TIMEOUT = datetime.timedelta(seconds=1)
+
+
+def init(broker, version, transactional_id=None, **fields):
+    return broker.call(
+        ApiKey.INIT_PRODUCER_ID,
+        version,
+        transactional_id=transactional_id,
+        transaction_timeout=TIMEOUT,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_idempotent_producer_gets_a_new_id_with_epoch_0(broker, version):
+    first, second = init(broker, version), init(broker, version, producer_id=0, producer_epoch=3)
+    assert (first.error_code, first.producer_epoch) == (ErrorCode.none, 0)
+    assert (second.error_code, second.producer_epoch) == (ErrorCode.none, 0)
+    assert second.producer_id != first.producer_id
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_transactional_producer_is_refused_with_a_code_clients_give_up_on(broker, version):
+    response = init(broker, version, "tx")
+    assert response.error_code is ErrorCode.transactional_id_authorization_failed
+    assert (response.producer_id, response.producer_epoch) == (-1, -1)
+
+
+def test_empty_transactional_id_is_an_invalid_request(broker):
+    assert init(broker, 5, "").error_code is ErrorCode.invalid_request
