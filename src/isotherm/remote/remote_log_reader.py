@@ -180,17 +180,13 @@ class RemoteLogReader:
         metadata = span.metadata
         try:
             remembered = self._remembered(metadata, from_offset)
-            start = self._position(metadata, from_offset) if remembered is None else remembered
-            first = next(
-                (
-                    each
-                    for each in self._segments.headers(metadata, start)
-                    if each[1].last_offset >= from_offset
-                ),
-                None,
-            )
+            if remembered is None:
+                headers = self._segments.headers(metadata, self._position(metadata, from_offset))
+            else:
+                headers = self._segments.headers(metadata, remembered, from_offset)
+            first = next((each for each in headers if each[1].last_offset >= from_offset), None)
             if first is None:
-                return _Taken(_NOTHING._replace(is_last=True), metadata, start, went_on=False)
+                return _Taken(_NOTHING._replace(is_last=True), metadata, 0, went_on=False)
             position, header = first
             if header.base_offset >= span.end_offset:
                 return _Taken(_NOTHING._replace(is_last=True), metadata, position, went_on=False)

@@ -40,19 +40,18 @@ class RemoteSegmentReader:
         self._read_ahead = read_ahead
 
     def headers(
-        self, metadata: RemoteLogSegmentMetadata, position: Position
+        self, metadata: RemoteLogSegmentMetadata, position: Position, from_offset: Offset = 0
     ) -> Iterator[tuple[Position, BatchHeader]]:
-        """Position and header of each batch from `position` on; CRCs are not checked."""
+        """Position and header of each batch from `position` on; CRCs are not checked, but that
+        offsets rise, from `from_offset` on."""
+        next_offset = from_offset
         while position < metadata.segment_size_in_bytes:
             with self._damage_named(metadata):
                 header = read_batch_header(self._read_ahead.read(metadata, position, HEADER_SIZE))
-                if position + header.size_in_bytes > metadata.segment_size_in_bytes:
-                    raise CorruptRecordError(
-                        f"batch reaches beyond its segment position={position}"
-                        f" size={header.size_in_bytes}"
-                    )
+                _check_place(metadata, position, header, next_offset)
             yield position, header
             position += header.size_in_bytes
+            next_offset = header.next_offset
 
     def batch(
         self, metadata: RemoteLogSegmentMetadata, position: Position, header: BatchHeader
@@ -77,14 +76,10 @@ class RemoteSegmentReader:
         is_last = False
         with self._damage_named(metadata):
             for at, header in iterate_batches(data):
+                _check_place(metadata, position + at, header, next_offset)
                 if header.base_offset >= end_offset:
                     is_last = True
                     break
-                if header.base_offset < next_offset:
-                    raise CorruptRecordError(
-                        f"batch offsets go back position={position + at}"
-                        f" base_offset={header.base_offset} expected_from={next_offset}"
-                    )
                 verify_batch_crc(data, at, header)
                 size, next_offset = at + header.size_in_bytes, header.next_offset
         is_last = is_last or position + size == metadata.segment_size_in_bytes
@@ -97,6 +92,34 @@ class RemoteSegmentReader:
         except CorruptRecordError as error:
             self._read_ahead.forget(metadata.segment_id)
             raise damaged_segment(metadata, str(error)) from error
+
+
+def _check_place(
+    metadata: RemoteLogSegmentMetadata,
+    position: Position,
+    header: BatchHeader,
+    next_offset: Offset,
+) -> None:
+    """What the CRC does not cover, or what is needed before it can be checked."""
+    if position + header.size_in_bytes > metadata.segment_size_in_bytes:
+        raise CorruptRecordError(
+            f"batch reaches beyond its segment position={position} size={header.size_in_bytes}"
+        )
+    if (
+        not metadata.start_offset
+        <= header.base_offset
+        <= header.last_offset
+        <= (metadata.end_offset_inclusive)
+    ):
+        raise CorruptRecordError(
+            f"batch has offsets outside its segment position={position}"
+            f" base_offset={header.base_offset} last_offset={header.last_offset}"
+        )
+    if header.base_offset < next_offset:
+        raise CorruptRecordError(
+            f"batch offsets go back position={position} base_offset={header.base_offset}"
+            f" expected_from={next_offset}"
+        )
 
 
 def damaged_segment(metadata: RemoteLogSegmentMetadata, reason: str) -> CorruptObjectError:

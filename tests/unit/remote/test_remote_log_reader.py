@@ -1,0 +1,378 @@
+"""RemoteLogReader on real segments of a real log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isotherm.errors import (
+    CorruptObjectError,
+    OffsetOutOfRangeError,
+    RemoteStorageError,
+    RemoteStorageNotReadyError,
+)
+from isotherm.log.log_read import FetchIsolation
+from isotherm.record.batch import CompressionType, build_batch, iterate_batches, read_batch_header
+from isotherm.record.control import ControlRecordType, build_end_transaction_marker
+from isotherm.record.validation import AppendOrigin
+from isotherm.remote.read_ahead import ReadAheadSettings
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from isotherm.testing.faulty_store import Fault, Operation
+from isotherm.testing.tiered_partition import TieredPartition, records_of
+
+
+def value(number: int) -> bytes:
+    return b"record-%03d" % number
+
+
+@pytest.fixture
+def cold(tiered: TieredPartition) -> TieredPartition:
+    """Offsets 0 to 29, one per batch, all but the last few only in the remote tier."""
+    for number in range(30):
+        tiered.append(value(number))
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    assert tiered.log.local_log_start_offset > 20
+    return tiered
+
+
+def test_read_returns_batches_from_the_one_that_holds_the_offset(cold: TieredPartition) -> None:
+    for offset in range(cold.log.local_log_start_offset):
+        read = cold.read(offset, 1)
+        (record,) = records_of(read.records)
+        assert (record.offset, record.value) == (offset, value(offset))
+
+
+def test_read_goes_on_into_the_next_segments_while_there_is_room(cold: TieredPartition) -> None:
+    end = cold.log.local_log_start_offset
+    assert cold.read_values(3) == [value(number) for number in range(3, end)]
+    assert len(cold.segments()) > 4
+
+
+def test_read_keeps_within_max_bytes_by_whole_batches(cold: TieredPartition) -> None:
+    batch_size = len(cold.read(0, 1).records)
+    for max_bytes in (batch_size, batch_size + 1, 3 * batch_size - 1, 7 * batch_size):
+        data = cold.read(2, max_bytes).records
+        assert len(data) == max_bytes // batch_size * batch_size
+        assert records_of(data)[0].offset == 2
+
+
+def test_read_of_first_batch_larger_than_max_bytes_depends_on_min_one_message(
+    cold: TieredPartition,
+) -> None:
+    """Kafka: 11 bytes at most 10."""
+    assert len(records_of(cold.read(5, 10, min_one_message=True).records)) == 1
+    assert len(cold.read(5, 10, min_one_message=False).records) == 0
+
+
+def test_read_in_the_middle_of_a_batch_returns_the_whole_batch(tiered: TieredPartition) -> None:
+    for number in range(0, 30, 3):
+        tiered.append(*(value(number + each) for each in range(3)))
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    read = tiered.read(4, 1)
+    assert [record.offset for record in records_of(read.records)] == [3, 4, 5]
+    assert read_batch_header(read.records).base_offset == 3
+
+
+def test_read_reports_where_the_first_batch_lies(cold: TieredPartition) -> None:
+    segment = cold.segments()[1]
+    batch_size = len(cold.read(0, 1).records)
+    read = cold.read(segment.start_offset + 2, 1)
+    assert read.start_offset_segment_base == segment.start_offset
+    assert read.position == 2 * batch_size
+    assert read.log_start_offset == 0
+    assert read.high_watermark == read.last_stable_offset == 30
+
+
+@pytest.mark.parametrize("compression", [CompressionType.GZIP, CompressionType.ZSTD])
+def test_read_of_compressed_batches_returns_them_as_they_are(
+    tiered: TieredPartition, compression: CompressionType
+) -> None:
+    for number in range(30):
+        tiered.append(value(number), compression=compression)
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    data = tiered.read(0).records
+    assert {header.compression_type for _, header in iterate_batches(data)} == {compression}
+    assert tiered.read_values(0)[:3] == [value(0), value(1), value(2)]
+
+
+def test_read_of_offset_that_no_segment_holds_is_out_of_range(cold: TieredPartition) -> None:
+    for offset in (-1, 29, 1000):
+        with pytest.raises(OffsetOutOfRangeError, match=f"offset={offset}"):
+            cold.read(offset)
+
+
+def test_sequential_reads_go_on_without_index_and_with_few_gets(tmp_path: Path) -> None:
+    tiered = TieredPartition(
+        tmp_path / "p", internal_segment_bytes=20_000, read_ahead=ReadAheadSettings(1 << 20)
+    )
+    for number in range(600):
+        tiered.append(value(number))
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    offset = 0
+    while offset < tiered.log.local_log_start_offset:
+        offset = records_of(tiered.read(offset, 300).records)[-1].offset + 1
+    calls = [call.operation for call in tiered.store.trace]
+    assert calls.count(Operation.FETCH_INDEX) == 0
+    assert calls.count(Operation.FETCH_LOG) == len(tiered.segments())
+
+
+def test_sequential_reader_near_a_segments_end_gets_the_next_segment_before_it_asks(
+    cold: TieredPartition,
+) -> None:
+    first, second, third = cold.segments()[:3]
+
+    def fetched() -> list[object]:
+        return [
+            call.segment_id for call in cold.store.trace if call.operation is Operation.FETCH_LOG
+        ]
+
+    cold.read(0, 1)
+    assert fetched() == [first.segment_id]
+    cold.read(1, 1)
+    assert fetched() == [first.segment_id, second.segment_id]
+    assert third.segment_id not in fetched()
+
+
+def test_damaged_batch_is_named_with_object_partition_and_offsets(cold: TieredPartition) -> None:
+    segment = cold.segments()[1]
+    cold.store.fail_next(Operation.FETCH_LOG, Fault.CORRUPT_BODY)
+    with pytest.raises(CorruptObjectError) as raised:
+        cold.read(segment.start_offset, 1 << 20)
+    for named in (
+        f"object={segment.segment_id}.log",
+        "topic=flights",
+        "partition=0",
+        f"start_offset={segment.start_offset}",
+        f"end_offset={segment.end_offset_inclusive}",
+    ):
+        assert named in str(raised.value)
+    assert cold.read_values(segment.start_offset)[0] == value(segment.start_offset)
+
+
+def test_every_flipped_bit_of_a_segment_is_found(cold: TieredPartition) -> None:
+    segment = cold.segments()[0]
+    (path,) = cold.bucket.rglob(f"{segment.start_offset:020}*.log")
+    good = path.read_bytes()
+    batch_size = len(cold.read(0, 1).records)
+    for position in range(batch_size):
+        if 12 <= position < 16:
+            continue  # the leader epoch, which Kafka leaves out of the CRC
+        bad = bytearray(good)
+        bad[position] ^= 0x40
+        path.write_bytes(bad)
+        cold.read_ahead.forget(segment.segment_id)
+        with pytest.raises(CorruptObjectError):
+            cold.read(0, 10_000)
+
+
+def test_base_offset_that_goes_back_is_found_where_a_reader_goes_on(cold: TieredPartition) -> None:
+    """The base offset lies outside the CRC; read as it is, the batch would be passed over."""
+    segment = cold.segments()[0]
+    (path,) = cold.bucket.rglob(f"{segment.start_offset:020}*.log")
+    batch_size = len(cold.read(0, 1).records)
+    bad = bytearray(path.read_bytes())
+    bad[batch_size : batch_size + 8] = (0).to_bytes(8, "big")
+    path.write_bytes(bad)
+    cold.read_ahead.forget(segment.segment_id)
+    cold.read(0, 1)
+    with pytest.raises(CorruptObjectError, match="offsets go back"):
+        cold.read(1, 1)
+
+
+def test_missing_object_is_damage_while_the_metadata_promises_it(cold: TieredPartition) -> None:
+    cold.store.fail_always(Operation.FETCH_LOG, Fault.MISSING)
+    with pytest.raises(CorruptObjectError, match="flights"):
+        cold.read(3)
+
+
+def test_segment_deleted_while_it_is_read_is_out_of_range(cold: TieredPartition) -> None:
+    segment = cold.segments()[0]
+    find = cold.metadata.remote_log_segment_metadata
+
+    def find_then_delete(*args: object) -> object:
+        found = find(*args)  # type: ignore[arg-type]
+        cold.metadata.remote_log_segment_metadata = find  # type: ignore[method-assign]
+        cold.tier.delete_segment(segment)
+        return found
+
+    cold.metadata.remote_log_segment_metadata = find_then_delete  # type: ignore
+    with pytest.raises(OffsetOutOfRangeError, match="deleted while"):
+        cold.read(0)
+
+
+def test_store_that_is_down_is_a_retriable_error_and_recovers(cold: TieredPartition) -> None:
+    cold.store.fail_always(Operation.FETCH_LOG, Fault.ERROR_BEFORE)
+    with pytest.raises(RemoteStorageError):
+        cold.read(0)
+    cold.store.heal()
+    assert cold.read_values(0)[0] == value(0)
+
+
+def test_metadata_that_is_not_read_yet_is_a_retriable_error(cold: TieredPartition) -> None:
+    cold.metadata.on_stop_partitions([cold.partition])
+    cold.metadata.on_partition_leadership_changes([cold.partition], ())
+    with pytest.raises(RemoteStorageNotReadyError):
+        cold.read(0)
+    cold.metadata.poll()
+    assert cold.read_values(0)
+
+
+def test_hole_at_a_segments_end_is_read_over(cold: TieredPartition) -> None:
+    """After compaction the last offsets of a segment may be gone: the end offset covers them."""
+    first, second = cold.segments()[:2]
+    (path,) = cold.bucket.rglob(f"{first.start_offset:020}*.log")
+    batch_size = len(cold.read(0, 1).records)
+    cold.read_ahead.forget(first.segment_id)
+    empty_batch = bytearray(path.read_bytes()[-batch_size:])
+    cut = path.read_bytes()[:-batch_size]
+    last = first.end_offset_inclusive
+    previous = bytearray(cut[-batch_size:])
+    previous[0:8] = (last - 1).to_bytes(8, "big")
+    assert len(empty_batch) == batch_size
+    path.write_bytes(cut[:-batch_size] + bytes(previous) + bytes(previous))
+    with pytest.raises(CorruptObjectError, match="offsets go back"):
+        cold.read(0)
+    previous[0:8] = (0).to_bytes(8, "big")
+    path.write_bytes(bytes(previous) * (len(cut) // batch_size + 1))
+    assert records_of(cold.read(last, 1).records)[0].offset == second.start_offset
+
+
+def test_records_cut_off_in_this_lineage_do_not_come_back_from_the_remote_tier(
+    tiered: TieredPartition,
+) -> None:
+    """An old leader copied [0, n) in epoch 0; the election cut epoch 0 off in mid-segment."""
+    for number in range(6):
+        tiered.append(b"kept-%02d-...." % number)
+    tiered.log.roll()
+    tiered.append(b"active")
+    tiered.copy_task.run()
+    divergent = tiered.segments()[-1]
+    cut = divergent.start_offset + 1
+    tiered.log.truncate_to(cut)
+    tiered.leader_epoch = 1
+    for number in range(12):
+        tiered.append(b"new-%02d-....." % number)
+    tiered.copy_task._copied_offset = None
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    found = tiered.read_all()
+    assert [found[offset] for offset in range(cut)] == [b"kept-%02d-...." % n for n in range(cut)]
+    assert found[cut] == b"new-00-....."
+    assert sorted(found) == list(range(tiered.log.log_end_offset))
+
+
+def transactional(producer_id: int, sequence: int, text: bytes) -> bytearray:
+    return build_batch(
+        [(1, None, text, ())],
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        is_transactional=True,
+    )
+
+
+def end_transaction(tiered: TieredPartition, producer_id: int, how: ControlRecordType) -> None:
+    marker = build_end_transaction_marker(
+        how, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp_ms=1
+    )
+    tiered.append_batch(marker, origin=AppendOrigin.COORDINATOR)
+
+
+def fill_transactions(tiered: TieredPartition) -> None:
+    """Producer 7 opens at offset 0 and aborts many segments later, 8 commits, 9 aborts at once."""
+    tiered.append_batch(transactional(7, 0, b"aborted much later"))
+    tiered.append_batch(transactional(9, 0, b"aborted at once"))
+    end_transaction(tiered, 9, ControlRecordType.ABORT)
+    tiered.append_batch(transactional(8, 0, b"committed"))
+    end_transaction(tiered, 8, ControlRecordType.COMMIT)
+    for number in range(20):
+        tiered.append(value(number))
+    end_transaction(tiered, 7, ControlRecordType.ABORT)
+
+
+def aborted(tiered: TieredPartition, offset: int, max_bytes: int) -> list[tuple[int, int]] | None:
+    read = tiered.read(offset, max_bytes, isolation=FetchIsolation.TXN_COMMITTED)
+    if read.aborted_transactions is None:
+        return None
+    return [(each.producer_id, each.first_offset) for each in read.aborted_transactions]
+
+
+def test_aborted_transactions_are_found_in_later_segments(tiered: TieredPartition) -> None:
+    fill_transactions(tiered)
+    for number in range(12):
+        tiered.append(value(number))
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    marker_segment = [each for each in tiered.segments() if not each.txn_index_empty][-1]
+    assert marker_segment.start_offset > 10
+    assert aborted(tiered, 0, 1) == [(7, 0)]
+    assert aborted(tiered, 1, 1) == [(7, 0), (9, 1)]
+    assert aborted(tiered, 6, 1) == [(7, 0)]
+    assert aborted(tiered, 0, 1 << 20) == [(7, 0), (9, 1)]
+    assert aborted(tiered, marker_segment.end_offset_inclusive + 1, 1) == []
+
+
+def test_aborted_transaction_whose_marker_is_still_local_is_found(tiered: TieredPartition) -> None:
+    tiered.append_batch(transactional(9, 0, b"aborted at once"))
+    end_transaction(tiered, 9, ControlRecordType.ABORT)
+    for number in range(6):
+        tiered.append(value(number))
+    tiered.append_batch(transactional(7, 0, b"aborted later"))
+    for number in range(6):
+        tiered.append(value(number))
+    # The last stable offset holds the open segments back; what is below it is copied.
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    end_transaction(tiered, 7, ControlRecordType.ABORT)
+    segment = tiered.segments()[-1]
+    assert segment.end_offset_inclusive < 8
+    assert aborted(tiered, 0, 1 << 20) == [(9, 0)]
+
+
+def test_segments_without_aborted_transactions_are_not_asked_for_their_index(
+    tiered: TieredPartition,
+) -> None:
+    fill_transactions(tiered)
+    for number in range(12):
+        tiered.append(value(number))
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    aborted(tiered, 0, 1)
+    asked = {
+        call.segment_id for call in tiered.store.trace if call.operation is Operation.FETCH_INDEX
+    }
+    assert asked == {
+        segment.segment_id for segment in tiered.segments() if not segment.txn_index_empty
+    }
+
+
+def test_read_uncommitted_has_no_aborted_transactions(tiered: TieredPartition) -> None:
+    fill_transactions(tiered)
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    assert tiered.read(0).aborted_transactions is None
+
+
+def test_unfinished_copy_is_not_read(tiered: TieredPartition) -> None:
+    for number in range(6):
+        tiered.append(value(number))
+    tiered.copy_task.run()
+    first = tiered.segments()[0]
+    tiered.tier.publish(
+        RemoteLogSegmentMetadataUpdate(
+            segment_id=first.segment_id,
+            event_timestamp_ms=0,
+            state=RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+            broker_id=0,
+        )
+    )
+    with pytest.raises(OffsetOutOfRangeError):
+        tiered.read(0)
