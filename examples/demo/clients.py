@@ -9,8 +9,8 @@ from rich.progress import Progress
 
 POLL_EVERY_RECORDS = 2_000
 CONSUME_COUNT = 10_000
-CONSUME_TIMEOUT_S = 30
-EMPTY_POLLS_MAX = 3
+CONSUME_TIMEOUT_S = 0.5
+EMPTY_POLLS_MAX = 60
 
 # partition -> offset -> number of the flight that was written there
 Written = dict[int, dict[int, int]]
@@ -88,7 +88,7 @@ def read_back(
     open_partitions = set(written)
     empty_polls = 0
     while open_partitions and empty_polls < EMPTY_POLLS_MAX:
-        messages = consumer.consume(CONSUME_COUNT, CONSUME_TIMEOUT_S if not seen else 10)
+        messages = consumer.consume(CONSUME_COUNT, CONSUME_TIMEOUT_S)
         empty_polls = 0 if messages else empty_polls + 1
         for message in messages:
             error = message.error()
