@@ -114,8 +114,7 @@ def _produce(broker: BrokerProcess, flights: Flights, report: Report) -> clients
     _headline("Producing one record per flight (confluent-kafka, acks=all, idempotent)")
     clients.create_topic(broker.bootstrap_server, TOPIC, PARTITIONS, TOPIC_CONFIG)
     with _progress() as progress, report.step("produce", flights.size_in_bytes):
-        written = clients.produce_flights(broker.bootstrap_server, TOPIC, flights, progress)
-    return written
+        return clients.produce_flights(broker.bootstrap_server, TOPIC, flights, progress)
 
 
 def _wait_for_tiering(broker: BrokerProcess, flights: Flights, report: Report) -> TierState:
