@@ -165,6 +165,52 @@ def test_columns_of_a_record_body_made_of_anything(guarded, data) -> None:
     assert (None if columns is None else rows(columns)) == records_or_none(buffer)
 
 
+# attributes, timestamp, offset, key of 2, value of 3, two headers: one with a value, one null
+BODY = bytes.fromhex("00 82 02 00 04 6b6b 06 767676 04 02 61 04 7878 02 62 01")
+
+
+def record_at_the_guard(guarded: GuardedMemory, size: int, body: bytes) -> memoryview:
+    """A batch of one record that claims `size` bytes and ends with `body` before the guard."""
+    batch = build_batch([NewRecord(0, None, None)])[:61] + bytes([2 * size]) + body
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    fix_crcs(batch)
+    return guarded.put(batch)
+
+
+def validated_or_none(buffer: memoryview) -> int | None:
+    try:
+        return validate_and_assign_offsets(
+            buffer, config=TopicConfig(), next_offset=0, leader_epoch=0, now_ms=2**42
+        ).last_offset
+    except RejectedError:
+        return None
+
+
+def test_record_that_is_whole_is_read_at_the_guard(guarded) -> None:
+    buffer = record_at_the_guard(guarded, len(BODY), BODY)
+    assert rows(columns_or_none(buffer)) == records_or_none(buffer)
+    assert validated_or_none(buffer) == 0
+
+
+@pytest.mark.parametrize("excess", range(4))
+@pytest.mark.parametrize("cut", range(len(BODY)))
+def test_record_that_is_cut_off_is_not_read_beyond(guarded, cut: int, excess: int) -> None:
+    buffer = record_at_the_guard(guarded, cut + excess, BODY[:cut])
+    assert columns_or_none(buffer) is None
+    assert records_or_none(buffer) is None
+    assert validated_or_none(buffer) is None
+
+
+@pytest.mark.parametrize("position", range(len(BODY)))
+def test_record_with_any_byte_changed_is_not_read_beyond(guarded, position: int) -> None:
+    for value in range(256):
+        body = BODY[:position] + bytes([value]) + BODY[position + 1 :]
+        buffer = record_at_the_guard(guarded, len(BODY), body)
+        columns = columns_or_none(buffer)
+        assert (None if columns is None else rows(columns)) == records_or_none(buffer)
+        validated_or_none(buffer)
+
+
 @given(st.binary(max_size=200))
 @MANY
 def test_columns_of_anything(guarded, raw: bytes) -> None:

@@ -1,0 +1,220 @@
+"""How fast do record batches become Arrow columns, and how long do the kernels take to load?
+
+Run: python -m bench.record_decode [--quick]
+
+Sides, on the same bytes, one thread, in turn (A B C A B C ...) after a round that warms up:
+
+    columns       isotherm.record.columns: offset, timestamp, key and value, CRC verified
+    reader        isotherm.record.batch.read_records, CRC verified
+    kafka-python  kafka.record.MemoryRecords, CRC verified
+
+Loading is measured in new processes with a warm cache: Numba's import and the kernels apart.
+Prints a table, and the same as JSON into bench/results/record_decode.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from isotherm.record.batch import (
+    CompressionType,
+    NewRecord,
+    build_batch,
+    iterate_batches,
+    read_records,
+    verify_batch_crc,
+)
+from isotherm.record.columns import COLUMNS, decode_columns, load_kernels
+
+ROUNDS = 7
+RECORDS = 140_000
+VALUE_SIZE = 100
+TIMESTAMP_MS = 1_700_000_000_000
+RESULT_FILE = Path(__file__).parent / "results" / "record_decode.json"
+LOAD_SCRIPT = """
+import time
+started = time.perf_counter()
+import numba
+numba_imported = time.perf_counter()
+from isotherm.record.columns import load_kernels
+columns_imported = time.perf_counter()
+load_kernels()
+loaded = time.perf_counter()
+print(numba_imported - started, columns_imported - numba_imported, loaded - columns_imported)
+"""
+
+Side = Callable[[bytes], int]
+
+
+def make_batches(records: int, per_batch: int, codec: CompressionType, headers: int) -> bytes:
+    """Records of 10-byte keys and 100-byte values, which are half random, half repeated."""
+    rng = random.Random(1)
+    header_list = [(f"header-{index}", b"value") for index in range(headers)]
+    run = bytearray()
+    for base in range(0, records, per_batch):
+        run += build_batch(
+            [
+                NewRecord(
+                    TIMESTAMP_MS + offset,
+                    b"key-%06d" % (offset % 1_000_000),
+                    rng.randbytes(VALUE_SIZE // 2) + bytes(VALUE_SIZE // 2),
+                    header_list,
+                )
+                for offset in range(base, base + per_batch)
+            ],
+            base_offset=base,
+            compression=codec,
+        )
+    return bytes(run)
+
+
+def columns_side(columns: frozenset[str]) -> Side:
+    return lambda run: decode_columns(run, columns=columns).count
+
+
+def reader_side(run: bytes) -> int:
+    count = 0
+    for position, header in iterate_batches(run):
+        verify_batch_crc(run, position, header)
+        count += len(read_records(run, position, header))
+    return count
+
+
+def kafka_python_side(run: bytes) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from kafka.record import MemoryRecords
+    count = 0
+    for batch in MemoryRecords(run):
+        if not batch.validate_crc():
+            raise ValueError("kafka-python finds a wrong CRC")
+        count += sum(1 for _ in batch)
+    return count
+
+
+DEFAULT_COLUMNS = frozenset({"offset", "timestamp", "key", "value"})
+SLOW_SIDES: dict[str, Side] = {"reader": reader_side, "kafka-python": kafka_python_side}
+
+
+def cases(records: int) -> Iterable[tuple[str, bytes, dict[str, Side]]]:
+    default = {"columns": columns_side(DEFAULT_COLUMNS)}
+    for codec in CompressionType:
+        sides = default | SLOW_SIDES
+        if codec is CompressionType.SNAPPY:  # kafka-python would need another package
+            sides = default | {"reader": reader_side}
+        yield f"{codec.name.lower()}, 16 KiB batches", make_batches(records, 140, codec, 0), sides
+    plain = CompressionType.NONE
+    yield "none, 1 MiB batches", make_batches(records, records // 16, plain, 0), default
+    yield "none, 1-record batches", make_batches(records // 4, 1, plain, 0), default
+    yield (
+        "none, no key, no value",
+        make_batches(records, 140, plain, 0),
+        {"columns": columns_side(frozenset({"offset", "timestamp"}))},
+    )
+    yield (
+        "none, 2 headers each",
+        make_batches(records, 140, plain, 2),
+        {"columns": columns_side(COLUMNS)} | SLOW_SIDES,
+    )
+
+
+def measure(run: bytes, sides: dict[str, Side], rounds: int) -> dict[str, dict[str, float]]:
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    counts = {name: side(run) for name, side in sides.items()}
+    if len(set(counts.values())) != 1:
+        raise ValueError(f"sides disagree counts={counts}")
+    for _ in range(rounds):
+        for name, side in sides.items():
+            started = time.perf_counter()
+            side(run)
+            seconds[name].append(time.perf_counter() - started)
+    [count] = set(counts.values())
+    return {
+        name: {
+            "records_per_s": count / statistics.median(values),
+            "mb_per_s": len(run) / 1e6 / statistics.median(values),
+            "spread": (max(values) - min(values)) / statistics.median(values),
+        }
+        for name, values in seconds.items()
+    }
+
+
+def measure_loading(rounds: int) -> dict[str, dict[str, float]]:
+    load_kernels()  # so that the cache is warm
+    runs = []
+    for _ in range(rounds):
+        command = [sys.executable, "-c", LOAD_SCRIPT]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        runs.append([float(text) for text in done.stdout.split()])
+    names = ("import numba", "import columns (pyarrow, numpy)", "load kernels from cache")
+    return {
+        name: {
+            "seconds": statistics.median(values),
+            "spread": (max(values) - min(values)) / statistics.median(values),
+        }
+        for name, values in zip(names, zip(*runs, strict=True), strict=True)
+    }
+
+
+def environment() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.strip(),
+        "cpu": models[0] if models else platform.machine(),
+        "cpus": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+        "versions": {name: version(name) for name in ("numba", "numpy", "pyarrow", "kafka-python")},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="an eighth of the data, not stored")
+    quick = parser.parse_args().quick
+    records = RECORDS // 8 if quick else RECORDS
+    rounds = 3 if quick else ROUNDS
+    document: dict[str, Any] = {
+        "question": "record_decode",
+        "value_size": VALUE_SIZE,
+        "rounds": rounds,
+        **environment(),
+        "loading": measure_loading(rounds),
+        "decoding": [],
+    }
+    for name, entry in document["loading"].items():
+        print(f"{name:<34} {entry['seconds']:.3f} s   spread {entry['spread']:.0%}")
+    for name, run, sides in cases(records):
+        results = measure(run, sides, rounds)
+        document["decoding"].append({"case": name, "bytes": len(run), "sides": results})
+        for side, result in results.items():
+            print(
+                f"{name:<26} {side:<13} {result['records_per_s'] / 1e6:7.2f} M records/s"
+                f" {result['mb_per_s']:8.0f} MB/s   spread {result['spread']:.0%}",
+                flush=True,
+            )
+    if not quick:
+        RESULT_FILE.parent.mkdir(exist_ok=True)
+        RESULT_FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
