@@ -201,7 +201,7 @@ class SourceOptions:
         "Bytes of segments that a task reads, about: large segments are split and small ones put"
         " together, so that tasks are between 2/3 and 3/2 of it.",
         name="targetBytesPerTask",
-        check=at_least(1),
+        check=at_least(1024),
     )
     fetch_bytes: int = key(
         INT,

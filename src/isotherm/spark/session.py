@@ -1,0 +1,112 @@
+"""A Spark session that suits the source: `isotherm.spark.session()`.
+
+What it settles, and why:
+- PYSPARK_PYTHON is this interpreter. Spark's own default is the first `python3` on the PATH: in a
+  virtual environment that is not active, workers would run without the source, and Spark would
+  not even find it.
+- The session's time zone is UTC, so that timestamps print as Kafka has them.
+- Workers talk over Unix domain sockets, which start a task sooner than TCP.
+- A local session stays on the loopback interface and has no web page.
+
+Any of it can be overridden by `config`. Java is checked for before Spark is started, which would
+answer without it in words that help nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from isotherm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSION_MIN = 17
+_JAVA_ANSWER_TIMEOUT_S = 60
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_WHAT_TO_RUN = (
+    "install Java 17 or newer and try again: `apt-get install openjdk-17-jre-headless` on Debian"
+    " or Ubuntu, `dnf install java-17-openjdk-headless` on Fedora, `brew install openjdk@17` on"
+    " macOS; or set JAVA_HOME to one"
+)
+
+_CONFIG = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+_LOCAL_CONFIG = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def session(
+    app_name: str = "isotherm",
+    *,
+    master: str = "local[*]",
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The running session, or a new one with these settings; see the module's head.
+
+    Raises ConfigError saying what to run when there is no Java that Spark can use.
+    """
+    check_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    is_local = master.startswith("local")
+    if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in session_config(is_local=is_local, overrides=config or {}).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def session_config(*, is_local: bool, overrides: Mapping[str, str]) -> dict[str, str]:
+    return {**_CONFIG, **(_LOCAL_CONFIG if is_local else {}), **overrides}
+
+
+def check_java() -> None:
+    """ConfigError with what to run unless the Java that Spark will start is new enough."""
+    java = find_java()
+    if java is None:
+        raise ConfigError(f"Spark needs Java and there is none: {_WHAT_TO_RUN}")
+    answer = subprocess.run(  # noqa: S603 - the java that Spark itself is going to run
+        [java, "-version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_JAVA_ANSWER_TIMEOUT_S,
+    )
+    version = parse_java_version(answer.stderr + answer.stdout)
+    if version is None or version < JAVA_VERSION_MIN:
+        raise ConfigError(
+            f"Spark cannot use this Java java={java} version={version}"
+            f" version_min={JAVA_VERSION_MIN}: {_WHAT_TO_RUN}"
+        )
+
+
+def find_java() -> str | None:
+    """The `java` that Spark's launcher takes: JAVA_HOME's, else the one on the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / "java"
+        return str(java) if java.is_file() else None
+    return shutil.which("java")
+
+
+def parse_java_version(text: str) -> int | None:
+    """The major version in the answer of `java -version`: 8 for 1.8.0_392, 17 for 17.0.15."""
+    found = _VERSION.search(text)
+    return int(found.group(1)) if found else None
