@@ -79,7 +79,7 @@ def test_array_longer_than_its_message_is_refused_without_allocating():
     header, body = RequestHeader(ApiKey.METADATA, 12, 1, None), bytes.fromhex("ffffffff0f")
     tracemalloc.start()
     try:
-        with pytest.raises(ProtocolError, match="an array does not fit .*count=4294967294"):
+        with pytest.raises(ProtocolError, match=r"an array does not fit .*count=4294967294"):
             read_request(header, memoryview(body))
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
