@@ -1,0 +1,48 @@
+"""TopicBasedRemoteLogMetadataManager: polled by the test, and following in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from isotherm.clock import SystemClock
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.testing.conformance.remote_metadata import RemoteLogMetadataManagerConformance
+from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
+from isotherm.testing.sim_clock import SimClock
+
+
+class TestPolled(RemoteLogMetadataManagerConformance):
+    @pytest.fixture
+    def manager(self) -> TopicBasedRemoteLogMetadataManager:
+        return TopicBasedRemoteLogMetadataManager(
+            MemoryMetadataTopic(3), clock=SimClock(auto_advance=True), metrics=Metrics()
+        )
+
+    @pytest.fixture
+    def settle(self, manager: TopicBasedRemoteLogMetadataManager) -> Callable[[], None]:
+        return manager.poll
+
+
+class TestFollowing(RemoteLogMetadataManagerConformance):
+    @pytest.fixture
+    def manager(self) -> Iterator[TopicBasedRemoteLogMetadataManager]:
+        manager = TopicBasedRemoteLogMetadataManager(
+            MemoryMetadataTopic(3),
+            clock=SystemClock(),
+            metrics=Metrics(),
+            settings=TopicBasedSettings(
+                remote_log_metadata_poll_interval_ms=1, remote_log_metadata_read_wait_ms=30_000
+            ),
+        )
+        manager.start()
+        yield manager
+        manager.close()
+
+    @pytest.fixture
+    def settle(self, manager: TopicBasedRemoteLogMetadataManager) -> Callable[[], None]:
+        """The other reads wait by themselves; `is_ready` does not."""
+        return manager.poll

@@ -1,0 +1,40 @@
+"""What can be told of KafkaMetadataTopic without a cluster; the oracle tests read a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from isotherm.errors import PolicyViolationError, RemoteStorageError
+from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+
+
+@pytest.fixture
+def unreachable() -> Iterator[KafkaMetadataTopic]:
+    topic = KafkaMetadataTopic(
+        {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, request_timeout_s=0.2
+    )
+    yield topic
+    topic.close()
+
+
+def test_append_to_a_foreign_cluster_is_refused_and_says_why(
+    unreachable: KafkaMetadataTopic,
+) -> None:
+    with pytest.raises(PolicyViolationError, match="never written to"):
+        unreachable.append(0, None, b"\x01", 0)
+
+
+def test_cluster_that_cannot_be_reached_is_a_retriable_error(
+    unreachable: KafkaMetadataTopic,
+) -> None:
+    with pytest.raises(RemoteStorageError, match="__remote_log_metadata"):
+        _ = unreachable.partition_count
+    with pytest.raises(RemoteStorageError, match="partition=3"):
+        unreachable.offsets(3)
+
+
+def test_close_twice_is_no_error(unreachable: KafkaMetadataTopic) -> None:
+    unreachable.close()
+    unreachable.close()
