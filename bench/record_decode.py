@@ -8,8 +8,9 @@ Sides, on the same bytes, one thread, in turn (A B C A B C ...) after a round th
     reader        isotherm.record.batch.read_records, CRC verified
     kafka-python  kafka.record.MemoryRecords, CRC verified
 
-Loading is measured in new processes with a warm cache: Numba's import and the kernels apart.
-Prints a table, and the same as JSON into bench/results/record_decode.json.
+Rates are per CPU-second of the one thread, so that other work on the machine weighs less. Loading
+is measured in new processes with a warm cache, Numba's import and the kernels apart, in seconds of
+the clock and of the CPU. Prints a table, and the same as JSON into bench/results/.
 """
 
 from __future__ import annotations
@@ -45,16 +46,18 @@ RECORDS = 140_000
 VALUE_SIZE = 100
 TIMESTAMP_MS = 1_700_000_000_000
 RESULT_FILE = Path(__file__).parent / "results" / "record_decode.json"
+LOAD_STEPS = ("import numba", "import columns (pyarrow, numpy)", "load kernels from cache")
 LOAD_SCRIPT = """
 import time
-started = time.perf_counter()
+def now():
+    print(time.perf_counter(), time.process_time())
+now()
 import numba
-numba_imported = time.perf_counter()
+now()
 from isotherm.record.columns import load_kernels
-columns_imported = time.perf_counter()
+now()
 load_kernels()
-loaded = time.perf_counter()
-print(numba_imported - started, columns_imported - numba_imported, loaded - columns_imported)
+now()
 """
 
 Side = Callable[[bytes], int]
@@ -139,15 +142,15 @@ def measure(run: bytes, sides: dict[str, Side], rounds: int) -> dict[str, dict[s
         raise ValueError(f"sides disagree counts={counts}")
     for _ in range(rounds):
         for name, side in sides.items():
-            started = time.perf_counter()
+            started = time.process_time()
             side(run)
-            seconds[name].append(time.perf_counter() - started)
+            seconds[name].append(time.process_time() - started)
     [count] = set(counts.values())
     return {
         name: {
             "records_per_s": count / statistics.median(values),
             "mb_per_s": len(run) / 1e6 / statistics.median(values),
-            "spread": (max(values) - min(values)) / statistics.median(values),
+            "spread": spread(values),
         }
         for name, values in seconds.items()
     }
@@ -155,19 +158,25 @@ def measure(run: bytes, sides: dict[str, Side], rounds: int) -> dict[str, dict[s
 
 def measure_loading(rounds: int) -> dict[str, dict[str, float]]:
     load_kernels()  # so that the cache is warm
-    runs = []
+    steps: dict[str, list[tuple[float, float]]] = {name: [] for name in LOAD_STEPS}
     for _ in range(rounds):
         command = [sys.executable, "-c", LOAD_SCRIPT]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        runs.append([float(text) for text in done.stdout.split()])
-    names = ("import numba", "import columns (pyarrow, numpy)", "load kernels from cache")
+        times = [tuple(map(float, line.split())) for line in done.stdout.splitlines()]
+        for name, before, after in zip(LOAD_STEPS, times[:-1], times[1:], strict=True):
+            steps[name].append((after[0] - before[0], after[1] - before[1]))
     return {
         name: {
-            "seconds": statistics.median(values),
-            "spread": (max(values) - min(values)) / statistics.median(values),
+            "seconds": statistics.median(wall for wall, _ in values),
+            "cpu_seconds": statistics.median(cpu for _, cpu in values),
+            "spread": spread([wall for wall, _ in values]),
         }
-        for name, values in zip(names, zip(*runs, strict=True), strict=True)
+        for name, values in steps.items()
     }
+
+
+def spread(values: list[float]) -> float:
+    return (max(values) - min(values)) / statistics.median(values)
 
 
 def environment() -> dict[str, Any]:
@@ -201,7 +210,10 @@ def main() -> None:
         "decoding": [],
     }
     for name, entry in document["loading"].items():
-        print(f"{name:<34} {entry['seconds']:.3f} s   spread {entry['spread']:.0%}")
+        print(
+            f"{name:<34} {entry['seconds']:.3f} s   {entry['cpu_seconds']:.3f} CPU-s"
+            f"   spread {entry['spread']:.0%}"
+        )
     for name, run, sides in cases(records):
         results = measure(run, sides, rounds)
         document["decoding"].append({"case": name, "bytes": len(run), "sides": results})

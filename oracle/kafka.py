@@ -133,15 +133,11 @@ class KafkaOracle:
 
     def _wait_until_it_answers(self) -> None:
         assert self._process is not None
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_server, "log_level": 0})
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                # The controller's listener answers first; a broker in the list is registered.
-                if admin.list_topics(timeout=2).brokers:
-                    return
-            except KafkaException:
-                time.sleep(0.1)
+            if broker_answers(self.bootstrap_server):
+                return
+            time.sleep(0.1)
         exit_status = self._process.poll()
         self.kill()
         raise OracleUnavailableError(
@@ -234,6 +230,16 @@ def dump_log_segments(
     """What Kafka's DumpLogSegments prints for segments, indexes and snapshots."""
     names = ",".join(map(os.fspath, files))
     return run_tool(DUMP_LOG_SEGMENTS, *options, "--files", names, cwd=cwd)
+
+
+def broker_answers(bootstrap_server: str) -> bool:
+    """Whether a Kafka-compatible broker lists itself there; takes two seconds at most."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_server, "log_level": 0})
+    try:
+        # A controller's listener answers first; a broker in the list is registered.
+        return bool(admin.list_topics(timeout=2).brokers)
+    except KafkaException:
+        return False
 
 
 def free_ports(count: int) -> list[int]:

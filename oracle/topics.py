@@ -13,9 +13,16 @@ WAIT_TIMEOUT_S = 60
 SEGMENT_BYTES_MIN = 1048576
 
 
+def delete_topic(bootstrap_server: str, name: str) -> None:
+    """Delete a topic and wait for the broker's answer."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_server, "log_level": 2})
+    for future in admin.delete_topics([name]).values():
+        future.result(30)
+
+
 def create_topic(bootstrap_server: str, name: str, partitions: int, config: dict[str, str]) -> None:
     """Create a topic and wait until the broker leads every partition of it."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_server})
+    admin = AdminClient({"bootstrap.servers": bootstrap_server, "log_level": 2})
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
     for future in admin.create_topics([topic]).values():
         future.result(30)

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from oracle.dump_text import DumpedFile, parse_dump
 
 from isotherm.record.batch import Record
+from oracle.dump_text import DumpedFile, parse_dump
 
 ROOT = Path(__file__).with_name("kafka")
 

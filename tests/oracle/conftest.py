@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from oracle.jars import OracleUnavailableError, resolve_jars
 from oracle.kafka import EAGER_SETTINGS, KafkaOracle, running_kafka
 from oracle.tiered_topic import TieredTopic, make_tiered_topic

@@ -8,8 +8,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from oracle.dump_text import DumpedFile, parse_dump
-from oracle.kafka import dump_log_segments
 
 from isotherm.broker.context import Endpoint
 from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
@@ -28,6 +26,8 @@ from isotherm.log.log_dir import LogDir
 from isotherm.log.log_loader import load_log
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import uuid_to_text
+from oracle.dump_text import DumpedFile, parse_dump
+from oracle.kafka import dump_log_segments
 
 CONFIG = BrokerConfig(broker_rack="r1")
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from oracle.dump_text import DumpedFile, parse_dump
-from oracle.kafka import dump_log_segments
 
 from isotherm.config.topic import TopicConfig
 from isotherm.log.environment import LogEnvironment
@@ -32,6 +30,8 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicIdPartition, TopicPartition
+from oracle.dump_text import DumpedFile, parse_dump
+from oracle.kafka import dump_log_segments
 
 NOW_MS = 1_700_000_000_000
 LEADER_EPOCH = 3

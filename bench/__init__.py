@@ -1,0 +1,1 @@
+"""Benchmarks: Isotherm beside Apache Kafka on the same data, client and machine."""

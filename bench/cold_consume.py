@@ -1,0 +1,94 @@
+"""How fast does a broker hand out records that lie in the remote tier alone?
+
+Closed segments are in a local folder that plays the object store (Kafka: LocalTieredStorage,
+Isotherm: the Aiven layout by obstore), and are gone from the broker's disk. Every round reads the
+topic from its first offset to its last; the folder is in the page cache on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from bench import load
+from bench.harness import Case, Question, main
+from bench.servers import Server
+from oracle.topics import create_topic, delete_topic, wait_until
+
+TIERED_CONFIG = {
+    "remote.storage.enable": "true",
+    "segment.bytes": str(32 * 1024 * 1024),
+    "local.retention.bytes": "1",
+    "retention.ms": "-1",
+}
+# record size, compression, bytes per round
+POINTS = ((1024, "none", 400_000_000), (1024, "lz4", 400_000_000))
+
+
+def build_cases(scale: float) -> Sequence[Case]:
+    """One case for each of POINTS."""
+    cases = []
+    for record_size, compression, size in POINTS:
+        records = int(size * scale / record_size / load.BATCH_RECORDS) * load.BATCH_RECORDS
+        topic = f"cold-{record_size}-{compression}"
+        cases.append(
+            Case(
+                name=f"librdkafka {record_size} B {compression}",
+                parameters={
+                    "client": "librdkafka",
+                    "record_size": record_size,
+                    "compression": compression,
+                    "records": records,
+                    "segment_bytes": int(TIERED_CONFIG["segment.bytes"]),
+                },
+                bytes_moved=records * record_size,
+                prepare=partial(
+                    _prepare,
+                    topic=topic,
+                    records=records,
+                    record_size=record_size,
+                    compression=compression,
+                ),
+                measure=partial(_measure, topic=topic, records=records),
+                finish=partial(_finish, topic=topic),
+            )
+        )
+    return cases
+
+
+def _prepare(
+    server: Server, *, topic: str, records: int, record_size: int, compression: str
+) -> None:
+    create_topic(server.bootstrap_server, topic, 1, TIERED_CONFIG)
+    load.produce(
+        server.bootstrap_server,
+        topic,
+        records=records,
+        record_size=record_size,
+        compression=compression,
+    )
+    wait_until(lambda: _is_cold(server, topic), f"the tiering of topic={topic}")
+
+
+def _is_cold(server: Server, topic: str) -> bool:
+    """Whether nothing but the active segment is on the broker's disk."""
+    local = list((server.log_dir / f"{topic}-0").glob("*.log*"))
+    return len(local) == 1 and any(server.remote_dir.rglob(f"*{topic}*/**/*.log"))
+
+
+def _measure(server: Server, *, topic: str, records: int) -> load.Metrics:
+    return load.consume(server.bootstrap_server, topic, records=records)
+
+
+def _finish(server: Server, *, topic: str) -> None:
+    delete_topic(server.bootstrap_server, topic)
+
+
+QUESTION = Question(
+    "cold_consume",
+    "How fast does a broker hand out records that lie in the remote tier alone?",
+    build_cases,
+)
+
+if __name__ == "__main__":
+    main(QUESTION)

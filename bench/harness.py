@@ -1,0 +1,205 @@
+"""Run the sides of a question in turn, and keep what came out.
+
+Rounds go A B A B ..., so that a change of the machine's mood meets both sides. The first round of
+a case warms up and is thrown away. Figures are medians over the rounds; the spread beside them is
+(max - min) / median; the ratio is Isotherm's median over Kafka's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import psutil
+
+from bench.load import Metrics
+from bench.servers import SERVERS, Server, ServerUsage, running
+from oracle.jars import kafka_version
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RESULTS_DIRECTORY = REPOSITORY / "bench" / "results"
+ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One point that is measured on both sides.
+
+    `prepare` runs once per side before its first round and is not measured; `measure` runs once a
+    round. `bytes_moved` says how much a round sends or reads, for CPU-seconds per gigabyte.
+    """
+
+    name: str
+    parameters: Mapping[str, Any]
+    bytes_moved: int
+    measure: Callable[[Server], Metrics]
+    prepare: Callable[[Server], None] = lambda server: None
+    finish: Callable[[Server], None] = lambda server: None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`name` names the result file; `scale` in the cases is 1, or less with --quick."""
+
+    name: str
+    text: str
+    build_cases: Callable[[float], Sequence[Case]]
+
+
+def main(question: Question, arguments: Sequence[str] | None = None) -> None:
+    """The command line of a question's file."""
+    parser = argparse.ArgumentParser(description=question.text)
+    parser.add_argument("--quick", action="store_true", help="an eighth of the data, one round")
+    parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}")
+    parser.add_argument("--only", choices=sorted(SERVERS), help="measure one side alone")
+    parser.add_argument("--case", help="measure the cases whose name contains this")
+    options = parser.parse_args(arguments)
+    names = [options.only] if options.only else list(SERVERS)
+    rounds = options.rounds or (1 if options.quick else ROUNDS)
+    cases = [
+        case
+        for case in question.build_cases(0.125 if options.quick else 1.0)
+        if options.case is None or options.case in case.name
+    ]
+    document = describe(question, rounds)
+    with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as directory:
+        document["results"] = run_question(cases, names, rounds, Path(directory))
+    text = json.dumps(document, indent=1) + "\n"
+    print(text)
+    is_whole = not (options.quick or options.only or options.case)
+    if is_whole:
+        RESULTS_DIRECTORY.mkdir(exist_ok=True)
+        (RESULTS_DIRECTORY / f"{question.name}.json").write_text(text)
+
+
+def run_question(
+    cases: Sequence[Case], names: list[str], rounds: int, directory: Path
+) -> list[dict[str, Any]]:
+    """Measure every case, one after the other, on servers that live through all of them."""
+    with running(names, directory) as servers:
+        return [run_case(case, servers, rounds) for case in cases]
+
+
+def run_case(case: Case, servers: Sequence[Server], rounds: int) -> dict[str, Any]:
+    measured: dict[str, list[Metrics]] = {server.name: [] for server in servers}
+    for server in servers:
+        case.prepare(server)
+    for round_number in range(rounds + 1):
+        for server in servers:
+            usage = ServerUsage(server)
+            metrics = case.measure(server)
+            metrics["server_cpu_s"] = usage.cpu_s()
+            metrics["server_cpu_s_per_gb"] = usage.cpu_s() / (case.bytes_moved / 1e9)
+            metrics["server_resident_mb"] = usage.resident_mb()
+            if round_number:
+                measured[server.name].append(metrics)
+                print(_progress(case, server, metrics), file=sys.stderr, flush=True)
+    for server in servers:
+        case.finish(server)
+    sides = {name: summarize(runs) for name, runs in measured.items()}
+    return {
+        "case": case.name,
+        "parameters": dict(case.parameters),
+        "bytes": case.bytes_moved,
+        "sides": sides,
+        "ratios": ratios(sides),
+    }
+
+
+def summarize(runs: Sequence[Metrics]) -> dict[str, dict[str, float]]:
+    """Median, spread and single values of each metric."""
+    return {
+        name: {
+            "median": statistics.median(values),
+            "spread": _spread(values),
+            "values": [round(value, 4) for value in values],
+        }
+        for name in runs[0]
+        for values in [[run[name] for run in runs]]
+    }
+
+
+def ratios(sides: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
+    """Isotherm's median over Kafka's, per metric; empty unless both were measured."""
+    if not {"isotherm", "kafka"} <= sides.keys():
+        return {}
+    ours, theirs = sides["isotherm"], sides["kafka"]
+    return {
+        name: ours[name]["median"] / theirs[name]["median"]
+        for name in ours
+        if theirs[name]["median"]
+    }
+
+
+def describe(question: Question, rounds: int) -> dict[str, Any]:
+    """What has to be known of a result, taken before the measuring begins."""
+    return {
+        "question": question.name,
+        "text": question.text,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "rounds": rounds,
+        "commit": _commit(),
+        "machine": _machine(),
+        "load_average": round(os.getloadavg()[0], 2),
+        "versions": _versions(),
+    }
+
+
+def _progress(case: Case, server: Server, metrics: Metrics) -> str:
+    return (
+        f"{case.name:<32} {server.name:<9} {metrics['mb_per_s']:8.1f} MB/s"
+        f" {metrics['records_per_s']:12,.0f} records/s"
+        f" {metrics['server_cpu_s_per_gb']:6.2f} server CPU-s/GB"
+    )
+
+
+def _spread(values: Sequence[float]) -> float:
+    median = statistics.median(values)
+    return (max(values) - min(values)) / median if median else 0.0
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(REPOSITORY), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "src")
+    return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+
+
+def _machine() -> dict[str, Any]:
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cpus": os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9),
+        "system": platform.system(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True)
+    return {
+        "isotherm": version("isotherm"),
+        "kafka": kafka_version(),
+        "librdkafka": confluent_kafka.libversion()[0],
+        "java": java.stderr.splitlines()[0],
+        "python": platform.python_version(),
+    }

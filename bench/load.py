@@ -1,0 +1,226 @@
+"""Load from clients that are faster than the brokers, each in a process of its own.
+
+`produce` and `consume` run librdkafka through confluent-kafka (a child: `python -m bench.load`);
+`java_produce` runs Kafka's own perf tool. All measure from the first record to the last, without
+the client's start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TypeAlias
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from oracle.kafka import run_tool
+
+LOAD_TIMEOUT_S = 300
+BATCH_RECORDS = 1000
+CONSUME_RECORDS = 10_000
+# As large as the Java tools are given, so that both clients send like batches.
+BATCH_BYTES = 65536
+LINGER_MS = 5
+IN_FLIGHT_BYTES_MAX = 100_000_000
+FETCH_MAX_BYTES = 50 * 1024 * 1024
+
+Metrics: TypeAlias = dict[str, float]
+
+
+def produce(
+    bootstrap_server: str,
+    topic: str,
+    *,
+    records: int,
+    record_size: int,
+    acks: str = "all",
+    compression: str = "none",
+) -> Metrics:
+    """Send `records` values of `record_size` bytes to partition 0 by librdkafka."""
+    return _run_child(
+        "produce", bootstrap_server, topic, str(records), str(record_size), acks, compression
+    )
+
+
+def consume(bootstrap_server: str, topic: str, *, records: int) -> Metrics:
+    """Read `records` records of partition 0 from its beginning by librdkafka."""
+    return _run_child("consume", bootstrap_server, topic, str(records))
+
+
+def java_produce(
+    bootstrap_server: str,
+    topic: str,
+    *,
+    records: int,
+    record_size: int,
+    acks: str = "all",
+    compression: str = "none",
+) -> Metrics:
+    """kafka-producer-perf-test: also tells latencies, from just before send() to the callback."""
+    output = run_tool(
+        "org.apache.kafka.tools.ProducerPerformance",
+        f"--topic={topic}",
+        f"--num-records={records}",
+        f"--record-size={record_size}",
+        "--throughput=-1",
+        "--producer-props",
+        f"bootstrap.servers={bootstrap_server}",
+        f"acks={acks}",
+        f"compression.type={compression}",
+        f"batch.size={BATCH_BYTES}",
+        f"linger.ms={LINGER_MS}",
+    )
+    return parse_producer_performance(output, record_size)
+
+
+_PRODUCER_SUMMARY = re.compile(
+    r"(?P<records>\d+) records sent, (?P<rate>[\d.]+) records/sec .*?"
+    r" (?P<p50>\d+) ms 50th, (?P<p95>\d+) ms 95th, (?P<p99>\d+) ms 99th"
+)
+
+
+def parse_producer_performance(output: str, record_size: int) -> Metrics:
+    """The figures of the summary line, the last that the tool prints."""
+    summaries = list(_PRODUCER_SUMMARY.finditer(output))
+    if not summaries:
+        raise ValueError(f"no summary in the tool's output:\n{output[-2000:]}")
+    summary = summaries[-1]
+    rate = float(summary["rate"])
+    return {
+        "records_per_s": rate,
+        "mb_per_s": rate * record_size / 1e6,
+        "seconds": float(summary["records"]) / rate,
+        "latency_p50_ms": float(summary["p50"]),
+        "latency_p95_ms": float(summary["p95"]),
+        "latency_p99_ms": float(summary["p99"]),
+    }
+
+
+def _run_child(*arguments: str) -> Metrics:
+    completed = subprocess.run(
+        [sys.executable, "-m", "bench.load", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LOAD_TIMEOUT_S,
+        cwd=Path(__file__).resolve().parent.parent,
+        check=False,
+    )
+    if completed.returncode != 0:
+        raise RuntimeError(f"the load failed: {arguments}\n{completed.stderr[-2000:]}")
+    figures: Metrics = json.loads(completed.stdout)
+    return figures
+
+
+def _produce_here(
+    bootstrap_server: str, topic: str, records: int, record_size: int, acks: str, codec: str
+) -> Metrics:
+    errors: list[object] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap_server,
+            "acks": acks,
+            "compression.type": codec,
+            "batch.size": BATCH_BYTES,
+            "linger.ms": LINGER_MS,
+            "queue.buffering.max.messages": 10_000_000,
+            "queue.buffering.max.kbytes": 2_000_000,
+            # Reports of success cost the client more than sending does.
+            "delivery.report.only.error": True,
+            "error_cb": errors.append,
+        }
+    )
+    producer.list_topics(topic, timeout=10)
+    messages = [{"value": value} for value in _values(record_size)]
+    in_flight_max = IN_FLIGHT_BYTES_MAX // record_size
+    start = time.monotonic()
+    for _ in range(records // BATCH_RECORDS):
+        while len(producer) > in_flight_max:
+            producer.poll(0.001)
+        queued = producer.produce_batch(topic, messages, partition=0)
+        assert queued == BATCH_RECORDS, "the queue is larger than what may be in flight"
+    unsent = producer.flush(60)
+    seconds = time.monotonic() - start
+    if unsent or errors:
+        raise RuntimeError(f"records were not sent: unsent={unsent} errors={errors[:3]}")
+    return _metrics(records // BATCH_RECORDS * BATCH_RECORDS, record_size, seconds)
+
+
+def _consume_here(bootstrap_server: str, topic: str, records: int) -> Metrics:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_server,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.max.bytes": FETCH_MAX_BYTES,
+            "max.partition.fetch.bytes": 10 * 1024 * 1024,
+            "queued.max.messages.kbytes": 262144,
+            "queued.min.messages": 1_000_000,
+            # Its default leaves the broker idle for a second whenever the client's queue is full.
+            "fetch.queue.backoff.ms": 1,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    # Connecting and looking up the first offset take as long on any broker.
+    messages = consumer.consume(1, timeout=30)
+    count = size = 0
+    start = time.monotonic()
+    while messages:
+        if messages[0].error():
+            raise RuntimeError(f"the consumer failed: {messages[0].error()}")
+        count += len(messages)
+        size += sum(map(len, messages))
+        messages = consumer.consume(min(CONSUME_RECORDS, records - count), timeout=30)
+    seconds = time.monotonic() - start
+    consumer.close()
+    if count < records:
+        raise RuntimeError(f"the consumer got too little: expected={records} records={count}")
+    return _metrics(count, size / count, seconds)
+
+
+def _values(record_size: int) -> list[bytes]:
+    """Letters, as the Java tool sends: compressible to about 0.6."""
+    state, values = 12345, []
+    for _ in range(BATCH_RECORDS):
+        letters = bytearray()
+        while len(letters) < record_size:
+            state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+            letters += bytes(65 + (state >> shift) % 26 for shift in (20, 27, 34, 41, 48, 55))
+        values.append(bytes(letters[:record_size]))
+    return values
+
+
+def _metrics(records: int, record_size: float, seconds: float) -> Metrics:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "records_per_s": records / seconds,
+        "mb_per_s": records * record_size / seconds / 1e6,
+        "seconds": seconds,
+        "client_cpu_s": usage.ru_utime + usage.ru_stime,
+    }
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.load")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("produce", "consume"):
+        command = commands.add_parser(name)
+        command.add_argument("bootstrap_server")
+        command.add_argument("topic")
+        command.add_argument("records", type=int)
+        if name == "produce":
+            command.add_argument("record_size", type=int)
+            command.add_argument("acks")
+            command.add_argument("codec")
+    arguments = vars(parser.parse_args())
+    run = {"produce": _produce_here, "consume": _consume_here}[arguments.pop("command")]
+    print(json.dumps(run(**arguments)))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,162 @@
+"""Write docs/benchmarks.md from the results in bench/results/.
+
+python -m bench.report            write the page
+python -m bench.report --check    fail when the page is not what the results say
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bench.harness import REPOSITORY, RESULTS_DIRECTORY
+
+PAGE = REPOSITORY / "docs" / "benchmarks.md"
+
+INTRODUCTION = """\
+# Benchmarks
+
+Made by `python -m bench.report` from `bench/results/*.json`; do not edit. `make bench` measures
+anew and writes both; one question alone: `python -m bench.produce --help`.
+
+Isotherm and Apache Kafka run in turn (A B A B ...) on the same machine, with the same client, data
+and topic settings, each in a process of its own; client and both servers share the machine's
+processors. Kafka has the 1 GiB heap and the collector of its own start script. A figure is the
+median over the rounds after one that warms up; the spread is (largest - smallest) / median; a
+ratio is Isotherm's median over Kafka's. MB are 10^6 bytes of record values. CPU-seconds are the
+server process's own, user and system. Differences smaller than the spreads mean nothing.
+"""
+
+
+def render(documents: Sequence[Mapping[str, Any]]) -> str:
+    """The whole page, one section for each result, in the order of their names."""
+    sections = [INTRODUCTION]
+    for document in sorted(documents, key=lambda document: document["question"]):
+        if "results" in document:
+            sections.append("\n".join(_comparison(document)))
+        elif "decoding" in document:
+            sections.append("\n".join(_decoding(document)))
+    return "\n".join(sections)
+
+
+def _comparison(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {document['text']}"
+    yield ""
+    yield "| case | isotherm MB/s | spread | kafka MB/s | spread | ratio |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for result in document["results"]:
+        ours, theirs = (_side(result, name, "mb_per_s") for name in ("isotherm", "kafka"))
+        yield _row(result["case"], *ours, *theirs, _ratio(result, "mb_per_s"))
+    yield ""
+    yield (
+        "| case | isotherm CPU-s/GB | kafka CPU-s/GB | ratio"
+        " | isotherm memory MB | kafka memory MB |"
+    )
+    yield "|---|---:|---:|---:|---:|---:|"
+    for result in document["results"]:
+        cpu = [_side(result, name, "server_cpu_s_per_gb", 2)[0] for name in ("isotherm", "kafka")]
+        memory = [_side(result, name, "server_resident_mb", 0)[0] for name in ("isotherm", "kafka")]
+        yield _row(result["case"], *cpu, _ratio(result, "server_cpu_s_per_gb"), *memory)
+    yield from _latencies(document)
+    yield ""
+    yield _provenance(document, document["machine"], document["rounds"])
+    yield ""
+
+
+def _latencies(document: Mapping[str, Any]) -> Iterator[str]:
+    with_latencies = [
+        result
+        for result in document["results"]
+        if all("latency_p99_ms" in metrics for metrics in result["sides"].values())
+    ]
+    if not with_latencies:
+        return
+    yield ""
+    yield "| case, as fast as it goes | isotherm p50 / p99 ms | kafka p50 / p99 ms |"
+    yield "|---|---:|---:|"
+    for result in with_latencies:
+        cells = [
+            " / ".join(
+                _side(result, name, f"latency_{percentile}_ms", 0)[0]
+                for percentile in ("p50", "p99")
+            )
+            for name in ("isotherm", "kafka")
+        ]
+        yield _row(result["case"], *cells)
+
+
+def _decoding(document: Mapping[str, Any]) -> Iterator[str]:
+    yield "## How fast do record batches become Arrow columns?"
+    yield ""
+    yield "One thread, CRC verified, kernels warm; `bench/record_decode.py` says what the sides are."
+    yield ""
+    yield "| case | side | M records/s | MB/s | spread |"
+    yield "|---|---|---:|---:|---:|"
+    for entry in document["decoding"]:
+        for name, figures in entry["sides"].items():
+            yield _row(
+                entry["case"],
+                name,
+                f"{figures['records_per_s'] / 1e6:.2f}",
+                f"{figures['mb_per_s']:.0f}",
+                f"{figures['spread']:.0%}",
+            )
+    yield ""
+    yield "| to load in a new process | seconds | spread |"
+    yield "|---|---:|---:|"
+    for name, figures in document["loading"].items():
+        yield _row(name, f"{figures['seconds']:.3f}", f"{figures['spread']:.0%}")
+    yield ""
+    yield _provenance(document, document, document["rounds"])
+    yield ""
+
+
+def _side(result: Mapping[str, Any], name: str, metric: str, digits: int = 1) -> tuple[str, str]:
+    """Median and spread of a metric on one side; dashes where it was not measured."""
+    figures = result["sides"].get(name, {}).get(metric)
+    if figures is None:
+        return "-", "-"
+    return f"{figures['median']:,.{digits}f}", f"{figures['spread']:.0%}"
+
+
+def _ratio(result: Mapping[str, Any], metric: str) -> str:
+    ratio = result["ratios"].get(metric)
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _provenance(document: Mapping[str, Any], machine: Mapping[str, Any], rounds: int) -> str:
+    versions = ", ".join(f"{name} {text}" for name, text in document["versions"].items())
+    load = document.get("load_average")
+    return (
+        f"{rounds} rounds, {document['date']}, commit `{document['commit']}`,"
+        f" {machine['cpus']} CPUs ({machine['cpu']})"
+        + (f", load average {load:.1f} at the start" if load is not None else "")
+        + f"; {versions}."
+    )
+
+
+def read_results() -> list[dict[str, Any]]:
+    """All stored results."""
+    return [json.loads(path.read_text()) for path in sorted(RESULTS_DIRECTORY.glob("*.json"))]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write docs/benchmarks.md from bench/results/.")
+    parser.add_argument("--check", action="store_true", help="compare only")
+    check = parser.parse_args().check
+    text = render(read_results())
+    if check:
+        return 0 if PAGE.exists() and PAGE.read_text() == text else 1
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""The two sides of every comparison, each in a process and a folder of its own.
+
+Both run with the settings of `oracle.kafka.EAGER_SETTINGS`, a local folder as the remote tier, and
+nothing else changed from their defaults; Kafka has the 1 GiB heap of its own start script.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+from oracle.kafka import EAGER_SETTINGS, KafkaOracle, broker_answers, free_ports
+
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 30
+KAFKA_HEAP = "1g"
+
+
+class Server(Protocol):
+    """A running broker. `log_dir` and `remote_dir` are its two tiers, in Kafka's file layout."""
+
+    name: str
+    bootstrap_server: str
+    log_dir: Path
+    remote_dir: Path
+
+    @property
+    def pid(self) -> int: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class KafkaServer(KafkaOracle):
+    """Apache Kafka with LocalTieredStorage."""
+
+    name = "kafka"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, EAGER_SETTINGS, heap=KAFKA_HEAP)
+
+
+class IsothermServer:
+    """`isotherm serve` with its embedded defaults: logs and bucket in folders."""
+
+    name = "isotherm"
+
+    def __init__(self, directory: Path) -> None:
+        self.log_dir = directory / "log"
+        self.remote_dir = directory / "bucket"
+        self._directory = directory
+        (port,) = free_ports(1)
+        self.bootstrap_server = f"127.0.0.1:{port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker is started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Return when it answers; RuntimeError with its last words when it does not."""
+        settings = {
+            "listeners": f"PLAINTEXT://{self.bootstrap_server}",
+            "auto.create.topics.enable": "false",
+            **{key: value for key, value in EAGER_SETTINGS.items() if not key.startswith("rlmm.")},
+        }
+        command = [sys.executable, "-m", "isotherm.cli.main", "serve", "--log-level=warning"]
+        command.append(f"--data-dir={self._directory}")
+        command += [f"--override={key}={value}" for key, value in settings.items()]
+        log_path = self._directory / "server.log"
+        with log_path.open("wb") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not broker_answers(self.bootstrap_server):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"isotherm did not start:\n{log_path.read_text()[-2000:]}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+
+SERVERS = {server.name: server for server in (IsothermServer, KafkaServer)}
+
+
+@contextlib.contextmanager
+def running(names: list[str], directory: Path) -> Iterator[list[Server]]:
+    """Start the named servers; all are idle but the one that is being measured."""
+    with contextlib.ExitStack() as stack:
+        servers: list[Server] = []
+        for name in names:
+            (directory / name).mkdir(parents=True)
+            server = SERVERS[name](directory / name)
+            stack.callback(server.stop)
+            server.start()
+            servers.append(server)
+        yield servers
+
+
+class ServerUsage:
+    """What a server's process and its children used between two moments."""
+
+    def __init__(self, server: Server) -> None:
+        self._process = psutil.Process(server.pid)
+        self._cpu_s_at_start = self._cpu_s()
+
+    def cpu_s(self) -> float:
+        """CPU-seconds, user and system, since this object was made."""
+        return self._cpu_s() - self._cpu_s_at_start
+
+    def resident_mb(self) -> float:
+        """Resident memory now, in 10^6 bytes."""
+        return sum(p.memory_info().rss for p in self._processes()) / 1e6
+
+    def _cpu_s(self) -> float:
+        times = [process.cpu_times() for process in self._processes()]
+        return sum(t.user + t.system for t in times)
+
+    def _processes(self) -> list[psutil.Process]:
+        return [self._process, *self._process.children(recursive=True)]
