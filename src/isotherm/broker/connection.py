@@ -19,8 +19,9 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Awaitable, Sequence
-from typing import Protocol, TypeAlias, cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -45,11 +46,18 @@ def _new_frame(size: int) -> memoryview:
     return memoryview(np.empty(size, np.uint8).data)
 
 
+class PendingAnswer(NamedTuple):
+    """An answer that is there once `future` is done. Who cancels `future` wants none."""
+
+    future: asyncio.Future[Any]
+    answer: Callable[[], Answer | PendingAnswer]
+
+
 class FrameHandler(Protocol):
     """Answers one frame. An empty answer sends nothing (acks=0)."""
 
-    def handle_frame(self, frame: memoryview, connection: Connection) -> Answer | Awaitable[Answer]:
-        """Raises IsothermError, at once or when awaited, when the connection must be closed."""
+    def handle_frame(self, frame: memoryview, connection: Connection) -> Answer | PendingAnswer:
+        """Raises IsothermError, here or in `PendingAnswer.answer`, to close the connection."""
 
 
 class ConnectionOwner(Protocol):
@@ -89,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: memoryview | None = None
         self._frame_filled = 0
         self._reserved = 0
-        self._task: asyncio.Task[Answer] | None = None
+        self._pending: asyncio.Future[Any] | None = None
         self._write_is_paused = False
         self._read_is_paused = False
         self._refusal: str | None = None
@@ -114,8 +122,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = True
         self._waiting.clear()
         self._frame = None
-        if self._task is not None:
-            self._task.cancel()
+        if self._pending is not None:
+            self._pending.cancel()
         self._owner.memory.release(self._reserved)
         self._reserved = 0
         self._owner.forget(self)
@@ -156,14 +164,14 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_busy(self) -> bool:
         """A request has not been answered, or its answer not been taken."""
-        return self._task is not None or self._transport.get_write_buffer_size() > 0
+        return self._pending is not None or self._transport.get_write_buffer_size() > 0
 
     def drain(self) -> None:
         """Read nothing more; the request being worked on is still answered, then it closes."""
         self._is_draining = True
         self._waiting.clear()
         self.update_reading()
-        if self._task is None:
+        if self._pending is None:
             self._transport.close()
 
     def abort(self) -> None:
@@ -218,45 +226,45 @@ class Connection(asyncio.BufferedProtocol):
 
     def _work(self) -> None:
         """Answer waiting frames until one has to be awaited or the client does not keep up."""
-        while self._waiting and self._task is None and not self._write_is_paused:
-            if self._is_closed:
-                return
+        while self._may_work:
             frame = self._waiting.popleft()
-            try:
-                answer = self._owner.frame_handler.handle_frame(frame, self)
-            except IsothermError as error:
-                self._close_with(str(error))
-                return
-            if isinstance(answer, Awaitable):
-                self._await(frame, answer)
-            else:
-                self._answer(frame, answer)
-        if self._refusal is not None and not self._waiting and self._task is None:
+            self._proceed(frame, partial(self._owner.frame_handler.handle_frame, frame, self))
+        is_idle = not self._waiting and self._pending is None and not self._is_closed
+        if self._refusal is not None and is_idle:
             self._close_with(self._refusal)
         self.update_reading()
 
-    def _await(self, frame: memoryview, answer: Awaitable[Answer]) -> None:
-        async def awaited() -> Answer:
-            return await answer
+    @property
+    def _may_work(self) -> bool:
+        return (
+            bool(self._waiting)
+            and self._pending is None
+            and not self._write_is_paused
+            and not self._is_closed
+        )
 
-        task = self._loop.create_task(awaited())
-        self._task = task
+    def _proceed(self, frame: memoryview, step: Callable[[], Answer | PendingAnswer]) -> None:
+        """Send what `step` answers, or wait for it; close the connection if it raises."""
+        try:
+            answer = step()
+        except IsothermError as error:
+            self._close_with(str(error))
+            return
+        if isinstance(answer, PendingAnswer):
+            self._await(frame, answer)
+        else:
+            self._answer(frame, answer)
 
-        def finish(done: asyncio.Task[Answer]) -> None:
-            self._task = None
-            if done.cancelled():
-                return
-            error = done.exception()
-            if isinstance(error, IsothermError):
-                self._close_with(str(error))
-            elif error is not None:
-                self.abort()
-                raise error
-            else:
-                self._answer(frame, done.result())
+    def _await(self, frame: memoryview, pending: PendingAnswer) -> None:
+        self._pending = pending.future
+
+        def finish(future: asyncio.Future[Any]) -> None:
+            self._pending = None
+            if not self._is_closed and not future.cancelled():
+                self._proceed(frame, pending.answer)
                 self._work()
 
-        task.add_done_callback(finish)
+        pending.future.add_done_callback(finish)
 
     def _answer(self, frame: memoryview, answer: Answer) -> None:
         if self._is_closed:
@@ -266,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
         if answer:
             self._transport.writelines(answer)
             self.active_at = self._loop.time()
-        if self._is_draining and self._task is None:
+        if self._is_draining and self._pending is None:
             self._transport.close()
 
     def _close_with(self, reason: str) -> None:

@@ -12,6 +12,7 @@ Behaviour
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from types import ModuleType
@@ -31,7 +32,7 @@ from isotherm.broker.apis import (
     metadata,
     produce,
 )
-from isotherm.broker.connection import Answer, Connection
+from isotherm.broker.connection import Answer, Connection, PendingAnswer
 from isotherm.broker.context import BrokerServices, HangUpError, RequestContext
 from isotherm.broker.error_mapping import error_code
 from isotherm.errors import IsothermError, UnsupportedVersionError
@@ -81,7 +82,7 @@ class Dispatcher:
         self._services = services
         self._apis = apis
 
-    def handle_frame(self, frame: memoryview, connection: Connection) -> Answer | Awaitable[Answer]:
+    def handle_frame(self, frame: memoryview, connection: Connection) -> Answer | PendingAnswer:
         """Raises IsothermError when the connection must be closed."""
         header, body = read_request_frame(frame)
         context = RequestContext(
@@ -90,21 +91,21 @@ class Dispatcher:
         if not is_served(header.api_key, header.api_version):
             return _answer_unserved(context)
         request = read_request(header, body)
-        try:
-            response = self._apis[header.api_key].handle(context, request)
-            if isinstance(response, Awaitable):
-                return self._answer_later(context, request, response)
-            return _encode(header, response)
-        except HangUpError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the request boundary
-            return self._answer_error(context, request, error)
 
-    async def _answer_later(
-        self, context: RequestContext, request: Any, response: Awaitable[Any]
-    ) -> Answer:
+        handle = self._apis[header.api_key].handle
+        return self._respond(context, request, lambda: handle(context, request))
+
+    def _respond(
+        self, context: RequestContext, request: Any, respond: Callable[[], Any]
+    ) -> Answer | PendingAnswer:
+        """What `respond` returns, or the answer to what it raises."""
         try:
-            return _encode(context.header, await response)
+            response = respond()
+            if not isinstance(response, Awaitable):
+                return _encode(context.header, response)
+            # The connection keeps the future, and cancels it when the client goes away.
+            future = asyncio.ensure_future(response)
+            return PendingAnswer(future, lambda: self._respond(context, request, future.result))
         except HangUpError:
             raise
         except Exception as error:  # noqa: BLE001 - the request boundary

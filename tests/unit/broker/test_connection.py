@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import uvloop
 
-from isotherm.broker.connection import SCRATCH_SIZE, Connection
+from isotherm.broker.connection import SCRATCH_SIZE, Connection, PendingAnswer
 from isotherm.broker.server import Server
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Listener
@@ -34,18 +34,15 @@ class Echo:
 
     def handle_frame(
         self, frame: memoryview, connection: Connection
-    ) -> list[bytes] | Awaitable[list[bytes]]:
+    ) -> list[bytes] | PendingAnswer:
         payload = bytes(frame)
         self.frames.append(payload)
         if payload.startswith(b"bad"):
             raise RejectedError("not to be decoded")
         if payload.startswith(b"wait"):
-            return self._answer_later(payload)
-        return [framed(payload)]
-
-    async def _answer_later(self, payload: bytes) -> list[bytes]:
-        self.waiting.set()
-        await self.release.wait()
+            self.waiting.set()
+            future = asyncio.ensure_future(self.release.wait())
+            return PendingAnswer(future, lambda: [framed(payload)])
         return [framed(payload)]
 
 

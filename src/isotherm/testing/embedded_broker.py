@@ -1,0 +1,100 @@
+"""A broker inside the test's own process, on a free port and in a folder of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import uvloop
+
+from isotherm.broker.node import BrokerNode
+from isotherm.config.broker import parse_broker_config
+from isotherm.config.layers import embedded_defaults
+
+# Quick to start and quick to tier; everything else as `isotherm serve` has it.
+TEST_SETTINGS: Mapping[str, str] = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
+    "remote.log.manager.task.interval.ms": "100",
+    "log.initial.task.delay.ms": "100",
+    "log.retention.check.interval.ms": "100",
+}
+
+
+class EmbeddedBroker:
+    """Started by `start` or `with`; stopped in order at the end. Its folder can be opened again.
+
+    The broker runs in a thread with an event loop of its own. `node` is for looking at its parts;
+    they belong to that thread unless they say otherwise.
+    """
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        """`directory` gets `log/` and `bucket/`; `settings` go over TEST_SETTINGS."""
+        texts = {**embedded_defaults(directory), **TEST_SETTINGS, **(settings or {})}
+        self.directory = directory
+        self.config = parse_broker_config(texts)
+        self.node: BrokerNode
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._stopping: asyncio.Event
+
+    @property
+    def bootstrap_servers(self) -> str:
+        _, host, port = self.node.endpoints[0]
+        return f"{host}:{port}"
+
+    def start(self) -> Self:
+        """Returns once clients can connect; raises what `BrokerNode.start` raises."""
+        started: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(started,), name="isotherm-embedded-broker", daemon=True
+        )
+        self._thread.start()
+        try:
+            started.result()
+        except BaseException:
+            self._thread.join()
+            self._thread = None
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Idempotent."""
+        if self._thread is None:
+            return
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self, started: Future[None]) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve(started))
+
+    async def _serve(self, started: Future[None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self.node = BrokerNode(self.config)
+        try:
+            await self.node.start()
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that starts it
+            started.set_exception(error)
+            return
+        started.set_result(None)
+        await self._stopping.wait()
+        await self.node.stop()
