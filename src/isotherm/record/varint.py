@@ -25,6 +25,9 @@ _UINT64_MASK = 0xFFFF_FFFF_FFFF_FFFF
 
 def read_varint(buffer: ReadBuffer, position: Position = 0) -> tuple[int, Position]:
     """Zigzag integer of 32 bits and the next position; CorruptRecordError when cut or too long."""
+    # Most are one byte long.
+    if position < len(buffer) and (raw := buffer[position]) < 0x80:
+        return (raw >> 1) ^ -(raw & 1), position + 1
     raw, position = read_unsigned_varint(buffer, position)
     return (raw >> 1) ^ -(raw & 1), position
 
