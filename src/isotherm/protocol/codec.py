@@ -3,9 +3,9 @@
 Kafka's message definitions reach us as kio's dataclasses; what kio brings to read bytes must not
 see the network (docs/decisions: its reader reserves memory for array lengths it has not checked).
 For each class this module writes a Python function that reads runs of neighbouring numbers with
-one `struct` call and everything else with a reader of `wire_types`, then compiles it. Generated
-source is two to three times as fast as a loop over closures, and costs about a millisecond per
-message class when it is first needed.
+one `struct` call and everything else with a reader of `wire_types`, then compiles it. kio's
+encoder, a loop over closures, takes about six times as long for a Metadata response of 100
+partitions. Compiling costs about a millisecond per message class, when it is first needed.
 
 Whatever bytes a decoder is given, it returns an entity or raises ProtocolError; it allocates no
 more than a small multiple of the bytes it was given, and does not recurse deeper than the class.

@@ -50,7 +50,7 @@ def _new_topic(topic: Any) -> NewTopic:
         name=topic.name,
         num_partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
-        assignments={a.partition_index: tuple(a.broker_ids) for a in topic.assignments},
+        assignments=tuple((a.partition_index, tuple(a.broker_ids)) for a in topic.assignments),
         configs={config.name: config.value for config in topic.configs},
     )
 

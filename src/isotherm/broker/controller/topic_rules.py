@@ -44,14 +44,13 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 class NewTopic:
     """A topic as a client asks for it; -1 stands for the broker's default.
 
-    `assignments` (partition -> replicas) fixes the partitions by hand; both numbers must be -1
-    then.
+    `assignments` (partition, replicas) fix the partitions by hand; both numbers must be -1 then.
     """
 
     name: str
     num_partitions: int = USE_DEFAULT
     replication_factor: int = USE_DEFAULT
-    assignments: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
+    assignments: tuple[tuple[int, tuple[BrokerId, ...]], ...] = ()
     configs: Mapping[str, str | None] = field(default_factory=dict)
 
 
@@ -118,19 +117,21 @@ def _assigned_replicas(
             "with a manual assignment neither replication factor nor number of partitions"
             f" can be given topic={topic.name}"
         )
-    if sorted(topic.assignments) != list(range(len(topic.assignments))):
+    assignments = sorted(topic.assignments)
+    numbers = [partition for partition, _ in assignments]
+    if numbers != list(range(len(numbers))):
         raise InvalidReplicaAssignmentError(
-            f"partitions must be numbered from 0 without gaps topic={topic.name}"
-            f" partitions={sorted(topic.assignments)}"
+            f"partitions must be numbered from 0 without gaps, each once topic={topic.name}"
+            f" partitions={numbers}"
         )
     known = set(brokers)
-    for partition, replicas in topic.assignments.items():
+    for partition, replicas in assignments:
         if not replicas or len(set(replicas)) != len(replicas) or not known.issuperset(replicas):
             raise InvalidReplicaAssignmentError(
                 f"replicas must be distinct brokers that exist topic={topic.name}"
                 f" partition={partition} replicas={list(replicas)} brokers={sorted(known)}"
             )
-    return tuple(topic.assignments[partition] for partition in range(len(topic.assignments)))
+    return tuple(replicas for _, replicas in assignments)
 
 
 def _default_replicas(

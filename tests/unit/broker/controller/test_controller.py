@@ -181,12 +181,13 @@ def test_bad_topic_of_a_request_does_not_keep_the_others_from_being_made(cluster
         ({"num_partitions": -2}, InvalidPartitionsError),
         ({"replication_factor": 0}, InvalidReplicationFactorError),
         ({"replication_factor": 2}, InvalidReplicationFactorError),
-        ({"assignments": {0: (1,)}, "num_partitions": 1}, InvalidRequestError),
-        ({"assignments": {0: (1,)}, "replication_factor": 1}, InvalidRequestError),
-        ({"assignments": {1: (1,)}}, InvalidReplicaAssignmentError),
-        ({"assignments": {0: (2,)}}, InvalidReplicaAssignmentError),
-        ({"assignments": {0: (1, 1)}}, InvalidReplicaAssignmentError),
-        ({"assignments": {0: ()}}, InvalidReplicaAssignmentError),
+        ({"assignments": ((0, (1,)),), "num_partitions": 1}, InvalidRequestError),
+        ({"assignments": ((0, (1,)),), "replication_factor": 1}, InvalidRequestError),
+        ({"assignments": ((1, (1,)),)}, InvalidReplicaAssignmentError),
+        ({"assignments": ((0, (2,)),)}, InvalidReplicaAssignmentError),
+        ({"assignments": ((0, (1, 1)),)}, InvalidReplicaAssignmentError),
+        ({"assignments": ((0, ()),)}, InvalidReplicaAssignmentError),
+        ({"assignments": ((0, (1,)), (0, (1,)))}, InvalidReplicaAssignmentError),
         ({"configs": {"retention.mss": "1"}}, UnknownConfigError),
         ({"configs": {"retention.ms": "soon"}}, ConfigError),
         ({"configs": {"retention.ms": None}}, ConfigError),
@@ -219,7 +220,7 @@ def test_topic_named_twice_in_a_request_is_not_made(cluster_metadata):
 
 
 def test_assignment_by_hand_fixes_the_partitions(cluster_metadata):
-    topic = create(cluster_metadata.start(), assignments={1: (1,), 0: (1,)})
+    topic = create(cluster_metadata.start(), assignments=((1, (1,)), (0, (1,))))
     assert len(topic.partitions) == 2
 
 
