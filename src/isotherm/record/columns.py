@@ -106,7 +106,8 @@ def decode_columns(
     before the buffer must not be listed.
 
     Raises CorruptRecordError on any damage: nothing of the buffer is returned then. The CRC is
-    checked of all batches that overlap `offset_range`, also of those without a record in it.
+    checked of all batches that overlap `offset_range`, also of those without a record in it, and
+    with `aborted` of all control batches.
     """
     if not columns <= COLUMNS:
         raise ValueError(f"no such columns names={sorted(columns - COLUMNS)}")
@@ -116,10 +117,11 @@ def decode_columns(
     data = _byte_array(buffer)
     batches, position_end = _scan_headers(kernels, buffer, data)
     in_range = _rows_in_range(batches, start, end)
+    is_control = batches["attributes"] & CONTROL_FLAG != 0
     if verify_crc:
-        _verify_crcs(buffer, data, batches[in_range])
-    wanted = in_range & (batches["records_count"] > 0)
-    wanted &= batches["attributes"] & CONTROL_FLAG == 0
+        # Markers outside the range count too: they end the transactions that are left out.
+        _verify_crcs(buffer, data, batches[in_range | is_control if aborted else in_range])
+    wanted = in_range & ~is_control & (batches["records_count"] > 0)
     if aborted:
         wanted &= ~_aborted_rows(buffer, batches, aborted)
     selected = batches[wanted]
@@ -195,7 +197,6 @@ def _aborted_rows(
 
 
 def _is_abort_marker(buffer: ReadBuffer, position: Position, header: BatchHeader) -> bool:
-    verify_batch_crc(buffer, position, header)
     marker = read_control_record(buffer, position, header)
     return marker is not None and marker.type is ControlRecordType.ABORT
 

@@ -52,9 +52,6 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_SIZE = 32 * 1024
 _XERIAL_BLOCK_PREFIX = struct.Struct(">i")
-# No snappy element yields more than 64 bytes from fewer than 2 (copy with a 1-byte offset: 11
-# from 2; with a 2-byte offset: 64 from 3).
-_SNAPPY_RATIO_MAX = 32
 # Output buffer of one step of the lz4 decoder: enough for most batches in a single step.
 _LZ4_OUTPUT_SIZE_MIN = 64 * 1024
 _LZ4_OUTPUT_RATIO_GUESS = 8
@@ -205,8 +202,6 @@ def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
 def _decompress_snappy_block(block: memoryview, size_max: int) -> bytes:
     try:
         size = cramjam.snappy.decompress_raw_len(block)
-        if size > len(block) * _SNAPPY_RATIO_MAX:
-            raise _damaged(CompressionType.SNAPPY)
         if size > size_max:
             raise _too_large(CompressionType.SNAPPY, size_max)
         return bytes(cramjam.snappy.decompress_raw(block))

@@ -238,7 +238,7 @@ def _check_records(
         np.frombuffer(payload.toreadonly(), dtype=np.uint8),
         header.records_count,
         header.base_timestamp,
-        config.compacts and not header.is_control,
+        config.compacts,
         max(timestamp_min, _INT64_MIN),
         min(timestamp_max, _INT64_MAX),
     )

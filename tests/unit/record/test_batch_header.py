@@ -167,6 +167,15 @@ def test_assign_offsets_with_append_time_sets_type_timestamp_and_crc() -> None:
     assert batch == batch_at(0)
 
 
+def test_assign_offsets_with_another_type_alone_computes_the_crc() -> None:
+    batch = batch_at(0)
+    assign_offsets(batch, 0, 5, 7, timestamp_type=TimestampType.LOG_APPEND_TIME)
+    header = read_batch_header(batch)
+    verify_batch_crc(batch, 0, header)
+    assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert header.max_timestamp == NOW + 2
+
+
 def test_assign_offsets_with_what_is_there_already_writes_no_crc() -> None:
     batch = batch_at(0)
     batch[17:21] = b"\x00\x00\x00\x00"

@@ -216,8 +216,25 @@ def test_crc_is_verified_unless_told_otherwise() -> None:
     with pytest.raises(CorruptRecordError, match=r"fails its crc .*base_offset=3"):
         decode_columns(run)
     assert decode_columns(run, verify_crc=False).count == 6
-    # Outside the range the batch is not looked at.
-    assert decode_columns(run, offset_range=(0, 3)).count == 3
+
+
+def test_crc_of_batches_outside_the_range_is_not_verified() -> None:
+    run = batch_at(0) + batch_at(3) + batch_at(6)
+    size = len(batch_at(0))
+    run[size - 2] ^= 1
+    run[-2] ^= 1
+    assert decode_columns(run, offset_range=(3, 6)).offset.tolist() == [3, 4, 5]
+    for overlapping in [(2, 6), (3, 7)]:
+        with pytest.raises(CorruptRecordError, match="fails its crc"):
+            decode_columns(run, offset_range=overlapping)
+
+
+def test_crc_of_a_marker_outside_the_range_is_verified() -> None:
+    run = bytearray(TRANSACTIONS)
+    run[run.index(marker(ABORT, 3, producer_id=1)) + 77] ^= 1
+    assert decode_columns(run, offset_range=(4, 10)).offset.tolist() == [4, 6, 9]
+    with pytest.raises(CorruptRecordError, match="base_offset=3"):
+        decode_columns(run, offset_range=(4, 10), aborted=[(1, 0)])
 
 
 @pytest.mark.parametrize("position", [22, 60], ids=["control flag", "count"])
