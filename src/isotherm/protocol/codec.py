@@ -7,8 +7,9 @@ one `struct` call and everything else with a reader of `wire_types`, then compil
 encoder, a loop over closures, takes about six times as long for a Metadata response of 100
 partitions. Compiling costs about a millisecond per message class, when it is first needed.
 
-Whatever bytes a decoder is given, it returns an entity or raises ProtocolError; it allocates no
-more than a small multiple of the bytes it was given, and does not recurse deeper than the class.
+Whatever bytes a decoder is given, it returns an entity or raises ProtocolError. What it allocates is
+bounded by the bytes it was given (at worst a small object for every two or three), never by a length
+they claim, and it does not recurse deeper than the class.
 Compiled functions are pure and may be called from any thread.
 """
 
