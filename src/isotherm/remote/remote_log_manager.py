@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -162,24 +162,9 @@ class RemoteLogManager:
         With `delete_remote` everything that the remote tier holds of them is deleted too, tried
         again until it succeeds. The future is done when all of that is.
         """
-        stopped: Future[None] = Future()
-        waiting = set(partitions)
-        remaining = len(waiting)
-        if not waiting:
-            stopped.set_result(None)
-        lock = threading.Lock()
-
-        def count_down(_: Future[None]) -> None:
-            nonlocal remaining
-            with lock:
-                remaining -= 1
-                is_last = remaining == 0
-            if is_last:
-                stopped.set_result(None)
-
-        for partition in waiting:
-            self._stop(partition, delete_remote=delete_remote).add_done_callback(count_down)
-        return stopped
+        return _all_done(
+            [self._stop(partition, delete_remote=delete_remote) for partition in set(partitions)]
+        )
 
     def read(
         self,
@@ -320,3 +305,31 @@ class RemoteLogManager:
 
     def _retried(self, task: str, place: object) -> RetriedWork:
         return RetriedWork(task, place, backoff=self._backoff, rng=self._rng, metrics=self._metrics)
+
+
+def _all_done(futures: Sequence[Future[None]]) -> Future[None]:
+    """Done when all of them are, with the error of one that failed."""
+    together: Future[None] = Future()
+    lock = threading.Lock()
+    remaining = len(futures)
+
+    def count_down(_: Future[None]) -> None:
+        nonlocal remaining
+        with lock:
+            remaining -= 1
+            is_last = remaining == 0
+        if is_last:
+            settle()
+
+    def settle() -> None:
+        errors = [error for each in futures if (error := each.exception()) is not None]
+        if errors:
+            together.set_exception(errors[0])
+        else:
+            together.set_result(None)
+
+    for each in futures:
+        each.add_done_callback(count_down)
+    if not futures:
+        settle()
+    return together

@@ -74,6 +74,7 @@ class TieredPartition:
         directory: Path,
         *,
         seed: int = 0,
+        clock: SimClock | None = None,
         read_ahead: ReadAheadSettings | None = None,
         **topic_config: Any,
     ) -> None:
@@ -94,7 +95,7 @@ class TieredPartition:
         )
         self.partition = TopicIdPartition(uuid.UUID(int=77), "flights", 0)
         self.leader_epoch = 0
-        self.clock = SimClock(auto_advance=True)
+        self.clock = clock or SimClock(auto_advance=True)
         self.bucket = directory / "bucket"
         self.store = FaultyStore(
             ObjectStoreRemoteStorageManager(ObjectStoreSettings(url=self.bucket.as_uri())),

@@ -1,0 +1,138 @@
+"""PeriodicTasks under a simulated clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from isotherm.remote.tasks.periodic_tasks import PeriodicTasks
+from isotherm.testing.sim_clock import SimClock
+
+WAIT_S = 10
+
+
+@pytest.fixture
+def clock() -> SimClock:
+    return SimClock()
+
+
+@pytest.fixture
+def tasks(clock: SimClock) -> Iterator[PeriodicTasks]:
+    tasks = PeriodicTasks("test", 2, clock)
+    yield tasks
+    tasks.close()
+
+
+class Ticks:
+    """A tick that counts its runs and lets a test wait for the n-th."""
+
+    def __init__(self, delay_s: float | None = 30.0) -> None:
+        self.delay_s = delay_s
+        self.count = 0
+        self._changed = threading.Condition()
+
+    def __call__(self) -> float | None:
+        with self._changed:
+            self.count += 1
+            self._changed.notify_all()
+            return self.delay_s
+
+    def wait_for(self, count: int) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.count >= count, WAIT_S)
+
+
+def test_tick_runs_at_once_and_then_after_the_delay_it_asked_for(
+    tasks: PeriodicTasks, clock: SimClock
+) -> None:
+    ticks = Ticks()
+    tasks.schedule("a", ticks)
+    assert ticks.wait_for(1)
+    clock.await_waiters(1)
+    clock.advance(29_000)
+    clock.await_waiters(1)
+    assert ticks.count == 1
+    clock.advance(1_001)
+    assert ticks.wait_for(2)
+
+
+def test_tick_that_returns_none_is_over(tasks: PeriodicTasks, clock: SimClock) -> None:
+    once, other = Ticks(None), Ticks()
+    tasks.schedule("once", once)
+    assert once.wait_for(1)
+    tasks.schedule("other", other)
+    assert other.wait_for(1)
+    clock.await_waiters(1)
+    clock.advance(60_000)
+    assert other.wait_for(2)
+    assert once.count == 1
+
+
+def test_scheduled_key_keeps_its_tick(tasks: PeriodicTasks) -> None:
+    first, second = Ticks(), Ticks()
+    tasks.schedule("a", first)
+    tasks.schedule("a", second)
+    assert first.wait_for(1)
+    assert second.count == 0
+
+
+def test_cancel_of_a_running_tick_is_done_when_it_ends(
+    tasks: PeriodicTasks, clock: SimClock
+) -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    def tick() -> float:
+        entered.set()
+        assert go.wait(WAIT_S)
+        return 0.0
+
+    tasks.schedule("a", tick)
+    assert entered.wait(WAIT_S)
+    stopped = tasks.cancel("a")
+    assert not stopped.done()
+    go.set()
+    stopped.result(WAIT_S)
+    entered.clear()
+    other = Ticks()
+    tasks.schedule("b", other)
+    assert other.wait_for(1)
+    assert not entered.is_set()
+
+
+def test_cancel_of_a_tick_that_does_not_run_is_done_at_once(tasks: PeriodicTasks) -> None:
+    assert tasks.cancel("unknown").done()
+
+
+def test_long_tick_holds_up_no_other_key(tasks: PeriodicTasks) -> None:
+    go = threading.Event()
+
+    def long() -> None:
+        assert go.wait(WAIT_S)
+
+    tasks.schedule("long", long)
+    short = Ticks()
+    tasks.schedule("short", short)
+    assert short.wait_for(1)
+    go.set()
+
+
+def test_close_waits_for_the_running_tick_and_starts_none(clock: SimClock) -> None:
+    tasks = PeriodicTasks("test", 1, clock)
+    entered, ended = threading.Event(), Future[None]()
+
+    def tick() -> float:
+        entered.set()
+        ended.set_result(None)
+        return 3600.0
+
+    tasks.schedule("a", tick)
+    assert entered.wait(WAIT_S)
+    tasks.close()
+    assert ended.done()
+    late = Ticks()
+    tasks.schedule("late", late)
+    tasks.close()
+    assert late.count == 0

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from isotherm.errors import NotEnoughMemoryError
+from isotherm.remote.bounded_pool import BoundedPool
+
+
+def test_work_beyond_threads_and_queue_is_refused_until_some_ends() -> None:
+    pool, go = BoundedPool("test", 1, 1), threading.Event()
+    try:
+        running = pool.submit(go.wait)
+        waiting = pool.submit(lambda: 7)
+        with pytest.raises(NotEnoughMemoryError, match="pool=test"):
+            pool.submit(lambda: 8)
+        go.set()
+        assert running.result(10)
+        assert waiting.result(10) == 7
+        pool.close()
+    finally:
+        go.set()
+
+
+def test_cancelled_work_makes_room() -> None:
+    pool, go = BoundedPool("test", 1, 1), threading.Event()
+    try:
+        pool.submit(go.wait)
+        waiting = pool.submit(lambda: 7)
+        assert waiting.cancel()
+        again = pool.submit(lambda: 8)
+        go.set()
+        assert again.result(10) == 8
+    finally:
+        go.set()
+        pool.close()
+
+
+def test_failed_work_makes_room_and_gives_its_error() -> None:
+    pool = BoundedPool("test", 1, 0)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(lambda: 1 // 0).result(10)
+    pool.close()

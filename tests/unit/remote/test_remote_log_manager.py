@@ -1,0 +1,268 @@
+"""RemoteLogManager with its threads, under a simulated clock."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.errors import (
+    NotEnoughMemoryError,
+    OffsetOutOfRangeError,
+    RemoteStorageError,
+    RemoteStorageNotReadyError,
+)
+from isotherm.log.log_read import FetchIsolation
+from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.testing.faulty_store import Fault, Operation
+from isotherm.testing.sim_clock import SimClock
+from isotherm.testing.tiered_partition import TieredPartition, records_of
+
+WAIT_S = 20
+T0 = 1_700_000_000_000
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> TieredPartition:
+    tiered = TieredPartition(tmp_path / "p", clock=SimClock())
+    for number in range(22):
+        tiered.append(b"record-%02d" % number, timestamp_ms=T0 + number)
+    return tiered
+
+
+@pytest.fixture
+def open_manager(partition: TieredPartition) -> Iterator[Callable[..., RemoteLogManager]]:
+    opened: list[RemoteLogManager] = []
+
+    def open_manager(**config: object) -> RemoteLogManager:
+        manager = RemoteLogManager(
+            replace(RemoteLogManagerConfig(), **config),  # type: ignore[arg-type]
+            broker_id=0,
+            storage=partition.store,
+            metadata=partition.metadata,
+            index_cache=partition.index_cache,
+            clock=partition.clock,
+            rng=random.Random(0),
+            metrics=partition.metrics,
+        )
+        opened.append(manager)
+        return manager
+
+    yield open_manager
+    for manager in opened:
+        manager.close()
+
+
+@pytest.fixture
+def manager(open_manager: Callable[..., RemoteLogManager]) -> RemoteLogManager:
+    return open_manager()
+
+
+def read(manager: RemoteLogManager, partition: TieredPartition, offset: int) -> list[bytes | None]:
+    future = manager.read(
+        partition.log,
+        partition.partition,
+        offset,
+        1 << 20,
+        isolation=FetchIsolation.HIGH_WATERMARK,
+        min_one_message=True,
+    )
+    return [record.value for record in records_of(future.result(WAIT_S).records)]
+
+
+def run_after(partition: TieredPartition, ms: int, until: Callable[[], bool]) -> None:
+    """Move the clock on, by `ms` at a time, until what the tasks should do is done."""
+    pause = threading.Event()
+    for _ in range(WAIT_S * 100):
+        if until():
+            return
+        partition.clock.advance(ms)
+        pause.wait(0.01)  # of real time, in which the tasks work
+    raise AssertionError("the tasks did not get there")
+
+
+def all_copied(partition: TieredPartition) -> bool:
+    return (
+        partition.log.highest_offset_in_remote_storage
+        == partition.log.segments()[-1].base_offset - 1
+    )
+
+
+def test_led_partition_is_copied_at_once_and_then_at_intervals(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: all_copied(partition))
+    for number in range(6):
+        partition.append(b"more-%02d" % number)
+    assert not all_copied(partition)
+    run_after(partition, 30_001, lambda: all_copied(partition))
+
+
+def test_log_that_is_not_tiered_is_left_alone(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    partition.update_config(remote_storage_enable=False)
+    manager.on_leadership_change([partition.log])
+    manager.run_tasks()
+    assert partition.metadata_topic.records() == []
+
+
+def test_run_tasks_copies_and_expires_in_the_callers_thread(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: all_copied(partition))
+    partition.update_config(retention_bytes=0)
+    manager.run_tasks()
+    assert partition.segments() == []
+
+
+def test_store_that_is_down_is_tried_again_with_back_off_and_keeps_local_data(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    partition.store.fail_always(Operation.COPY, Fault.ERROR_BEFORE)
+    manager.on_leadership_change([partition.log])
+    errors = "isotherm_remote_log_task_errors_total"
+    run_after(partition, 600, lambda: partition.metrics.value(errors, task="copy") >= 2)
+    partition.delete_local_segments()
+    assert partition.log.local_log_start_offset == 0
+    partition.store.heal()
+    run_after(partition, 10_000, lambda: all_copied(partition))
+
+
+def test_read_and_look_up_by_time_span_both_tiers(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    partition.copy_task.run()
+    partition.delete_local_segments()
+    local = partition.log.local_log_start_offset
+    assert read(manager, partition, 3)[0] == b"record-03"
+    for offset in (0, 5, local - 1, local, 21):
+        future = manager.offset_for_timestamp(partition.log, partition.partition, T0 + offset, 0)
+        assert future.result(WAIT_S) == (T0 + offset, offset, 0)
+    future = manager.offset_for_timestamp(partition.log, partition.partition, T0 + 999, 0)
+    assert future.result(WAIT_S) is None
+
+
+def test_read_counts_requests_bytes_and_errors_as_kafka_does(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    partition.copy_task.run()
+    prefix = "kafka_server_brokertopicmetrics_remotefetch"
+    size = sum(segment.segment_size_in_bytes for segment in partition.segments())
+    partition.delete_local_segments()
+    assert len(read(manager, partition, 0)) == partition.log.local_log_start_offset
+    with pytest.raises(OffsetOutOfRangeError):
+        read(manager, partition, 1000)
+    assert partition.metrics.value(f"{prefix}errors_total", topic="flights") == 0
+    for segment in partition.segments():
+        manager._reader._read_ahead.forget(segment.segment_id)
+    partition.store.fail_always(Operation.FETCH_LOG, Fault.THROTTLED)
+    with pytest.raises(RemoteStorageError):
+        read(manager, partition, 0)
+    assert partition.metrics.value(f"{prefix}requests_total", topic="flights") == 3
+    assert partition.metrics.value(f"{prefix}bytes_total", topic="flights") == size
+    assert partition.metrics.value(f"{prefix}errors_total", topic="flights") == 1
+
+
+def test_reads_beyond_the_queue_are_refused(
+    open_manager: Callable[..., RemoteLogManager], partition: TieredPartition
+) -> None:
+    manager = open_manager(remote_log_reader_threads=1, remote_log_reader_max_pending_tasks=1)
+    partition.copy_task.run()
+    partition.delete_local_segments()
+    go = threading.Event()
+    find = partition.metadata.remote_log_segment_metadata
+
+    def held(*args: object) -> object:
+        assert go.wait(WAIT_S)
+        return find(*args)  # type: ignore[arg-type]
+
+    partition.metadata.remote_log_segment_metadata = held  # type: ignore
+    options = {"isolation": FetchIsolation.LOG_END, "min_one_message": True}
+    asked = (partition.log, partition.partition, 0, 100)
+    first = manager.read(*asked, **options)  # type: ignore[arg-type]
+    second = manager.read(*asked, **options)  # type: ignore[arg-type]
+    with pytest.raises(NotEnoughMemoryError):
+        manager.read(*asked, **options)  # type: ignore[arg-type]
+    assert second.cancel()
+    go.set()
+    assert len(first.result(WAIT_S).records) > 0
+
+
+def test_stopped_partition_with_delete_remote_leaves_nothing_behind(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: all_copied(partition))
+    assert partition.object_names() != []
+    partition.store.fail_next(Operation.DELETE, None, Fault.ERROR_AFTER, Fault.THROTTLED)
+    stopped = manager.stop_partitions([partition.partition], delete_remote=True)
+    run_after(partition, 1_000, stopped.done)
+    assert partition.object_names() == []
+    assert not partition.metadata.is_ready(partition.partition)
+    partition.metadata.on_partition_leadership_changes([partition.partition], [])
+    partition.metadata.poll()
+    assert partition.segments() == []
+
+
+def test_partition_never_led_here_is_deleted_too(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    """A broker that restarts in the middle of a topic's deletion."""
+    partition.copy_task.run()
+    partition.metadata.on_stop_partitions([partition.partition])
+    stopped = manager.stop_partitions([partition.partition], delete_remote=True)
+    partition.metadata.poll()
+    run_after(partition, 1_000, stopped.done)
+    assert partition.object_names() == []
+
+
+def test_stopped_partition_without_deletion_keeps_its_remote_segments(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: all_copied(partition))
+    names = partition.object_names()
+    stopped = manager.stop_partitions([partition.partition], delete_remote=False)
+    run_after(partition, 1_000, stopped.done)
+    assert partition.object_names() == names
+    with pytest.raises(Exception, match="not assigned"):
+        partition.segments()
+    lag = "kafka_server_brokertopicmetrics_remotelogsizebytes"
+    assert partition.metrics.value(lag, topic="flights") == 0
+
+
+def test_stop_of_no_partition_is_done_at_once(manager: RemoteLogManager) -> None:
+    assert manager.stop_partitions([], delete_remote=True).done()
+
+
+def test_close_ends_what_waits_and_can_be_repeated(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: all_copied(partition))
+    partition.store.fail_always(Operation.DELETE, Fault.ERROR_BEFORE)
+    stopped = manager.stop_partitions([partition.partition], delete_remote=True)
+    errors = "isotherm_remote_log_task_errors_total"
+    run_after(
+        partition,
+        100,
+        lambda: partition.metrics.value(errors, task="partition-deletion") >= 1,
+    )
+    manager.close()
+    manager.close()
+    with pytest.raises(RemoteStorageNotReadyError):
+        stopped.result(0)
+    cache = partition.metadata._store.get(partition.partition)
+    assert cache is not None
+    assert {segment.state for segment in cache.segments()} == {
+        RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+    }

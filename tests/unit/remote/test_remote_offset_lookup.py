@@ -1,0 +1,119 @@
+"""Look-ups by time over segments of the remote tier."""
+
+from __future__ import annotations
+
+import pytest
+
+from isotherm.errors import CorruptObjectError
+from isotherm.record.batch import CompressionType
+from isotherm.remote.remote_offset_lookup import RemoteOffsetLookup
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from isotherm.remote.segment_reader import RemoteSegmentReader
+from isotherm.testing.faulty_store import Operation
+from isotherm.testing.tiered_partition import TieredPartition
+
+T0 = 1_700_000_000_000
+
+
+@pytest.fixture
+def cold(tiered: TieredPartition) -> TieredPartition:
+    """Offset n has time T0 + 10 n; two records per batch, compressed and not."""
+    for number in range(0, 40, 4):
+        for offset, compression in (
+            (number, CompressionType.NONE),
+            (number + 2, CompressionType.ZSTD),
+        ):
+            tiered.append(b"%03d" % offset, timestamp_ms=T0 + 10 * offset, compression=compression)
+            tiered.append(b"%03d" % offset, timestamp_ms=T0 + 10 * (offset + 1))
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    return tiered
+
+
+@pytest.fixture
+def lookup(cold: TieredPartition) -> RemoteOffsetLookup:
+    return RemoteOffsetLookup(cold.metadata, cold.index_cache, RemoteSegmentReader(cold.read_ahead))
+
+
+def test_every_timestamp_finds_the_first_record_as_young(
+    cold: TieredPartition, lookup: RemoteOffsetLookup
+) -> None:
+    for offset in range(cold.log.local_log_start_offset):
+        for timestamp_ms in (T0 + 10 * offset, T0 + 10 * offset - 9):
+            found = lookup.find(cold.log, cold.partition, timestamp_ms, 0)
+            assert found == (T0 + 10 * offset, offset, 0)
+
+
+def test_timestamp_above_the_remote_tier_is_left_to_the_local_log(
+    cold: TieredPartition, lookup: RemoteOffsetLookup
+) -> None:
+    local = cold.log.local_log_start_offset
+    assert lookup.find(cold.log, cold.partition, T0 + 10 * local, 0) is None
+
+
+def test_starting_offset_bounds_the_look_up(
+    cold: TieredPartition, lookup: RemoteOffsetLookup
+) -> None:
+    found = lookup.find(cold.log, cold.partition, T0, 13)
+    assert found == (T0 + 130, 13, 0)
+
+
+def test_segment_that_is_still_local_is_left_to_the_local_log(tiered: TieredPartition) -> None:
+    for number in range(12):
+        tiered.append(b"%03d" % number, timestamp_ms=T0 + number)
+    tiered.copy_task.run()
+    lookup = RemoteOffsetLookup(
+        tiered.metadata, tiered.index_cache, RemoteSegmentReader(tiered.read_ahead)
+    )
+    assert lookup.find(tiered.log, tiered.partition, T0, 0) is None
+    operations = {call.operation for call in tiered.store.trace}
+    assert operations == {Operation.COPY}
+
+
+def test_segment_whose_deletion_began_is_passed_over(
+    cold: TieredPartition, lookup: RemoteOffsetLookup
+) -> None:
+    first, second, *_ = cold.segments()
+    cold.tier.publish(
+        RemoteLogSegmentMetadataUpdate(
+            segment_id=first.segment_id,
+            event_timestamp_ms=0,
+            state=RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+            broker_id=0,
+        )
+    )
+    found = lookup.find(cold.log, cold.partition, T0, 0)
+    assert found is not None
+    assert found.offset == second.start_offset
+
+
+def test_first_segment_with_the_time_but_not_from_the_offset_on_is_followed_by_the_next(
+    tiered: TieredPartition,
+) -> None:
+    """Kafka answers nothing here: the late record lies below the starting offset."""
+    tiered.append(b"late", timestamp_ms=T0 + 1000)
+    tiered.append(b"early", timestamp_ms=T0)
+    tiered.log.roll()
+    tiered.append(b"next", timestamp_ms=T0 + 900)
+    tiered.log.roll()
+    tiered.append(b"active", timestamp_ms=T0)
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    lookup = RemoteOffsetLookup(
+        tiered.metadata, tiered.index_cache, RemoteSegmentReader(tiered.read_ahead)
+    )
+    assert tiered.segments()[0].max_timestamp_ms == T0 + 1000
+    assert lookup.find(tiered.log, tiered.partition, T0 + 500, 1) == (T0 + 900, 2, 0)
+
+
+def test_damaged_batch_is_named(cold: TieredPartition, lookup: RemoteOffsetLookup) -> None:
+    segment = cold.segments()[0]
+    (path,) = cold.bucket.rglob(f"{segment.start_offset:020}*.log")
+    damaged = bytearray(path.read_bytes())
+    damaged[70] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptObjectError, match=f"object={segment.segment_id}.log topic=flights"):
+        lookup.find(cold.log, cold.partition, T0, 0)
