@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -125,3 +126,11 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Tier:
             tier.add(owner, range(first, first + size), codec=codec)
             first += size
     return tier
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
