@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any, cast
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v0 import response as find_coordinator_v0
+
+from isotherm.broker.connection import Connection, PendingAnswer
+from isotherm.broker.context import BrokerServices, HangUpError
+from isotherm.broker.dispatch import APIS, Api, Dispatcher
+from isotherm.errors import InvalidRequestError, UnsupportedVersionError
+from isotherm.protocol.api_versions import SERVED, ApiKey
+from isotherm.protocol.errors import ProtocolError
+
+FIND_COORDINATOR = 10
+
+
+class Client:
+    client_address = "192.0.2.1"
+    listener_name = "PLAINTEXT"
+
+
+def frame(api_key: int, api_version: int, body: bytes = b"", correlation_id: int = 77) -> Any:
+    head = struct.pack(">hhih", api_key, api_version, correlation_id, 1) + b"c"
+    return memoryview(head + body)
+
+
+def find_coordinator(answer: Any) -> Dispatcher:
+    """A dispatcher whose FindCoordinator does what `answer` does with the request."""
+
+    def error_response(context: Any, request: Any, code: ErrorCode) -> Any:
+        return response(code)
+
+    services = cast("BrokerServices", None)
+    return Dispatcher(services, {FIND_COORDINATOR: Api(answer, error_response)})
+
+
+def response(code: ErrorCode) -> Any:
+    return find_coordinator_v0.FindCoordinatorResponse(error_code=code, node_id=1, host="h", port=2)
+
+
+KEY = struct.pack(">h", 1) + b"g"
+ASK = frame(FIND_COORDINATOR, 0, KEY)
+
+
+def error_of(answer: Any) -> int:
+    """The error code of a FindCoordinator 0 answer; its correlation id must be right."""
+    size, correlation_id, code = struct.unpack_from(">iih", b"".join(answer))
+    assert correlation_id == 77
+    assert size == len(b"".join(answer)) - 4
+    return int(code)
+
+
+def handle(dispatcher: Dispatcher, payload: Any) -> Any:
+    return dispatcher.handle_frame(payload, cast("Connection", Client()))
+
+
+def test_every_served_api_has_a_handler_and_no_other() -> None:
+    assert set(APIS) == set(SERVED)
+
+
+def test_request_is_answered_at_once_by_a_plain_handler() -> None:
+    seen = []
+
+    def answer(context: Any, request: Any) -> Any:
+        seen.append((request.key, context.client_address, context.header.client_id))
+        return response(ErrorCode.none)
+
+    assert error_of(handle(find_coordinator(answer), ASK)) == 0
+    assert seen == [("g", "192.0.2.1", "c")]
+
+
+def test_request_that_wants_no_answer_gets_none() -> None:
+    assert list(handle(find_coordinator(lambda *_: None), ASK)) == []
+
+
+def test_handler_that_waits_is_answered_when_it_is_done() -> None:
+    async def scenario() -> None:
+        async def answer(context: Any, request: Any) -> Any:
+            return response(ErrorCode.none)
+
+        pending = handle(find_coordinator(answer), ASK)
+        assert isinstance(pending, PendingAnswer)
+        await pending.future
+        assert error_of(pending.answer()) == 0
+
+    asyncio.run(scenario())
+
+
+def raising(error: Exception, *, later: bool) -> Any:
+    def at_once(context: Any, request: Any) -> Any:
+        raise error
+
+    async def when_awaited(context: Any, request: Any) -> Any:
+        raise error
+
+    return when_awaited if later else at_once
+
+
+def outcome(answer: Any) -> Any:
+    """What becomes of ASK, however the handler answers."""
+
+    async def scenario() -> Any:
+        answered = handle(find_coordinator(answer), ASK)
+        if isinstance(answered, PendingAnswer):
+            await asyncio.wait([answered.future])
+            answered = answered.answer()
+        return answered
+
+    return asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_error_of_a_handler_is_answered_with_its_code(later: bool) -> None:
+    answered = outcome(raising(InvalidRequestError("no"), later=later))
+    assert error_of(answered) == ErrorCode.invalid_request
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_unexpected_error_is_logged_once_and_answered(
+    later: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    answered = outcome(raising(ZeroDivisionError("oops"), later=later))
+    assert error_of(answered) == ErrorCode.unknown_server_error
+    (record,) = caplog.records
+    assert "api_key=10" in record.message
+    assert record.exc_info is not None
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_hanging_up_passes_through(later: bool) -> None:
+    with pytest.raises(HangUpError):
+        outcome(raising(HangUpError("bye"), later=later))
+
+
+def test_response_that_cannot_be_encoded_is_an_unexpected_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answered = outcome(lambda *_: find_coordinator_v0.FindCoordinatorResponse(
+        error_code=ErrorCode.none, node_id=1 << 40, host="h", port=2
+    ))  # fmt: skip
+    assert error_of(answered) == ErrorCode.unknown_server_error
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0", b"\0\x0a\0\0", bytes(ASK)[:-1], bytes(ASK)[:12]])
+def test_request_cut_short_closes_the_connection(payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        handle(find_coordinator(lambda *_: None), memoryview(payload))
+
+
+@pytest.mark.parametrize(("key", "version"), [(10, 7), (10, -1), (0, 2), (0, 14), (999, 0)])
+def test_version_that_is_not_served_closes_the_connection(key: int, version: int) -> None:
+    with pytest.raises(UnsupportedVersionError, match=f"api_key={key} api_version={version}"):
+        handle(find_coordinator(lambda *_: None), frame(key, version))
+
+
+@pytest.mark.parametrize("version", [5, 6, 99, -1])
+def test_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
+    answer = handle(find_coordinator(lambda *_: None), frame(ApiKey.API_VERSIONS, version))
+    code, count = struct.unpack_from(">hi", b"".join(answer), 8)
+    assert (code, count) == (ErrorCode.unsupported_version, len(SERVED))

@@ -1,0 +1,225 @@
+"""Starting and stopping a whole broker: order, what is in the way, what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isotherm.broker.background import PeriodicTask
+from isotherm.broker.identity import agreed_cluster_id, establish_identity
+from isotherm.broker.node import BrokerNode
+from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.layers import embedded_defaults
+from isotherm.errors import ConfigError, IsothermError, LogDirFailedError
+from isotherm.log.checkpoints import MetaProperties
+from isotherm.log.fs import OsFileSystem
+from isotherm.testing.sim_clock import SimClock
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC
+
+
+def config(directory: Path, **settings: str) -> BrokerConfig:
+    return parse_broker_config(
+        {
+            **embedded_defaults(directory),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
+            **{key.replace("_", "."): value for key, value in settings.items()},
+        }
+    )
+
+
+def start_and_stop(*nodes: BrokerNode) -> None:
+    """Start all, one after the other, then stop them."""
+
+    async def scenario() -> None:
+        started = []
+        try:
+            for node in nodes:
+                await node.start()
+                started.append(node)
+        finally:
+            for node in reversed(started):
+                await node.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_stop_leaves_a_clean_folder_that_can_be_opened_again(tmp_path: Path) -> None:
+    first, second = BrokerNode(config(tmp_path)), BrokerNode(config(tmp_path))
+    start_and_stop(first)
+    names = {path.name for path in (tmp_path / "log").iterdir()}
+    assert {
+        ".kafka_cleanshutdown",
+        "meta.properties",
+        "recovery-point-offset-checkpoint",
+        "__cluster_metadata-0",
+        f"{REMOTE_LOG_METADATA_TOPIC}-1",
+    } <= names
+    start_and_stop(second)
+    assert second.services.cluster_id == first.services.cluster_id
+
+
+def test_every_start_raises_the_leader_epochs_by_one(tmp_path: Path) -> None:
+    for epoch in range(3):
+        node = BrokerNode(config(tmp_path))
+        start_and_stop(node)
+        partition = node.services.replica_manager.find_partition(REMOTE_LOG_METADATA_TOPIC, None, 0)
+        assert partition.leader_epoch == epoch
+        image = node.services.controller.image.topics_by_name[REMOTE_LOG_METADATA_TOPIC]
+        assert image.partitions[0].leader_epoch == epoch
+
+
+def test_stop_twice_is_harmless(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = BrokerNode(config(tmp_path))
+        await node.start()
+        await node.stop()
+        await node.stop()
+
+    asyncio.run(scenario())
+
+
+def test_same_seed_gives_the_same_ids(tmp_path: Path) -> None:
+    ids = []
+    for name in ("a", "b"):
+        node = BrokerNode(config(tmp_path / name), rng=random.Random(5), clock=SimClock())
+        start_and_stop(node)
+        topic = node.services.controller.image.topics_by_name[REMOTE_LOG_METADATA_TOPIC]
+        ids.append((node.services.cluster_id, topic.topic_id))
+    assert ids[0] == ids[1]
+
+
+def test_folder_in_use_is_named(tmp_path: Path) -> None:
+    lock = tmp_path / "log" / ".lock"
+    lock.parent.mkdir()
+    hold = f"import fcntl; f = open({str(lock)!r}, 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(LogDirFailedError, match=str(tmp_path / "log")):
+            start_and_stop(BrokerNode(config(tmp_path)))
+        other.communicate(b"\n")
+    start_and_stop(BrokerNode(config(tmp_path)))
+
+
+def test_taken_port_is_named_and_nothing_is_left_open(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        node = BrokerNode(config(tmp_path, listeners=f"PLAINTEXT://127.0.0.1:{port}"))
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
+            start_and_stop(node)
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rsm.config.url", "nonsense://x"),
+        ("rsm.config.no.such.key", "1"),
+        ("rlmm.config.no.such.key", "1"),
+    ],
+)
+def test_wrong_remote_setting_is_named_and_the_folder_is_released(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    with pytest.raises(IsothermError, match=key.split(".", 2)[2]):
+        start_and_stop(BrokerNode(config(tmp_path, **{key: value})))
+    start_and_stop(BrokerNode(config(tmp_path)))
+
+
+def test_other_partition_count_of_the_metadata_topic_is_refused(tmp_path: Path) -> None:
+    start_and_stop(BrokerNode(config(tmp_path)))
+    key = "rlmm.config.remote.log.metadata.topic.num.partitions"
+    with pytest.raises(ConfigError, match="partitions=2"):
+        start_and_stop(BrokerNode(config(tmp_path, **{key: "3"})))
+
+
+def test_folder_of_another_broker_is_refused(tmp_path: Path) -> None:
+    start_and_stop(BrokerNode(config(tmp_path)))
+    with pytest.raises(ConfigError, match=r"node_id=1 key=node\.id value=2"):
+        start_and_stop(BrokerNode(config(tmp_path, node_id="2")))
+
+
+def test_broker_without_a_remote_tier_starts(tmp_path: Path) -> None:
+    node = BrokerNode(config(tmp_path, **{"remote.log.storage.system.enable": "false"}))
+    start_and_stop(node)
+    assert node.services.remote_log_manager is None
+    assert REMOTE_LOG_METADATA_TOPIC not in node.services.controller.image.topics_by_name
+
+
+# Identity
+
+
+def properties(cluster_id: str = "c", node_id: int = 1) -> MetaProperties:
+    return MetaProperties(cluster_id, node_id, "d")
+
+
+def test_new_folder_joins_the_cluster_of_the_others(tmp_path: Path) -> None:
+    ids = iter(map(uuid.UUID, [f"{number:032x}" for number in range(4)]))
+    old, new = tmp_path / "old", tmp_path / "new"
+    for path in (old, new):
+        path.mkdir()
+    fs = OsFileSystem()
+    first = establish_identity(fs, [old], 1, lambda: next(ids))
+    assert establish_identity(fs, [old, new], 1, lambda: next(ids)) == first
+    assert f"cluster.id={first}\n" in (new / "meta.properties").read_text()
+
+
+def test_folders_of_two_clusters_are_refused() -> None:
+    found: dict[Path, Any] = {Path("/a"): properties("c"), Path("/b"): properties("other")}
+    with pytest.raises(ConfigError, match="cluster_id=other"):
+        agreed_cluster_id(found, 1)
+
+
+def test_folders_without_properties_have_no_cluster() -> None:
+    assert agreed_cluster_id({Path("/a"): None}, 1) is None
+
+
+# Background work
+
+
+def test_periodic_task_runs_after_its_delay_and_then_at_its_interval() -> None:
+    clock = SimClock()
+    ran = threading.Semaphore(0)
+    task = PeriodicTask("t", ran.release, clock, initial_delay_s=10, interval_s=5)
+    task.start()
+    clock.await_waiters(1)
+    clock.advance(9_999)
+    assert not ran.acquire(blocking=False)
+    for step_ms in (1, 5_000, 5_000):
+        clock.advance(step_ms)
+        assert ran.acquire(timeout=10)
+        clock.await_waiters(1)
+    task.stop()
+    clock.advance(60_000)
+    assert not ran.acquire(blocking=False)
+
+
+def test_periodic_task_goes_on_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    clock = SimClock()
+    ran = threading.Semaphore(0)
+
+    def fail() -> None:
+        ran.release()
+        raise ZeroDivisionError
+
+    task = PeriodicTask("t", fail, clock, initial_delay_s=0, interval_s=5)
+    task.start()
+    for _ in range(2):
+        assert ran.acquire(timeout=10)
+        clock.await_waiters(1)
+        clock.advance(5_000)
+    assert ran.acquire(timeout=10)
+    task.stop()
+    assert "task=t" in caplog.text
