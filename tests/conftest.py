@@ -1,4 +1,4 @@
-"""Brokers for tests of every kind: one shared, or as many as a test asks for."""
+"""What tests of several folders share: brokers, and the one Spark session of a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from isotherm.testing.embedded_broker import TEST_SETTINGS, EmbeddedBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SERVES = re.compile(rb"broker serves .*listeners=PLAINTEXT://(\S+)")
 
@@ -103,3 +107,24 @@ def broker_process(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     for process in started:
         if process.process.poll() is None:
             process.kill()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Small and quick to start. A process has room for one session, so there is no other."""
+    import isotherm.spark
+
+    session = isotherm.spark.session(
+        "isotherm-tests",
+        master="local[2]",
+        config={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.default.parallelism": "2",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        },
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

@@ -31,7 +31,8 @@ from isotherm.types import Offset
 _logger = logging.getLogger(__name__)
 
 _RECORDS_PER_POLL = 10_000
-_POLL_S = 0.5
+# consume() waits for so many records or so long; the tail's last poll always waits it out.
+_POLL_S = 0.1
 _PARTITION_EOF = KafkaError._PARTITION_EOF
 _LOST = (
     KafkaError._AUTO_OFFSET_RESET,
