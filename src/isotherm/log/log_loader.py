@@ -11,6 +11,7 @@ import logging
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import CorruptIndexError, CorruptRecordError
@@ -53,6 +54,11 @@ class LogCheckpoints:
     clean_shutdown: bool = False
 
 
+class _RecoveredSegment(NamedTuple):
+    cut_size: int
+    next_offset: Offset
+
+
 def load_log(
     environment: LogEnvironment,
     log_dir: LogDir,
@@ -88,6 +94,8 @@ class _LogLoader:
         self._topic_partition = topic_partition
         self._config = config
         self._checkpoints = checkpoints
+        # Whether offsets may be missing between batches, as compaction leaves them.
+        self._is_sparse = config.compacts
         self._now_ms: TimestampMs = environment.clock.now_ms()
         self._producers = ProducerStateManager(
             topic_partition, environment.producer_id_expiration_ms
@@ -165,13 +173,28 @@ class _LogLoader:
             if segment.base_offset in files.without_offset_index or _is_damaged(segment):
                 self._recover(segment, epochs)
         for index in range(first, len(segments)):
-            if self._recover(segments[index], epochs) > 0:
-                self._delete(segments[index + 1 :])
+            found = self._recover(segments[index], epochs)
+            later = segments[index + 1 :]
+            if found.cut_size > 0 or (later and self._lost_its_end(found, later[0].base_offset)):
+                self._delete(later)
                 return segments[: index + 1]
         return segments
 
-    def _recover(self, segment: LogSegment, epochs: LeaderEpochCache) -> int:
-        """Rebuild a segment's indexes from its log; the number of bytes cut off its end."""
+    def _lost_its_end(self, found: _RecoveredSegment, following_base_offset: Offset) -> bool:
+        """Whether a segment misses whole batches at its end, which no damaged batch shows.
+
+        The next segment's file may have reached the disk without them. Unlike Kafka, which keeps
+        the gap, what follows is dropped, as after a torn batch: readers would pass over the gap
+        without noticing. In a log that was ever compacted gaps are as they should be.
+        """
+        return (
+            not self._is_sparse
+            and found.next_offset < following_base_offset
+            and self._checkpoints.recovery_point < following_base_offset
+        )
+
+    def _recover(self, segment: LogSegment, epochs: LeaderEpochCache) -> _RecoveredSegment:
+        """Rebuild a segment's indexes from its log, and cut it at the first damaged batch."""
         snapshots = ProducerSnapshots(self._fs, self._directory)
         producers = ProducerStateManager(
             self._topic_partition, self._environment.producer_id_expiration_ms
@@ -184,15 +207,15 @@ class _LogLoader:
         rebuild_producers(producers, snapshots, earlier, segment.base_offset, self._now_ms)
         segment.activate(self._config.segment_index_bytes, discard_indexes=True)
         size, next_offset = self._index_sound_batches(segment, epochs, producers)
-        lost = segment.size_in_bytes - size
-        if lost > 0:
+        cut_size = segment.size_in_bytes - size
+        if cut_size > 0:
             segment.cut_file(size)
         segment.deactivate()
         segment.sync()
         producers.map_end_offset = next_offset
         snapshots.remove_where_above(next_offset)
         snapshots.take(producers)
-        return lost
+        return _RecoveredSegment(cut_size, next_offset)
 
     def _index_sound_batches(
         self, segment: LogSegment, epochs: LeaderEpochCache, producers: ProducerStateManager
@@ -211,6 +234,10 @@ class _LogLoader:
                         next_offset,
                     )
                     break
+                self._is_sparse |= (
+                    header.base_offset > next_offset
+                    or header.records_count <= header.last_offset_delta
+                )
                 segment.index_batch(header, position, self._config.index_interval_bytes)
                 latest = epochs.latest
                 known = -1 if latest is None else latest.epoch

@@ -439,7 +439,8 @@ class PartitionLog:
             if not active.is_active:
                 active.activate(self.config.segment_index_bytes)
             active.truncate_to(offset)
-            self._set_end(active.read_next_offset())
+            # The batch that held `offset` may have begun below the log start.
+            self._set_end(max(self._log_start_offset, active.read_next_offset()))
 
     def truncate_fully_and_start_at(self, offset: Offset) -> None:
         """Drop every local record; the next one gets `offset`."""

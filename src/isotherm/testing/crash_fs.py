@@ -69,6 +69,15 @@ class CrashFileSystem:
         self.operation_count = 0
         """Writes, truncations, syncs and changes of names so far."""
 
+    @classmethod
+    def adopting(cls, directory: Path, crash_at: int | None = None) -> CrashFileSystem:
+        """Over a directory that may hold files already: all of them durable."""
+        fs = cls(crash_at)
+        for path in directory.rglob("*"):
+            if path.is_file():
+                fs._inodes[path] = fs._durable_names[path] = _Inode(path.read_bytes())
+        return fs
+
     def crash_clone(self, rng: random.Random, source: Path, target: Path) -> None:
         """Write into `target` what `source` may hold after a crash now."""
         with self._lock:
