@@ -256,6 +256,19 @@ def test_fetch_below_the_local_start_reads_the_remote_tier(parts: Any) -> None:
     parts.run(scenario)
 
 
+def test_fetch_of_the_remote_tier_does_not_wait_for_min_bytes(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.append(b"a")
+        parts.tier_everything()
+        wanted = request(asked(0, 0, 10), asked(0, 1), min_bytes=1 << 20, max_wait_ms=20_000)
+        waiting = asyncio.ensure_future(answer(parts, wanted))
+        await asyncio.sleep(0)
+        parts.remote.reads[0][2].set_result(remote_read(b"cold"))
+        assert [size_of(response) for response in await waiting] == [4, 0]
+
+    parts.run(scenario)
+
+
 def test_fetch_reads_remote_partitions_in_parallel_within_the_budget(parts: Any) -> None:
     async def scenario() -> None:
         for index in (0, 1):

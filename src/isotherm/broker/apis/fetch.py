@@ -3,8 +3,8 @@
 Versions  4-18. 5 log start offset · 7 fetch sessions · 9 leader epoch checks · 11 rack (not used)
           · 12 flexible, diverging epoch · 13 topic ids · 14 OFFSET_MOVED_TO_TIERED_STORAGE for
           followers · 15 replica state · 16-18 fields for replicas, not used
-Behaviour Answers at once when min bytes are there, when a partition has an error, when nothing is
-          asked for or max wait is 0; otherwise waits for appends, at most max wait. Offsets below
+Behaviour Answers at once when min bytes are there, when a partition has an error or is read from
+          the remote tier, when nothing is asked for or max wait is 0; otherwise waits for appends, at most max wait. Offsets below
           the local log start are read from the remote tier (see isotherm.broker.fetch). The answer
           is bounded by the request's max bytes and by fetch.max.bytes.
           A request to open a fetch session is answered in full without one (session id 0), which
@@ -125,7 +125,9 @@ def _may_wait(request: FetchRequest, reads: Sequence[PartitionRead]) -> bool:
     if request.max_wait_ms <= 0 or not reads:
         return False
     found_size = sum(read.size for read in reads)
-    return found_size < request.min_bytes and not any(read.must_be_answered for read in reads)
+    return found_size < request.min_bytes and not any(
+        read.must_be_answered or read.remote is not None for read in reads
+    )
 
 
 def _response(request: FetchRequest, reads: Sequence[PartitionRead]) -> FetchResponse:
