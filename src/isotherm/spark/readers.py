@@ -190,7 +190,7 @@ def positions_of(read: SegmentRead, offset_index: bytes) -> PositionRange:
     cuts = [start + (end - start) * part // read.parts for part in (read.part, read.part + 1)]
     return PositionRange(
         start if read.part == 0 else min(end, boundary(cuts[0])),
-        end if read.part + 1 == read.parts else min(end, boundary(cuts[1])),
+        min(end, boundary(cuts[1])),
     )
 
 

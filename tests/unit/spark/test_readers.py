@@ -92,6 +92,13 @@ def test_offset_range_reads_its_records_and_few_bytes_more(
     assert positions.end - positions.start < (end - start) * record_size + 4 * 4096
 
 
+def test_offset_range_may_end_anywhere_in_an_indexed_batch(
+    storage: ObjectStoreRemoteStorageManager, segment: RemoteLogSegmentMetadata
+) -> None:
+    for end in range(700, 770):
+        assert offsets_of([SegmentRead(segment, 690, end)], storage) == list(range(690, end))
+
+
 def test_offset_range_in_parts_is_read_once(
     storage: ObjectStoreRemoteStorageManager, segment: RemoteLogSegmentMetadata
 ) -> None:
@@ -324,6 +331,16 @@ def test_first_offset_not_before_is_that_of_a_plain_search(
         (offset for offset, record in enumerate(made) if record.timestamp_ms >= target), None
     )
     assert first_offset_not_before(pieces_of(*segments), storage, target) == expected
+
+
+def test_first_offset_not_before_is_the_first_of_many_with_one_time(
+    maker: RecordSegmentMaker, storage: ObjectStoreRemoteStorageManager, owner: TopicIdPartition
+) -> None:
+    made = [NewRecord(1000 + n // 35, None, b"v" * 500) for n in range(700)]
+    segment = maker.tier(owner, batches_of(made, 10))
+    for step in range(20):
+        found = first_offset_not_before(pieces_of(segment), storage, 1000 + step)
+        assert found == step * 35
 
 
 def test_first_offset_not_before_fetches_only_the_segment_it_is_in(
