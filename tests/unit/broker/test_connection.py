@@ -23,9 +23,12 @@ def framed(payload: bytes) -> bytes:
     return struct.pack(">i", len(payload)) + payload
 
 
+BIG_ANSWER = bytes(1 << 20)
+
+
 class Echo:
-    """Answers a frame with itself. What begins with `wait` waits for `release`; what begins with
-    `bad` asks to be hung up on."""
+    """Answers a frame with itself. What begins with `wait` waits for `release`; `big` has a large
+    answer; what begins with `bad` asks to be hung up on."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -43,7 +46,7 @@ class Echo:
             self.waiting.set()
             future = asyncio.ensure_future(self.release.wait())
             return PendingAnswer(future, lambda: [framed(payload)])
-        return [framed(payload)]
+        return [framed(BIG_ANSWER if payload == b"big" else payload)]
 
 
 @contextlib.asynccontextmanager
@@ -261,6 +264,49 @@ def test_client_that_takes_no_answers_is_not_read_from(run: Run) -> None:
             for _ in range(64):
                 assert len(await read_frame(reader)) == len(payload)
             assert server.memory.used == 0
+
+    run(scenario)
+
+
+def test_requests_read_already_wait_for_a_client_that_takes_no_answers(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        async with (
+            serving(echo, connection_write_buffer_max_bytes=1 << 20) as (_, port),
+            connected(port) as (reader, writer),
+        ):
+            reader._transport.pause_reading()
+            writer.write(framed(b"big") * 64)  # one read brings them all
+            async with connected(port) as (other_reader, other_writer):
+                for _ in range(50):
+                    other_writer.write(framed(b"tick"))
+                    await read_frame(other_reader)
+            assert 0 < echo.frames.count(b"big") < 32
+            reader._transport.resume_reading()
+            for _ in range(64):
+                assert len(await read_frame(reader)) == len(BIG_ANSWER)
+
+    run(scenario)
+
+
+def test_connection_is_not_read_while_a_request_waits_behind_another(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        payload = bytes(SCRATCH_SIZE)
+        async with serving(echo) as (server, port), connected(port) as (reader, writer):
+            writer.write(framed(b"wait"))
+            await echo.waiting.wait()
+            for _ in range(200):
+                writer.write(framed(payload))
+            async with connected(port) as (other_reader, other_writer):
+                for _ in range(50):
+                    other_writer.write(framed(b"tick"))
+                    await read_frame(other_reader)
+            assert server.memory.used < 10 * len(payload)
+            echo.release.set()
+            assert await read_frame(reader) == b"wait"
+            for _ in range(200):
+                assert len(await read_frame(reader)) == len(payload)
 
     run(scenario)
 

@@ -21,6 +21,9 @@ from isotherm.protocol.fetch import (
 
 TOPIC_ID = uuid.UUID(int=7)
 
+# Longer than any test may take: a fetch that is not woken fails its test.
+WAIT_MS = 600_000
+
 
 def request(*partitions: FetchPartition, topic: str = "t", **settings: Any) -> FetchRequest:
     values: dict[str, Any] = {
@@ -87,7 +90,7 @@ def test_fetch_at_once_when_enough_is_there_makes_no_task(parts: Any) -> None:
 
 def test_fetch_waits_for_an_append(parts: Any) -> None:
     async def scenario() -> None:
-        waiting = asyncio.ensure_future(answer(parts, request(asked(0), max_wait_ms=20_000)))
+        waiting = asyncio.ensure_future(answer(parts, request(asked(0), max_wait_ms=WAIT_MS)))
         await asyncio.sleep(0)
         assert not waiting.done()
         parts.append(b"other", index=1)
@@ -104,7 +107,7 @@ def test_fetch_waits_until_min_bytes_are_there(parts: Any) -> None:
     async def scenario() -> None:
         parts.append(bytes(100))
         batch_size = parts.partition().log.size_in_bytes
-        wanted = request(asked(0), max_wait_ms=20_000, min_bytes=3 * batch_size)
+        wanted = request(asked(0), max_wait_ms=WAIT_MS, min_bytes=3 * batch_size)
         waiting = asyncio.ensure_future(answer(parts, wanted))
         await asyncio.sleep(0)
         parts.append(bytes(100))
@@ -122,7 +125,7 @@ def test_fetch_wait_counts_bytes_over_all_partitions(parts: Any) -> None:
     async def scenario() -> None:
         parts.append(bytes(100))
         batch_size = parts.partition().log.size_in_bytes
-        wanted = request(asked(0), asked(0, 1), max_wait_ms=20_000, min_bytes=2 * batch_size)
+        wanted = request(asked(0), asked(0, 1), max_wait_ms=WAIT_MS, min_bytes=2 * batch_size)
         waiting = asyncio.ensure_future(answer(parts, wanted))
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -143,7 +146,7 @@ def test_fetch_ends_empty_when_the_wait_is_over(parts: Any) -> None:
 
 def test_fetch_waiting_for_a_deleted_topic_is_told(parts: Any) -> None:
     async def scenario() -> None:
-        waiting = asyncio.ensure_future(answer(parts, request(asked(0), max_wait_ms=20_000)))
+        waiting = asyncio.ensure_future(answer(parts, request(asked(0), max_wait_ms=WAIT_MS)))
         await asyncio.sleep(0)
         parts.replica_manager.remove_topic("t")
         (response,) = await waiting
@@ -194,7 +197,7 @@ def test_fetch_errors_are_kafkas_and_do_not_wait(
     parts: Any, wanted: FetchRequest, code: ErrorCode
 ) -> None:
     async def scenario() -> None:
-        max_wait_ms = 20_000 if code else 0
+        max_wait_ms = WAIT_MS if code else 0
         (response,) = await answer(parts, wanted._replace(max_wait_ms=max_wait_ms))
         assert response.error_code == code
 
@@ -260,7 +263,7 @@ def test_fetch_of_the_remote_tier_does_not_wait_for_min_bytes(parts: Any) -> Non
     async def scenario() -> None:
         parts.append(b"a")
         parts.tier_everything()
-        wanted = request(asked(0, 0, 10), asked(0, 1), min_bytes=1 << 20, max_wait_ms=20_000)
+        wanted = request(asked(0, 0, 10), asked(0, 1), min_bytes=1 << 20, max_wait_ms=WAIT_MS)
         waiting = asyncio.ensure_future(answer(parts, wanted))
         await asyncio.sleep(0)
         parts.remote.reads[0][2].set_result(remote_read(b"cold"))
