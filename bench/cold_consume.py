@@ -13,7 +13,9 @@ from functools import partial
 from bench import load
 from bench.harness import Case, Question, main
 from bench.servers import Server
-from oracle.topics import create_topic, delete_topic, wait_until
+from bench.topics import create_filled, delete
+from oracle.tiered_topic import fully_tiered
+from oracle.topics import wait_until
 
 TIERED_CONFIG = {
     "remote.storage.enable": "true",
@@ -50,7 +52,7 @@ def build_cases(scale: float) -> Sequence[Case]:
                     compression=compression,
                 ),
                 measure=partial(_measure, topic=topic, records=records),
-                finish=partial(_finish, topic=topic),
+                finish=partial(delete, topic=topic),
             )
         )
     return cases
@@ -59,29 +61,19 @@ def build_cases(scale: float) -> Sequence[Case]:
 def _prepare(
     server: Server, *, topic: str, records: int, record_size: int, compression: str
 ) -> None:
-    create_topic(server.bootstrap_server, topic, 1, TIERED_CONFIG)
-    load.produce(
-        server.bootstrap_server,
-        topic,
+    create_filled(
+        server,
+        topic=topic,
         records=records,
         record_size=record_size,
         compression=compression,
+        config=TIERED_CONFIG,
     )
-    wait_until(lambda: _is_cold(server, topic), f"the tiering of topic={topic}")
-
-
-def _is_cold(server: Server, topic: str) -> bool:
-    """Whether nothing but the active segment is on the broker's disk."""
-    local = list((server.log_dir / f"{topic}-0").glob("*.log*"))
-    return len(local) == 1 and any(server.remote_dir.rglob(f"*{topic}*/**/*.log"))
+    wait_until(lambda: fully_tiered(server.log_dir, topic, 1), f"the tiering of topic={topic}")
 
 
 def _measure(server: Server, *, topic: str, records: int) -> load.Metrics:
     return load.consume(server.bootstrap_server, topic, records=records)
-
-
-def _finish(server: Server, *, topic: str) -> None:
-    delete_topic(server.bootstrap_server, topic)
 
 
 QUESTION = Question(

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import count
 
 from bench import load
 from bench.harness import Case, Question, main
 from bench.load import Metrics
 from bench.servers import Server
-from oracle.topics import create_topic, delete_topic
+from bench.topics import create, delete
 
 CLIENTS = {"librdkafka": load.produce, "java": load.java_produce}
 # client, record size, acks, compression, bytes per round
 POINTS = (
-    ("librdkafka", 1024, "all", "none", 400_000_000),
-    ("librdkafka", 1024, "1", "none", 400_000_000),
-    ("librdkafka", 1024, "all", "lz4", 400_000_000),
-    ("librdkafka", 100, "all", "none", 100_000_000),
-    ("java", 1024, "1", "none", 400_000_000),
+    ("librdkafka", 1024, "all", "none", 250_000_000),
+    ("librdkafka", 1024, "1", "none", 250_000_000),
+    ("librdkafka", 1024, "all", "lz4", 250_000_000),
+    ("librdkafka", 100, "all", "none", 60_000_000),
+    ("java", 1024, "1", "none", 250_000_000),
 )
-
-_topic_numbers = count()
 
 
 def build_cases(scale: float) -> Sequence[Case]:
@@ -41,24 +38,22 @@ def build_cases(scale: float) -> Sequence[Case]:
             "compression": compression,
             "records": records,
         }
+        topic = f"produce-{client}-{record_size}-{acks}-{compression}"
         cases.append(
             Case(
                 name=f"{client} {record_size} B acks={acks} {compression}",
                 parameters=parameters,
                 bytes_moved=records * record_size,
-                measure=partial(_measure, **parameters),
+                prepare=partial(create, topic=topic),
+                measure=partial(_measure, topic=topic, **parameters),
+                finish=partial(delete, topic=topic),
             )
         )
     return cases
 
 
-def _measure(server: Server, *, client: str, **parameters: object) -> Metrics:
-    topic = f"produce-{next(_topic_numbers)}"
-    create_topic(server.bootstrap_server, topic, 1, {})
-    try:
-        return CLIENTS[client](server.bootstrap_server, topic, **parameters)
-    finally:
-        delete_topic(server.bootstrap_server, topic)
+def _measure(server: Server, *, topic: str, client: str, **parameters: object) -> Metrics:
+    return CLIENTS[client](server.bootstrap_server, topic, **parameters)
 
 
 QUESTION = Question("produce", "How fast does a broker take records?", build_cases)

@@ -11,10 +11,10 @@ from functools import partial
 from bench import load
 from bench.harness import Case, Question, main
 from bench.servers import Server
-from oracle.topics import create_topic, delete_topic
+from bench.topics import create_filled, delete
 
 # record size, compression, bytes per round
-POINTS = ((1024, "none", 800_000_000), (1024, "lz4", 800_000_000), (100, "none", 200_000_000))
+POINTS = ((1024, "none", 400_000_000), (1024, "lz4", 400_000_000), (100, "none", 100_000_000))
 
 
 def build_cases(scale: float) -> Sequence[Case]:
@@ -34,38 +34,21 @@ def build_cases(scale: float) -> Sequence[Case]:
                 },
                 bytes_moved=records * record_size,
                 prepare=partial(
-                    _prepare,
+                    create_filled,
                     topic=topic,
                     records=records,
                     record_size=record_size,
                     compression=compression,
                 ),
                 measure=partial(_measure, topic=topic, records=records),
-                finish=partial(_finish, topic=topic),
+                finish=partial(delete, topic=topic),
             )
         )
     return cases
 
 
-def _prepare(
-    server: Server, *, topic: str, records: int, record_size: int, compression: str
-) -> None:
-    create_topic(server.bootstrap_server, topic, 1, {})
-    load.produce(
-        server.bootstrap_server,
-        topic,
-        records=records,
-        record_size=record_size,
-        compression=compression,
-    )
-
-
 def _measure(server: Server, *, topic: str, records: int) -> load.Metrics:
     return load.consume(server.bootstrap_server, topic, records=records)
-
-
-def _finish(server: Server, *, topic: str) -> None:
-    delete_topic(server.bootstrap_server, topic)
 
 
 QUESTION = Question(

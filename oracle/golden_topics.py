@@ -150,7 +150,9 @@ def write_tiered(kafka: KafkaOracle) -> None:
         for start in range(0, 120, 8):
             _send(producer, topic, range(start, start + 8))
     for topic in ("tiered", "tiered-expired", "tiered-deleted"):
-        wait_until(lambda name=topic: fully_tiered(kafka, name, 1), f"the tiering of topic={topic}")
+        wait_until(
+            lambda name=topic: fully_tiered(kafka.log_dir, name, 1), f"the tiering of topic={topic}"
+        )
     admin = AdminClient({"bootstrap.servers": server})
     records_to_delete = [TopicPartition("tiered-expired", 0, 60)]
     for deletion in admin.delete_records(records_to_delete).values():

@@ -36,35 +36,52 @@ class TieredTopic:
 def make_tiered_topic(
     kafka: KafkaOracle, name: str, *, partitions: int = 2, records: int = 6000
 ) -> TieredTopic:
-    """Create and fill a tiered topic, wait until Kafka has tiered all it will.
-
-    Values are 1000 bytes, so each partition closes about one segment per thousand records. Keys
-    repeat, every 7th key, 11th value and 13th header value is null; headers on every third record;
-    the codec changes every 500 records. The last records stay local: the active segment does not
-    move. `kafka` should run with EAGER_SETTINGS.
-    """
-    create_topic(
-        kafka.bootstrap_server,
-        name,
-        partitions,
-        {
-            "remote.storage.enable": "true",
-            "segment.bytes": str(SEGMENT_BYTES_MIN),
-            "local.retention.bytes": "1",
-            "retention.ms": "-1",
-            "index.interval.bytes": "4096",
-            "file.delete.delay.ms": "100",
-        },
-    )
-    _produce(kafka.bootstrap_server, name, partitions, records)
-    wait_until(lambda: fully_tiered(kafka, name, partitions), f"the tiering of topic={name}")
+    """Create and fill a tiered topic on Kafka, which should run with EAGER_SETTINGS."""
+    fill_tiered_topic(kafka.bootstrap_server, kafka.log_dir, name, partitions, records)
     return TieredTopic(
         name=name,
         bootstrap_server=kafka.bootstrap_server,
         remote_root=kafka.tiered_root,
-        local_start_offsets=_local_start_offsets(kafka, name, partitions),
+        local_start_offsets={
+            partition: _local_base_offsets(kafka.log_dir, name, partition)[0]
+            for partition in range(partitions)
+        },
         expected=tuple(consume_all(kafka.bootstrap_server, name)),
     )
+
+
+def fill_tiered_topic(
+    bootstrap_server: str, log_dir: Path, name: str, partitions: int, records: int
+) -> None:
+    """Create a tiered topic, write to it, wait until the broker has tiered all it will.
+
+    Values are 1000 bytes, so each partition closes about one segment per thousand records. Keys
+    repeat, every 7th key, 11th value and 13th header value is null; headers on every third record;
+    the codec changes every 500 records. The last records stay local: the active segment does not
+    move. `log_dir` is the broker's, which has Kafka's file layout.
+    """
+    config = {
+        "remote.storage.enable": "true",
+        "segment.bytes": str(SEGMENT_BYTES_MIN),
+        "local.retention.bytes": "1",
+        "retention.ms": "-1",
+        "index.interval.bytes": "4096",
+        "file.delete.delay.ms": "100",
+    }
+    create_topic(bootstrap_server, name, partitions, config)
+    _produce(bootstrap_server, name, partitions, records)
+    wait_until(lambda: fully_tiered(log_dir, name, partitions), f"the tiering of topic={name}")
+
+
+def fully_tiered(log_dir: Path, topic: str, partitions: int) -> bool:
+    """Whether nothing but the active segment of each partition is left of several."""
+    base_offsets = (_local_base_offsets(log_dir, topic, p) for p in range(partitions))
+    return all(len(offsets) == 1 and offsets[0] > 0 for offsets in base_offsets)
+
+
+def _local_base_offsets(log_dir: Path, topic: str, partition: int) -> list[int]:
+    """Of all segments on the broker's disk, those included that wait for their deletion."""
+    return [int(path.name[:20]) for path in (log_dir / f"{topic}-{partition}").glob("*.log*")]
 
 
 def _produce(bootstrap_server: str, topic: str, partitions: int, records: int) -> None:
@@ -104,20 +121,3 @@ def _incompressible(i: int) -> bytes:
         state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
         words.append((state ^ state >> 29).to_bytes(8, "big"))
     return b"".join(words)
-
-
-def fully_tiered(kafka: KafkaOracle, topic: str, partitions: int) -> bool:
-    """Whether every partition has remote segments and nothing but its active segment locally."""
-    for partition in range(partitions):
-        local = list(kafka.partition_directory(topic, partition).glob("*.log*"))
-        remote = list(kafka.tiered_root.glob(f"{topic}-{partition}-*/*.log"))
-        if len(local) != 1 or not remote:
-            return False
-    return True
-
-
-def _local_start_offsets(kafka: KafkaOracle, topic: str, partitions: int) -> dict[int, int]:
-    return {
-        partition: int(next(kafka.partition_directory(topic, partition).glob("*.log")).stem)
-        for partition in range(partitions)
-    }
