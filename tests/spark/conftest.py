@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from isotherm.record.batch import CompressionType, NewRecord, build_batch
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
 
@@ -114,3 +117,17 @@ def unused_port() -> int:
         bound.bind(("127.0.0.1", 0))
         port: int = bound.getsockname()[1]
         return port
+
+
+@pytest.fixture
+def await_manifests() -> Callable[[EmbeddedBroker, str, int], None]:
+    """Waits until so many segments of a topic are whole in a broker's bucket."""
+
+    def wait(broker: EmbeddedBroker, topic: str, count: int) -> None:
+        deadline = time.monotonic() + 60
+        bucket = broker.directory / "bucket"
+        while len(list(bucket.glob(f"{topic}-*/*/*.rsm-manifest"))) < count:
+            assert time.monotonic() < deadline, "the topic was not tiered in time"
+            time.sleep(0.05)
+
+    return wait
