@@ -40,7 +40,11 @@ def _recover(golden, topic: str, directory: Path, *suffixes: str) -> PartitionLo
     for path in (golden.log_dir / f"{topic}-0").iterdir():
         if path.suffix in suffixes:
             shutil.copyfile(path, directory / path.name)
-    config = TopicConfig(index_interval_bytes=INDEX_INTERVAL_BYTES, retention_ms=-1)
+    config = TopicConfig(
+        index_interval_bytes=INDEX_INTERVAL_BYTES,
+        retention_ms=-1,
+        cleanup_policy=("compact",) if topic == "compacted" else ("delete",),
+    )
     # Producers are expired by their timestamps: those of the golden records.
     clock = SimClock(1_700_000_000_000)
     environment = LogEnvironment(FileCache(OsFileSystem()), clock, random.Random(0))
