@@ -7,7 +7,7 @@
     │   ├── RemoteStorageNotReadyError        the metadata of this partition is still being read
     │   ├── NotEnoughMemoryError              a bounded buffer or queue is full
     │   ├── RequestTimedOutError
-    │   ├── CoordinatorLoadInProgressError
+    │   ├── CoordinatorLoadInProgressError · CoordinatorNotAvailableError
     │   ├── NotEnoughReplicasError
     │   └── NotLeaderOrFollowerError
     ├── FencedError                       somebody newer exists: stop
@@ -24,7 +24,7 @@
     │   │   RecordListTooLargeError · UnsupportedForMessageFormatError
     │   │   UnsupportedCompressionTypeError
     │   ├── OutOfOrderSequenceError · DuplicateSequenceError · UnknownProducerIdError
-    │   ├── UnsupportedVersionError
+    │   ├── UnsupportedVersionError · InvalidGroupIdError
     │   └── RemoteResourceNotFoundError       the tier does not hold this segment or index
     ├── CorruptDataError                  stored data is damaged: quarantine or rebuild it
     │   ├── CorruptRecordError                a batch on disk or in the bucket
@@ -70,6 +70,10 @@ class RequestTimedOutError(RetriableError):
 
 class CoordinatorLoadInProgressError(RetriableError):
     """The coordinator's state is still being loaded."""
+
+
+class CoordinatorNotAvailableError(RetriableError):
+    """The coordinator's topic is not there, or cannot be written."""
 
 
 class NotLeaderOrFollowerError(RetriableError):
@@ -194,6 +198,10 @@ class UnknownProducerIdError(RejectedError):
 
 class UnsupportedVersionError(RejectedError):
     """This version of the API or format is not served."""
+
+
+class InvalidGroupIdError(RejectedError):
+    """No group can have this name."""
 
 
 class RemoteResourceNotFoundError(RejectedError):

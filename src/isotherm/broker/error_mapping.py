@@ -19,6 +19,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.NotEnoughMemoryError: ErrorCode.replica_not_available,
     errors.RequestTimedOutError: ErrorCode.request_timed_out,
     errors.CoordinatorLoadInProgressError: ErrorCode.coordinator_load_in_progress,
+    errors.CoordinatorNotAvailableError: ErrorCode.coordinator_not_available,
     errors.NotEnoughReplicasError: ErrorCode.not_enough_replicas,
     errors.NotLeaderOrFollowerError: ErrorCode.not_leader_or_follower,
     # Fenced.
@@ -48,6 +49,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.OutOfOrderSequenceError: ErrorCode.out_of_order_sequence_number,
     errors.DuplicateSequenceError: ErrorCode.duplicate_sequence_number,
     errors.UnknownProducerIdError: ErrorCode.unknown_producer_id,
+    errors.InvalidGroupIdError: ErrorCode.invalid_group_id,
     errors.UnsupportedVersionError: ErrorCode.unsupported_version,
     errors.RemoteResourceNotFoundError: ErrorCode.unknown_server_error,
     errors.RejectedError: ErrorCode.invalid_request,

@@ -16,6 +16,7 @@ from isotherm.errors import (
 )
 from isotherm.log.append import AppendInfo
 from isotherm.log.partition_log import PartitionLog
+from isotherm.record.validation import AppendOrigin
 from isotherm.types import (
     NO_LEADER_EPOCH,
     LeaderEpoch,
@@ -63,9 +64,16 @@ class Partition:
         self._on_change(self.topic_partition)
 
     def append(
-        self, records: bytearray | memoryview, *, required_acks: int, now_ms: TimestampMs
+        self,
+        records: bytearray | memoryview,
+        *,
+        required_acks: int,
+        now_ms: TimestampMs,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
         """Append as leader; `records` is changed in place (offsets, epoch).
+
+        A coordinator's own records (origin COORDINATOR) carry no sequences, and may be markers.
 
         Raises what `PartitionLog.append_as_leader` raises, and NotEnoughReplicasError when acks=all
         asks for more in-sync replicas than there can be.
@@ -77,7 +85,9 @@ class Partition:
                 f" in_sync={REPLICA_COUNT} min_insync_replicas={min_insync_replicas}"
             )
         with self._append_lock:
-            info = self.log.append_as_leader(records, self.leader_epoch, now_ms=now_ms)
+            info = self.log.append_as_leader(
+                records, self.leader_epoch, now_ms=now_ms, origin=origin
+            )
             self.log.update_high_watermark(self.log.log_end_offset)
             self.appended_size += len(records)
         self._on_change(self.topic_partition)

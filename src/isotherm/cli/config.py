@@ -11,6 +11,7 @@ from isotherm.cli.options import AsJson
 from isotherm.cli.output import print_rows
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.definition import config_keys
+from isotherm.config.groups import GroupConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.remote.storage.settings import ObjectStoreSettings
@@ -20,6 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="Show the configuration keys.")
 _GROUPS: list[tuple[str, str, type]] = [
     ("broker", "Broker", BrokerConfig),
     ("remote", "Remote tier (broker level)", RemoteLogManagerConfig),
+    ("groups", "Consumer groups (broker level)", GroupConfig),
     ("topic", "Topic", TopicConfig),
     (
         "rsm",
@@ -32,7 +34,7 @@ _GROUPS: list[tuple[str, str, type]] = [
 @app.command(name="list")
 def list_keys(
     scope: Annotated[
-        str | None, typer.Argument(help="broker, remote, topic or rsm; all if not given.")
+        str | None, typer.Argument(help="broker, remote, groups, topic or rsm; all if not given.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

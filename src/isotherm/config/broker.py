@@ -27,6 +27,7 @@ from isotherm.config.definition import (
     optional,
     unknown_key,
 )
+from isotherm.config.groups import GroupConfig
 from isotherm.config.ignored import IGNORED_KEYS
 from isotherm.config.listener import Listener, parse_listener
 from isotherm.config.remote import RemoteLogManagerConfig
@@ -170,6 +171,7 @@ class BrokerConfig:
         optional(STRING), None, "Rack of this broker.", name="broker.rack"
     )
     remote: RemoteLogManagerConfig = field(default_factory=RemoteLogManagerConfig)
+    groups: GroupConfig = field(default_factory=GroupConfig)
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     explicit: Mapping[str, str] = field(default_factory=dict)
 
@@ -194,6 +196,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
     """
     remaining = dict(texts)
     remote = _take_remote(remaining)
+    groups = GroupConfig(**_take_fields(GroupConfig, remaining))
     topic_defaults = replace(
         TopicConfig(), **_take_fields(TopicConfig, remaining, synonyms_only=True)
     )
@@ -203,12 +206,19 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         if reason is None:
             raise unknown_key(name, broker_key_names())
         logger.warning("configuration key has no effect key=%s reason=%s", name, reason)
-    return BrokerConfig(**own, remote=remote, topic_defaults=topic_defaults, explicit=dict(texts))
+    return BrokerConfig(
+        **own,
+        remote=remote,
+        groups=groups,
+        topic_defaults=topic_defaults,
+        explicit=dict(texts),
+    )
 
 
 def broker_key_names() -> list[str]:
     """Every key that `parse_broker_config` gives a meaning to."""
-    names = [*config_keys(BrokerConfig), *config_keys(RemoteLogManagerConfig)]
+    groups = (BrokerConfig, RemoteLogManagerConfig, GroupConfig)
+    names = [name for group in groups for name in config_keys(group)]
     for config_class in (BrokerConfig, TopicConfig):
         for _, declared in config_keys(config_class).values():
             names += [synonym.name for synonym in declared.synonyms]

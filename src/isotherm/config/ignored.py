@@ -33,8 +33,6 @@ IGNORED_KEYS: dict[str, str] = {
     "transaction.state.log.min.isr": _ONE_REPLICA,
     "share.coordinator.state.topic.replication.factor": "share groups are not served",
     "share.coordinator.state.topic.min.isr": "share groups are not served",
-    "group.initial.rebalance.delay.ms": "consumer groups are not served",
-    "offsets.topic.num.partitions": "consumer groups are not served",
     "transaction.state.log.num.partitions": "transactions are not served",
     "remote.log.storage.manager.class.path": "plug-ins are Python classes on the import path",
     "remote.log.metadata.manager.class.path": "plug-ins are Python classes on the import path",

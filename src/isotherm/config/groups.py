@@ -1,0 +1,82 @@
+"""Configuration of consumer groups (GroupCoordinatorConfig in Kafka)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isotherm.config.definition import INT, INT_MAX, LONG, at_least, between, key
+from isotherm.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """Broker-level keys of the group coordinator."""
+
+    offsets_topic_num_partitions: int = key(
+        INT,
+        50,
+        "Partitions of __consumer_offsets; only used when the topic is made.",
+        check=between(1, 10_000),
+    )
+    offsets_topic_segment_bytes: int = key(
+        INT,
+        100 * 1024 * 1024,
+        "Segment size of __consumer_offsets; only used when the topic is made.",
+        check=at_least(1024 * 1024),
+    )
+    offset_metadata_max_bytes: int = key(
+        INT, 4096, "Largest metadata that may come with a committed offset.", check=at_least(1)
+    )
+    offsets_retention_minutes: int = key(
+        INT,
+        10_080,
+        "Time after which committed offsets are dropped, once their group has no members.",
+        check=at_least(1),
+    )
+    offsets_retention_check_interval_ms: int = key(
+        LONG, 600_000, "Time between two checks of offsets' retention.", check=at_least(1)
+    )
+    group_min_session_timeout_ms: int = key(
+        INT, 6000, "Shortest session timeout that a member may ask for.", check=at_least(1)
+    )
+    group_max_session_timeout_ms: int = key(
+        INT, 1_800_000, "Longest session timeout that a member may ask for.", check=at_least(1)
+    )
+    group_initial_rebalance_delay_ms: int = key(
+        INT,
+        3000,
+        "How long a group that forms waits for more members before its first rebalance.",
+        check=at_least(0),
+    )
+    group_max_size: int = key(
+        INT, INT_MAX, "Members that a group of the classic protocol may have.", check=at_least(1)
+    )
+    group_consumer_session_timeout_ms: int = key(
+        INT,
+        45_000,
+        "Time after which a member of the consumer protocol that is not heard of is removed.",
+        check=at_least(1),
+    )
+    group_consumer_heartbeat_interval_ms: int = key(
+        INT,
+        5000,
+        "How often members of the consumer protocol are told to send heartbeats.",
+        check=at_least(1),
+    )
+    group_consumer_max_size: int = key(
+        INT, INT_MAX, "Members that a group of the consumer protocol may have.", check=at_least(1)
+    )
+
+    def __post_init__(self) -> None:
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise ConfigError(
+                "group.min.session.timeout.ms is above group.max.session.timeout.ms"
+                f" min={self.group_min_session_timeout_ms} max={self.group_max_session_timeout_ms}"
+            )
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise ConfigError(
+                "group.consumer.heartbeat.interval.ms is not below"
+                " group.consumer.session.timeout.ms"
+                f" interval={self.group_consumer_heartbeat_interval_ms}"
+                f" timeout={self.group_consumer_session_timeout_ms}"
+            )
