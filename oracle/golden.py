@@ -120,6 +120,8 @@ def _write_dumps(target: Path) -> None:
                 path.relative_to(target) for path in directory.iterdir() if path.suffix in suffixes
             )
             text = dump_log_segments(files, *options, cwd=target)
+            # It names some files by their full path.
+            text = text.replace(f"{target.resolve()}/", "")
             (target / "dump" / f"{directory.name}.txt").write_text(text)
 
 
