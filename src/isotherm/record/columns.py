@@ -28,6 +28,7 @@ from isotherm.record.batch import (
 from isotherm.record.batch_header import CODEC_MASK, CONTROL_FLAG, TRANSACTIONAL_FLAG
 from isotherm.record.compression import DECOMPRESSED_SIZE_MAX, decompress
 from isotherm.record.control import ControlRecordType, read_control_record
+from isotherm.types import UNKNOWN_OFFSET
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -59,7 +60,10 @@ _CRC_START = 21
 class RecordColumns:
     """Columns of equal length, one row per record, in the order of the log.
 
-    `position_end` is how many bytes of the buffer the call has dealt with, complete batches only.
+    `position_end` is how many bytes of the buffer the call has dealt with, complete batches only;
+    `next_offset` is the offset after the last of these batches, of whatever kind, and -1 when there
+    was none. The CRC does not cover a batch's offset, so who reads buffers that follow one another
+    compares it with where the next one begins.
     """
 
     count: int
@@ -70,6 +74,7 @@ class RecordColumns:
     value: pa.BinaryArray | None
     headers: pa.ListArray[Any] | None
     position_end: Position
+    next_offset: Offset
 
 
 def load_kernels() -> ModuleType:
@@ -129,7 +134,15 @@ def decode_columns(
     if taken < len(selected):
         position_end = int(selected["position"][taken])
         selected = selected[:taken]
-    return _decode(kernels, data, unpacked, selected, start, end, columns, position_end)
+    dealt_with = int(np.searchsorted(batches["position"], position_end))
+    next_offset = _next_offset(batches, dealt_with - 1) if dealt_with else UNKNOWN_OFFSET
+    return _decode(
+        kernels, data, unpacked, selected, start, end, columns, position_end, next_offset
+    )
+
+
+def _next_offset(batches: BatchTable, row: int) -> Offset:
+    return int(batches["base_offset"][row]) + int(batches["last_offset_delta"][row]) + 1
 
 
 def _byte_array(buffer: ReadBuffer) -> ByteArray:
@@ -247,6 +260,7 @@ def _decode(
     end: Offset,
     columns: frozenset[str],
     position_end: Position,
+    next_offset: Offset,
 ) -> RecordColumns:
     payload_sizes = batches["payload_end"] - batches["payload_start"]
     claimed = np.flatnonzero(batches["records_count"] * RECORD_SIZE_MIN > payload_sizes)
@@ -284,6 +298,7 @@ def _decode(
         value=values.finish(count, values_size) if values.is_wanted else None,
         headers=headers,
         position_end=position_end,
+        next_offset=next_offset,
     )
 
 

@@ -21,7 +21,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from isotherm.errors import CorruptDataError, CorruptObjectError, RemoteResourceNotFoundError
-from isotherm.record.batch import HEADER_SIZE, read_batch_header
+from isotherm.record.batch import read_batch_header
 from isotherm.record.columns import RecordColumns, decode_columns
 from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.api import RemoteStorageManager
@@ -202,40 +202,42 @@ def _decode(
 ) -> Iterator[RecordColumns]:
     """Decode blocks that follow one another; batches may straddle their borders."""
     rest = memoryview(b"")
-    is_checked = False
+    reached = read.segment.start_offset
     for block in blocks:
-        buffer = memoryview(bytes(rest) + block) if len(rest) else block
-        position = 0
-        while position < len(buffer):
+        rest = memoryview(bytes(rest) + block) if len(rest) else block
+        while len(rest):
             with _named(read):
-                is_checked = is_checked or _check_first_batch(read, buffer)
                 decoded = decode_columns(
-                    buffer[position:],
+                    rest,
                     offset_range=(read.start_offset, read.end_offset),
                     columns=columns,
                     decoded_size_max=settings.batch_bytes,
                 )
-            if decoded.position_end == 0:
-                break
-            position += decoded.position_end
+                if decoded.position_end == 0:
+                    break
+                _check_order(read, rest, decoded, reached)
+            reached = decoded.next_offset
+            rest = rest[decoded.position_end :]
             yield decoded
-        rest = buffer[position:]
     if len(rest):
         with _named(read):
             raise CorruptObjectError(f"bytes end inside a record batch size_left={len(rest)}")
 
 
-def _check_first_batch(read: SegmentRead, buffer: memoryview) -> bool:
-    """Raise unless the first batch is one of this segment; False while its header is not there."""
-    if len(buffer) < HEADER_SIZE:
-        return False
-    segment = read.segment
-    header = read_batch_header(buffer)
-    if not segment.start_offset <= header.base_offset <= segment.end_offset_inclusive:
+def _check_order(
+    read: SegmentRead, buffer: memoryview, decoded: RecordColumns, reached: Offset
+) -> None:
+    """Raise unless these batches go on from `reached` and stay inside the segment.
+
+    No CRC covers the offset of a batch: a damaged one would be left out as out of range.
+    """
+    first = read_batch_header(buffer).base_offset
+    end = read.segment.end_offset_inclusive + 1
+    if first < reached or decoded.next_offset > end:
         raise CorruptObjectError(
-            f"object holds the batches of other offsets base_offset={header.base_offset}"
+            f"object holds the batches of other offsets base_offset={first}"
+            f" next_offset={decoded.next_offset} expected={reached}-{end}"
         )
-    return True
 
 
 @contextmanager

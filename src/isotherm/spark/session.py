@@ -7,6 +7,8 @@ What it settles, and why:
 - The session's time zone is UTC, so that timestamps print as Kafka has them.
 - Workers talk over Unix domain sockets, which start a task sooner than TCP.
 - A local session stays on the loopback interface and has no web page.
+- Spark is quiet: errors only (`log4j2.properties` beside this file), and no progress bar that
+  would run into the program's own output.
 
 Any of it can be overridden by `config`. Java is checked for before Spark is started, which would
 answer without it in words that help nobody.
@@ -40,7 +42,10 @@ _WHAT_TO_RUN = (
 _CONFIG = {
     "spark.sql.session.timeZone": "UTC",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
 }
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 _LOCAL_CONFIG = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -74,7 +79,12 @@ def session(
 
 
 def session_config(*, is_local: bool, overrides: Mapping[str, str]) -> dict[str, str]:
-    return {**_CONFIG, **(_LOCAL_CONFIG if is_local else {}), **overrides}
+    """All settings of a session; Java options of the caller's come after our own."""
+    java_options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    if _JAVA_OPTIONS in overrides:
+        java_options += f" {overrides[_JAVA_OPTIONS]}"
+    settled = {**_CONFIG, **(_LOCAL_CONFIG if is_local else {}), **overrides}
+    return settled | {_JAVA_OPTIONS: java_options}
 
 
 def check_java() -> None:

@@ -18,7 +18,6 @@ from isotherm.spark.sources_of_metadata import (
     TopicSegmentSource,
 )
 
-
 # The topic is read once, to its end: waiting there for more only delays the query.
 _METADATA_CLIENT = {"fetch.wait.max.ms": "10"}
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from isotherm.errors import CorruptObjectError
-from isotherm.record.batch import CompressionType, NewRecord, build_batch
+from isotherm.record.batch import CompressionType, NewRecord, build_batch, iterate_batches
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
@@ -206,6 +206,26 @@ def test_damaged_byte_is_an_error(
     path = log_path(storage_settings, segment)
     content = bytearray(path.read_bytes())
     content[position] ^= 0x5A
+    path.write_bytes(content)
+    with pytest.raises(CorruptObjectError, match=PLACE):
+        offsets_of([whole(segment)], storage)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 57, 199])
+@pytest.mark.parametrize("shift", [-1, 1, 5000])
+def test_damaged_offset_of_a_batch_is_an_error(
+    maker: RecordSegmentMaker,
+    storage: ObjectStoreRemoteStorageManager,
+    storage_settings: ObjectStoreSettings,
+    segment: RemoteLogSegmentMetadata,
+    batch: int,
+    shift: int,
+) -> None:
+    path = log_path(storage_settings, segment)
+    content = bytearray(path.read_bytes())
+    batches = list(iterate_batches(content))
+    position, header = batches[batch]
+    content[position : position + 8] = (header.base_offset + shift).to_bytes(8, "big", signed=True)
     path.write_bytes(content)
     with pytest.raises(CorruptObjectError, match=PLACE):
         offsets_of([whole(segment)], storage)

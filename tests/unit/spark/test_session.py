@@ -66,3 +66,12 @@ def test_session_config_of_a_cluster_keeps_its_network_and_web_page() -> None:
 def test_session_config_can_be_overridden() -> None:
     config = session_config(is_local=True, overrides={"spark.ui.enabled": "true", "a": "b"})
     assert (config["spark.ui.enabled"], config["a"]) == ("true", "b")
+
+
+def test_session_config_keeps_the_callers_java_options() -> None:
+    options = session_config(
+        is_local=True, overrides={"spark.driver.extraJavaOptions": "-Xss4m -Da=b"}
+    )["spark.driver.extraJavaOptions"]
+    assert options.endswith(" -Xss4m -Da=b")
+    logging = options.split()[0].removeprefix("-Dlog4j2.configurationFile=file://")
+    assert Path(logging).is_file()
