@@ -1,7 +1,7 @@
 """Run the sides of a question in turn, and keep what came out.
 
-Rounds go A B A B ..., so that a change of the machine's mood meets both sides. Some hundred MB in
-and out warm both up, and the first round of each case is thrown away. Figures are medians over the
+Rounds go A B A B ..., so that a change of the machine's mood meets both sides. A gigabyte in and
+out warms both up, and the first round of each case is thrown away. Figures are medians over the
 rounds; the spread beside them is (max - min) / median; the ratio is Isotherm's median over Kafka's.
 """
 
@@ -33,7 +33,7 @@ from oracle.jars import kafka_version
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS_DIRECTORY = REPOSITORY / "bench" / "results"
 ROUNDS = 3
-WARM_UP_BYTES = 400_000_000
+WARM_UP_BYTES = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from bench.topics import create, delete
 CLIENTS = {"librdkafka": load.produce, "java": load.java_produce}
 # client, record size, acks, compression, bytes per round
 POINTS = (
-    ("librdkafka", 1024, "all", "none", 250_000_000),
-    ("librdkafka", 1024, "1", "none", 250_000_000),
-    ("librdkafka", 1024, "all", "lz4", 250_000_000),
+    ("librdkafka", 1024, "all", "none", 200_000_000),
+    ("librdkafka", 1024, "1", "none", 200_000_000),
+    ("librdkafka", 1024, "all", "lz4", 200_000_000),
     ("librdkafka", 100, "all", "none", 60_000_000),
-    ("java", 1024, "1", "none", 250_000_000),
+    ("java", 1024, "1", "none", 200_000_000),
 )
 
 

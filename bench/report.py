@@ -30,6 +30,9 @@ ratio is Isotherm's median over Kafka's. MB are 10^6 bytes of record values. CPU
 server process's own, user and system. Differences smaller than the spreads mean nothing.
 """
 
+# Questions whose results do not carry their text.
+TEXTS = {"record_decode": "How fast do record batches become Arrow columns, on one thread?"}
+
 
 def render(documents: Sequence[Mapping[str, Any]]) -> str:
     """The whole page, one section for each result, in the order of their names."""
@@ -38,7 +41,9 @@ def render(documents: Sequence[Mapping[str, Any]]) -> str:
         if "results" in document:
             sections.append("\n".join(_comparison(document)))
         elif "decoding" in document:
-            sections.append("\n".join(_decoding(document)))
+            sections.append("\n".join(_sides(document, "decoding", "records")))
+        elif "reading" in document:
+            sections.append("\n".join(_sides(document, "reading", "rows")))
     return "\n".join(sections)
 
 
@@ -88,29 +93,31 @@ def _latencies(document: Mapping[str, Any]) -> Iterator[str]:
         yield _row(result["case"], *cells)
 
 
-def _decoding(document: Mapping[str, Any]) -> Iterator[str]:
-    yield "## How fast do record batches become Arrow columns?"
+def _sides(document: Mapping[str, Any], entries: str, unit: str) -> Iterator[str]:
+    """A result whose sides are named in it; no broker takes part."""
+    yield f"## {document.get('text', TEXTS.get(document['question'], document['question']))}"
     yield ""
-    yield "One thread, CRC verified, kernels warm; `bench/record_decode.py` says what the sides are."
+    yield f"`bench/{document['question']}.py` says what the sides are."
     yield ""
-    yield "| case | side | M records/s | MB/s | spread |"
+    yield f"| case | side | M {unit}/s | MB/s | spread |"
     yield "|---|---|---:|---:|---:|"
-    for entry in document["decoding"]:
+    for entry in document[entries]:
         for name, figures in entry["sides"].items():
             yield _row(
                 entry["case"],
                 name,
-                f"{figures['records_per_s'] / 1e6:.2f}",
-                f"{figures['mb_per_s']:.0f}",
+                f"{figures[f'{unit}_per_s'] / 1e6:.2f}",
+                f"{figures['mb_per_s']:,.0f}",
                 f"{figures['spread']:.0%}",
             )
+    if "loading" in document:
+        yield ""
+        yield "| to load in a new process | seconds | spread |"
+        yield "|---|---:|---:|"
+        for name, figures in document["loading"].items():
+            yield _row(name, f"{figures['seconds']:.3f}", f"{figures['spread']:.0%}")
     yield ""
-    yield "| to load in a new process | seconds | spread |"
-    yield "|---|---:|---:|"
-    for name, figures in document["loading"].items():
-        yield _row(name, f"{figures['seconds']:.3f}", f"{figures['spread']:.0%}")
-    yield ""
-    yield _provenance(document, document, document["rounds"])
+    yield _provenance(document, document.get("machine", document), document["rounds"])
     yield ""
 
 
