@@ -9,10 +9,11 @@
     │   ├── RequestTimedOutError
     │   ├── CoordinatorLoadInProgressError · CoordinatorNotAvailableError
     │   ├── NotEnoughReplicasError
+    │   ├── ConcurrentTransactionsError
     │   └── NotLeaderOrFollowerError
     ├── FencedError                       somebody newer exists: stop
     │   ├── FencedLeaderEpochError · UnknownLeaderEpochError
-    │   └── InvalidProducerEpochError
+    │   └── InvalidProducerEpochError · ProducerFencedError
     ├── RejectedError                     the request or the configuration is wrong: change it
     │   ├── ConfigError · UnknownConfigError
     │   ├── OffsetOutOfRangeError · UnknownTopicOrPartitionError · UnknownTopicIdError
@@ -24,6 +25,9 @@
     │   │   RecordListTooLargeError · UnsupportedForMessageFormatError
     │   │   UnsupportedCompressionTypeError
     │   ├── OutOfOrderSequenceError · DuplicateSequenceError · UnknownProducerIdError
+    │   ├── InvalidTxnStateError · InvalidProducerIdMappingError · TransactionAbortableError
+    │   │   InvalidTransactionTimeoutError · TransactionalIdNotFoundError
+    │   │   TransactionalIdAuthorizationError
     │   ├── UnsupportedVersionError · InvalidGroupIdError
     │   └── RemoteResourceNotFoundError       the tier does not hold this segment or index
     ├── CorruptDataError                  stored data is damaged: quarantine or rebuild it
@@ -76,6 +80,10 @@ class CoordinatorNotAvailableError(RetriableError):
     """The coordinator's topic is not there, or cannot be written."""
 
 
+class ConcurrentTransactionsError(RetriableError):
+    """The transaction of this id is just being ended."""
+
+
 class NotLeaderOrFollowerError(RetriableError):
     """This broker does not lead the partition (now): refresh metadata."""
 
@@ -98,6 +106,10 @@ class UnknownLeaderEpochError(FencedError):
 
 class InvalidProducerEpochError(FencedError):
     """A newer instance of this producer id exists."""
+
+
+class ProducerFencedError(FencedError):
+    """A newer producer uses this transactional id. Kafka: ProducerFencedException."""
 
 
 class RejectedError(IsothermError):
@@ -194,6 +206,30 @@ class DuplicateSequenceError(RejectedError):
 
 class UnknownProducerIdError(RejectedError):
     """The broker has no state for this producer id."""
+
+
+class InvalidTxnStateError(RejectedError):
+    """The producer does what the state of its transaction does not allow."""
+
+
+class InvalidProducerIdMappingError(RejectedError):
+    """The producer id is not the one that this transactional id has now."""
+
+
+class TransactionAbortableError(RejectedError):
+    """The producer has to abort its transaction, and can go on after that (KIP-890)."""
+
+
+class InvalidTransactionTimeoutError(RejectedError):
+    """The transaction timeout is not positive, or above transaction.max.timeout.ms."""
+
+
+class TransactionalIdNotFoundError(RejectedError):
+    """No producer has this transactional id."""
+
+
+class TransactionalIdAuthorizationError(RejectedError):
+    """Transactional records came in a request that names no transactional id."""
 
 
 class UnsupportedVersionError(RejectedError):

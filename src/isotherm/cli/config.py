@@ -14,6 +14,7 @@ from isotherm.config.definition import config_keys
 from isotherm.config.groups import GroupConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
+from isotherm.config.transactions import TransactionConfig
 from isotherm.remote.storage.settings import ObjectStoreSettings
 
 app = typer.Typer(no_args_is_help=True, help="Show the configuration keys.")
@@ -22,6 +23,7 @@ _GROUPS: list[tuple[str, str, type]] = [
     ("broker", "Broker", BrokerConfig),
     ("remote", "Remote tier (broker level)", RemoteLogManagerConfig),
     ("groups", "Consumer groups (broker level)", GroupConfig),
+    ("transactions", "Transactions (broker level)", TransactionConfig),
     ("topic", "Topic", TopicConfig),
     (
         "rsm",
@@ -34,7 +36,10 @@ _GROUPS: list[tuple[str, str, type]] = [
 @app.command(name="list")
 def list_keys(
     scope: Annotated[
-        str | None, typer.Argument(help="broker, remote, groups, topic or rsm; all if not given.")
+        str | None,
+        typer.Argument(
+            help="broker, remote, groups, transactions, topic or rsm; all if not given."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -32,6 +32,7 @@ from isotherm.config.ignored import IGNORED_KEYS
 from isotherm.config.listener import Listener, parse_listener
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
+from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -131,9 +132,6 @@ class BrokerConfig:
         check=at_least(1),
         dynamic=True,
     )
-    transaction_max_timeout_ms: int = key(
-        INT, 900_000, "Longest transaction timeout a producer may ask for.", check=at_least(1)
-    )
     log_retention_check_interval_ms: int = key(
         LONG, 300_000, "Time between two checks of retention.", check=at_least(1)
     )
@@ -172,6 +170,7 @@ class BrokerConfig:
     )
     remote: RemoteLogManagerConfig = field(default_factory=RemoteLogManagerConfig)
     groups: GroupConfig = field(default_factory=GroupConfig)
+    transactions: TransactionConfig = field(default_factory=TransactionConfig)
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     explicit: Mapping[str, str] = field(default_factory=dict)
 
@@ -197,6 +196,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
     remaining = dict(texts)
     remote = _take_remote(remaining)
     groups = GroupConfig(**_take_fields(GroupConfig, remaining))
+    transactions = TransactionConfig(**_take_fields(TransactionConfig, remaining))
     topic_defaults = replace(
         TopicConfig(), **_take_fields(TopicConfig, remaining, synonyms_only=True)
     )
@@ -210,6 +210,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         **own,
         remote=remote,
         groups=groups,
+        transactions=transactions,
         topic_defaults=topic_defaults,
         explicit=dict(texts),
     )
@@ -217,7 +218,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
 
 def broker_key_names() -> list[str]:
     """Every key that `parse_broker_config` gives a meaning to."""
-    groups = (BrokerConfig, RemoteLogManagerConfig, GroupConfig)
+    groups = (BrokerConfig, RemoteLogManagerConfig, GroupConfig, TransactionConfig)
     names = [name for group in groups for name in config_keys(group)]
     for config_class in (BrokerConfig, TopicConfig):
         for _, declared in config_keys(config_class).values():

@@ -33,7 +33,9 @@ IGNORED_KEYS: dict[str, str] = {
     "transaction.state.log.min.isr": _ONE_REPLICA,
     "share.coordinator.state.topic.replication.factor": "share groups are not served",
     "share.coordinator.state.topic.min.isr": "share groups are not served",
-    "transaction.state.log.num.partitions": "transactions are not served",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": (
+        "every transaction has a timer of its own"
+    ),
     "remote.log.storage.manager.class.path": "plug-ins are Python classes on the import path",
     "remote.log.metadata.manager.class.path": "plug-ins are Python classes on the import path",
     "zookeeper.connect": _ZOOKEEPER,
