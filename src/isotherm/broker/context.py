@@ -18,6 +18,7 @@ from isotherm.errors import IsothermError
 
 if TYPE_CHECKING:
     from isotherm.broker.controller.controller import Controller
+    from isotherm.broker.groups.group_coordinator import GroupCoordinator
     from isotherm.broker.replica_manager import ReplicaManager
     from isotherm.clock import Clock
     from isotherm.config.broker import BrokerConfig
@@ -54,6 +55,7 @@ class BrokerServices:
     endpoints: tuple[Endpoint, ...]
     controller: Controller
     replica_manager: ReplicaManager
+    group_coordinator: GroupCoordinator
     remote_log_manager: RemoteLogManager | None
     control_executor: Executor
 

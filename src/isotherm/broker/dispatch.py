@@ -23,14 +23,24 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.apis import (
     api_versions,
     create_topics,
+    delete_groups,
     delete_topics,
     describe_configs,
+    describe_groups,
     fetch,
     find_coordinator,
+    heartbeat,
     init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
     list_offsets,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     produce,
+    sync_group,
 )
 from isotherm.broker.connection import Answer, Connection, PendingAnswer
 from isotherm.broker.context import BrokerServices, HangUpError, RequestContext
@@ -66,12 +76,22 @@ APIS: Mapping[int, Api] = {
     ApiKey.FETCH: _api(fetch),
     ApiKey.LIST_OFFSETS: _api(list_offsets),
     ApiKey.METADATA: _api(metadata),
+    ApiKey.OFFSET_COMMIT: _api(offset_commit),
+    ApiKey.OFFSET_FETCH: _api(offset_fetch),
     ApiKey.FIND_COORDINATOR: _api(find_coordinator),
+    ApiKey.JOIN_GROUP: _api(join_group),
+    ApiKey.HEARTBEAT: _api(heartbeat),
+    ApiKey.LEAVE_GROUP: _api(leave_group),
+    ApiKey.SYNC_GROUP: _api(sync_group),
+    ApiKey.DESCRIBE_GROUPS: _api(describe_groups),
+    ApiKey.LIST_GROUPS: _api(list_groups),
     ApiKey.API_VERSIONS: _api(api_versions),
     ApiKey.CREATE_TOPICS: _api(create_topics),
     ApiKey.DELETE_TOPICS: _api(delete_topics),
     ApiKey.INIT_PRODUCER_ID: _api(init_producer_id),
     ApiKey.DESCRIBE_CONFIGS: _api(describe_configs),
+    ApiKey.DELETE_GROUPS: _api(delete_groups),
+    ApiKey.OFFSET_DELETE: _api(offset_delete),
 }
 
 

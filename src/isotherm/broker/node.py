@@ -27,6 +27,9 @@ from isotherm.broker.controller.controller import Controller, MetadataChange
 from isotherm.broker.controller.image import TopicImage
 from isotherm.broker.controller.metadata_log import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.dispatch import Dispatcher
+from isotherm.broker.groups.group_coordinator import GroupCoordinator
+from isotherm.broker.groups.offsets_topic import OffsetsTopic
+from isotherm.broker.groups.shards import GroupShards
 from isotherm.broker.identity import establish_identity
 from isotherm.broker.purgatory import Purgatory
 from isotherm.broker.remote_tier import open_remote_log_manager
@@ -95,6 +98,9 @@ class BrokerNode:
         self._lead_partitions(controller, replica_manager)
         remote_log_manager = self._open_remote_tier(started, controller, replica_manager)
         self._start_background_work(started, log_manager)
+        group_coordinator = self._open_group_coordinator(
+            controller, replica_manager, control_executor
+        )
         self.services = BrokerServices(
             config=self._config,
             clock=self._clock,
@@ -102,10 +108,11 @@ class BrokerNode:
             endpoints=self.endpoints,
             controller=controller,
             replica_manager=replica_manager,
+            group_coordinator=group_coordinator,
             remote_log_manager=remote_log_manager,
             control_executor=control_executor,
         )
-        started.push_async_callback(self._drain, server, purgatory)
+        started.push_async_callback(self._drain, server, purgatory, group_coordinator)
         await server.serve(Dispatcher(self.services))
         # Half a second of imports that the first produced batch would otherwise wait for.
         threading.Thread(target=load_kernels, name="isotherm-warm-up", daemon=True).start()
@@ -116,9 +123,15 @@ class BrokerNode:
             listener_texts(self.endpoints),
         )
 
-    async def _drain(self, server: Server, purgatory: Purgatory[TopicPartition]) -> None:
+    async def _drain(
+        self,
+        server: Server,
+        purgatory: Purgatory[TopicPartition],
+        group_coordinator: GroupCoordinator,
+    ) -> None:
         logger.info("broker stops node_id=%d", self._config.node_id)
         purgatory.expire_all()
+        await group_coordinator.stop()
         await server.stop(DRAIN_TIMEOUT_S)
 
     def _open_logs(self, started: contextlib.AsyncExitStack) -> tuple[LogManager, Controller, str]:
@@ -188,6 +201,31 @@ class BrokerNode:
         )
         started.callback(remote_log_manager.close)
         return remote_log_manager
+
+    def _open_group_coordinator(
+        self,
+        controller: Controller,
+        replica_manager: ReplicaManager,
+        control_executor: ThreadPoolExecutor,
+    ) -> GroupCoordinator:
+        loop = asyncio.get_running_loop()
+        config = self._config.groups
+        shards = GroupShards(
+            OffsetsTopic(config, controller, replica_manager, self._clock),
+            config,
+            self._clock,
+            lambda change: loop.run_in_executor(control_executor, change),
+        )
+        coordinator = GroupCoordinator(config, shards, self._rng, loop)
+        coordinator.start()
+
+        def follow(change: MetadataChange) -> None:
+            if change.deleted:
+                names = [topic.name for topic in change.deleted]
+                loop.call_soon_threadsafe(coordinator.topics_deleted, names)
+
+        controller.add_listener(follow)
+        return coordinator
 
     def _start_background_work(
         self, started: contextlib.AsyncExitStack, log_manager: LogManager

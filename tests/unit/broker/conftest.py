@@ -90,6 +90,7 @@ class Parts:
                 endpoints=(Endpoint("PLAINTEXT", "localhost", 9092),),
                 controller=cast("Any", None),
                 replica_manager=self.replica_manager,
+                group_coordinator=cast("Any", None),
                 remote_log_manager=cast("Any", self.remote),
                 control_executor=self.control,
             )

@@ -60,6 +60,7 @@ class Broker:
             ),
             controller=self.controller,
             replica_manager=cast("Any", None),
+            group_coordinator=cast("Any", None),
             remote_log_manager=None,
             control_executor=self._executor,
         )

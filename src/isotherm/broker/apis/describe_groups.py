@@ -1,0 +1,101 @@
+"""DescribeGroups (key 15): groups of the classic protocol.
+
+Versions  0-6. 1 throttle time · 3 authorized operations · 4 group instance ids · 5 flexible ·
+          6 GROUP_ID_NOT_FOUND with a message
+Behaviour A group that does not exist is shown as Dead, from version 6 on with GROUP_ID_NOT_FOUND.
+          What members said and were assigned is shown only while the group is Stable, as in Kafka.
+Not done  Authorized operations: there are no ACLs, the field says that they were not asked for.
+KIPs      345 · 430 · 1043
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.groups.classic_checks import GroupState
+from isotherm.broker.groups.classic_group import ClassicGroup
+from isotherm.errors import IsothermError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_NOT_FOUND_VERSION = 6
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    await context.services.group_coordinator.ensure_topic()
+    return _response(context, [_described(context, group_id) for group_id in request.groups])
+
+
+def _described(context: RequestContext, group_id: str) -> dict[str, Any]:
+    try:
+        group = context.services.group_coordinator.find(group_id)
+    except IsothermError as error:
+        return _group_fields(group_id, error=code_of(error))
+    if group is not None:
+        return _fields_of(group)
+    if context.header.api_version < FIRST_NOT_FOUND_VERSION:
+        return _group_fields(group_id, state=GroupState.DEAD.value)
+    return _group_fields(
+        group_id,
+        error=ErrorCode.group_id_not_found,
+        message=f"Group {group_id} not found.",
+        state=GroupState.DEAD.value,
+    )
+
+
+def _fields_of(group: ClassicGroup) -> dict[str, Any]:
+    is_stable = group.state is GroupState.STABLE
+    return {
+        **_group_fields(group.group_id, state=group.state.value),
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": (group.protocol_name or "") if is_stable else "",
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata(group.protocol_name) if is_stable else b"",
+                "member_assignment": member.assignment if is_stable else b"",
+            }
+            for member in group.members.all()
+        ],
+    }
+
+
+def _group_fields(
+    group_id: str,
+    *,
+    error: ErrorCode = ErrorCode.none,
+    message: str | None = None,
+    state: str = "",
+) -> dict[str, Any]:
+    return {
+        "error_code": error,
+        "error_message": message,
+        "group_id": group_id,
+        "group_state": state,
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": (),
+    }
+
+
+def _response(context: RequestContext, groups: list[dict[str, Any]]) -> Any:
+    return entity_of(
+        response_class(ApiKey.DESCRIBE_GROUPS, context.header.api_version),
+        {"throttle_time": NO_THROTTLE, "groups": groups},
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every group is answered with `error_code`."""
+    return _response(
+        context, [_group_fields(group_id, error=error_code) for group_id in request.groups]
+    )

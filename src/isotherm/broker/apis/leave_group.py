@@ -1,0 +1,50 @@
+"""LeaveGroup (key 13).
+
+Versions  0-5. 1 throttle time · 3 many members, an error for each · 4 flexible · 5 reason
+Behaviour A static member may be removed by its instance id alone. Before version 3 there is one
+          member, and its error is the response's.
+Not done  -
+KIPs      345 static members · 800 reason
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_BATCHED_VERSION = 3
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    is_batched = context.header.api_version >= FIRST_BATCHED_VERSION
+    members = (
+        [(member.member_id, member.group_instance_id) for member in request.members]
+        if is_batched
+        else [(request.member_id, None)]
+    )
+    codes = context.services.group_coordinator.leave(request.group_id, members)
+    if not is_batched:
+        return error_response(context, request, codes[0])
+    answers = [
+        {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
+        for (member_id, instance_id), code in zip(members, codes, strict=True)
+    ]
+    return _response(context, ErrorCode.none, answers)
+
+
+def _response(context: RequestContext, error: ErrorCode, members: list[dict[str, Any]]) -> Any:
+    return entity_of(
+        response_class(ApiKey.LEAVE_GROUP, context.header.api_version),
+        {"throttle_time": NO_THROTTLE, "error_code": error, "members": members},
+    )
+
+
+def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
+    return _response(context, error_code, [])

@@ -1,0 +1,57 @@
+"""ListGroups (key 16).
+
+Versions  0-5. 1 throttle time · 3 flexible · 4 states, and a filter by them · 5 types, likewise
+Behaviour Filters know no upper and lower case. COORDINATOR_LOAD_IN_PROGRESS while groups are being
+          loaded, so that none is missing from the list.
+Not done  -
+KIPs      518 states · 848 types
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_STATE_VERSION = 4
+FIRST_TYPE_VERSION = 5
+CLASSIC_TYPE = "Classic"
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    version = context.header.api_version
+    states = _lowered(request.states_filter) if version >= FIRST_STATE_VERSION else set()
+    types = _lowered(request.types_filter) if version >= FIRST_TYPE_VERSION else set()
+    groups = [
+        {
+            "group_id": group.group_id,
+            "protocol_type": group.protocol_type or "",
+            "group_state": group.state.value,
+            "group_type": CLASSIC_TYPE,
+        }
+        for group in context.services.group_coordinator.all_groups()
+        if not states or group.state.value.lower() in states
+        if not types or CLASSIC_TYPE.lower() in types
+    ]
+    return _response(context, ErrorCode.none, groups)
+
+
+def _lowered(texts: tuple[str, ...]) -> set[str]:
+    return {text.lower() for text in texts}
+
+
+def _response(context: RequestContext, error: ErrorCode, groups: list[dict[str, Any]]) -> Any:
+    return entity_of(
+        response_class(ApiKey.LIST_GROUPS, context.header.api_version),
+        {"throttle_time": NO_THROTTLE, "error_code": error, "groups": groups},
+    )
+
+
+def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
+    return _response(context, error_code, [])

@@ -1,0 +1,129 @@
+"""OffsetCommit (key 8).
+
+Versions  2-10. 3 throttle time · 5 without retention time · 6 leader epoch · 7 static members ·
+          8 flexible · 9 STALE_MEMBER_EPOCH, GROUP_ID_NOT_FOUND · 10 topic ids
+Behaviour All partitions that may be committed are one record batch. A partition that does not
+          exist gets UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID by id). A retention time of
+          before version 5 is kept with the offset. The topic `__consumer_offsets` is made first
+          if it is not there: clients that assign themselves come here without joining.
+Not done  -
+KIPs      211 retention · 320 leader epoch · 345 static members · 848 · 1251 topic ids
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.groups.offset_coordinator import Committer
+from isotherm.broker.groups.offsets import OffsetAndMetadata
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+from isotherm.types import NO_LEADER_EPOCH, TimestampMs, TopicPartition
+
+NO_THROTTLE = datetime.timedelta()
+LAST_RETENTION_VERSION = 4
+FIRST_LEADER_EPOCH_VERSION = 6
+FIRST_STATIC_VERSION = 7
+FIRST_GROUP_NOT_FOUND_VERSION = 9
+FIRST_TOPIC_ID_VERSION = 10
+ONE_MS = datetime.timedelta(milliseconds=1)
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    coordinator = context.services.group_coordinator
+    await coordinator.ensure_topic()
+    now_ms = context.services.clock.now_ms()
+    offsets = dict(_known_offsets(context, request, now_ms))
+    version = context.header.api_version
+    committer = Committer(
+        request.generation_id_or_member_epoch,
+        request.member_id,
+        request.group_instance_id if version >= FIRST_STATIC_VERSION else None,
+    )
+    codes = coordinator.offsets.commit(request.group_id, committer, offsets)
+    return _response(context, request, lambda topic, index: _code(context, topic, index, codes))
+
+
+def _known_offsets(
+    context: RequestContext, request: Any, now_ms: TimestampMs
+) -> Iterator[tuple[TopicPartition, OffsetAndMetadata]]:
+    """The request's offsets in partitions that exist."""
+    version = context.header.api_version
+    retention_ms = -1
+    if version <= LAST_RETENTION_VERSION:
+        retention_ms = request.retention_time // ONE_MS
+    for topic in request.topics:
+        name, topic_id, partition_count = _resolve(context, topic)
+        for asked in topic.partitions:
+            if name is None or not 0 <= asked.partition_index < partition_count:
+                continue
+            has_epoch = version >= FIRST_LEADER_EPOCH_VERSION
+            yield (
+                TopicPartition(name, asked.partition_index),
+                OffsetAndMetadata(
+                    asked.committed_offset,
+                    asked.committed_leader_epoch if has_epoch else NO_LEADER_EPOCH,
+                    asked.committed_metadata or "",
+                    now_ms,
+                    topic_id,
+                    now_ms + retention_ms if retention_ms >= 0 else None,
+                ),
+            )
+
+
+def _resolve(context: RequestContext, topic: Any) -> tuple[str | None, uuid.UUID | None, int]:
+    """Name, id and partition count of a topic in the request; None and 0 if it is unknown."""
+    has_id = context.header.api_version >= FIRST_TOPIC_ID_VERSION
+    wanted = topic.topic_id if has_id else topic.name
+    found = context.services.controller.image.topic(wanted) if wanted is not None else None
+    if found is None:
+        return None, None, 0
+    return found.name, found.topic_id, len(found.partitions)
+
+
+def _code(
+    context: RequestContext, topic: Any, index: int, codes: Mapping[TopicPartition, ErrorCode]
+) -> ErrorCode:
+    version = context.header.api_version
+    name, _, _ = _resolve(context, topic)
+    if name is None and version >= FIRST_TOPIC_ID_VERSION:
+        return ErrorCode.unknown_topic_id
+    unknown = ErrorCode.unknown_topic_or_partition
+    code = unknown if name is None else codes.get(TopicPartition(name, index), unknown)
+    if code is ErrorCode.group_id_not_found and version < FIRST_GROUP_NOT_FOUND_VERSION:
+        return ErrorCode.illegal_generation
+    return code
+
+
+def _response(context: RequestContext, request: Any, code_of: Any) -> Any:
+    has_id = context.header.api_version >= FIRST_TOPIC_ID_VERSION
+    return entity_of(
+        response_class(ApiKey.OFFSET_COMMIT, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "topics": [
+                {
+                    ("topic_id" if has_id else "name"): topic.topic_id if has_id else topic.name,
+                    "partitions": [
+                        {
+                            "partition_index": asked.partition_index,
+                            "error_code": code_of(topic, asked.partition_index),
+                        }
+                        for asked in topic.partitions
+                    ],
+                }
+                for topic in request.topics
+            ],
+        },
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every partition is answered with `error_code`."""
+    return _response(context, request, lambda _topic, _index: error_code)

@@ -1,0 +1,182 @@
+"""OffsetFetch (key 9).
+
+Versions  1-10. 2 a null list asks for every partition, error of the whole · 3 throttle time ·
+          5 leader epoch · 6 flexible · 7 require stable · 8 many groups · 9 member epoch ·
+          10 topic ids
+Behaviour Where nothing is committed the offset is -1 and there is no error, also for a group that
+          does not exist. While there are no groups at all (no `__consumer_offsets`) every group
+          is answered so.
+Not done  -
+KIPs      98 · 320 leader epoch · 447 require stable · 709 many groups · 848 · 1251 topic ids
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.groups.offset_coordinator import FetchedOffset
+from isotherm.errors import IsothermError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+from isotherm.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, TopicPartition
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_TOP_LEVEL_ERROR_VERSION = 2
+FIRST_REQUIRE_STABLE_VERSION = 7
+FIRST_BATCHED_VERSION = 8
+FIRST_MEMBER_EPOCH_VERSION = 9
+FIRST_TOPIC_ID_VERSION = 10
+
+
+class Asked(NamedTuple):
+    """One group of a request; topics by name or by id, None for all."""
+
+    group_id: str
+    topics: Sequence[Any] | None
+    member_id: str | None = None
+    member_epoch: int = -1
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    await context.services.group_coordinator.ensure_topic()
+    return _response(context, [_group_fields(context, request, each) for each in _asked(request)])
+
+
+def _asked(request: Any) -> list[Asked]:
+    if not hasattr(request, "groups"):
+        return [Asked(request.group_id, request.topics)]
+    return [
+        Asked(
+            group.group_id,
+            group.topics,
+            getattr(group, "member_id", None),
+            getattr(group, "member_epoch", -1),
+        )
+        for group in request.groups
+    ]
+
+
+def _group_fields(context: RequestContext, request: Any, asked: Asked) -> dict[str, Any]:
+    version = context.header.api_version
+    require_stable = version >= FIRST_REQUIRE_STABLE_VERSION and request.require_stable
+    partitions = None if asked.topics is None else _partitions(context, asked.topics)
+    coordinator = context.services.group_coordinator
+    try:
+        fetched = coordinator.offsets.fetch(
+            asked.group_id, partitions, require_stable=require_stable
+        )
+    except IsothermError as error:
+        return _error_fields(context, asked, code_of(error))
+    topics = (
+        _all_topics(context, fetched)
+        if asked.topics is None
+        else [_topic_fields(context, topic, fetched) for topic in asked.topics]
+    )
+    return {"group_id": asked.group_id, "topics": topics, "error_code": ErrorCode.none}
+
+
+def _partitions(context: RequestContext, topics: Sequence[Any]) -> list[TopicPartition]:
+    return [
+        TopicPartition(name, index)
+        for topic in topics
+        if (name := _name(context, topic)) is not None
+        for index in topic.partition_indexes
+    ]
+
+
+def _name(context: RequestContext, topic: Any) -> str | None:
+    if context.header.api_version < FIRST_TOPIC_ID_VERSION:
+        return str(topic.name)
+    found = _topic_of_id(context, topic.topic_id)
+    return None if found is None else str(found.name)
+
+
+def _topic_of_id(context: RequestContext, topic_id: uuid.UUID | None) -> Any:
+    return None if topic_id is None else context.services.controller.image.topic(topic_id)
+
+
+def _topic_fields(
+    context: RequestContext, topic: Any, fetched: Mapping[TopicPartition, FetchedOffset]
+) -> dict[str, Any]:
+    name = _name(context, topic)
+    unknown = FetchedOffset(None, ErrorCode.unknown_topic_id)
+    return {
+        **_identity(context, topic),
+        "partitions": [
+            _partition_fields(
+                index, unknown if name is None else fetched[TopicPartition(name, index)]
+            )
+            for index in topic.partition_indexes
+        ],
+    }
+
+
+def _identity(context: RequestContext, topic: Any) -> dict[str, Any]:
+    has_id = context.header.api_version >= FIRST_TOPIC_ID_VERSION
+    return {"topic_id": topic.topic_id} if has_id else {"name": topic.name}
+
+
+def _all_topics(
+    context: RequestContext, fetched: Mapping[TopicPartition, FetchedOffset]
+) -> list[dict[str, Any]]:
+    """By version 10 a topic that is gone has no id to be shown under, and is left out."""
+    topics = []
+    for name, partitions in itertools.groupby(sorted(fetched), key=lambda each: each.topic):
+        found = context.services.controller.image.topic(name)
+        topic_id = None if found is None else found.topic_id
+        if topic_id is None and context.header.api_version >= FIRST_TOPIC_ID_VERSION:
+            continue
+        fields = [_partition_fields(each.partition, fetched[each]) for each in partitions]
+        topics.append({"name": name, "topic_id": topic_id, "partitions": fields})
+    return topics
+
+
+def _partition_fields(index: int, fetched: FetchedOffset) -> dict[str, Any]:
+    committed = fetched.committed
+    return {
+        "partition_index": index,
+        "committed_offset": UNKNOWN_OFFSET if committed is None else committed.offset,
+        "committed_leader_epoch": NO_LEADER_EPOCH if committed is None else committed.leader_epoch,
+        "metadata": "" if committed is None else committed.metadata,
+        "error_code": fetched.error,
+    }
+
+
+def _error_fields(context: RequestContext, asked: Asked, error: ErrorCode) -> dict[str, Any]:
+    """Version 1 has no place for an error of the whole: each partition gets it."""
+    topics: list[dict[str, Any]] = []
+    if context.header.api_version < FIRST_TOP_LEVEL_ERROR_VERSION:
+        topics = [
+            {
+                "name": topic.name,
+                "partitions": [
+                    _partition_fields(index, FetchedOffset(None, error))
+                    for index in topic.partition_indexes
+                ],
+            }
+            for topic in asked.topics or ()
+        ]
+    return {"group_id": asked.group_id, "topics": topics, "error_code": error}
+
+
+def _response(context: RequestContext, groups: list[dict[str, Any]]) -> Any:
+    version = context.header.api_version
+    fields = {"groups": groups} if version >= FIRST_BATCHED_VERSION else groups[0]
+    return entity_of(
+        response_class(ApiKey.OFFSET_FETCH, version), {"throttle_time": NO_THROTTLE, **fields}
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every group is answered with `error_code`."""
+    return _response(
+        context, [_error_fields(context, asked, error_code) for asked in _asked(request)]
+    )

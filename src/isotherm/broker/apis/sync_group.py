@@ -1,0 +1,56 @@
+"""SyncGroup (key 14).
+
+Versions  0-5. 1 throttle time · 3 static members · 4 flexible · 5 protocol type and name
+Behaviour The leader's request carries everybody's assignment; each member is answered with its own
+          once that is in the log.
+Not done  -
+KIPs      345 static members · 559 protocol type and name
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.groups.classic_protocol import SyncResult
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_STATIC_VERSION = 3
+FIRST_PROTOCOL_VERSION = 5
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    version = context.header.api_version
+    has_protocol = version >= FIRST_PROTOCOL_VERSION
+    result = await context.services.group_coordinator.sync(
+        request.group_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id if version >= FIRST_STATIC_VERSION else None,
+        generation_id=request.generation_id,
+        protocol_type=request.protocol_type if has_protocol else None,
+        protocol_name=request.protocol_name if has_protocol else None,
+        assignments={each.member_id: each.assignment for each in request.assignments},
+    )
+    return _response(context, result)
+
+
+def _response(context: RequestContext, result: SyncResult) -> Any:
+    return entity_of(
+        response_class(ApiKey.SYNC_GROUP, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "error_code": result.error,
+            "protocol_type": result.protocol_type,
+            "protocol_name": result.protocol_name,
+            "assignment": result.assignment,
+        },
+    )
+
+
+def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
+    return _response(context, SyncResult(error_code))

@@ -1,0 +1,105 @@
+"""What a request to a classic group must satisfy, in the state that the group is in. Pure.
+
+Each gives the error that Kafka answers with, in the order of Kafka's checks.
+Source: Kafka ClassicGroup.validateMember, validateOffsetCommit; GroupMetadataManager.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.groups.classic_protocol import JoinRequest, SyncRequest
+
+if TYPE_CHECKING:
+    from isotherm.broker.groups.classic_group import ClassicGroup
+
+
+class GroupState(enum.Enum):
+    """The values are what DescribeGroups and ListGroups show."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+def accepts_member(group: ClassicGroup, member_id: str, max_size: int) -> bool:
+    if group.state in (GroupState.EMPTY, GroupState.DEAD):
+        return True
+    is_member = member_id in group.members
+    if group.state is GroupState.PREPARING_REBALANCE:
+        is_waiting = is_member and group.members[member_id].is_awaiting_join
+        return is_waiting or group.members.awaiting_join_count() < max_size
+    return is_member or len(group.members) < max_size
+
+
+def join_error(group: ClassicGroup, request: JoinRequest) -> ErrorCode:
+    """Whether there is a protocol that every member, and the one that joins, can speak."""
+    if group.state is GroupState.DEAD:
+        return ErrorCode.coordinator_not_available
+    names = {protocol.name for protocol in request.protocols}
+    if group.members:
+        is_shared = not names.isdisjoint(group.members.shared_protocols())
+        fits = request.protocol_type == group.protocol_type and is_shared
+    else:
+        fits = bool(request.protocol_type) and bool(names)
+    return ErrorCode.none if fits else ErrorCode.inconsistent_group_protocol
+
+
+def member_error(group: ClassicGroup, member_id: str, group_instance_id: str | None) -> ErrorCode:
+    if group.state is GroupState.DEAD:
+        return ErrorCode.coordinator_not_available
+    if group_instance_id is not None:
+        owner = group.members.static_member_id(group_instance_id)
+        if owner is None:
+            return ErrorCode.unknown_member_id
+        if owner != member_id:
+            return ErrorCode.fenced_instance_id
+    if member_id not in group.members:
+        return ErrorCode.unknown_member_id
+    return ErrorCode.none
+
+
+def sync_error(group: ClassicGroup, request: SyncRequest) -> ErrorCode:
+    error = member_error(group, request.member_id, request.group_instance_id)
+    if error is not ErrorCode.none:
+        return error
+    if request.generation_id != group.generation_id:
+        return ErrorCode.illegal_generation
+    if request.protocol_type is not None and request.protocol_type != group.protocol_type:
+        return ErrorCode.inconsistent_group_protocol
+    if request.protocol_name is not None and request.protocol_name != group.protocol_name:
+        return ErrorCode.inconsistent_group_protocol
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return ErrorCode.rebalance_in_progress
+    return ErrorCode.none
+
+
+def offset_commit_error(
+    group: ClassicGroup,
+    member_id: str,
+    group_instance_id: str | None,
+    generation_id: int,
+    *,
+    is_transactional: bool,
+) -> ErrorCode:
+    """Whether this member may commit offsets now."""
+    if group.state is GroupState.DEAD:
+        return ErrorCode.coordinator_not_available
+    if generation_id < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.none
+    if generation_id >= 0 or member_id or group_instance_id is not None:
+        error = member_error(group, member_id, group_instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if generation_id != group.generation_id:
+            return ErrorCode.illegal_generation
+    elif not is_transactional and group.state is not GroupState.EMPTY:
+        return ErrorCode.unknown_member_id
+    if not is_transactional and group.state is GroupState.COMPLETING_REBALANCE:
+        return ErrorCode.rebalance_in_progress
+    return ErrorCode.none

@@ -1,0 +1,471 @@
+"""A group of the classic protocol, as a pure machine: requests and the time in, effects out.
+
+    EMPTY --join--> PREPARING_REBALANCE --all joined, or time is up--> COMPLETING_REBALANCE
+    COMPLETING_REBALANCE --leader's sync--> STABLE --join, leave, time-out--> PREPARING_REBALANCE
+    PREPARING_REBALANCE --nobody is left--> EMPTY --deleted or expired--> DEAD
+
+Invariants
+- The leader, if there is one, is a member; a group in COMPLETING_REBALANCE or STABLE has both.
+- A member awaits at most one join and one sync; each is answered once, whatever happens to it.
+- The generation rises by one at the end of each PREPARING_REBALANCE and at no other time.
+- Whoever has a deadline is either heard of or removed by `expire` at that time.
+
+Source: Kafka ClassicGroup.java, GroupMetadataManager.java; KIP-62, 134 (initial delay), 345 (static
+members), 394 (known member ids), 814 (leader that skips the assignment).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.groups.classic_checks import (
+    GroupState,
+    accepts_member,
+    join_error,
+    member_error,
+    sync_error,
+)
+from isotherm.broker.groups.classic_members import ClassicMember, ClassicMembers
+from isotherm.broker.groups.classic_protocol import (
+    CONSUMER_PROTOCOL_TYPE,
+    NO_MEMBER_ID,
+    Answer,
+    Effect,
+    JoinedMember,
+    JoinRequest,
+    JoinResult,
+    StoreGroup,
+    SyncRequest,
+    SyncResult,
+)
+from isotherm.types import TimestampMs
+
+# Kafka: CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS. A new member cannot heartbeat while it waits.
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+
+
+class ClassicGroupSettings(NamedTuple):
+    initial_rebalance_delay_ms: int
+    max_size: int
+
+
+class _JoinTimer(NamedTuple):
+    """When the rebalance ends without those who have not joined.
+
+    While a group forms, `remaining_ms` is how long it may still be put off by new members.
+    """
+
+    deadline_ms: TimestampMs
+    remaining_ms: int = 0
+    is_initial: bool = False
+
+
+class ClassicGroup:
+    def __init__(
+        self, group_id: str, settings: ClassicGroupSettings, *, now_ms: TimestampMs
+    ) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.state_timestamp_ms = now_ms
+        self.generation_id = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.members = ClassicMembers()
+        self.subscribed_topics: frozenset[str] | None = None
+        self._settings = settings
+        self._pending_members: dict[str, TimestampMs] = {}
+        self._pending_sync: set[str] = set()
+        self._sync_deadline_ms: TimestampMs | None = None
+        self._join_timer: _JoinTimer | None = None
+        self._new_member_added = False
+        self._effects: list[Effect] = []
+
+    # ---- requests
+
+    def join(self, request: JoinRequest, now_ms: TimestampMs) -> list[Effect]:
+        error = join_error(self, request)
+        if not accepts_member(self, request.member_id, self._settings.max_size):
+            self._pending_members.pop(request.member_id, None)
+            if request.member_id in self.members:
+                self._remove(request.member_id)
+            self._answer_join_error(request, ErrorCode.group_max_size_reached)
+        elif error is not ErrorCode.none:
+            self._answer_join_error(request, error)
+        elif request.member_id == NO_MEMBER_ID:
+            self._join_new(request, now_ms)
+        elif request.member_id in self._pending_members:
+            self._add_member(request, request.member_id, now_ms)
+        else:
+            self._join_existing(request, now_ms)
+        return self._take_effects()
+
+    def sync(self, request: SyncRequest, now_ms: TimestampMs) -> list[Effect]:
+        error = sync_error(self, request)
+        if error is not ErrorCode.none:
+            self._effects.append(Answer(request.reply, SyncResult(error)))
+            return self._take_effects()
+        member = self.members[request.member_id]
+        self._sync_received(member.member_id)
+        if self.state is GroupState.STABLE:
+            member.heard_of(now_ms)
+            self._effects.append(Answer(request.reply, self._sync_result(member)))
+            return self._take_effects()
+        self._drop_sync(member, ErrorCode.rebalance_in_progress)
+        member.sync_reply = request.reply
+        member.deadline_ms = None
+        if self.members.is_leader(member):
+            self._assign(request.assignments, now_ms)
+        return self._take_effects()
+
+    def heartbeat(
+        self, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: TimestampMs
+    ) -> ErrorCode:
+        error = member_error(self, member_id, group_instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if generation_id != self.generation_id:
+            return ErrorCode.illegal_generation
+        self.members[member_id].heard_of(now_ms)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def leave(
+        self, members: Iterable[tuple[str, str | None]], now_ms: TimestampMs
+    ) -> tuple[list[ErrorCode], list[Effect]]:
+        """Remove members named by (member id, group instance id); a code for each, in order.
+
+        A static member may be named by its instance id alone, by whoever removes it from outside.
+        """
+        codes = [self._leave(member_id, instance_id) for member_id, instance_id in members]
+        if ErrorCode.none in codes:
+            self._rebalance_or_complete_join(now_ms)
+        return codes, self._take_effects()
+
+    def offsets_committed(self, member_id: str, now_ms: TimestampMs) -> None:
+        """A commit counts as a heartbeat."""
+        if member_id in self.members:
+            self.members[member_id].heard_of(now_ms)
+
+    def die(self) -> list[Effect]:
+        """The group is deleted: whoever still waits is sent away."""
+        for member in self.members.all():
+            self._remove(member.member_id)
+        self._pending_members.clear()
+        self._join_timer = self._sync_deadline_ms = None
+        self.state = GroupState.DEAD
+        return self._take_effects()
+
+    def find_subscribed_topics(self) -> None:
+        """Of all members; None when it cannot be known: they are no consumers, or nothing is
+        agreed on yet."""
+        self.subscribed_topics = None
+        if self.protocol_type == CONSUMER_PROTOCOL_TYPE and self.protocol_name is not None:
+            self.subscribed_topics = self.members.subscribed_topics(self.protocol_name)
+
+    def may_read(self, topic: str) -> bool:
+        """Whether members may be reading the topic; True if that cannot be known."""
+        return self.subscribed_topics is None or topic in self.subscribed_topics
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody has been a member yet, nor is about to be: it is not in the log."""
+        return (
+            self.state is GroupState.EMPTY and self.generation_id == 0 and not self._pending_members
+        ) or self.state is GroupState.DEAD
+
+    # ---- time
+
+    def next_deadline_ms(self) -> TimestampMs | None:
+        """When `expire` has something to do, if nothing else happens; None if never."""
+        deadlines = [
+            member.deadline_ms for member in self.members.all() if member.deadline_ms is not None
+        ]
+        deadlines += self._pending_members.values()
+        if self._sync_deadline_ms is not None:
+            deadlines.append(self._sync_deadline_ms)
+        if self._join_timer is not None:
+            deadlines.append(self._join_timer.deadline_ms)
+        return min(deadlines, default=None)
+
+    def expire(self, now_ms: TimestampMs) -> list[Effect]:
+        """Do what is due at `now_ms`."""
+        self._expire_members(now_ms)
+        if self._sync_deadline_ms is not None and now_ms >= self._sync_deadline_ms:
+            self._sync_deadline_ms = None
+            for member_id in list(self._pending_sync):
+                self._remove(member_id)
+            self._prepare_rebalance(now_ms)
+        timer = self._join_timer
+        if timer is not None and now_ms >= timer.deadline_ms:
+            if timer.is_initial and self._new_member_added and timer.remaining_ms > 0:
+                self._put_off_initial_join(timer.remaining_ms, now_ms)
+            else:
+                self._complete_join(now_ms)
+        return self._take_effects()
+
+    def _expire_members(self, now_ms: TimestampMs) -> None:
+        late = [id_ for id_, deadline_ms in self._pending_members.items() if now_ms >= deadline_ms]
+        for member_id in late:
+            del self._pending_members[member_id]
+        silent = [
+            member.member_id
+            for member in self.members.all()
+            if member.deadline_ms is not None and now_ms >= member.deadline_ms
+        ]
+        for member_id in silent:
+            self._remove(member_id)
+        if silent:
+            self._rebalance_or_complete_join(now_ms)
+        elif late:
+            self._maybe_complete_join(now_ms)
+
+    # ---- joining
+
+    def _join_new(self, request: JoinRequest, now_ms: TimestampMs) -> None:
+        old_id = self.members.static_member_id(request.group_instance_id)
+        if old_id is not None:
+            self._replace_static(old_id, request, now_ms)
+        elif request.group_instance_id is None and request.requires_known_member_id:
+            self._pending_members[request.new_member_id] = now_ms + request.session_timeout_ms
+            self._effects.append(
+                Answer(
+                    request.reply,
+                    JoinResult(ErrorCode.member_id_required, request.new_member_id),
+                )
+            )
+        else:
+            self._add_member(request, request.new_member_id, now_ms)
+
+    def _join_existing(self, request: JoinRequest, now_ms: TimestampMs) -> None:
+        error = member_error(self, request.member_id, request.group_instance_id)
+        if error is not ErrorCode.none:
+            self._answer_join_error(request, error)
+            return
+        member = self.members[request.member_id]
+        is_unchanged = member.protocols == request.protocols
+        is_leader = self.members.is_leader(member)
+        if self.state is GroupState.COMPLETING_REBALANCE and is_unchanged:
+            # It has not seen the answer to its last join.
+            self._effects.append(Answer(request.reply, self._join_result(member)))
+        elif self.state is GroupState.STABLE and is_unchanged and not is_leader:
+            self._effects.append(Answer(request.reply, self._join_result(member)))
+        else:
+            self._update(member, request)
+            self._rebalance_or_complete_join(now_ms)
+
+    def _add_member(self, request: JoinRequest, member_id: str, now_ms: TimestampMs) -> None:
+        self._pending_members.pop(member_id, None)
+        member = ClassicMember.of_request(request, member_id)
+        member.join_reply = request.reply
+        member.deadline_ms = now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        self.members.add(member)
+        if self._join_timer is not None and self._join_timer.is_initial:
+            self._new_member_added = True
+        self._rebalance_or_complete_join(now_ms)
+
+    def _update(self, member: ClassicMember, request: JoinRequest) -> None:
+        if member.join_reply is not None:
+            # The member has asked again, perhaps over a new connection.
+            self._effects.append(
+                Answer(
+                    member.join_reply,
+                    JoinResult(ErrorCode.rebalance_in_progress, member.member_id),
+                )
+            )
+        member.update(request)
+        member.join_reply = request.reply
+        member.deadline_ms = None
+
+    def _replace_static(self, old_id: str, request: JoinRequest, now_ms: TimestampMs) -> None:
+        """A static member has started again: it gets a new id, the one of before is fenced."""
+        old_leader = self.members.leader_id
+        member = self.members[old_id]
+        self._drop_join(member, ErrorCode.fenced_instance_id)
+        self._drop_sync(member, ErrorCode.fenced_instance_id)
+        self.members.rename(member, request.new_member_id)
+        if old_id in self._pending_sync:
+            self._pending_sync.discard(old_id)
+            self._pending_sync.add(member.member_id)
+        member.update(request)
+        if self.state is GroupState.STABLE and self.members.select_protocol() == self.protocol_name:
+            member.heard_of(now_ms)
+            self._effects.append(StoreGroup())
+            result = self._rejoined_result(member, request, str(old_leader))
+            self._effects.append(Answer(request.reply, result))
+            return
+        member.join_reply = request.reply
+        member.deadline_ms = None
+        self._rebalance_or_complete_join(now_ms)
+
+    def _rejoined_result(
+        self, member: ClassicMember, request: JoinRequest, old_leader: str
+    ) -> JoinResult:
+        """The generation goes on. A leader that cannot skip the assignment must not think that it
+        leads: it is told the id of before, which is nobody's now."""
+        if request.supports_skipping_assignment:
+            is_leader = self.members.is_leader(member)
+            return self._join_result(member)._replace(skip_assignment=is_leader)
+        return self._join_result(member)._replace(leader=old_leader, members=())
+
+    # ---- rebalancing
+
+    def _rebalance_or_complete_join(self, now_ms: TimestampMs) -> None:
+        if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE) or (
+            self.state is GroupState.EMPTY and self.members
+        ):
+            self._prepare_rebalance(now_ms)
+        else:
+            self._maybe_complete_join(now_ms)
+
+    def _prepare_rebalance(self, now_ms: TimestampMs) -> None:
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            for member in self.members.all():
+                member.assignment = b""
+                if member.is_awaiting_sync:
+                    self._drop_sync(member, ErrorCode.rebalance_in_progress)
+                    member.heard_of(now_ms)
+        self._pending_sync.clear()
+        self._sync_deadline_ms = None
+        is_initial = self.state is GroupState.EMPTY
+        self._move_to(GroupState.PREPARING_REBALANCE, now_ms)
+        timeout_ms = self.members.rebalance_timeout_ms()
+        if is_initial:
+            self._put_off_initial_join(timeout_ms, now_ms)
+        else:
+            self._join_timer = _JoinTimer(now_ms + timeout_ms)
+            self._maybe_complete_join(now_ms)
+
+    def _put_off_initial_join(self, remaining_ms: int, now_ms: TimestampMs) -> None:
+        self._new_member_added = False
+        delay_ms = min(self._settings.initial_rebalance_delay_ms, remaining_ms)
+        self._join_timer = _JoinTimer(
+            now_ms + delay_ms, max(remaining_ms - delay_ms, 0), is_initial=True
+        )
+
+    def _maybe_complete_join(self, now_ms: TimestampMs) -> None:
+        timer = self._join_timer
+        if self.state is not GroupState.PREPARING_REBALANCE or timer is None or timer.is_initial:
+            return
+        if self.members.awaiting_join_count() == len(self.members) and not self._pending_members:
+            self._complete_join(now_ms)
+
+    def _complete_join(self, now_ms: TimestampMs) -> None:
+        self._join_timer = None
+        for member in self.members.all():
+            if not member.is_awaiting_join and member.group_instance_id is None:
+                self._remove(member.member_id)
+        if not self.members:
+            self._become_empty(now_ms)
+            return
+        if not self.members.elect_joined_leader():
+            # Static members alone, none of which has come back yet: they have more time.
+            self._join_timer = _JoinTimer(now_ms + self.members.rebalance_timeout_ms())
+            return
+        self._begin_generation(now_ms)
+
+    def _become_empty(self, now_ms: TimestampMs) -> None:
+        self.generation_id += 1
+        self.protocol_name = None
+        self.subscribed_topics = None
+        self._move_to(GroupState.EMPTY, now_ms)
+        self._effects.append(StoreGroup())
+
+    def _begin_generation(self, now_ms: TimestampMs) -> None:
+        self.generation_id += 1
+        self.protocol_name = self.members.select_protocol()
+        self.find_subscribed_topics()
+        self._move_to(GroupState.COMPLETING_REBALANCE, now_ms)
+        self._pending_sync = set(self.members.by_id)
+        self._sync_deadline_ms = now_ms + self.members.rebalance_timeout_ms()
+        for member in self.members.all():
+            reply, member.join_reply = member.join_reply, None
+            if reply is not None:
+                self._effects.append(Answer(reply, self._join_result(member)))
+            member.heard_of(now_ms)
+
+    # ---- assigning
+
+    def _sync_received(self, member_id: str) -> None:
+        self._pending_sync.discard(member_id)
+        if not self._pending_sync:
+            self._sync_deadline_ms = None
+
+    def _assign(self, assignments: dict[str, bytes], now_ms: TimestampMs) -> None:
+        self._move_to(GroupState.STABLE, now_ms)
+        self._effects.append(StoreGroup())
+        for member in self.members.all():
+            member.assignment = assignments.get(member.member_id, b"")
+            reply, member.sync_reply = member.sync_reply, None
+            if reply is not None:
+                self._effects.append(Answer(reply, self._sync_result(member)))
+            member.heard_of(now_ms)
+
+    # ---- leaving
+
+    def _leave(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        if member_id == NO_MEMBER_ID and group_instance_id is not None:
+            member_id = self.members.static_member_id(group_instance_id) or NO_MEMBER_ID
+        elif member_id in self._pending_members:
+            del self._pending_members[member_id]
+            return ErrorCode.none
+        error = member_error(self, member_id, group_instance_id)
+        if error is ErrorCode.none:
+            self._remove(member_id)
+        return error
+
+    def _remove(self, member_id: str) -> None:
+        member = self.members.remove(member_id)
+        self._drop_join(member, ErrorCode.unknown_member_id)
+        self._drop_sync(member, ErrorCode.unknown_member_id)
+        self._sync_received(member_id)
+
+    # ---- answers
+
+    def _drop_join(self, member: ClassicMember, error: ErrorCode) -> None:
+        reply, member.join_reply = member.join_reply, None
+        if reply is not None:
+            self._effects.append(Answer(reply, JoinResult(error, member.member_id)))
+
+    def _drop_sync(self, member: ClassicMember, error: ErrorCode) -> None:
+        reply, member.sync_reply = member.sync_reply, None
+        if reply is not None:
+            self._effects.append(Answer(reply, SyncResult(error)))
+
+    def _answer_join_error(self, request: JoinRequest, error: ErrorCode) -> None:
+        self._effects.append(Answer(request.reply, JoinResult(error, request.member_id)))
+
+    def _join_result(self, member: ClassicMember) -> JoinResult:
+        is_leader = self.members.is_leader(member)
+        return JoinResult(
+            ErrorCode.none,
+            member.member_id,
+            self.generation_id,
+            self.protocol_type,
+            self.protocol_name,
+            str(self.members.leader_id),
+            self._joined_members() if is_leader else (),
+        )
+
+    def _joined_members(self) -> tuple[JoinedMember, ...]:
+        name = str(self.protocol_name)
+        return tuple(
+            JoinedMember(member.member_id, member.group_instance_id, member.metadata(name))
+            for member in self.members.all()
+        )
+
+    def _sync_result(self, member: ClassicMember) -> SyncResult:
+        return SyncResult(ErrorCode.none, self.protocol_type, self.protocol_name, member.assignment)
+
+    def _move_to(self, state: GroupState, now_ms: TimestampMs) -> None:
+        self.state = state
+        self.state_timestamp_ms = now_ms
+
+    def _take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects

@@ -1,0 +1,102 @@
+"""What goes in and out of the classic group state machine: requests, answers and effects.
+
+An answer may come in the same step as its request or in a later one. `reply` is whatever the
+caller put into the request; the machine keeps it and gives it back with the answer, and each is
+answered exactly once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
+from kio.schema.errors import ErrorCode
+
+from isotherm.protocol.codec import decoder
+from isotherm.protocol.errors import ProtocolError
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+UNKNOWN_GENERATION = -1
+NO_MEMBER_ID = ""
+
+Reply: TypeAlias = object
+
+
+class Protocol(NamedTuple):
+    name: str
+    metadata: bytes
+
+
+class JoinRequest(NamedTuple):
+    """`new_member_id` is used if the member turns out to be new."""
+
+    reply: Reply
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    requires_known_member_id: bool
+    supports_skipping_assignment: bool
+    new_member_id: str
+
+
+class JoinedMember(NamedTuple):
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+class JoinResult(NamedTuple):
+    error: ErrorCode
+    member_id: str
+    generation_id: int = UNKNOWN_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = NO_MEMBER_ID
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+
+
+class SyncRequest(NamedTuple):
+    reply: Reply
+    member_id: str
+    group_instance_id: str | None
+    generation_id: int
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: dict[str, bytes]
+
+
+class SyncResult(NamedTuple):
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+class Answer(NamedTuple):
+    reply: Reply
+    result: JoinResult | SyncResult
+
+
+class StoreGroup(NamedTuple):
+    """Write the group as it is now, before the answers that follow are given."""
+
+
+Effect: TypeAlias = Answer | StoreGroup
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topics in a consumer's join metadata (ConsumerProtocolSubscription); None if malformed.
+
+    Every version begins with the topics and is not flexible, so the oldest schema reads them all.
+    """
+    try:
+        subscription, _ = decoder(ConsumerProtocolSubscription)(metadata, 2)
+    except ProtocolError:
+        return None
+    return frozenset(subscription.topics)

@@ -1,0 +1,367 @@
+"""Groups of the classic protocol on this broker: the shell around `ClassicGroup`.
+
+Each request is one step of its group's machine; the step's effects are carried out before the next
+request is looked at: first the record is written, then the answers are given. A request that has to
+wait gets a future, which a later step of the group completes. A group has at most one timer on the
+loop, set for the first of its deadlines. Event loop thread only.
+
+Source: Kafka GroupCoordinatorService, GroupMetadataManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.error_mapping import error_code
+from isotherm.broker.groups.classic_checks import GroupState
+from isotherm.broker.groups.classic_group import ClassicGroup
+from isotherm.broker.groups.classic_protocol import (
+    NO_MEMBER_ID,
+    Answer,
+    Effect,
+    JoinRequest,
+    JoinResult,
+    Protocol,
+    Reply,
+    SyncRequest,
+    SyncResult,
+)
+from isotherm.broker.groups.offset_coordinator import Committer, OffsetCoordinator
+from isotherm.broker.groups.offsets import OffsetAndMetadata
+from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC, Producer
+from isotherm.broker.groups.records import GroupMetadataKey, GroupRecord
+from isotherm.broker.groups.shards import GroupShard, GroupShards
+from isotherm.config.groups import GroupConfig
+from isotherm.errors import InvalidGroupIdError, IsothermError
+from isotherm.types import ProducerEpoch, ProducerId, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class Joining(NamedTuple):
+    """A JoinGroup request, with what its version and its connection say about the client."""
+
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    requires_known_member_id: bool
+    supports_skipping_assignment: bool
+
+
+class _Timer(NamedTuple):
+    deadline_ms: int
+    handle: asyncio.TimerHandle
+
+
+class GroupCoordinator:
+    def __init__(
+        self,
+        config: GroupConfig,
+        shards: GroupShards,
+        rng: random.Random,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.shards = shards
+        self.offsets = OffsetCoordinator(config, shards, self._forget_group)
+        self._config = config
+        self._rng = rng
+        self._loop = loop
+        self._timers: dict[str, _Timer] = {}
+        # Requests that wait, and how each is sent away if this stops being their coordinator.
+        self._waiting: dict[asyncio.Future[Any], JoinResult | SyncResult] = {}
+        self._expiry: asyncio.TimerHandle | None = None
+        self._loading: asyncio.Task[None] | None = None
+
+    # ---- life
+
+    def start(self) -> None:
+        """Begin to load; requests for a group are refused until its shard is there."""
+        self._loading = self._loop.create_task(self._load())
+
+    async def _load(self) -> None:
+        await self.shards.load()
+        for shard in self.shards.loaded():
+            for group in shard.groups.values():
+                self._schedule(shard, group)
+        self._schedule_expiry()
+
+    async def stop(self) -> None:
+        """Send away whoever waits; the groups stay as they are, for the next start."""
+        if self._loading is not None:
+            await self._loading
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._resign()
+        self.shards.close()
+
+    def _resign(self) -> None:
+        for timer in self._timers.values():
+            timer.handle.cancel()
+        self._timers.clear()
+        for future, farewell in tuple(self._waiting.items()):
+            if not future.done():
+                future.set_result(farewell)
+
+    def topics_deleted(self, topics: Collection[str]) -> None:
+        """Offsets in them are dropped; without `__consumer_offsets` there are no groups at all."""
+        if OFFSETS_TOPIC in topics:
+            self._resign()
+            self.shards.forget()
+            return
+        try:
+            self.offsets.delete_topics(topics)
+        except IsothermError:
+            logger.exception("offsets are not deleted topics=%s", ",".join(topics))
+
+    def offsets_partition(self, group_id: str) -> int:
+        """See `GroupShards.index_of`."""
+        return self.shards.index_of(group_id)
+
+    async def ensure_topic(self) -> None:
+        """See `GroupShards.ensure_topic`."""
+        await self.shards.ensure_topic()
+
+    # ---- members
+
+    def join(self, joining: Joining) -> asyncio.Future[JoinResult]:
+        """Raises InvalidGroupIdError, and what `GroupShards.of_group` raises."""
+        _check_group_id(joining.group_id)
+        shard = self.shards.of_group(joining.group_id)
+        future: asyncio.Future[JoinResult] = self._loop.create_future()
+        error = self._session_timeout_error(joining.session_timeout_ms)
+        group = shard.groups.get(joining.group_id)
+        if error is ErrorCode.none and group is None and joining.member_id != NO_MEMBER_ID:
+            error = ErrorCode.unknown_member_id
+        if error is not ErrorCode.none:
+            future.set_result(JoinResult(error, joining.member_id))
+            return future
+        if group is None:
+            group = self._new_group(shard, joining.group_id)
+        self._wait(future, JoinResult(ErrorCode.not_coordinator, joining.member_id))
+        request = _join_request(joining, future, self._new_member_id(joining))
+        self._carry_out(shard, group, group.join(request, self.shards.now_ms()))
+        return future
+
+    def _session_timeout_error(self, timeout_ms: int) -> ErrorCode:
+        low = self._config.group_min_session_timeout_ms
+        high = self._config.group_max_session_timeout_ms
+        return ErrorCode.none if low <= timeout_ms <= high else ErrorCode.invalid_session_timeout
+
+    def _new_member_id(self, joining: Joining) -> str:
+        prefix = joining.group_instance_id or joining.client_id
+        return f"{prefix}-{uuid.UUID(int=self._rng.getrandbits(128), version=4)}"
+
+    def _new_group(self, shard: GroupShard, group_id: str) -> ClassicGroup:
+        group = ClassicGroup(group_id, self.shards.settings, now_ms=self.shards.now_ms())
+        shard.groups[group_id] = group
+        return group
+
+    def sync(
+        self,
+        group_id: str,
+        *,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+        protocol_type: str | None,
+        protocol_name: str | None,
+        assignments: Mapping[str, bytes],
+    ) -> asyncio.Future[SyncResult]:
+        _check_group_id(group_id)
+        shard = self.shards.of_group(group_id)
+        future: asyncio.Future[SyncResult] = self._loop.create_future()
+        group = shard.groups.get(group_id)
+        if group is None:
+            future.set_result(SyncResult(ErrorCode.unknown_member_id))
+            return future
+        self._wait(future, SyncResult(ErrorCode.not_coordinator))
+        request = SyncRequest(
+            future,
+            member_id,
+            group_instance_id,
+            generation_id,
+            protocol_type,
+            protocol_name,
+            dict(assignments),
+        )
+        self._carry_out(shard, group, group.sync(request, self.shards.now_ms()))
+        return future
+
+    def heartbeat(
+        self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int
+    ) -> ErrorCode:
+        _check_group_id(group_id)
+        group = self.shards.of_group(group_id).groups.get(group_id)
+        if group is None:
+            return ErrorCode.unknown_member_id
+        # The timer is left alone: it only fires early, and is set anew then.
+        now_ms = self.shards.now_ms()
+        return group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
+
+    def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
+        """A code for each of `members` (member id, group instance id), in order."""
+        _check_group_id(group_id)
+        shard = self.shards.of_group(group_id)
+        group = shard.groups.get(group_id)
+        if group is None:
+            return [ErrorCode.unknown_member_id for _ in members]
+        codes, effects = group.leave(members, self.shards.now_ms())
+        self._carry_out(shard, group, effects)
+        return codes
+
+    # ---- groups
+
+    def find(self, group_id: str) -> ClassicGroup | None:
+        return self.shards.of_group(group_id).groups.get(group_id)
+
+    def all_groups(self) -> Iterator[ClassicGroup]:
+        """CoordinatorLoadInProgressError while some may be missing."""
+        self.shards.check_loaded()
+        for shard in self.shards.loaded():
+            yield from tuple(shard.groups.values())
+
+    def delete_group(self, group_id: str) -> ErrorCode:
+        """Delete an empty group and its offsets."""
+        shard = self.shards.of_group(group_id)
+        group = shard.groups.get(group_id)
+        if group is None:
+            return ErrorCode.group_id_not_found
+        if group.state is not GroupState.EMPTY:
+            return ErrorCode.non_empty_group
+        self.offsets.delete_all(shard, group_id)
+        self._forget_group(shard, group)
+        return ErrorCode.none
+
+    def _forget_group(self, shard: GroupShard, group: ClassicGroup) -> None:
+        """Take an empty group out of the log and out of memory."""
+        tombstone = GroupRecord(GroupMetadataKey(group=group.group_id), None)
+        self.shards.append(shard, [tombstone])
+        self._carry_out(shard, group, group.die())
+
+    # ---- offsets in transactions
+
+    def commit_transactional_offsets(
+        self,
+        group_id: str,
+        *,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        generation_id: int,
+        member_id: str,
+        group_instance_id: str | None,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Commit offsets that count once the producer's transaction commits; a code for each.
+
+        Raises what `OffsetCoordinator.commit` raises.
+        """
+        _check_group_id(group_id)
+        now_ms = self.shards.now_ms() + self.shards.wall_offset_ms()
+        stamped = {
+            partition: offset._replace(commit_timestamp_ms=now_ms)
+            for partition, offset in offsets.items()
+        }
+        committer = Committer(generation_id, member_id, group_instance_id)
+        producer = Producer(producer_id, producer_epoch)
+        codes = self.offsets.commit(group_id, committer, stamped, producer)
+        # What TxnOffsetCommit says of a group that is not there.
+        translated = {ErrorCode.group_id_not_found: ErrorCode.illegal_generation}
+        return {partition: translated.get(code, code) for partition, code in codes.items()}
+
+    def complete_transaction(
+        self, offsets_partition: int, producer_id: ProducerId, *, committed: bool
+    ) -> None:
+        """The marker is in `__consumer_offsets`: pending offsets become visible, or are dropped.
+
+        A partition that is being loaded sees the marker in its log.
+        """
+        for shard in self.shards.loaded():
+            if shard.index == offsets_partition:
+                shard.complete_transaction(producer_id, committed=committed)
+
+    # ---- effects and time
+
+    def _wait(self, future: asyncio.Future[Any], farewell: JoinResult | SyncResult) -> None:
+        self._waiting[future] = farewell
+        future.add_done_callback(self._waiting.__delitem__)
+
+    def _carry_out(self, shard: GroupShard, group: ClassicGroup, effects: list[Effect]) -> None:
+        failure = ErrorCode.none
+        for effect in effects:
+            if isinstance(effect, Answer):
+                _answer(effect, failure)
+                continue
+            try:
+                self.shards.store(shard, group)
+            except IsothermError as error:
+                logger.exception("group is not stored group_id=%s", group.group_id)
+                failure = error_code(error)
+        if group.is_unused and group.group_id not in shard.offsets:
+            shard.groups.pop(group.group_id, None)
+        self._schedule(shard, group)
+
+    def _schedule(self, shard: GroupShard, group: ClassicGroup) -> None:
+        deadline_ms = group.next_deadline_ms()
+        timer = self._timers.get(group.group_id)
+        if timer is not None:
+            if timer.deadline_ms == deadline_ms:
+                return
+            timer.handle.cancel()
+            del self._timers[group.group_id]
+        if deadline_ms is not None:
+            delay_s = max(0, deadline_ms - self.shards.now_ms() + 1) / 1000
+            handle = self._loop.call_later(delay_s, self._expire, shard, group)
+            self._timers[group.group_id] = _Timer(deadline_ms, handle)
+
+    def _expire(self, shard: GroupShard, group: ClassicGroup) -> None:
+        del self._timers[group.group_id]
+        self._carry_out(shard, group, group.expire(self.shards.now_ms()))
+
+    def _schedule_expiry(self) -> None:
+        delay_s = self._config.offsets_retention_check_interval_ms / 1000
+        self._expiry = self._loop.call_later(delay_s, self._expire_offsets)
+
+    def _expire_offsets(self) -> None:
+        for shard in self.shards.loaded():
+            try:
+                self.offsets.expire(shard)
+            except IsothermError:
+                logger.exception("offsets are not expired partition=%d", shard.index)
+        self._schedule_expiry()
+
+
+def _answer(answer: Answer, failure: ErrorCode) -> None:
+    future = answer.reply
+    assert isinstance(future, asyncio.Future)
+    result = answer.result
+    if failure is not ErrorCode.none:
+        result = (
+            JoinResult(failure, result.member_id)
+            if isinstance(result, JoinResult)
+            else SyncResult(failure)
+        )
+    # It is done already when its client has gone.
+    if not future.done():
+        future.set_result(result)
+
+
+def _join_request(joining: Joining, reply: Reply, new_member_id: str) -> JoinRequest:
+    return JoinRequest(reply, *joining[1:], new_member_id)
+
+
+def _check_group_id(group_id: str) -> None:
+    if not group_id:
+        raise InvalidGroupIdError("a group has no name")

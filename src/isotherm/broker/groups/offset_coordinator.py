@@ -1,0 +1,211 @@
+"""Committing, fetching, deleting and expiring the offsets of groups. Event loop thread only.
+
+Source: Kafka OffsetMetadataManager, OffsetExpirationConditionImpl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.groups.classic_checks import GroupState, offset_commit_error
+from isotherm.broker.groups.classic_group import ClassicGroup
+from isotherm.broker.groups.classic_protocol import (
+    CONSUMER_PROTOCOL_TYPE,
+    NO_MEMBER_ID,
+    UNKNOWN_GENERATION,
+)
+from isotherm.broker.groups.offsets import (
+    GroupOffsets,
+    OffsetAndMetadata,
+    offset_key,
+    offset_value,
+)
+from isotherm.broker.groups.offsets_topic import NO_PRODUCER, Producer
+from isotherm.broker.groups.records import GroupRecord
+from isotherm.broker.groups.shards import GroupShard, GroupShards
+from isotherm.config.groups import GroupConfig
+from isotherm.types import TopicPartition
+
+MS_PER_MINUTE = 60_000
+
+
+class Committer(NamedTuple):
+    """Who commits: a member, or a client that assigns itself and is no member of anything."""
+
+    generation_id: int = UNKNOWN_GENERATION
+    member_id: str = NO_MEMBER_ID
+    group_instance_id: str | None = None
+
+
+class FetchedOffset(NamedTuple):
+    """`committed` is None where nothing is committed."""
+
+    committed: OffsetAndMetadata | None
+    error: ErrorCode = ErrorCode.none
+
+
+class OffsetCoordinator:
+    def __init__(
+        self,
+        config: GroupConfig,
+        shards: GroupShards,
+        forget_group: Callable[[GroupShard, ClassicGroup], None],
+    ) -> None:
+        """`forget_group` takes away a group that nothing is left of."""
+        self._config = config
+        self._shards = shards
+        self._forget_group = forget_group
+
+    def commit(
+        self,
+        group_id: str,
+        committer: Committer,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        producer: Producer = NO_PRODUCER,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """A code for each partition; the same for all if it is the member that may not commit.
+
+        With a producer the offsets count only once its transaction commits. Raises what
+        `GroupShards.of_group` and `OffsetsTopic.append` raise, with nothing committed.
+        """
+        shard = self._shards.of_group(group_id)
+        group = shard.groups.get(group_id)
+        if group is None:
+            if committer.generation_id >= 0:
+                return dict.fromkeys(offsets, ErrorCode.group_id_not_found)
+            group = ClassicGroup(group_id, self._shards.settings, now_ms=self._shards.now_ms())
+        error = offset_commit_error(
+            group,
+            committer.member_id,
+            committer.group_instance_id,
+            committer.generation_id,
+            is_transactional=producer is not NO_PRODUCER,
+        )
+        if error is not ErrorCode.none:
+            return dict.fromkeys(offsets, error)
+        group.offsets_committed(committer.member_id, self._shards.now_ms())
+        codes = self._write(shard, group_id, offsets, producer)
+        if group_id in shard.offsets:
+            shard.groups.setdefault(group_id, group)
+        return codes
+
+    def _write(
+        self,
+        shard: GroupShard,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        producer: Producer,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        size_max = self._config.offset_metadata_max_bytes
+        codes = {
+            partition: ErrorCode.none
+            if len(offset.metadata.encode()) <= size_max
+            else ErrorCode.offset_metadata_too_large
+            for partition, offset in offsets.items()
+        }
+        records = [
+            GroupRecord(offset_key(group_id, partition), offset_value(offset))
+            for partition, offset in offsets.items()
+            if codes[partition] is ErrorCode.none
+        ]
+        if records:
+            self._shards.write_offsets(shard, records, producer)
+        return codes
+
+    def fetch(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None,
+        *,
+        require_stable: bool = False,
+    ) -> Mapping[TopicPartition, FetchedOffset]:
+        """The committed offsets of `partitions`, or all there are.
+
+        With `require_stable`, a partition that an open transaction may change has
+        UNSTABLE_OFFSET_COMMIT: the client asks again.
+        """
+        offsets = self._shards.of_group(group_id).offsets.get(group_id, GroupOffsets())
+        wanted = list(offsets.committed) if partitions is None else partitions
+        return {
+            partition: FetchedOffset(None, ErrorCode.unstable_offset_commit)
+            if require_stable and offsets.is_unstable(partition)
+            else FetchedOffset(offsets.committed.get(partition))
+            for partition in wanted
+        }
+
+    def delete(
+        self, group_id: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode] | ErrorCode:
+        """A code for each partition, or one for the group: offsets in use are not deleted."""
+        shard = self._shards.of_group(group_id)
+        group = shard.groups.get(group_id)
+        if group is None:
+            return ErrorCode.group_id_not_found
+        has_members = group.state is not GroupState.EMPTY
+        if has_members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return ErrorCode.non_empty_group
+        codes = {
+            partition: ErrorCode.group_subscribed_to_topic
+            if has_members and group.may_read(partition.topic)
+            else ErrorCode.none
+            for partition in partitions
+        }
+        doomed = [partition for partition, code in codes.items() if code is ErrorCode.none]
+        self._bury(shard, group_id, doomed)
+        return codes
+
+    def delete_all(self, shard: GroupShard, group_id: str) -> None:
+        """Every offset of a group that is being deleted."""
+        self._bury(shard, group_id, self._known(shard, group_id))
+
+    def delete_topics(self, topics: Collection[str]) -> None:
+        """Topics are gone: no group has offsets in them any more."""
+        for shard in self._shards.loaded():
+            for group_id in list(shard.offsets):
+                known = self._known(shard, group_id)
+                self._bury(shard, group_id, [each for each in known if each.topic in topics])
+
+    def expire(self, shard: GroupShard) -> None:
+        """Drop offsets that have outlived their retention, and groups that nothing is left of."""
+        now_ms = self._shards.now_ms() + self._shards.wall_offset_ms()
+        for group_id, group in list(shard.groups.items()):
+            offsets = shard.offsets.get(group_id)
+            if offsets is not None:
+                self._bury(shard, group_id, self._expired(group, offsets, now_ms))
+            if group.state is GroupState.EMPTY and group_id not in shard.offsets:
+                self._forget_group(shard, group)
+
+    def _expired(
+        self, group: ClassicGroup, offsets: GroupOffsets, now_ms: int
+    ) -> list[TopicPartition]:
+        retention_ms = self._config.offsets_retention_minutes * MS_PER_MINUTE
+        is_empty = group.state is GroupState.EMPTY
+        # A group that had members counts from when the last one left.
+        empty_since_ms = (
+            group.state_timestamp_ms + self._shards.wall_offset_ms()
+            if is_empty and group.protocol_type is not None
+            else None
+        )
+        expired = offsets.expired(
+            now_ms,
+            retention_ms,
+            base_ms=lambda offset: (
+                offset.commit_timestamp_ms if empty_since_ms is None else empty_since_ms
+            ),
+            is_in_use=lambda topic: not is_empty and group.may_read(topic),
+        )
+        return list(expired)
+
+    def _known(self, shard: GroupShard, group_id: str) -> list[TopicPartition]:
+        offsets = shard.offsets.get(group_id)
+        return [] if offsets is None else offsets.partitions()
+
+    def _bury(
+        self, shard: GroupShard, group_id: str, partitions: Collection[TopicPartition]
+    ) -> None:
+        tombstones = [GroupRecord(offset_key(group_id, each), None) for each in partitions]
+        if tombstones:
+            self._shards.write_offsets(shard, tombstones)

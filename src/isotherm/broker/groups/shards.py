@@ -1,0 +1,241 @@
+"""What the coordinator knows, cut as `__consumer_offsets` is: a shard for each of its partitions.
+
+Invariants
+- A shard is the fold of its partition's records; what a request changes is in the log before the
+  shard shows it, so a restart arrives at the same offsets and the same generations.
+- Shards are folded on a worker thread and belong to the event loop from then on. Until a shard is
+  loaded its groups are answered with COORDINATOR_LOAD_IN_PROGRESS; one that cannot be read stays
+  unavailable, and the others are served.
+
+Source: Kafka CoordinatorRuntime, GroupCoordinatorShard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+
+from isotherm.broker.coordinator_partition import coordinator_partition
+from isotherm.broker.groups.classic_group import ClassicGroup, ClassicGroupSettings
+from isotherm.broker.groups.group_snapshot import group_value, restore_group
+from isotherm.broker.groups.offsets import GroupOffsets, offset_of_value
+from isotherm.broker.groups.offsets_topic import (
+    NO_PRODUCER,
+    LoadedMarker,
+    LoadedRecord,
+    OffsetsTopic,
+    Producer,
+)
+from isotherm.broker.groups.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    GroupRecord,
+    OffsetCommitKey,
+)
+from isotherm.clock import Clock
+from isotherm.config.groups import GroupConfig
+from isotherm.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    IsothermError,
+)
+from isotherm.types import NO_PRODUCER_ID, Offset, ProducerId, TimestampMs, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class GroupShard:
+    """The groups and offsets of one partition of `__consumer_offsets`."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets: dict[str, GroupOffsets] = {}
+        self._open_transactions: dict[ProducerId, set[str]] = {}
+
+    def replay_offset(
+        self, record: GroupRecord, record_offset: Offset, producer_id: ProducerId = NO_PRODUCER_ID
+    ) -> None:
+        """Apply an offset record that is in the log."""
+        group_id = record.key.group
+        partition = TopicPartition(record.key.topic, record.key.partition)
+        offsets = self.offsets.setdefault(group_id, GroupOffsets())
+        if record.value is None:
+            offsets.forget(partition)
+            self._drop_if_empty(group_id)
+            return
+        committed = offset_of_value(record.value, record_offset)
+        if producer_id == NO_PRODUCER_ID:
+            offsets.commit(partition, committed)
+        else:
+            self._open_transactions.setdefault(producer_id, set()).add(group_id)
+            offsets.add_pending(producer_id, partition, committed)
+
+    def complete_transaction(self, producer_id: ProducerId, *, committed: bool) -> None:
+        """Apply an end-transaction marker that is in the log."""
+        for group_id in self._open_transactions.pop(producer_id, ()):
+            if group_id in self.offsets:
+                self.offsets[group_id].complete(producer_id, committed=committed)
+                self._drop_if_empty(group_id)
+
+    def _drop_if_empty(self, group_id: str) -> None:
+        if self.offsets[group_id].is_empty:
+            del self.offsets[group_id]
+
+
+def fold_shard(
+    index: int,
+    loaded: Iterable[LoadedRecord | LoadedMarker],
+    settings: ClassicGroupSettings,
+    *,
+    now_ms: TimestampMs,
+    wall_offset_ms: int,
+) -> GroupShard:
+    """A shard from everything its partition holds."""
+    shard = GroupShard(index)
+    groups: dict[str, GroupMetadataValue] = {}
+    for item in loaded:
+        if isinstance(item, LoadedMarker):
+            shard.complete_transaction(item.producer_id, committed=item.committed)
+            continue
+        key, value = item.record
+        if isinstance(key, OffsetCommitKey):
+            shard.replay_offset(item.record, item.offset, item.producer_id)
+        elif isinstance(key, GroupMetadataKey) and value is not None:
+            groups[key.group] = value
+        elif isinstance(key, GroupMetadataKey):
+            groups.pop(key.group, None)
+    for group_id, group in groups.items():
+        shard.groups[group_id] = restore_group(
+            group_id, group, settings, now_ms=now_ms, wall_offset_ms=wall_offset_ms
+        )
+    for group_id in shard.offsets.keys() - groups.keys():
+        # Of clients that assign themselves: a group without members, known by its offsets.
+        shard.groups[group_id] = ClassicGroup(group_id, settings, now_ms=now_ms)
+    return shard
+
+
+class GroupShards:
+    """All shards of this broker. Event loop thread only."""
+
+    def __init__(
+        self,
+        topic: OffsetsTopic,
+        config: GroupConfig,
+        clock: Clock,
+        run_control: Callable[[Callable[[], None]], Awaitable[None]],
+    ) -> None:
+        self.settings = ClassicGroupSettings(
+            config.group_initial_rebalance_delay_ms, config.group_max_size
+        )
+        self._topic = topic
+        self._clock = clock
+        self._run_control = run_control
+        self._shards: dict[int, GroupShard] = {}
+        self._failed: set[int] = set()
+        self._partition_count: int | None = None
+        self._creating = asyncio.Lock()
+        self._is_closed = False
+
+    def now_ms(self) -> TimestampMs:
+        """The clock of deadlines: it does not jump."""
+        return int(self._clock.monotonic_s() * 1000)
+
+    def wall_offset_ms(self) -> int:
+        return self._clock.now_ms() - self.now_ms()
+
+    def loaded(self) -> Iterator[GroupShard]:
+        return iter(tuple(self._shards.values()))
+
+    def index_of(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` that a group's records are in.
+
+        CoordinatorNotAvailableError while there is no such topic; see `ensure_topic`.
+        """
+        if self._partition_count is None:
+            raise CoordinatorNotAvailableError(f"there are no groups yet group_id={group_id}")
+        return coordinator_partition(group_id, self._partition_count)
+
+    def of_group(self, group_id: str) -> GroupShard:
+        """CoordinatorLoadInProgressError while it is being loaded: the client tries again."""
+        return self.at(self.index_of(group_id))
+
+    def at(self, index: int) -> GroupShard:
+        shard = self._shards.get(index)
+        if shard is not None:
+            return shard
+        if index in self._failed:
+            raise CoordinatorNotAvailableError(f"groups could not be loaded partition={index}")
+        raise CoordinatorLoadInProgressError(f"groups are being loaded partition={index}")
+
+    def check_loaded(self) -> None:
+        """CoordinatorLoadInProgressError unless every shard has been loaded, or never will be."""
+        for index in range(self._partition_count or 0):
+            if index not in self._failed:
+                self.at(index)
+
+    async def ensure_topic(self) -> None:
+        """Make the topic if it is not there; no shard of a new topic has anything to load."""
+        if self._partition_count is not None or self._is_closed:
+            return
+        async with self._creating:
+            if self._partition_count is None:
+                await self._run_control(self._topic.create)
+                count = self._topic.partition_count or 0
+                self._shards = {index: GroupShard(index) for index in range(count)}
+                self._partition_count = count
+
+    def close(self) -> None:
+        """From now on no group is found; what is in the log stays."""
+        self._is_closed = True
+        self.forget()
+
+    def forget(self) -> None:
+        """The topic is gone; the next group makes it again."""
+        self._partition_count = None
+        self._shards = {}
+        self._failed = set()
+
+    async def load(self) -> None:
+        """Load every shard of the topic, if it is there. Once, before anything else."""
+        count = self._topic.partition_count
+        if count is None:
+            return
+        self._partition_count = count
+        loop = asyncio.get_running_loop()
+        for index in range(count):
+            fold = functools.partial(self._fold, index)
+            try:
+                self._shards[index] = await loop.run_in_executor(None, fold)
+            except IsothermError:
+                logger.exception("groups cannot be loaded partition=%d", index)
+                self._failed.add(index)
+
+    def _fold(self, index: int) -> GroupShard:
+        return fold_shard(
+            index,
+            self._topic.read(index),
+            self.settings,
+            now_ms=self.now_ms(),
+            wall_offset_ms=self.wall_offset_ms(),
+        )
+
+    # ---- changes: in the log first
+
+    def append(self, shard: GroupShard, records: Sequence[GroupRecord]) -> None:
+        """Append records that the caller then carries out on the shard."""
+        self._topic.append(shard.index, records)
+
+    def write_offsets(
+        self, shard: GroupShard, records: Sequence[GroupRecord], producer: Producer = NO_PRODUCER
+    ) -> None:
+        """Append offset records, tombstones among them, and apply them."""
+        first_offset = self._topic.append(shard.index, records, producer)
+        for delta, record in enumerate(records):
+            shard.replay_offset(record, first_offset + delta, producer.producer_id)
+
+    def store(self, shard: GroupShard, group: ClassicGroup) -> None:
+        value = group_value(group, wall_offset_ms=self.wall_offset_ms())
+        self.append(shard, [GroupRecord(GroupMetadataKey(group=group.group_id), value)])
