@@ -79,6 +79,7 @@ class TierState:
     closed_local_bytes: int
     remote_segments: int
     remote_bytes: int
+    remote_records: int
     objects: int
     joined: bool
 
@@ -103,6 +104,7 @@ def tier_state(broker: BrokerProcess, topic: str, partition_count: int) -> TierS
         closed_local_bytes=sum(closed),
         remote_segments=len(manifests),
         remote_bytes=sum(entry["chunkIndex"]["originalFileSize"] for entry in manifests),
+        remote_records=sum(_record_count(entry) for entry in manifests),
         objects=sum(1 for path in broker.bucket_dir.rglob("*") if path.is_file()),
         joined=joined,
     )
@@ -124,6 +126,11 @@ def _manifests(bucket_dir: Path, topic: str) -> list[dict]:
     return [
         json.loads(path.read_bytes()) for path in bucket_dir.glob(f"{topic}-*/*/*.rsm-manifest")
     ]
+
+
+def _record_count(manifest: dict) -> int:
+    segment = manifest["remoteLogSegmentMetadata"]
+    return segment["endOffset"] - segment["startOffset"] + 1
 
 
 def _end_offset(manifests: list[dict], partition: int) -> int:

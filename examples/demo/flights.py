@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import shutil
 import sys
 import time
@@ -91,7 +92,7 @@ def main() -> int:
         console.print(f"  it answers at {broker.bootstrap_server}; its log is {broker.log_path}")
         written = _produce(broker, flights, report)
         state = _wait_for_tiering(broker, flights, report)
-        _read_back(broker, flights, written, report)
+        _read_back(broker, flights, written, state, report)
         _ask_spark(broker, flights, report)
         metadata_records = _count_records(broker.bootstrap_server, METADATA_TOPIC)
         _summary(report, flights, state, metadata_records, broker)
@@ -137,9 +138,15 @@ def _wait_for_tiering(broker: BrokerProcess, flights: Flights, report: Report) -
 
 
 def _read_back(
-    broker: BrokerProcess, flights: Flights, written: clients.Written, report: Report
+    broker: BrokerProcess,
+    flights: Flights,
+    written: clients.Written,
+    state: TierState,
+    report: Report,
 ) -> None:
     _headline("Reading everything back from offset 0 (confluent-kafka)")
+    share = state.remote_records / len(flights)
+    console.print(f"  {state.remote_records:,} records ({share:.0%}) lie in the bucket alone")
     with _progress() as progress, report.step("consume", flights.size_in_bytes):
         differences = clients.read_back(broker.bootstrap_server, TOPIC, flights, written, progress)
     report.check("every key, value, timestamp and offset is as it was sent", differences)
@@ -147,7 +154,9 @@ def _read_back(
 
 def _ask_spark(broker: BrokerProcess, flights: Flights, report: Report) -> None:
     _headline("Asking Spark: mean departure delay by carrier and month")
-    with report.step("spark: start", 0):
+    spark_log = broker.data_dir / "spark.log"
+    console.print(f"  what Spark itself has to say goes to {spark_log}")
+    with report.step("spark: start", 0), _children_log_to(spark_log):
         spark = isotherm.spark.session("isotherm-demo")
     try:
         topic = query.read_topic(spark, broker.bucket_dir, broker.bootstrap_server, TOPIC)
@@ -164,6 +173,19 @@ def _ask_spark(broker: BrokerProcess, flights: Flights, report: Report) -> None:
         report.check("Spark sees as many rows as were sent", wrong)
     finally:
         spark.stop()
+
+
+@contextmanager
+def _children_log_to(path: Path) -> Iterator[None]:
+    """Processes started meanwhile write their standard error to `path`: the JVM and its workers."""
+    saved = os.dup(2)
+    with path.open("wb") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
 
 
 def _show_tiers(state: TierState, broker: BrokerProcess) -> None:
