@@ -300,6 +300,7 @@ def test_tiered_records_are_found_by_time(broker: EmbeddedBroker, admin: AdminCl
     client = producer(broker, **{"batch.size": 16384})
     for number in range(4000):
         client.produce(name, bytes(1000), timestamp=1_700_000_000_000 + number)
+    assert client.flush(TIMEOUT_S) == 0
     tier_topic(broker, name, [b"last"])
     partition = TopicPartition(name, 0)
     spec = OffsetSpec.for_timestamp(1_700_000_000_777)
