@@ -14,7 +14,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
 )
 
@@ -49,8 +48,6 @@ class PartitionLogMachine(RuleBasedStateMachine):
         self.end = 0
         self.epoch = 0
         self.opened = 0
-        # A truncation is durable only with the next sync; until then a crash may undo it.
-        self.unsynced_truncation = False
 
     def teardown(self) -> None:
         shutil.rmtree(self.root)
@@ -79,12 +76,17 @@ class PartitionLogMachine(RuleBasedStateMachine):
         self.log.update_high_watermark(self.log.log_end_offset)
 
     @rule(
+        times=st.integers(1, 4),
         count=st.integers(1, 4),
         size=st.integers(0, 60),
         later=st.integers(-20, 20),
         idempotent=st.booleans(),
     )
-    def append(self, count: int, size: int, later: int, idempotent: bool) -> None:
+    def append(self, times: int, count: int, size: int, later: int, idempotent: bool) -> None:
+        for _ in range(times):
+            self._append(count, size, later, idempotent)
+
+    def _append(self, count: int, size: int, later: int, idempotent: bool) -> None:
         base = self.end
         timestamp = T0 + 10 * base + later
         records = [(timestamp, b"%d" % (base + n), b"v" * size, ()) for n in range(count)]
@@ -152,7 +154,6 @@ class PartitionLogMachine(RuleBasedStateMachine):
         offset = max(self.log_start, self.end - back)
         self.log.truncate_to(offset)
         kept = [batch for batch in self.history if batch.last_offset < offset]
-        self.unsynced_truncation |= len(kept) < len(self.history)
         self.history = kept
         if offset < self.end:
             # The whole batch that held the offset is gone.
@@ -171,7 +172,6 @@ class PartitionLogMachine(RuleBasedStateMachine):
     def close_and_reopen(self) -> None:
         self.log.close()
         assert self.log.recovery_point == self.log.log_end_offset
-        self.unsynced_truncation = False
         self._open(
             LogCheckpoints(
                 recovery_point=self.log.recovery_point,
@@ -180,9 +180,10 @@ class PartitionLogMachine(RuleBasedStateMachine):
             )
         )
 
-    @precondition(lambda self: not self.unsynced_truncation)
-    @rule(seed=st.integers(0, 2**32))
-    def crash_and_reopen(self, seed: int) -> None:
+    @rule(seed=st.integers(0, 2**32), flush_first=st.booleans())
+    def crash_and_reopen(self, seed: int, flush_first: bool) -> None:
+        if flush_first:
+            self.log.flush()
         durable_end = self.log.recovery_point
         checkpoints = LogCheckpoints(
             recovery_point=durable_end, log_start_offset=self.log.log_start_offset

@@ -28,7 +28,7 @@ class DeletionQueue:
         self._marked: list[_Marked] = []
 
     def mark(self, segments: Sequence[LogSegment], due_ms: TimestampMs) -> None:
-        """Rename the files of segments, oldest first (a crash in between leaves no hole)."""
+        """Rename the files of segments, in the order given."""
         for segment in segments:
             segment.rename_to_deleted()
             snapshot = self._snapshots.rename_to_deleted(segment.base_offset)

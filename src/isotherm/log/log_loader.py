@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,8 +56,9 @@ class LogCheckpoints:
 
 
 class _RecoveredSegment(NamedTuple):
-    cut_size: int
+    base_offset: Offset
     next_offset: Offset
+    cut_size: int
 
 
 def load_log(
@@ -172,26 +174,29 @@ class _LogLoader:
         for segment in segments[:first]:
             if segment.base_offset in files.without_offset_index or _is_damaged(segment):
                 self._recover(segment, epochs)
-        for index in range(first, len(segments)):
-            found = self._recover(segments[index], epochs)
-            later = segments[index + 1 :]
-            if found.cut_size > 0 or (later and self._lost_its_end(found, later[0].base_offset)):
-                self._delete(later)
-                return segments[: index + 1]
-        return segments
+        recovered: list[_RecoveredSegment] = []
+        for segment in segments[first:]:
+            recovered.append(self._recover(segment, epochs))
+            if recovered[-1].cut_size > 0:
+                break
+        kept = first + self._count_before_gap(recovered)
+        self._delete(segments[kept:])
+        return segments[:kept]
 
-    def _lost_its_end(self, found: _RecoveredSegment, following_base_offset: Offset) -> bool:
-        """Whether a segment misses whole batches at its end, which no damaged batch shows.
+    def _count_before_gap(self, recovered: list[_RecoveredSegment]) -> int:
+        """How many segments there are before one whose predecessor misses batches at its end.
 
-        The next segment's file may have reached the disk without them. Unlike Kafka, which keeps
-        the gap, what follows is dropped, as after a torn batch: readers would pass over the gap
-        without noticing. In a log that was ever compacted gaps are as they should be.
+        The file of a new segment may reach the disk without the end of the one before, which no
+        damaged batch shows. Unlike Kafka, which keeps such a gap, what follows is dropped, as
+        after a torn batch: readers would pass over the gap without noticing. In a log that was
+        ever compacted gaps are as they should be.
         """
-        return (
-            not self._is_sparse
-            and found.next_offset < following_base_offset
-            and self._checkpoints.recovery_point < following_base_offset
-        )
+        if not self._is_sparse:
+            for count, (earlier, later) in enumerate(pairwise(recovered), start=1):
+                is_unsynced = later.base_offset > self._checkpoints.recovery_point
+                if is_unsynced and later.base_offset > earlier.next_offset:
+                    return count
+        return len(recovered)
 
     def _recover(self, segment: LogSegment, epochs: LeaderEpochCache) -> _RecoveredSegment:
         """Rebuild a segment's indexes from its log, and cut it at the first damaged batch."""
@@ -215,7 +220,7 @@ class _LogLoader:
         producers.map_end_offset = next_offset
         snapshots.remove_where_above(next_offset)
         snapshots.take(producers)
-        return _RecoveredSegment(cut_size, next_offset)
+        return _RecoveredSegment(segment.base_offset, next_offset, cut_size)
 
     def _index_sound_batches(
         self, segment: LogSegment, epochs: LeaderEpochCache, producers: ProducerStateManager
@@ -300,6 +305,9 @@ class _LogLoader:
         # Newest first, so that a crash in between leaves no hole.
         for segment in reversed(segments):
             segment.delete_files()
+        if segments:
+            # Another crash must not bring them back beside what is appended from now on.
+            self._fs.sync_directory(self._directory)
 
     def _remove(self, names: tuple[str, ...]) -> None:
         for name in names:

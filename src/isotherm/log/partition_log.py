@@ -370,8 +370,7 @@ class PartitionLog:
 
     def maybe_flush(self, now_ms: TimestampMs) -> None:
         """Flush when flush.ms has passed; closed segments in any case."""
-        is_due = now_ms - self._last_flush_ms >= self.config.flush_ms
-        self.flush(closed_segments_only=not is_due)
+        self.flush(closed_segments_only=now_ms - self._last_flush_ms < self.config.flush_ms)
 
     # Retention
 
@@ -424,7 +423,10 @@ class PartitionLog:
     # Truncating and closing
 
     def truncate_to(self, offset: Offset) -> None:
-        """Drop the records at `offset` and above; a batch that holds it goes as a whole."""
+        """Drop the records at `offset` and above; a batch that holds it goes as a whole.
+
+        Durable on return: records that came back after a crash would overlap later ones.
+        """
         with self._lock, self._errors_fail_dir("truncate"):
             if offset >= self._log_end_offset:
                 self.leader_epochs.truncate_from_end(offset)
@@ -434,7 +436,8 @@ class PartitionLog:
                 return
             keep = floor_index(self._segments, offset) + 1
             doomed, self._segments = self._segments[keep:], self._segments[:keep]
-            self._mark_for_deletion(doomed, self._environment.clock.now_ms())
+            # Newest first: a crash in between must leave no gap.
+            self._mark_for_deletion(doomed[::-1], self._environment.clock.now_ms())
             active = self._segments[-1]
             if not active.is_active:
                 active.activate(self.config.segment_index_bytes)
@@ -443,7 +446,7 @@ class PartitionLog:
             self._set_end(max(self._log_start_offset, active.read_next_offset()))
 
     def truncate_fully_and_start_at(self, offset: Offset) -> None:
-        """Drop every local record; the next one gets `offset`."""
+        """Drop every local record; the next one gets `offset`. Durable on return."""
         with self._lock, self._errors_fail_dir("truncate"):
             self._truncate_fully_and_start_at(offset)
 
@@ -462,6 +465,8 @@ class PartitionLog:
         self._snapshots.remove_where_above(end_offset)
         now_ms = self._environment.clock.now_ms()
         rebuild_producers(self.producers, self._snapshots, self._segments, end_offset, now_ms)
+        self._segments[-1].sync()
+        self._environment.cache.fs.sync_directory(self.directory)
 
     def close(self) -> None:
         """Make everything durable and trim the indexes, so that loading needs no recovery.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from isotherm.errors import (
     InvalidProducerEpochError,
-    InvalidRequestError,
+    InvalidTxnStateError,
     OutOfOrderSequenceError,
 )
 from isotherm.record.batch import BatchHeader
@@ -127,7 +127,7 @@ class ProducerStateManager:
         """Check a client's data batch against what is known of its producer.
 
         Raises InvalidProducerEpochError for an older epoch (the producer has been replaced),
-        OutOfOrderSequenceError for a gap, and InvalidRequestError for a batch outside the
+        OutOfOrderSequenceError for a gap, and InvalidTxnStateError for a batch outside the
         transaction that its producer has open.
         """
         state = self._producers.get(header.producer_id)
@@ -136,7 +136,7 @@ class ProducerStateManager:
         self._check_epoch(state, header)
         self._check_sequence(state, header)
         if state.transaction_first_offset is not None and not header.is_transactional:
-            raise InvalidRequestError(
+            raise InvalidTxnStateError(
                 "batch is not transactional within a transaction"
                 f" partition={self._topic_partition} producer_id={header.producer_id}"
             )

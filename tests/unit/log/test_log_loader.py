@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -267,3 +268,44 @@ def test_any_single_damaged_byte_leaves_a_prefix(directory: Path) -> None:
         found = offsets_in(log)
         assert found == list(range(len(found)))
         assert log.log_end_offset == len(found) >= int(name[:20])
+
+
+def lose_end_of_first_segment(directory: Path) -> None:
+    path = directory / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[: 3 * BATCH_SIZE])
+
+
+def test_whole_batches_lost_before_the_next_segment_leave_no_gap(directory: Path) -> None:
+    """The file of a new segment can be on the disk before the end of the one before it."""
+    fill(directory)
+    lose_end_of_first_segment(directory)
+    log = reopen(directory)
+    assert (offsets_in(log), log.log_end_offset) == ([0, 1, 2], 3)
+    assert [path.name for path in directory.glob("*.log")] == [f"{0:020d}.log"]
+
+
+@pytest.mark.parametrize(
+    ("config", "recovery_point"),
+    [
+        (CONFIG, 5),  # what lies below was synced as it is
+        (replace(CONFIG, cleanup_policy=("compact",)), 0),
+    ],
+)
+def test_gap_that_is_no_loss_is_kept(
+    directory: Path, config: TopicConfig, recovery_point: int
+) -> None:
+    fill(directory)
+    lose_end_of_first_segment(directory)
+    checkpoints = LogCheckpoints(recovery_point=recovery_point)
+    log = open_local_log(directory, config=config, checkpoints=checkpoints)
+    assert offsets_in(log) == [0, 1, 2, *range(5, 12)]
+    assert next(iterate_batches(log.read(3, 1000).records))[1].base_offset == 5
+
+
+def test_gap_in_a_log_once_compacted_is_kept(directory: Path) -> None:
+    fill(directory).close()
+    path = directory / f"{5:020d}.log"
+    data = path.read_bytes()
+    path.write_bytes(data[:BATCH_SIZE] + data[2 * BATCH_SIZE :])
+    lose_end_of_first_segment(directory)
+    assert offsets_in(reopen(directory)) == [0, 1, 2, 5, *range(7, 12)]

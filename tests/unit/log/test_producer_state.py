@@ -6,7 +6,7 @@ import pytest
 
 from isotherm.errors import (
     InvalidProducerEpochError,
-    InvalidRequestError,
+    InvalidTxnStateError,
     OutOfOrderSequenceError,
 )
 from isotherm.log.producer_state import ProducerStateManager
@@ -139,7 +139,7 @@ def test_new_epoch_starts_at_sequence_zero_and_fences_the_old() -> None:
 def test_plain_batch_within_a_transaction_is_refused() -> None:
     state = manager()
     write(state, batch(0, 0, is_transactional=True))
-    with pytest.raises(InvalidRequestError, match="not transactional"):
+    with pytest.raises(InvalidTxnStateError, match="not transactional"):
         state.check(batch(1, 1))
 
 
