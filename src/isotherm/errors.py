@@ -27,7 +27,7 @@
     │   ├── OutOfOrderSequenceError · DuplicateSequenceError · UnknownProducerIdError
     │   ├── InvalidTxnStateError · InvalidProducerIdMappingError · TransactionAbortableError
     │   │   InvalidTransactionTimeoutError · TransactionalIdNotFoundError
-    │   │   TransactionalIdAuthorizationError
+    │   │   TransactionalIdAuthorizationError · InvalidRegularExpressionError
     │   ├── UnsupportedVersionError · InvalidGroupIdError
     │   └── RemoteResourceNotFoundError       the tier does not hold this segment or index
     ├── CorruptDataError                  stored data is damaged: quarantine or rebuild it
@@ -230,6 +230,10 @@ class TransactionalIdNotFoundError(RejectedError):
 
 class TransactionalIdAuthorizationError(RejectedError):
     """Transactional records came in a request that names no transactional id."""
+
+
+class InvalidRegularExpressionError(RejectedError):
+    """The text is no pattern of RE2's."""
 
 
 class UnsupportedVersionError(RejectedError):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from isotherm.broker.controller.controller import Controller
     from isotherm.broker.groups.group_coordinator import GroupCoordinator
     from isotherm.broker.replica_manager import ReplicaManager
+    from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
+    from isotherm.broker.transactions.transaction_markers import TransactionMarkers
     from isotherm.clock import Clock
     from isotherm.config.broker import BrokerConfig
     from isotherm.protocol.framing import RequestHeader
@@ -56,6 +58,8 @@ class BrokerServices:
     controller: Controller
     replica_manager: ReplicaManager
     group_coordinator: GroupCoordinator
+    transaction_coordinator: TransactionCoordinator
+    transaction_markers: TransactionMarkers
     remote_log_manager: RemoteLogManager | None
     control_executor: Executor
 

@@ -21,12 +21,17 @@ from typing import Any, NamedTuple, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     api_versions,
     create_topics,
     delete_groups,
     delete_topics,
     describe_configs,
     describe_groups,
+    describe_producers,
+    describe_transactions,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -35,12 +40,15 @@ from isotherm.broker.apis import (
     leave_group,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
     produce,
     sync_group,
+    txn_offset_commit,
+    write_txn_markers,
 )
 from isotherm.broker.connection import Answer, Connection, PendingAnswer
 from isotherm.broker.context import BrokerServices, HangUpError, RequestContext
@@ -89,9 +97,17 @@ APIS: Mapping[int, Api] = {
     ApiKey.CREATE_TOPICS: _api(create_topics),
     ApiKey.DELETE_TOPICS: _api(delete_topics),
     ApiKey.INIT_PRODUCER_ID: _api(init_producer_id),
+    ApiKey.ADD_PARTITIONS_TO_TXN: _api(add_partitions_to_txn),
+    ApiKey.ADD_OFFSETS_TO_TXN: _api(add_offsets_to_txn),
+    ApiKey.END_TXN: _api(end_txn),
+    ApiKey.WRITE_TXN_MARKERS: _api(write_txn_markers),
+    ApiKey.TXN_OFFSET_COMMIT: _api(txn_offset_commit),
     ApiKey.DESCRIBE_CONFIGS: _api(describe_configs),
     ApiKey.DELETE_GROUPS: _api(delete_groups),
     ApiKey.OFFSET_DELETE: _api(offset_delete),
+    ApiKey.DESCRIBE_PRODUCERS: _api(describe_producers),
+    ApiKey.DESCRIBE_TRANSACTIONS: _api(describe_transactions),
+    ApiKey.LIST_TRANSACTIONS: _api(list_transactions),
 }
 
 

@@ -58,6 +58,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.InvalidTransactionTimeoutError: ErrorCode.invalid_transaction_timeout,
     errors.TransactionalIdNotFoundError: ErrorCode.transactional_id_not_found,
     errors.TransactionalIdAuthorizationError: ErrorCode.transactional_id_authorization_failed,
+    errors.InvalidRegularExpressionError: ErrorCode.invalid_regular_expression,
     errors.UnsupportedVersionError: ErrorCode.unsupported_version,
     errors.RemoteResourceNotFoundError: ErrorCode.unknown_server_error,
     errors.RejectedError: ErrorCode.invalid_request,

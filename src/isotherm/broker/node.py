@@ -35,6 +35,9 @@ from isotherm.broker.purgatory import Purgatory
 from isotherm.broker.remote_tier import open_remote_log_manager
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.broker.server import Server, listener_texts
+from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
+from isotherm.broker.transactions.transaction_log import TransactionLog
+from isotherm.broker.transactions.transaction_markers import TransactionMarkers
 from isotherm.clock import Clock, SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.log.fs import FileSystem, OsFileSystem
@@ -101,6 +104,11 @@ class BrokerNode:
         group_coordinator = self._open_group_coordinator(
             controller, replica_manager, control_executor
         )
+        transaction_markers = TransactionMarkers(replica_manager, self._clock, group_coordinator)
+        transaction_coordinator = self._open_transaction_coordinator(
+            controller, replica_manager, transaction_markers, control_executor
+        )
+        transaction_coordinator.start(group_coordinator.wait_until_loaded())
         self.services = BrokerServices(
             config=self._config,
             clock=self._clock,
@@ -109,10 +117,12 @@ class BrokerNode:
             controller=controller,
             replica_manager=replica_manager,
             group_coordinator=group_coordinator,
+            transaction_coordinator=transaction_coordinator,
+            transaction_markers=transaction_markers,
             remote_log_manager=remote_log_manager,
             control_executor=control_executor,
         )
-        started.push_async_callback(self._drain, server, purgatory, group_coordinator)
+        started.push_async_callback(self._drain, server, purgatory)
         await server.serve(Dispatcher(self.services))
         # Half a second of imports that the first produced batch would otherwise wait for.
         threading.Thread(target=load_kernels, name="isotherm-warm-up", daemon=True).start()
@@ -123,15 +133,11 @@ class BrokerNode:
             listener_texts(self.endpoints),
         )
 
-    async def _drain(
-        self,
-        server: Server,
-        purgatory: Purgatory[TopicPartition],
-        group_coordinator: GroupCoordinator,
-    ) -> None:
+    async def _drain(self, server: Server, purgatory: Purgatory[TopicPartition]) -> None:
         logger.info("broker stops node_id=%d", self._config.node_id)
         purgatory.expire_all()
-        await group_coordinator.stop()
+        await self.services.transaction_coordinator.stop()
+        await self.services.group_coordinator.stop()
         await server.stop(DRAIN_TIMEOUT_S)
 
     def _open_logs(self, started: contextlib.AsyncExitStack) -> tuple[LogManager, Controller, str]:
@@ -226,6 +232,26 @@ class BrokerNode:
 
         controller.add_listener(follow)
         return coordinator
+
+    def _open_transaction_coordinator(
+        self,
+        controller: Controller,
+        replica_manager: ReplicaManager,
+        markers: TransactionMarkers,
+        control_executor: ThreadPoolExecutor,
+    ) -> TransactionCoordinator:
+        loop = asyncio.get_running_loop()
+        config = self._config.transactions
+        return TransactionCoordinator(
+            config,
+            TransactionLog(config, controller, replica_manager, self._clock),
+            markers,
+            clock=self._clock,
+            run_control=lambda change: loop.run_in_executor(control_executor, change),
+            new_producer_id=lambda: loop.run_in_executor(
+                control_executor, controller.generate_producer_id
+            ),
+        )
 
     def _start_background_work(
         self, started: contextlib.AsyncExitStack, log_manager: LogManager

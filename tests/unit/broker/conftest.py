@@ -91,6 +91,8 @@ class Parts:
                 controller=cast("Any", None),
                 replica_manager=self.replica_manager,
                 group_coordinator=cast("Any", None),
+                transaction_coordinator=cast("Any", None),
+                transaction_markers=cast("Any", None),
                 remote_log_manager=cast("Any", self.remote),
                 control_executor=self.control,
             )

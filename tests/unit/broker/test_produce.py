@@ -167,23 +167,25 @@ def test_produce_of_zstd_needs_version_7(parts: Any) -> None:
     parts.run(scenario)
 
 
-def test_produce_of_a_transaction_is_refused(parts: Any) -> None:
+def test_produce_of_a_transaction_without_a_transactional_id_is_refused(parts: Any) -> None:
     async def scenario() -> None:
         records = batch(
             parts, b"a", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True
         )
-        assert answer(parts, request(records)).error_code == ErrorCode.invalid_record
+        expected = ErrorCode.transactional_id_authorization_failed
+        assert answer(parts, request(records)).error_code == expected
         assert parts.partition().log.last_stable_offset == 0
 
     parts.run(scenario)
 
 
-def test_produce_to_the_metadata_topic_is_refused(parts: Any) -> None:
+@pytest.mark.parametrize(
+    "topic", [REMOTE_LOG_METADATA_TOPIC, "__consumer_offsets", "__transaction_state"]
+)
+def test_produce_to_a_topic_of_the_broker_is_refused(parts: Any, topic: str) -> None:
     async def scenario() -> None:
-        parts.replica_manager.add_topic(
-            REMOTE_LOG_METADATA_TOPIC, uuid.UUID(int=8), {0: 0}, TopicConfig()
-        )
-        wanted = request(batch(parts, b"a"), topic=REMOTE_LOG_METADATA_TOPIC)
+        parts.replica_manager.add_topic(topic, uuid.UUID(int=8), {0: 0}, TopicConfig())
+        wanted = request(batch(parts, b"a"), topic=topic)
         assert answer(parts, wanted).error_code == ErrorCode.invalid_topic_exception
 
     parts.run(scenario)

@@ -1,63 +1,80 @@
 """InitProducerId (key 22).
 
-Versions  0-5. 2 flexible · 3 the producer's present id and epoch · 4 and 5 new error codes.
+Versions  0-5. 2 flexible · 3 the producer's present id and epoch · 4 PRODUCER_FENCED, which is
+          INVALID_PRODUCER_EPOCH before · 5 TRANSACTION_ABORTABLE
 Behaviour An idempotent producer (no transactional id) always gets a new id with epoch 0, whatever
-          it had before, as in Kafka. A transactional id is refused with
-          TRANSACTIONAL_ID_AUTHORIZATION_FAILED, since there are no transactions: it is the one
-          code on which every client gives up at once and tells the application. On
-          UNSUPPORTED_VERSION librdkafka retries until init_transactions times out.
-Not done  Transactions.
-KIPs      98 · 360 ids of idempotent producers · 588 · 890
+          it had before, as in Kafka. A transactional id keeps its producer id and gets a higher
+          epoch, which shuts out the producer before. If that one has a transaction open, it is
+          aborted first, and the answer is CONCURRENT_TRANSACTIONS: the client comes again.
+          `__transaction_state` is made when the first transactional id comes.
+Not done  Version 6, two-phase commit (KIP-939), which is not stable in Kafka either.
+KIPs      98 · 360 epochs on request · 588 · 890
 """
 
 from __future__ import annotations
 
 import datetime
-import logging
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
+from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
+from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
-from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
-
-logger = logging.getLogger(__name__)
+from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
 
 NO_THROTTLE = datetime.timedelta()
+ONE_MS = datetime.timedelta(milliseconds=1)
 FIRST_EPOCH: ProducerEpoch = 0
+FIRST_EXPECTED_VERSION = 3
+FIRST_FENCED_VERSION = 4
+NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     if request.transactional_id == "":
-        return error_response(context, request, ErrorCode.invalid_request)
-    if request.transactional_id is not None:
-        logger.warning(
-            "transactions are not served transactional_id=%s client_id=%s",
-            request.transactional_id,
-            context.header.client_id,
-        )
-        return error_response(context, request, ErrorCode.transactional_id_authorization_failed)
-    producer_id = await context.services.run_control(
-        context.services.controller.generate_producer_id
+        raise InvalidRequestError("a transactional id is not empty")
+    expected = _expected_producer(context, request)
+    services = context.services
+    if request.transactional_id is None:
+        producer_id = await services.run_control(services.controller.generate_producer_id)
+        return _response(context, ErrorCode.none, ProducerIdAndEpoch(producer_id, FIRST_EPOCH))
+    producer = await services.transaction_coordinator.init_producer_id(
+        request.transactional_id, request.transaction_timeout // ONE_MS, expected
     )
-    return _response(context, ErrorCode.none, producer_id, FIRST_EPOCH)
+    return _response(context, ErrorCode.none, producer)
 
 
-def _response(
-    context: RequestContext, error_code: ErrorCode, producer_id: ProducerId, epoch: ProducerEpoch
-) -> Any:
+def _expected_producer(context: RequestContext, request: Any) -> ProducerIdAndEpoch | None:
+    if context.header.api_version < FIRST_EXPECTED_VERSION:
+        return None
+    expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    if expected == NO_PRODUCER:
+        return None
+    if NO_PRODUCER_ID in expected:
+        raise InvalidRequestError(
+            f"producer id and epoch are given together or not at all"
+            f" producer_id={expected.producer_id} epoch={expected.epoch}"
+        )
+    return expected
+
+
+def _response(context: RequestContext, error_code: ErrorCode, producer: ProducerIdAndEpoch) -> Any:
+    version = context.header.api_version
+    if error_code is ErrorCode.producer_fenced and version < FIRST_FENCED_VERSION:
+        error_code = ErrorCode.invalid_producer_epoch
     return entity_of(
-        response_class(ApiKey.INIT_PRODUCER_ID, context.header.api_version),
+        response_class(ApiKey.INIT_PRODUCER_ID, version),
         {
             "throttle_time": NO_THROTTLE,
             "error_code": error_code,
-            "producer_id": producer_id,
-            "producer_epoch": epoch,
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.epoch,
         },
     )
 
 
 def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+    return _response(context, error_code, NO_PRODUCER)

@@ -1,14 +1,18 @@
 """Produce (key 0).
 
 Versions  3-13, shown as 0-13 (see isotherm.protocol.api_versions). 5 log start offset · 7 zstd
-          allowed · 8 error message · 9 flexible · 10 current leader · 13 topic ids
+          allowed · 8 error message · 9 flexible · 10 current leader · 11 TRANSACTION_ABORTABLE ·
+          12 transactions of version 2 · 13 topic ids
 Behaviour Partitions are appended one after the other; each has its own error. acks=1 and acks=all
           are the same with one replica: answered after the append. acks=0 has no answer, and an
           error closes the connection, as in Kafka: the client would not learn of it otherwise.
-          `__remote_log_metadata` takes no records from clients: one that cannot be decoded would
+          The broker's own topics take no records from clients: one that cannot be decoded would
           stop every reader of it.
-Not done  Transactions: a transactional batch is refused with INVALID_RECORD.
-KIPs      98 idempotence · 467 error message · 516 topic ids · 951 current leader
+          Transactional records are taken for partitions that are part of the transaction; from
+          version 12 on they make them so.
+Not done  -
+KIPs      98 idempotence, transactions · 467 error message · 516 topic ids · 890 · 951 current
+          leader
 """
 
 from __future__ import annotations
@@ -21,11 +25,17 @@ from isotherm.broker.context import HangUpError, RequestContext
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
 from isotherm.broker.partition import ACKS_ALL, Partition
+from isotherm.broker.transactions.admission import ClientAbility, admit_records
+from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorLoadInProgressError,
     CorruptMessageError,
     InvalidRecordError,
     InvalidTopicError,
     IsothermError,
+    NotEnoughReplicasError,
+    TransactionalIdAuthorizationError,
     UnsupportedCompressionTypeError,
 )
 from isotherm.protocol.produce import (
@@ -39,6 +49,7 @@ from isotherm.protocol.produce import (
 from isotherm.record.batch import (
     HEADER_SIZE,
     MAGIC,
+    BatchHeader,
     CompressionType,
     read_batch_header,
     read_magic,
@@ -50,6 +61,11 @@ logger = logging.getLogger(__name__)
 ACKS_NONE = 0
 ACKS_LEADER = 1
 FIRST_ZSTD_VERSION = 7
+FIRST_ABORTABLE_VERSION = 11
+FIRST_ADDING_VERSION = 12
+WRITTEN_BY_BROKER_ALONE = frozenset(
+    {REMOTE_LOG_METADATA_TOPIC, "__consumer_offsets", "__transaction_state"}
+)
 
 
 def handle(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
@@ -84,7 +100,7 @@ def _produce(
     replica_manager = context.services.replica_manager
     try:
         partition = replica_manager.find_partition(topic.name, topic.topic_id, produced.partition)
-        records = _checked_records(partition, produced, context.header.api_version)
+        records = _checked_records(context, request, partition, produced)
         info = partition.append(
             records, required_acks=request.acks, now_ms=context.services.clock.now_ms()
         )
@@ -104,12 +120,15 @@ def _produce(
 
 
 def _checked_records(
-    partition: Partition, produced: ProducePartition, api_version: int
+    context: RequestContext,
+    request: ProduceRequest,
+    partition: Partition,
+    produced: ProducePartition,
 ) -> memoryview:
     """What only the request tells of a batch; the rest is checked by the log."""
-    if partition.topic_partition.topic == REMOTE_LOG_METADATA_TOPIC:
+    if partition.topic_partition.topic in WRITTEN_BY_BROKER_ALONE:
         raise InvalidTopicError(
-            f"topic is written by the broker alone topic={REMOTE_LOG_METADATA_TOPIC}"
+            f"topic is written by the broker alone topic={partition.topic_partition.topic}"
         )
     if not produced.records:
         raise InvalidRecordError(f"no record batch partition={partition.topic_partition}")
@@ -124,15 +143,48 @@ def _checked_records(
             f" partition={partition.topic_partition} magic={read_magic(produced.records)}"
         )
     header = read_batch_header(produced.records)
+    api_version = context.header.api_version
     if header.is_transactional:
-        raise InvalidRecordError(
-            f"transactions are not served partition={partition.topic_partition}"
-        )
+        _admit_transactional(context, request, partition, header)
     if header.compression_type is CompressionType.ZSTD and api_version < FIRST_ZSTD_VERSION:
         raise UnsupportedCompressionTypeError(
             f"zstd is not allowed below version {FIRST_ZSTD_VERSION} api_version={api_version}"
         )
     return produced.records
+
+
+def _admit_transactional(
+    context: RequestContext, request: ProduceRequest, partition: Partition, header: BatchHeader
+) -> None:
+    services, version = context.services, context.header.api_version
+    if not request.transactional_id:
+        raise TransactionalIdAuthorizationError(
+            f"transactional records without a transactional id"
+            f" partition={partition.topic_partition} producer_id={header.producer_id}"
+        )
+    ability = ClientAbility.NEITHER
+    if version >= FIRST_ADDING_VERSION:
+        ability = ClientAbility.ADDS_BY_WRITING
+    elif not services.config.transactions.transaction_partition_verification_enable:
+        return
+    elif version >= FIRST_ABORTABLE_VERSION:
+        ability = ClientAbility.KNOWS_ABORTABLE_ERROR
+    try:
+        admit_records(
+            services.transaction_coordinator,
+            request.transactional_id,
+            ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
+            partition.topic_partition,
+            ability,
+        )
+    except (ConcurrentTransactionsError, CoordinatorLoadInProgressError) as error:
+        if ability is ClientAbility.ADDS_BY_WRITING and isinstance(
+            error, ConcurrentTransactionsError
+        ):
+            raise
+        # Producers do not expect a coordinator's code from a leader; on this one they try again
+        # without asking for metadata first. Kafka answers it for the same reason.
+        raise NotEnoughReplicasError(str(error)) from error
 
 
 def error_response(

@@ -98,6 +98,11 @@ class GroupCoordinator:
                 self._schedule(shard, group)
         self._schedule_expiry()
 
+    async def wait_until_loaded(self) -> None:
+        """Every shard that can be loaded is there."""
+        if self._loading is not None:
+            await asyncio.shield(self._loading)
+
     async def stop(self) -> None:
         """Send away whoever waits; the groups stay as they are, for the next start."""
         if self._loading is not None:

@@ -61,6 +61,8 @@ class Broker:
             controller=self.controller,
             replica_manager=cast("Any", None),
             group_coordinator=cast("Any", None),
+            transaction_coordinator=cast("Any", None),
+            transaction_markers=cast("Any", None),
             remote_log_manager=None,
             control_executor=self._executor,
         )

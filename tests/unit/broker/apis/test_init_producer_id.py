@@ -28,10 +28,10 @@ def test_idempotent_producer_gets_a_new_id_with_epoch_0(broker, version):
     assert second.producer_id != first.producer_id
 
 
-@pytest.mark.parametrize("version", range(6))
-def test_transactional_producer_is_refused_with_a_code_clients_give_up_on(broker, version):
-    response = init(broker, version, "tx")
-    assert response.error_code is ErrorCode.transactional_id_authorization_failed
+@pytest.mark.parametrize("fields", [{"producer_id": 4}, {"producer_epoch": 4}])
+def test_producer_id_without_an_epoch_is_an_invalid_request(broker, fields):
+    response = init(broker, 5, "tx", **fields)
+    assert response.error_code is ErrorCode.invalid_request
     assert (response.producer_id, response.producer_epoch) == (-1, -1)
 
 

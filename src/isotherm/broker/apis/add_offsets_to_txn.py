@@ -1,0 +1,51 @@
+"""AddOffsetsToTxn (key 25).
+
+Versions  0-4. 2 PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before · 3 flexible · 4
+          TRANSACTION_ABORTABLE
+Behaviour The partition of `__consumer_offsets` that holds the group's offsets becomes part of the
+          transaction; the topic is made if it is not there.
+Not done  -
+KIPs      98 · 588
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.transactions.transaction_markers import OFFSETS_TOPIC
+from isotherm.broker.transactions.transaction_state import TRANSACTION_V0, ProducerIdAndEpoch
+from isotherm.errors import InvalidRequestError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+from isotherm.types import TopicPartition
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_FENCED_VERSION = 2
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    if not request.transactional_id:
+        raise InvalidRequestError("a transactional id is not empty")
+    groups = context.services.group_coordinator
+    await groups.ensure_topic()
+    context.services.transaction_coordinator.add_partitions(
+        request.transactional_id,
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+        [TopicPartition(OFFSETS_TOPIC, groups.offsets_partition(request.group_id))],
+        client_version=TRANSACTION_V0,
+    )
+    return error_response(context, request, ErrorCode.none)
+
+
+def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
+    version = context.header.api_version
+    if error_code is ErrorCode.producer_fenced and version < FIRST_FENCED_VERSION:
+        error_code = ErrorCode.invalid_producer_epoch
+    return entity_of(
+        response_class(ApiKey.ADD_OFFSETS_TO_TXN, version),
+        {"throttle_time": NO_THROTTLE, "error_code": error_code},
+    )

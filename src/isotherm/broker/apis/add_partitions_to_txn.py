@@ -1,0 +1,175 @@
+"""AddPartitionsToTxn (key 24).
+
+Versions  0-5. 2 PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before · 3 flexible · 4 several
+          transactions in one request, or a look whether partitions were added (brokers among
+          themselves) · 5 TRANSACTION_ABORTABLE
+Behaviour All partitions of a transaction are added or none: if one does not exist it gets
+          UNKNOWN_TOPIC_OR_PARTITION, and the others OPERATION_NOT_ATTEMPTED.
+Not done  -
+KIPs      98 · 588 · 890
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.transactions.transaction_state import TRANSACTION_V0, ProducerIdAndEpoch
+from isotherm.errors import InvalidRequestError, IsothermError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+from isotherm.types import TopicPartition
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_FENCED_VERSION = 2
+FIRST_BATCHED_VERSION = 4
+
+
+class _Transaction(NamedTuple):
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    verify_only: bool
+    topics: tuple[Any, ...]
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic.name, partition)
+            for topic in self.topics
+            for partition in topic.partitions
+        ]
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    transactions = _transactions(context, request)
+    return _response(context, [(each, _codes(context, each)) for each in transactions])
+
+
+def _transactions(context: RequestContext, request: Any) -> list[_Transaction]:
+    if context.header.api_version < FIRST_BATCHED_VERSION:
+        producer = ProducerIdAndEpoch(
+            request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
+        )
+        transactional_id = request.v3_and_below_transactional_id
+        topics = request.v3_and_below_topics
+        return [_Transaction(transactional_id, producer, verify_only=False, topics=topics)]
+    return [
+        _Transaction(
+            each.transactional_id,
+            ProducerIdAndEpoch(each.producer_id, each.producer_epoch),
+            each.verify_only,
+            each.topics,
+        )
+        for each in request.transactions
+    ]
+
+
+def _codes(context: RequestContext, transaction: _Transaction) -> dict[TopicPartition, ErrorCode]:
+    partitions = transaction.partitions
+    if transaction.verify_only:
+        return {each: _verify(context, transaction, each) for each in partitions}
+    unknown = {each for each in partitions if not _exists(context, each)}
+    if unknown:
+        return {
+            each: ErrorCode.unknown_topic_or_partition
+            if each in unknown
+            else ErrorCode.operation_not_attempted
+            for each in partitions
+        }
+    return dict.fromkeys(partitions, _add(context, transaction))
+
+
+def _exists(context: RequestContext, partition: TopicPartition) -> bool:
+    topic = context.services.controller.image.topics_by_name.get(partition.topic)
+    return topic is not None and 0 <= partition.partition < len(topic.partitions)
+
+
+def _add(context: RequestContext, transaction: _Transaction) -> ErrorCode:
+    try:
+        _check_id(transaction)
+        context.services.transaction_coordinator.add_partitions(
+            transaction.transactional_id,
+            transaction.producer,
+            transaction.partitions,
+            client_version=TRANSACTION_V0,
+        )
+    except IsothermError as error:
+        return code_of(error)
+    return ErrorCode.none
+
+
+def _verify(
+    context: RequestContext, transaction: _Transaction, partition: TopicPartition
+) -> ErrorCode:
+    try:
+        _check_id(transaction)
+        context.services.transaction_coordinator.check_partition_added(
+            transaction.transactional_id, transaction.producer, partition
+        )
+    except IsothermError as error:
+        return code_of(error)
+    return ErrorCode.none
+
+
+def _check_id(transaction: _Transaction) -> None:
+    if not transaction.transactional_id:
+        raise InvalidRequestError("a transactional id is not empty")
+
+
+def _response(
+    context: RequestContext,
+    answers: Iterable[tuple[_Transaction, Mapping[TopicPartition, ErrorCode]]],
+    error_code: ErrorCode = ErrorCode.none,
+) -> Any:
+    version = context.header.api_version
+    results = [
+        {
+            "transactional_id": transaction.transactional_id,
+            "topic_results": _topic_results(version, transaction, codes),
+        }
+        for transaction, codes in answers
+    ]
+    fields: dict[str, Any] = {"error_code": error_code, "results_by_transaction": results}
+    if version < FIRST_BATCHED_VERSION:
+        fields = {"results_by_topic_v3_and_below": results[0]["topic_results"]}
+    return entity_of(
+        response_class(ApiKey.ADD_PARTITIONS_TO_TXN, version),
+        {"throttle_time": NO_THROTTLE, **fields},
+    )
+
+
+def _topic_results(
+    version: int, transaction: _Transaction, codes: Mapping[TopicPartition, ErrorCode]
+) -> list[dict[str, Any]]:
+    def shown(code: ErrorCode) -> ErrorCode:
+        if code is ErrorCode.producer_fenced and version < FIRST_FENCED_VERSION:
+            return ErrorCode.invalid_producer_epoch
+        return code
+
+    return [
+        {
+            "name": topic.name,
+            "results_by_partition": [
+                {
+                    "partition_index": partition,
+                    "partition_error_code": shown(codes[TopicPartition(topic.name, partition)]),
+                }
+                for partition in topic.partitions
+            ],
+        }
+        for topic in transaction.topics
+    ]
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every partition is answered with `error_code`."""
+    answers = [
+        (each, dict.fromkeys(each.partitions, error_code))
+        for each in _transactions(context, request)
+    ]
+    return _response(context, answers, error_code)

@@ -1,0 +1,89 @@
+"""DescribeProducers (key 61).
+
+Versions  0
+Behaviour What the partition's log knows of its idempotent and transactional producers; those that
+          have been silent for producer.id.expiration.ms are forgotten.
+Not done  -
+KIPs      664
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.error_mapping import error_message
+from isotherm.errors import IsothermError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return _response(
+        context,
+        [
+            (
+                topic.name,
+                [_described(context, topic.name, each) for each in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _described(context: RequestContext, topic: str, index: int) -> dict[str, Any]:
+    try:
+        partition = context.services.replica_manager.find_partition(topic, None, index)
+    except IsothermError as error:
+        return _failed(index, code_of(error), error_message(error))
+    return {
+        "partition_index": index,
+        "error_code": ErrorCode.none,
+        "active_producers": [
+            {
+                "producer_id": entry.producer_id,
+                "producer_epoch": entry.producer_epoch,
+                "last_sequence": entry.last_sequence,
+                "last_timestamp": entry.timestamp_ms,
+                "coordinator_epoch": entry.coordinator_epoch,
+                "current_txn_start_offset": entry.current_transaction_first_offset,
+            }
+            for entry in partition.log.producers.snapshot_entries()
+        ],
+    }
+
+
+def _failed(index: int, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    return {
+        "partition_index": index,
+        "error_code": code,
+        "error_message": message,
+        "active_producers": [],
+    }
+
+
+def _response(context: RequestContext, topics: list[tuple[str, list[dict[str, Any]]]]) -> Any:
+    return entity_of(
+        response_class(ApiKey.DESCRIBE_PRODUCERS, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "topics": [{"name": name, "partitions": partitions} for name, partitions in topics],
+        },
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every partition is answered with `error_code`."""
+    return _response(
+        context,
+        [
+            (topic.name, [_failed(each, error_code, None) for each in topic.partition_indexes])
+            for topic in request.topics
+        ],
+    )

@@ -1,0 +1,82 @@
+"""DescribeTransactions (key 65).
+
+Versions  0
+Behaviour The state of each transactional id asked for. While a transaction is being ended all its
+          partitions are named; Kafka leaves out those that have their marker.
+Not done  -
+KIPs      664
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.transactions.transaction_state import partitions_by_topic
+from isotherm.errors import InvalidRequestError, IsothermError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TimestampMs
+
+NO_THROTTLE = datetime.timedelta()
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return _response(context, [_described(context, each) for each in request.transactional_ids])
+
+
+def _described(context: RequestContext, transactional_id: str) -> dict[str, Any]:
+    try:
+        if not transactional_id:
+            raise InvalidRequestError("a transactional id is not empty")
+        metadata = context.services.transaction_coordinator.describe(transactional_id)
+    except IsothermError as error:
+        return _failed(transactional_id, code_of(error))
+    return {
+        "error_code": ErrorCode.none,
+        "transactional_id": transactional_id,
+        "transaction_state": metadata.state.kafka_name,
+        "transaction_timeout": datetime.timedelta(milliseconds=metadata.timeout_ms),
+        "transaction_start_time": _time(metadata.start_ms),
+        "producer_id": metadata.producer_id,
+        "producer_epoch": metadata.producer_epoch,
+        "topics": [
+            {"topic": topic, "partitions": tuple(partitions)}
+            for topic, partitions in partitions_by_topic(metadata.partitions).items()
+        ],
+    }
+
+
+def _time(timestamp_ms: TimestampMs) -> datetime.datetime | None:
+    if timestamp_ms == NO_TIMESTAMP:
+        return None
+    epoch = datetime.datetime.fromtimestamp(0, datetime.UTC)
+    return epoch + datetime.timedelta(milliseconds=timestamp_ms)
+
+
+def _failed(transactional_id: str, code: ErrorCode) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "transactional_id": transactional_id,
+        "transaction_state": "",
+        "transaction_timeout": datetime.timedelta(),
+        "transaction_start_time": None,
+        "producer_id": NO_PRODUCER_ID,
+        "producer_epoch": NO_PRODUCER_EPOCH,
+        "topics": [],
+    }
+
+
+def _response(context: RequestContext, states: list[dict[str, Any]]) -> Any:
+    return entity_of(
+        response_class(ApiKey.DESCRIBE_TRANSACTIONS, context.header.api_version),
+        {"throttle_time": NO_THROTTLE, "transaction_states": states},
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    return _response(context, [_failed(each, error_code) for each in request.transactional_ids])

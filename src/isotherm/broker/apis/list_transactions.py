@@ -1,0 +1,90 @@
+"""ListTransactions (key 66).
+
+Versions  0-2. 1 duration filter · 2 pattern of the transactional id
+Behaviour Filters that are not given let everything pass; state names that do not exist are named
+          in the answer. A duration counts from the start of the last transaction, as in Kafka.
+          Patterns are RE2's, whose time is linear, and match the whole id. A pattern that is none
+          gets INVALID_REGULAR_EXPRESSION.
+Not done  -
+KIPs      664 · 994 · 1152
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.transactions.transaction_state import TransactionMetadata, TransactionState
+from isotherm.errors import InvalidRegularExpressionError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_DURATION_VERSION = 1
+FIRST_PATTERN_VERSION = 2
+_STATES = {state.kafka_name: state for state in TransactionState}
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    version = context.header.api_version
+    unknown = [name for name in request.state_filters if name not in _STATES]
+    duration_ms = request.duration_filter if version >= FIRST_DURATION_VERSION else -1
+    pattern = request.transactional_id_pattern if version >= FIRST_PATTERN_VERSION else None
+    found = [
+        metadata
+        for metadata in context.services.transaction_coordinator.transactions()
+        if (not request.state_filters or metadata.state.kafka_name in request.state_filters)
+        and (not request.producer_id_filters or metadata.producer_id in request.producer_id_filters)
+        and (duration_ms < 0 or context.services.clock.now_ms() - metadata.start_ms > duration_ms)
+    ]
+    if pattern:
+        matching = matching_ids(pattern, [metadata.transactional_id for metadata in found])
+        found = [metadata for metadata in found if metadata.transactional_id in matching]
+    return _response(context, ErrorCode.none, unknown, found)
+
+
+def matching_ids(pattern: str, transactional_ids: Collection[str]) -> set[str]:
+    """Those that RE2 matches as a whole; InvalidRegularExpressionError."""
+    try:
+        matches = pc.match_substring_regex(
+            pa.array(transactional_ids, pa.string()), f"^(?:{pattern})$"
+        ).to_pylist()
+    except pa.ArrowInvalid as error:
+        raise InvalidRegularExpressionError(
+            f"not a pattern of transactional ids pattern={pattern!r}"
+        ) from error
+    return {each for each, is_match in zip(transactional_ids, matches, strict=True) if is_match}
+
+
+def _response(
+    context: RequestContext,
+    error_code: ErrorCode,
+    unknown: Iterable[str],
+    found: Iterable[TransactionMetadata],
+) -> Any:
+    return entity_of(
+        response_class(ApiKey.LIST_TRANSACTIONS, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "error_code": error_code,
+            "unknown_state_filters": tuple(unknown),
+            "transaction_states": [
+                {
+                    "transactional_id": metadata.transactional_id,
+                    "producer_id": metadata.producer_id,
+                    "transaction_state": metadata.state.kafka_name,
+                }
+                for metadata in found
+            ],
+        },
+    )
+
+
+def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
+    return _response(context, error_code, (), ())

@@ -1,0 +1,136 @@
+"""TxnOffsetCommit (key 28).
+
+Versions  0-5. 2 leader epoch; PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before · 3
+          flexible; the consumer's member and generation · 4 TRANSACTION_ABORTABLE · 5 the group's
+          partition of `__consumer_offsets` is added to the transaction by this request
+Behaviour The offsets count once the transaction commits. A partition that does not exist gets
+          UNKNOWN_TOPIC_OR_PARTITION. The group's partition must have been added to the transaction
+          before version 5.
+Not done  -
+KIPs      98 · 320 · 447 fencing by the consumer group · 890
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.groups.offsets import OffsetAndMetadata
+from isotherm.broker.transactions.admission import ClientAbility, admit_records
+from isotherm.broker.transactions.transaction_markers import OFFSETS_TOPIC
+from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
+from isotherm.errors import ConcurrentTransactionsError, CoordinatorNotAvailableError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+from isotherm.types import NO_LEADER_EPOCH, TopicPartition
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_LEADER_EPOCH_VERSION = 2
+FIRST_FENCED_VERSION = 2
+FIRST_MEMBER_VERSION = 3
+FIRST_ABORTABLE_VERSION = 4
+FIRST_ADDING_VERSION = 5
+NO_GENERATION = -1
+NO_MEMBER_ID = ""
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    groups = context.services.group_coordinator
+    await groups.ensure_topic()
+    offsets = _known_offsets(context, request)
+    producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    _admit(context, request, producer)
+    has_member = context.header.api_version >= FIRST_MEMBER_VERSION
+    codes = groups.commit_transactional_offsets(
+        request.group_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        generation_id=request.generation_id if has_member else NO_GENERATION,
+        member_id=request.member_id if has_member else NO_MEMBER_ID,
+        group_instance_id=request.group_instance_id if has_member else None,
+        offsets=offsets,
+    )
+    unknown = ErrorCode.unknown_topic_or_partition
+    return _response(context, request, lambda partition: codes.get(partition, unknown))
+
+
+def _admit(context: RequestContext, request: Any, producer: ProducerIdAndEpoch) -> None:
+    version = context.header.api_version
+    ability = ClientAbility.NEITHER
+    if version >= FIRST_ADDING_VERSION:
+        ability = ClientAbility.ADDS_BY_WRITING
+    elif version >= FIRST_ABORTABLE_VERSION:
+        ability = ClientAbility.KNOWS_ABORTABLE_ERROR
+    index = context.services.group_coordinator.offsets_partition(request.group_id)
+    try:
+        admit_records(
+            context.services.transaction_coordinator,
+            request.transactional_id,
+            producer,
+            TopicPartition(OFFSETS_TOPIC, index),
+            ability,
+        )
+    except ConcurrentTransactionsError as error:
+        # Clients do not know this code here, and try again on the other.
+        raise CoordinatorNotAvailableError(str(error)) from error
+
+
+def _known_offsets(
+    context: RequestContext, request: Any
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The request's offsets in partitions that exist."""
+    topics = context.services.controller.image.topics_by_name
+    has_epoch = context.header.api_version >= FIRST_LEADER_EPOCH_VERSION
+    offsets = {}
+    for asked_topic in request.topics:
+        topic = topics.get(asked_topic.name)
+        for asked in asked_topic.partitions:
+            if topic is not None and 0 <= asked.partition_index < len(topic.partitions):
+                offsets[TopicPartition(topic.name, asked.partition_index)] = OffsetAndMetadata(
+                    asked.committed_offset,
+                    asked.committed_leader_epoch if has_epoch else NO_LEADER_EPOCH,
+                    asked.committed_metadata or "",
+                    topic_id=topic.topic_id,
+                )
+    return offsets
+
+
+def _response(
+    context: RequestContext, request: Any, code_of: Callable[[TopicPartition], ErrorCode]
+) -> Any:
+    version = context.header.api_version
+    return entity_of(
+        response_class(ApiKey.TXN_OFFSET_COMMIT, version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        {
+                            "partition_index": asked.partition_index,
+                            "error_code": code_of(
+                                TopicPartition(topic.name, asked.partition_index)
+                            ),
+                        }
+                        for asked in topic.partitions
+                    ],
+                }
+                for topic in request.topics
+            ],
+        },
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every partition is answered with `error_code`."""
+    if (
+        error_code is ErrorCode.producer_fenced
+        and context.header.api_version < FIRST_FENCED_VERSION
+    ):
+        error_code = ErrorCode.invalid_producer_epoch
+    return _response(context, request, lambda _: error_code)
