@@ -87,12 +87,12 @@ class Shell:
         return done.stdout
 
     def start(self, block: Block) -> subprocess.Popen[bytes]:
-        log = (self.workspace / "background.log").open("wb")
         # `exec` makes the broker the child itself, so that it gets the signal.
-        text = block._replace(text=f"exec {block.text}")
-        return subprocess.Popen(
-            self.command(text), cwd=self.workspace, env=self.environment, stdout=log, stderr=log
-        )
+        command = self.command(block._replace(text=f"exec {block.text}"))
+        with (self.workspace / "background.log").open("wb") as log:
+            return subprocess.Popen(
+                command, cwd=self.workspace, env=self.environment, stdout=log, stderr=log
+            )
 
     def wait_for_broker(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
