@@ -158,7 +158,9 @@ class PartitionLogMachine(RuleBasedStateMachine):
         if offset < self.end:
             # The whole batch that held the offset is gone.
             end_of_kept = kept[-1].last_offset + 1 if kept else 0
-            self.end = max(self.log_start, end_of_kept)
+            self.end = self.log.log_end_offset
+            # Equal, but for what a crash took before.
+            assert max(self.log_start, end_of_kept) <= self.end <= offset
 
     @rule(back=st.integers(0, 40))
     def delete_records(self, back: int) -> None:
@@ -196,11 +198,23 @@ class PartitionLogMachine(RuleBasedStateMachine):
         self._open(checkpoints)
         self.end = self.log.log_end_offset
         assert self.end >= durable_end
-        self.history = [b for b in self.history if b.last_offset < self.end]
-        if self.history:
-            # Nothing but whole batches, and no gap before the end.
-            assert self.end in (self.history[-1].last_offset + 1, self.log_start)
+        self._forget_what_the_crash_took(durable_end)
         self.epoch += 1
+
+    def _forget_what_the_crash_took(self, durable_end: int) -> None:
+        """What was not durable may be missing, also in the middle; the rest is as it was."""
+        found: set[bytes] = set()
+        for segment in self.log.segments():
+            data = segment.log_path.read_bytes()
+            batches = [(at, at + header.size_in_bytes) for at, header in iterate_batches(data)]
+            assert (batches[-1][1] if batches else 0) == len(data)
+            found |= {data[start:end] for start, end in batches}
+        survivors = [batch for batch in self.history if batch.stored in found]
+        assert len(survivors) == len(found)
+        lost = [batch for batch in self.history if batch.stored not in found]
+        first_base = self.log.segments()[0].base_offset
+        assert all(b.last_offset >= durable_end or b.base_offset < first_base for b in lost)
+        self.history = survivors
 
     @invariant()
     def offsets_are_those_of_the_model(self) -> None:

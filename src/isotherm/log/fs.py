@@ -7,11 +7,13 @@ to LogDirFailedError once, where it knows the directory.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
+import threading
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from isotherm.segment.file_names import TEMPORARY_SUFFIX
 from isotherm.segment.offset_index import Buffer
@@ -137,20 +139,36 @@ class OsFile:
 
 
 class OsFileLock:
-    __slots__ = ("_descriptor",)
+    """A lock between processes, and within one.
+
+    POSIX locks belong to the process: a second one on the same file would succeed, and closing
+    it would drop the first. So the paths locked by this process are kept as well.
+    """
+
+    __slots__ = ("_descriptor", "_path")
+
+    _held: ClassVar[set[Path]] = set()
+    _held_guard: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._descriptor)
-            raise
+        self._path = path.resolve()
+        with self._held_guard:
+            if self._path in self._held:
+                raise BlockingIOError(errno.EAGAIN, "locked by this process", str(path))
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(self._descriptor)
+                raise
+            self._held.add(self._path)
 
     def release(self) -> None:
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+        with self._held_guard:
+            if self._descriptor >= 0:
+                descriptor, self._descriptor = self._descriptor, -1
+                os.close(descriptor)
+                self._held.discard(self._path)
 
 
 class OsFileSystem:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from isotherm.errors import LogDirFailedError
 
 logger = logging.getLogger(__name__)
+
+
+class Volume(NamedTuple):
+    """The file system that a directory lies on."""
+
+    total_bytes: int
+    usable_bytes: int
 
 
 class LogDir:
@@ -29,6 +38,12 @@ class LogDir:
     def check_online(self) -> None:
         if self.failure is not None:
             raise LogDirFailedError(f"log directory is offline dir={self.path}") from self.failure
+
+    def volume(self) -> Volume:
+        """LogDirFailedError when the directory is offline, or goes offline over it."""
+        with self.errors_fail_it("look at the volume"):
+            usage = shutil.disk_usage(self.path)
+        return Volume(usage.total, usage.free)
 
     @contextmanager
     def errors_fail_it(self, action: str) -> Iterator[None]:

@@ -179,24 +179,29 @@ class _LogLoader:
             recovered.append(self._recover(segment, epochs))
             if recovered[-1].cut_size > 0:
                 break
-        kept = first + self._count_before_gap(recovered)
+        self._report_gaps(recovered)
+        kept = first + len(recovered)
         self._delete(segments[kept:])
         return segments[:kept]
 
-    def _count_before_gap(self, recovered: list[_RecoveredSegment]) -> int:
-        """How many segments there are before one whose predecessor misses batches at its end.
+    def _report_gaps(self, recovered: list[_RecoveredSegment]) -> None:
+        """Say which offsets a power failure took from the middle of the log.
 
-        The file of a new segment may reach the disk without the end of the one before, which no
-        damaged batch shows. Unlike Kafka, which keeps such a gap, what follows is dropped, as
-        after a torn batch: readers would pass over the gap without noticing. In a log that was
-        ever compacted gaps are as they should be.
+        The file of a new segment may reach the disk without the end of the one before. What
+        follows is kept, as in Kafka: it is sound, and in a log that was compacted once, or whose
+        checkpoint was lost, a gap may be no loss at all (docs/decisions/0013).
         """
-        if not self._is_sparse:
-            for count, (earlier, later) in enumerate(pairwise(recovered), start=1):
-                is_unsynced = later.base_offset > self._checkpoints.recovery_point
-                if is_unsynced and later.base_offset > earlier.next_offset:
-                    return count
-        return len(recovered)
+        if self._is_sparse:
+            return
+        for earlier, later in pairwise(recovered):
+            if later.base_offset > earlier.next_offset:
+                logger.error(
+                    "records are missing after an unclean stop partition=%s"
+                    " first_missing_offset=%d next_offset=%d",
+                    self._topic_partition,
+                    earlier.next_offset,
+                    later.base_offset,
+                )
 
     def _recover(self, segment: LogSegment, epochs: LeaderEpochCache) -> _RecoveredSegment:
         """Rebuild a segment's indexes from its log, and cut it at the first damaged batch."""

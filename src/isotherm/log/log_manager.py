@@ -131,10 +131,17 @@ class LogManager:
     def startup(self) -> None:
         """Lock the directories and load every log in them, recovering after an unclean stop.
 
-        Raises LogDirFailedError when another process writes to one of them, or when none is
-        usable; a single failing directory is logged and stays offline.
+        Raises LogDirFailedError, with nothing left locked, when somebody else writes to one of
+        them or none is usable; a single failing directory is logged and stays offline.
         """
-        self._lock_directories()
+        try:
+            self._lock_directories()
+            self._load_directories()
+        except LogDirFailedError:
+            self.shutdown()
+            raise
+
+    def _load_directories(self) -> None:
         for log_dir in self.live_log_dirs():
             try:
                 self._load_directory(log_dir)
@@ -263,6 +270,9 @@ class LogManager:
         """A snapshot, those in offline directories included."""
         with self._lock:
             return tuple(self._logs.values())
+
+    def log_dirs(self) -> tuple[LogDir, ...]:
+        return tuple(self._log_dirs)
 
     def live_log_dirs(self) -> tuple[LogDir, ...]:
         return tuple(log_dir for log_dir in self._log_dirs if log_dir.is_online)

@@ -35,17 +35,16 @@ from isotherm.log.log_read import (
     FetchIsolation,
     LogRead,
     LogView,
-    floor_index,
     offset_for_timestamp,
     offset_of_largest_timestamp,
     read_log,
 )
 from isotherm.log.log_segment import LogSegment, TimestampAndOffset
+from isotherm.log.log_segments import LogSegments
 from isotherm.log.producer_replay import rebuild_producers
 from isotherm.log.producer_snapshots import ProducerSnapshots
 from isotherm.log.producer_state import ProducerStateManager
 from isotherm.log.retention import DeletedSegment, RetentionState, plan_retention
-from isotherm.log.roll import IncomingRecords, roll_jitter_ms, roll_reason
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.record.validation import (
     AppendOrigin,
@@ -89,14 +88,13 @@ class PartitionLog:
         self.leader_epochs = leader_epochs
         self.producers = producers
         self._environment = environment
-        self._segments = tuple(segments)
+        self._segments = LogSegments(environment, directory, segments, config)
         self._snapshots = snapshots
         self._log_start_offset = log_start_offset
         self._log_end_offset = log_end_offset
         self._high_watermark = log_start_offset
         self._recovery_point = recovery_point
         self._highest_offset_in_remote_storage = UNKNOWN_OFFSET
-        self._jitter_ms = roll_jitter_ms(config, environment.rng)
         self._deletions = DeletionQueue(environment.cache.fs, snapshots)
         self._last_flush_ms = environment.clock.now_ms()
         self._is_closed = False
@@ -106,7 +104,7 @@ class PartitionLog:
     def __repr__(self) -> str:
         return (
             f"PartitionLog({self.topic_partition}, start={self._log_start_offset},"
-            f" end={self._log_end_offset}, segments={len(self._segments)})"
+            f" end={self._log_end_offset}, segments={len(self._segments.all)})"
         )
 
     # Offsets
@@ -119,7 +117,7 @@ class PartitionLog:
     @property
     def local_log_start_offset(self) -> Offset:
         """The first offset on this disk."""
-        return max(self._log_start_offset, self._segments[0].base_offset)
+        return max(self._log_start_offset, self._segments.first_base_offset)
 
     @property
     def log_end_offset(self) -> Offset:
@@ -159,18 +157,18 @@ class PartitionLog:
     @property
     def size_in_bytes(self) -> int:
         """Of the `.log` files on this disk."""
-        return sum(segment.size_in_bytes for segment in self._segments)
+        return self._segments.size_in_bytes
 
     def segments(self) -> tuple[LogSegment, ...]:
         """A snapshot, ascending; the last one is active."""
-        return self._segments
+        return self._segments.all
 
     def view(self) -> LogView:
         with self._lock:
             return LogView(
                 self.topic_partition,
-                self._segments,
-                self._segments[-1].size_in_bytes,
+                self._segments.all,
+                self._segments.active.size_in_bytes,
                 self._log_start_offset,
                 self.local_log_start_offset,
                 self._log_end_offset,
@@ -236,15 +234,9 @@ class PartitionLog:
         return self.config.message_timestamp_type == "LogAppendTime"
 
     def _append(self, validated: ValidatedRecords, now_ms: TimestampMs) -> None:
-        active = self._segments[-1]
-        incoming = IncomingRecords(
-            len(validated.records),
-            validated.max_timestamp,
-            active.offset_fits(validated.last_offset),
-        )
-        if roll_reason(active.roll_state(self._jitter_ms), incoming, self.config, now_ms):
+        if self._segments.must_roll_for(validated, self.config, now_ms):
             self._roll(now_ms)
-        segment = self._segments[-1]
+        segment = self._segments.active
         segment.append(validated.records, validated.batch_headers, self.config.index_interval_bytes)
         self._log_end_offset = validated.last_offset + 1
         for position, header in producer_batches(validated):
@@ -327,25 +319,18 @@ class PartitionLog:
     def roll(self) -> None:
         """Close the active segment and begin a new one; nothing when the active one is empty."""
         with self._lock, self._errors_fail_dir("roll"):
-            if self._segments[-1].size_in_bytes > 0:
+            if self._segments.active.size_in_bytes > 0:
                 self._roll(self._environment.clock.now_ms())
 
     def _roll(self, now_ms: TimestampMs) -> None:
-        self._segments[-1].deactivate()
         self._snapshots.take(self.producers)
-        self._segments = (*self._segments, self._new_segment(self._log_end_offset, now_ms))
-
-    def _new_segment(self, base_offset: Offset, now_ms: TimestampMs) -> LogSegment:
-        segment = LogSegment(self._environment.cache, self.directory, base_offset, now_ms=now_ms)
-        segment.activate(self.config.segment_index_bytes)
-        self._jitter_ms = roll_jitter_ms(self.config, self._environment.rng)
-        return segment
+        self._segments.roll(self._log_end_offset, self.config, now_ms)
 
     def flush(self, *, closed_segments_only: bool = False) -> None:
         """Make the log durable up to its end, or up to the active segment's base."""
         with self._flush_lock, self._errors_fail_dir("flush"):
             with self._lock:
-                active = self._segments[-1]
+                active = self._segments.active
                 end_offset = active.base_offset if closed_segments_only else self._log_end_offset
             self._flush(active, end_offset)
 
@@ -353,7 +338,7 @@ class PartitionLog:
         """Only under the flush lock, which is taken before the log's lock, never after."""
         with self._lock:
             start_offset = self._recovery_point
-            segments = self._segments[max(0, floor_index(self._segments, start_offset)) :]
+            segments = self._segments.from_offset(start_offset)
         if end_offset <= start_offset:
             return
         for segment in segments:
@@ -362,7 +347,7 @@ class PartitionLog:
         self._snapshots.sync(start_offset)
         self._environment.cache.fs.sync_directory(self.directory)
         with self._lock:
-            if active is not self._segments[-1]:
+            if active is not self._segments.active:
                 # Rolled meanwhile: its indexes were trimmed after they were synced.
                 end_offset = min(end_offset, active.base_offset)
             self._recovery_point = max(self._recovery_point, end_offset)
@@ -383,23 +368,23 @@ class PartitionLog:
         with self._lock, self._errors_fail_dir("delete old segments"):
             plan = plan_retention(self._retention_state(), self.config, now_ms)
             count = len(plan.deletions)
-            if plan.roll_active or count == len(self._segments):
+            if plan.roll_active or count == len(self._segments.all):
                 self._roll(now_ms)
-            doomed, self._segments = self._segments[:count], self._segments[count:]
+            doomed = self._segments.remove_first(count)
             deleted = [
                 DeletedSegment(segment.base_offset, segment.size_in_bytes, deletion.reason)
                 for segment, deletion in zip(doomed, plan.deletions, strict=True)
             ]
             self._mark_for_deletion(doomed, now_ms)
             keeps_remote_start = self.remote_log_enabled and not self.config.remote_log_copy_disable
-            first_base = self._segments[0].base_offset
+            first_base = self._segments.first_base_offset
             if doomed and not keeps_remote_start and first_base > self._log_start_offset:
                 self._raise_log_start(first_base)
             return deleted
 
     def _retention_state(self) -> RetentionState:
         return RetentionState(
-            self._segments,
+            self._segments.all,
             self._log_end_offset,
             self._high_watermark,
             self._log_start_offset,
@@ -431,19 +416,14 @@ class PartitionLog:
             if offset >= self._log_end_offset:
                 self.leader_epochs.truncate_from_end(offset)
                 return
-            if self._segments[0].base_offset > offset:
+            if self._segments.first_base_offset > offset:
                 self._truncate_fully_and_start_at(offset)
                 return
-            keep = floor_index(self._segments, offset) + 1
-            doomed, self._segments = self._segments[keep:], self._segments[:keep]
+            doomed = self._segments.truncate_to(offset, self.config)
             # Newest first: a crash in between must leave no gap.
             self._mark_for_deletion(doomed[::-1], self._environment.clock.now_ms())
-            active = self._segments[-1]
-            if not active.is_active:
-                active.activate(self.config.segment_index_bytes)
-            active.truncate_to(offset)
             # The batch that held `offset` may have begun below the log start.
-            self._set_end(max(self._log_start_offset, active.read_next_offset()))
+            self._set_end(max(self._log_start_offset, self._segments.active.read_next_offset()))
 
     def truncate_fully_and_start_at(self, offset: Offset) -> None:
         """Drop every local record; the next one gets `offset`. Durable on return."""
@@ -452,8 +432,8 @@ class PartitionLog:
 
     def _truncate_fully_and_start_at(self, offset: Offset) -> None:
         now_ms = self._environment.clock.now_ms()
-        self._mark_for_deletion(self._segments, now_ms)
-        self._segments = (self._new_segment(offset, now_ms),)
+        self._mark_for_deletion(self._segments.all, now_ms)
+        self._segments.begin_anew(offset, self.config, now_ms)
         self._log_start_offset = min(self._log_start_offset, offset)
         self._set_end(offset)
 
@@ -464,8 +444,8 @@ class PartitionLog:
         self.leader_epochs.truncate_from_end(end_offset)
         self._snapshots.remove_where_above(end_offset)
         now_ms = self._environment.clock.now_ms()
-        rebuild_producers(self.producers, self._snapshots, self._segments, end_offset, now_ms)
-        self._segments[-1].sync()
+        rebuild_producers(self.producers, self._snapshots, self._segments.all, end_offset, now_ms)
+        self._segments.active.sync()
         self._environment.cache.fs.sync_directory(self.directory)
 
     def close(self) -> None:
@@ -477,7 +457,7 @@ class PartitionLog:
             if self._is_closed:
                 return
             with self._errors_fail_dir("close"):
-                active = self._segments[-1]
+                active = self._segments.active
                 self._snapshots.take(self.producers)
                 active.deactivate()
                 # These even if all is flushed: they have just been written.
@@ -491,7 +471,7 @@ class PartitionLog:
         """Close without a write: its directory is deleted, or offline. Idempotent."""
         with self._flush_lock, self._lock:
             self._is_closed = True
-            for segment in self._segments:
+            for segment in self._segments.all:
                 segment.release_files()
 
     def _errors_fail_dir(self, action: str) -> AbstractContextManager[None]:

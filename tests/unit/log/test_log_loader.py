@@ -275,37 +275,40 @@ def lose_end_of_first_segment(directory: Path) -> None:
     path.write_bytes(path.read_bytes()[: 3 * BATCH_SIZE])
 
 
-def test_whole_batches_lost_before_the_next_segment_leave_no_gap(directory: Path) -> None:
+def test_whole_batches_lost_before_the_next_segment_are_reported_and_the_rest_kept(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The file of a new segment can be on the disk before the end of the one before it."""
     fill(directory)
     lose_end_of_first_segment(directory)
     log = reopen(directory)
-    assert (offsets_in(log), log.log_end_offset) == ([0, 1, 2], 3)
-    assert [path.name for path in directory.glob("*.log")] == [f"{0:020d}.log"]
+    assert (offsets_in(log), log.log_end_offset) == ([0, 1, 2, *range(5, 12)], 12)
+    assert next(iterate_batches(log.read(3, 1000).records))[1].base_offset == 5
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    expected = "records are missing after an unclean stop partition=topic-0"
+    assert errors == [f"{expected} first_missing_offset=3 next_offset=5"]
 
 
-@pytest.mark.parametrize(
-    ("config", "recovery_point"),
-    [
-        (CONFIG, 5),  # what lies below was synced as it is
-        (replace(CONFIG, cleanup_policy=("compact",)), 0),
-    ],
-)
-def test_gap_that_is_no_loss_is_kept(
-    directory: Path, config: TopicConfig, recovery_point: int
+@pytest.mark.parametrize("recovery_point", [0, 5, 12])
+def test_gaps_of_a_compacted_log_are_not_reported(
+    directory: Path, caplog: pytest.LogCaptureFixture, recovery_point: int
 ) -> None:
     fill(directory)
     lose_end_of_first_segment(directory)
+    config = replace(CONFIG, cleanup_policy=("compact",))
     checkpoints = LogCheckpoints(recovery_point=recovery_point)
     log = open_local_log(directory, config=config, checkpoints=checkpoints)
     assert offsets_in(log) == [0, 1, 2, *range(5, 12)]
-    assert next(iterate_batches(log.read(3, 1000).records))[1].base_offset == 5
+    assert caplog.records == []
 
 
-def test_gap_in_a_log_once_compacted_is_kept(directory: Path) -> None:
+def test_gaps_of_a_log_once_compacted_are_not_reported(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     fill(directory).close()
     path = directory / f"{5:020d}.log"
     data = path.read_bytes()
     path.write_bytes(data[:BATCH_SIZE] + data[2 * BATCH_SIZE :])
     lose_end_of_first_segment(directory)
     assert offsets_in(reopen(directory)) == [0, 1, 2, 5, *range(7, 12)]
+    assert caplog.records == []

@@ -168,7 +168,6 @@ def test_damaged_checkpoint_costs_recovery_and_nothing_else(
 
 
 def test_second_process_is_told_who_is_in_the_way(open_manager: Open, tmp_path: Path) -> None:
-    """A lock of the same process would not collide, so another process tries."""
     open_manager("one")
     script = (
         "import sys, random, pathlib\n"
@@ -189,6 +188,21 @@ def test_second_process_is_told_who_is_in_the_way(open_manager: Open, tmp_path: 
     assert result.returncode == 1
     assert "LogDirFailedError: log directory is in use by another process" in result.stderr
     assert f"dir={tmp_path / 'one'}" in result.stderr
+
+
+def test_second_manager_of_the_same_process_is_refused_and_harms_nothing(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    first = open_manager("one")
+    append(first.create_log(A, TOPIC_ID, CONFIG), 3)
+    open_manager("two").shutdown()
+    for _ in range(2):
+        with pytest.raises(LogDirFailedError, match="in use"):
+            open_manager("two", "one")
+    # It had locked the other directory before; nothing is locked or changed there.
+    assert (tmp_path / "two" / ".kafka_cleanshutdown").exists()
+    append(open_manager("two").create_log(B, TOPIC_ID, CONFIG))
+    append(first.create_log(A, TOPIC_ID, CONFIG))
 
 
 class FailingFileSystem(OsFileSystem):
@@ -248,7 +262,7 @@ def test_directory_that_fails_later_takes_only_its_logs_along(
     assert (tmp_path / "two" / ".kafka_cleanshutdown").exists()
 
 
-def test_failed_startup_leaves_checkpoints_and_the_clean_mark(
+def test_failed_load_leaves_the_checkpoints_for_the_next_start(
     open_manager: Open, tmp_path: Path
 ) -> None:
     manager = open_manager("one")

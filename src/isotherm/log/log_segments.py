@@ -1,0 +1,89 @@
+"""The segments of one log, in order. Source: Kafka LogSegments.java, LocalLog.java.
+
+Owned and serialized by the log. `all` is an immutable tuple that every change replaces, so that
+readers need no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from isotherm.config.topic import TopicConfig
+from isotherm.log.environment import LogEnvironment
+from isotherm.log.log_read import floor_index
+from isotherm.log.log_segment import LogSegment
+from isotherm.log.roll import IncomingRecords, roll_jitter_ms, roll_reason
+from isotherm.record.validation import ValidatedRecords
+from isotherm.types import Offset, TimestampMs
+
+
+class LogSegments:
+    """At least one segment, ascending without overlap; the last one is active."""
+
+    def __init__(
+        self,
+        environment: LogEnvironment,
+        directory: Path,
+        segments: Sequence[LogSegment],
+        config: TopicConfig,
+    ) -> None:
+        self.all: tuple[LogSegment, ...] = tuple(segments)
+        self._environment = environment
+        self._directory = directory
+        self._jitter_ms = roll_jitter_ms(config, environment.rng)
+
+    @property
+    def first_base_offset(self) -> Offset:
+        return self.all[0].base_offset
+
+    @property
+    def active(self) -> LogSegment:
+        return self.all[-1]
+
+    @property
+    def size_in_bytes(self) -> int:
+        return sum(segment.size_in_bytes for segment in self.all)
+
+    def from_offset(self, offset: Offset) -> tuple[LogSegment, ...]:
+        """The segment that holds `offset` and those after it."""
+        return self.all[max(0, floor_index(self.all, offset)) :]
+
+    def must_roll_for(
+        self, validated: ValidatedRecords, config: TopicConfig, now_ms: TimestampMs
+    ) -> bool:
+        incoming = IncomingRecords(
+            len(validated.records),
+            validated.max_timestamp,
+            self.active.offset_fits(validated.last_offset),
+        )
+        state = self.active.roll_state(self._jitter_ms)
+        return roll_reason(state, incoming, config, now_ms) is not None
+
+    def roll(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> None:
+        """Close the active segment and begin one at `base_offset`, the log's end."""
+        self.active.deactivate()
+        self.all = (*self.all, self._begin(base_offset, config, now_ms))
+
+    def remove_first(self, count: int) -> tuple[LogSegment, ...]:
+        removed, self.all = self.all[:count], self.all[count:]
+        return removed
+
+    def truncate_to(self, offset: Offset, config: TopicConfig) -> tuple[LogSegment, ...]:
+        """Cut the segment that holds `offset`, which is active then; the removed later ones."""
+        keep = floor_index(self.all, offset) + 1
+        removed, self.all = self.all[keep:], self.all[:keep]
+        if not self.active.is_active:
+            self.active.activate(config.segment_index_bytes)
+        self.active.truncate_to(offset)
+        return removed
+
+    def begin_anew(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> None:
+        """Begin an empty segment in place of all others, whose files have been renamed."""
+        self.all = (self._begin(base_offset, config, now_ms),)
+
+    def _begin(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> LogSegment:
+        segment = LogSegment(self._environment.cache, self._directory, base_offset, now_ms=now_ms)
+        segment.activate(config.segment_index_bytes)
+        self._jitter_ms = roll_jitter_ms(config, self._environment.rng)
+        return segment
