@@ -24,13 +24,13 @@ import uvloop
 from isotherm.broker.background import PeriodicTask
 from isotherm.broker.context import BrokerServices, Endpoint
 from isotherm.broker.controller.controller import Controller, MetadataChange
-from isotherm.broker.controller.image import TopicImage
 from isotherm.broker.controller.metadata_log import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.dispatch import Dispatcher
 from isotherm.broker.groups.group_coordinator import GroupCoordinator
 from isotherm.broker.groups.offsets_topic import OffsetsTopic
 from isotherm.broker.groups.shards import GroupShards
 from isotherm.broker.identity import establish_identity
+from isotherm.broker.led_partitions import lead_partitions
 from isotherm.broker.purgatory import Purgatory
 from isotherm.broker.remote_tier import open_remote_log_manager
 from isotherm.broker.replica_manager import ReplicaManager
@@ -98,7 +98,8 @@ class BrokerNode:
             asyncio.get_running_loop(), operations_max=self._config.delayed_operations_max
         )
         replica_manager = ReplicaManager(log_manager, purgatory)
-        self._lead_partitions(controller, replica_manager)
+        controller.register_broker(self.endpoints)
+        lead_partitions(controller, replica_manager)
         remote_log_manager = self._open_remote_tier(started, controller, replica_manager)
         self._start_background_work(started, log_manager)
         group_coordinator = self._open_group_coordinator(
@@ -167,26 +168,6 @@ class BrokerNode:
             new_id = uuid.UUID(int=self._rng.getrandbits(128), version=4)
             if not uuid_to_text(new_id).startswith("-"):
                 return new_id
-
-    def _lead_partitions(self, controller: Controller, replica_manager: ReplicaManager) -> None:
-        def add(topic: TopicImage) -> None:
-            leader_epochs = {each.partition: each.leader_epoch for each in topic.partitions}
-            config = controller.topic_config(topic.name)
-            replica_manager.add_topic(topic.name, topic.topic_id, leader_epochs, config)
-
-        def follow(change: MetadataChange) -> None:
-            for topic in change.deleted:
-                replica_manager.remove_topic(topic.name)
-            for topic in change.created:
-                add(topic)
-            for name in change.reconfigured:
-                replica_manager.update_config(name, controller.topic_config(name))
-
-        controller.register_broker(self.endpoints)
-        for topic in controller.image.topics_by_name.values():
-            add(topic)
-        replica_manager.delete_strays()
-        controller.add_listener(follow)
 
     def _open_remote_tier(
         self,

@@ -17,7 +17,9 @@ from isotherm.broker.partition import Partition
 from isotherm.broker.purgatory import Purgatory
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
+from isotherm.log.partition_log import PartitionLog
 from isotherm.types import (
     CLUSTER_METADATA_TOPIC,
     LeaderEpoch,
@@ -79,6 +81,13 @@ class ReplicaManager:
 
     def topics(self) -> tuple[HostedTopic, ...]:
         return tuple(self._topics.values())
+
+    def logs(self) -> tuple[PartitionLog, ...]:
+        """Every log of this broker, those of the cluster's metadata and offline ones included."""
+        return self._log_manager.logs()
+
+    def log_dirs(self) -> tuple[LogDir, ...]:
+        return self._log_manager.log_dirs()
 
     # ---- changes, on the control thread
 

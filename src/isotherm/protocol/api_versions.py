@@ -37,18 +37,28 @@ class ApiKey(enum.IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
     DESCRIBE_CONFIGS = 32
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 class VersionRange(NamedTuple):
@@ -79,18 +89,28 @@ SERVED: Mapping[int, VersionRange] = MappingProxyType(
         ApiKey.API_VERSIONS: VersionRange(0, 4),
         ApiKey.CREATE_TOPICS: VersionRange(2, 7),
         ApiKey.DELETE_TOPICS: VersionRange(1, 6),
+        ApiKey.DELETE_RECORDS: VersionRange(0, 2),
         ApiKey.INIT_PRODUCER_ID: VersionRange(0, 5),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
         ApiKey.ADD_PARTITIONS_TO_TXN: VersionRange(0, 5),
         ApiKey.ADD_OFFSETS_TO_TXN: VersionRange(0, 4),
         ApiKey.END_TXN: VersionRange(0, 5),
         ApiKey.WRITE_TXN_MARKERS: VersionRange(1, 2),
         ApiKey.TXN_OFFSET_COMMIT: VersionRange(0, 5),
+        ApiKey.DESCRIBE_ACLS: VersionRange(1, 3),
         ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 4),
+        ApiKey.DESCRIBE_LOG_DIRS: VersionRange(1, 5),
+        ApiKey.CREATE_PARTITIONS: VersionRange(0, 3),
         ApiKey.DELETE_GROUPS: VersionRange(0, 2),
+        ApiKey.ELECT_LEADERS: VersionRange(0, 2),
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: VersionRange(0, 0),
         ApiKey.OFFSET_DELETE: VersionRange(0, 0),
+        ApiKey.DESCRIBE_CLUSTER: VersionRange(0, 2),
         ApiKey.DESCRIBE_PRODUCERS: VersionRange(0, 0),
         ApiKey.DESCRIBE_TRANSACTIONS: VersionRange(0, 0),
         ApiKey.LIST_TRANSACTIONS: VersionRange(0, 2),
+        ApiKey.LIST_CONFIG_RESOURCES: VersionRange(0, 1),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: VersionRange(0, 0),
     }
 )
 

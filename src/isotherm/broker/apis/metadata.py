@@ -21,10 +21,16 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.authorized_operations import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED_FOR,
+    TOPIC_OPERATIONS,
+)
 from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.image import MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.controller.topic_rules import NewTopic, check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.internal_topics import is_internal
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
@@ -33,32 +39,6 @@ NO_THROTTLE = datetime.timedelta()
 FIRST_NULL_FOR_ALL_VERSION = 1
 FIRST_DECLINABLE_VERSION = 4
 FIRST_TOPIC_ID_VERSION = 12
-
-# Kafka: Topic.INTERNAL_TOPICS
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-
-# Bits by AclOperation: those that a topic, or the cluster, knows.
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
-_NOT_ASKED_FOR = -(2**31)
-
-
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-TOPIC_OPERATIONS = _bits(
-    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
-)
-CLUSTER_OPERATIONS = _bits(
-    _CREATE,
-    _ALTER,
-    _DESCRIBE,
-    _CLUSTER_ACTION,
-    _DESCRIBE_CONFIGS,
-    _ALTER_CONFIGS,
-    _IDEMPOTENT_WRITE,
-)
 
 
 class TopicAnswer(NamedTuple):
@@ -163,7 +143,7 @@ def _response(context: RequestContext, request: Any, answers: Sequence[TopicAnsw
             "topics": [_topic_fields(answer, request) for answer in answers],
             "cluster_authorized_operations": CLUSTER_OPERATIONS
             if getattr(request, "include_cluster_authorized_operations", False)
-            else _NOT_ASKED_FOR,
+            else NOT_ASKED_FOR,
             "error_code": ErrorCode.none,
         },
     )
@@ -176,9 +156,9 @@ def _topic_fields(answer: TopicAnswer, request: Any) -> dict[str, Any]:
         "error_code": answer.error,
         "name": topic.name if topic else answer.name,
         "topic_id": topic.topic_id if topic else answer.topic_id,
-        "is_internal": (topic.name if topic else answer.name) in INTERNAL_TOPICS,
+        "is_internal": is_internal(topic.name if topic else answer.name or ""),
         "partitions": list(map(_partition_fields, topic.partitions)) if topic else (),
-        "topic_authorized_operations": TOPIC_OPERATIONS if operations else _NOT_ASKED_FOR,
+        "topic_authorized_operations": TOPIC_OPERATIONS if operations else NOT_ASKED_FOR,
     }
 
 

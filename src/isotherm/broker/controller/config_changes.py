@@ -42,6 +42,24 @@ def changed_texts(
     return {change.name: _changed_text(current, change, base) for change in changes}
 
 
+def replacing_changes(
+    current: Mapping[str, str], texts: Mapping[str, str | None]
+) -> list[ConfigChange]:
+    """The changes after which a resource has these settings and no others (AlterConfigs).
+
+    A setting without a value goes back to its default, as in Kafka.
+    """
+    return [
+        ConfigChange(name, ConfigOperation.SET, text)
+        for name, text in texts.items()
+        if text is not None
+    ] + [
+        ConfigChange(name, ConfigOperation.DELETE, None)
+        for name in current
+        if texts.get(name) is None
+    ]
+
+
 def _changed_text(
     current: Mapping[str, str], change: ConfigChange, base: TopicConfig
 ) -> str | None:

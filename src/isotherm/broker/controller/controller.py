@@ -36,6 +36,7 @@ from isotherm.broker.controller.image import (
     TopicImage,
 )
 from isotherm.broker.controller.metadata_log import MetadataLog
+from isotherm.broker.controller.partition_growth import NewPartitions, plan_growth
 from isotherm.broker.controller.records import (
     METADATA_VERSION_FEATURE,
     TOPIC_RESOURCE,
@@ -49,6 +50,7 @@ from isotherm.broker.controller.records import (
     RemoveTopicRecord,
 )
 from isotherm.broker.controller.topic_rules import (
+    PARTITIONS_PER_REQUEST_MAX,
     NewTopic,
     TopicPlan,
     check_request_size,
@@ -88,6 +90,7 @@ class MetadataChange(NamedTuple):
     image: MetadataImage
     created: tuple[TopicImage, ...] = ()
     deleted: tuple[TopicImage, ...] = ()
+    grown: tuple[TopicImage, ...] = ()
     reconfigured: tuple[str, ...] = ()
 
 
@@ -294,6 +297,38 @@ class Controller:
                 f"the topic is in use by the remote tier and is not deleted topic={topic.name}"
             )
         return topic
+
+    def create_partitions(
+        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[RejectedError | None]:
+        """Give topics more partitions, all in one batch; None or the error of each, in order."""
+        counts = Counter(asked.topic for asked in topics)
+        results: list[RejectedError | None] = []
+        records: list[MetadataRecord] = []
+        grown = []
+        for asked in topics:
+            try:
+                if counts[asked.topic] > 1:
+                    raise InvalidRequestError(f"topic is named twice topic={asked.topic}")
+                topic = self._image.topics_by_name.get(asked.topic)
+                planned = plan_growth(asked, topic, self._image.brokers)
+                if len(records) + len(planned) > PARTITIONS_PER_REQUEST_MAX:
+                    raise PolicyViolationError(
+                        f"too many partitions in one request topic={asked.topic}"
+                        f" count_max={PARTITIONS_PER_REQUEST_MAX}"
+                    )
+            except RejectedError as error:
+                results.append(error)
+            else:
+                records += planned
+                grown.append(asked.topic)
+                results.append(None)
+        if grown and not validate_only:
+            self._commit(records)
+            logger.info("topics have more partitions topics=%s", ",".join(grown))
+            topics_now = tuple(self._image.topics_by_name[name] for name in grown)
+            self._tell(MetadataChange(self._image, grown=topics_now))
+        return results
 
     def alter_topic_config(
         self, topic: str, changes: Sequence[ConfigChange], *, validate_only: bool = False

@@ -201,7 +201,7 @@ def plan_topic(
             TopicRecord(name=topic.name, topic_id=topic_id),
             *config_records(topic.name, topic.configs),
             *(
-                _partition_record(topic_id, number, brokers)
+                partition_record(topic_id, number, brokers)
                 for number, brokers in enumerate(replicas)
             ),
         ),
@@ -217,7 +217,7 @@ def config_records(topic: str, configs: Mapping[str, str | None]) -> list[Config
     ]
 
 
-def _partition_record(
+def partition_record(
     topic_id: uuid.UUID, partition: int, replicas: tuple[BrokerId, ...]
 ) -> PartitionRecord:
     return PartitionRecord(

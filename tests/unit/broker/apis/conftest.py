@@ -3,49 +3,73 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
+import random
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.apis import (
-    api_versions,
-    create_topics,
-    delete_topics,
-    describe_configs,
-    find_coordinator,
-    init_producer_id,
-    metadata,
-)
 from isotherm.broker.context import BrokerServices, Endpoint, RequestContext
+from isotherm.broker.dispatch import APIS
 from isotherm.broker.error_mapping import error_code
+from isotherm.broker.led_partitions import lead_partitions
+from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import IsothermError
+from isotherm.log.fs import OsFileSystem
+from isotherm.log.log_manager import LogManager
 from isotherm.protocol.api_versions import ApiKey, request_class, response_class
 from isotherm.protocol.codec import decoder
 from isotherm.protocol.entities import entity_of
 from isotherm.protocol.framing import RequestHeader, write_response
+from isotherm.record.batch import build_batch
 
-MODULES: Mapping[int, ModuleType] = {
-    ApiKey.API_VERSIONS: api_versions,
-    ApiKey.METADATA: metadata,
-    ApiKey.FIND_COORDINATOR: find_coordinator,
-    ApiKey.CREATE_TOPICS: create_topics,
-    ApiKey.DELETE_TOPICS: delete_topics,
-    ApiKey.INIT_PRODUCER_ID: init_producer_id,
-    ApiKey.DESCRIBE_CONFIGS: describe_configs,
-}
+
+class NobodyWaits:
+    """A purgatory without operations."""
+
+    def notify(self, key: object) -> None:
+        return
 
 
 class Broker:
     def __init__(self, cluster_metadata: Any, executor: ThreadPoolExecutor) -> None:
         self._cluster_metadata = cluster_metadata
         self._executor = executor
+        self.log_manager: LogManager | None = None
         self.configure(BrokerConfig())
+
+    def host(self, directory: Path, **settings: Any) -> None:
+        """Start again with a log directory, where the partitions' logs are."""
+        self.configure(BrokerConfig(log_dirs=(directory,), **settings))
+        config = self.services.config
+        self.log_manager = LogManager(
+            config.log_dirs,
+            config=config,
+            topic_config_for=self.controller.topic_config,
+            clock=self.services.clock,
+            fs=OsFileSystem(),
+            rng=random.Random(0),
+        )
+        self.log_manager.startup()
+        replica_manager = ReplicaManager(self.log_manager, cast("Any", NobodyWaits()))
+        lead_partitions(self.controller, replica_manager)
+        self.services = dataclasses.replace(self.services, replica_manager=replica_manager)
+
+    def close(self) -> None:
+        if self.log_manager is not None:
+            self.log_manager.shutdown()
+
+    def append(self, topic: str, *values: bytes, partition: int = 0) -> None:
+        now_ms = self.services.clock.now_ms()
+        batch = build_batch([(now_ms, b"key", value, ()) for value in values])
+        found = self.services.replica_manager.find_partition(topic, None, partition)
+        found.append(batch, required_acks=1, now_ms=now_ms)
 
     def configure(self, config: BrokerConfig) -> None:
         """Start again with another configuration."""
@@ -77,7 +101,7 @@ class Broker:
         """The response as a client decodes it."""
         context = self.context(api_key, version, listener)
         request = entity_of(request_class(api_key, version), fields)
-        module = MODULES[api_key]
+        module = APIS[api_key]
 
         async def answer() -> Any:
             try:
@@ -91,7 +115,7 @@ class Broker:
     def error_response(self, api_key: int, version: int, code: ErrorCode, **fields: Any) -> Any:
         context = self.context(api_key, version)
         request = entity_of(request_class(api_key, version), fields)
-        response = MODULES[api_key].error_response(context, request, code)
+        response = APIS[api_key].error_response(context, request, code)
         return self.as_client_sees_it(api_key, version, response)
 
     @staticmethod
@@ -107,4 +131,6 @@ class Broker:
 @pytest.fixture
 def broker(cluster_metadata: Any) -> Iterator[Broker]:
     with ThreadPoolExecutor(1) as executor:
-        yield Broker(cluster_metadata, executor)
+        made = Broker(cluster_metadata, executor)
+        yield made
+        made.close()

@@ -1,0 +1,69 @@
+"""CreatePartitions (key 37).
+
+Versions  0-3. 2 flexible.
+Behaviour Partitions are added in one durable batch before the answer; each topic has its own error,
+          a topic named twice gets INVALID_REQUEST. validate_only checks and adds nothing. Topics
+          whose keys are found by the number of partitions (group offsets, transactions, remote
+          metadata) are refused with POLICY_VIOLATION, as are more than 10,000 new partitions.
+Not done  The timeout has no effect: partitions exist when the answer is sent.
+KIPs      195 · 599 throttling of partition mutations (version 3; never throttled)
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.controller.partition_growth import NewPartitions
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    controller = context.services.controller
+    asked = [_new_partitions(topic) for topic in request.topics]
+    errors = await context.services.run_control(
+        lambda: controller.create_partitions(asked, validate_only=request.validate_only)
+    )
+    return _response(
+        context,
+        [
+            (
+                topic.topic,
+                code_of(error) if error else ErrorCode.none,
+                str(error) if error else None,
+            )
+            for topic, error in zip(asked, errors, strict=True)
+        ],
+    )
+
+
+def _new_partitions(topic: Any) -> NewPartitions:
+    assignments = topic.assignments
+    if assignments is not None:
+        assignments = tuple(tuple(assignment.broker_ids) for assignment in assignments)
+    return NewPartitions(topic=topic.name, total_count=topic.count, assignments=assignments)
+
+
+def _response(context: RequestContext, results: list[tuple[str, ErrorCode, str | None]]) -> Any:
+    return entity_of(
+        response_class(ApiKey.CREATE_PARTITIONS, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "results": [
+                {"name": name, "error_code": code, "error_message": message}
+                for name, code, message in results
+            ],
+        },
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every topic is answered with `error_code`."""
+    return _response(context, [(topic.name, error_code, None) for topic in request.topics])

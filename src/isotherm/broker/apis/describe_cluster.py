@@ -1,0 +1,66 @@
+"""DescribeCluster (key 60).
+
+Versions  0-2. 1 kind of endpoint · 2 fenced brokers.
+Behaviour This broker, at the advertised address of the listener that was asked, is the cluster and
+          its controller. Authorized operations, if asked for, are all. Asking for the controllers'
+          endpoints gets MISMATCHED_ENDPOINT_TYPE, as from any broker of Kafka.
+Not done  -
+KIPs      700 · 919 endpoint types · 1073 fenced brokers
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR
+from isotherm.broker.context import RequestContext
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_ENDPOINT_TYPE_VERSION = 1
+BROKERS, CONTROLLERS = 1, 2
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    if context.header.api_version >= FIRST_ENDPOINT_TYPE_VERSION:
+        if request.endpoint_type == CONTROLLERS:
+            return error_response(context, request, ErrorCode.mismatched_endpoint_type)
+        if request.endpoint_type != BROKERS:
+            return error_response(context, request, ErrorCode.unsupported_endpoint_type)
+    services = context.services
+    _, host, port = services.endpoint(context.listener_name)
+    config = services.config
+    operations = request.include_cluster_authorized_operations
+    return _response(
+        context,
+        {
+            "error_code": ErrorCode.none,
+            "cluster_id": services.cluster_id,
+            "controller_id": config.node_id,
+            "brokers": [
+                {
+                    "broker_id": config.node_id,
+                    "host": host,
+                    "port": port,
+                    "rack": config.broker_rack,
+                    "is_fenced": False,
+                }
+            ],
+            "cluster_authorized_operations": CLUSTER_OPERATIONS if operations else NOT_ASKED_FOR,
+        },
+    )
+
+
+def _response(context: RequestContext, fields: dict[str, Any]) -> Any:
+    return entity_of(
+        response_class(ApiKey.DESCRIBE_CLUSTER, context.header.api_version),
+        {"throttle_time": NO_THROTTLE, **fields},
+    )
+
+
+def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
+    return _response(context, {"error_code": error_code, "cluster_id": "", "brokers": ()})

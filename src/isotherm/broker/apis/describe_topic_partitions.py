@@ -1,0 +1,112 @@
+"""DescribeTopicPartitions (key 75).
+
+Versions  0.
+Behaviour Topics in the order of their names, all of them if none is named, and their partitions up
+          to the limit of the request or of max.request.partition.size.limit; where it ends, the
+          cursor tells where the next request goes on. A cursor of a topic that is gone goes on with
+          the next one. A topic that is not there, or cannot be, has an error of its own.
+Not done  Eligible leader replicas: a partition has one replica.
+KIPs      966
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.authorized_operations import TOPIC_OPERATIONS
+from isotherm.broker.context import RequestContext
+from isotherm.broker.controller.image import PartitionImage, TopicImage
+from isotherm.broker.controller.topic_rules import check_topic_name
+from isotherm.broker.internal_topics import is_internal
+from isotherm.errors import InvalidRequestError, InvalidTopicError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    services = context.services
+    existing = services.controller.image.topics_by_name
+    names = {topic.name for topic in request.topics} or set(existing)
+    start = 0
+    if request.cursor is not None:
+        first, start = request.cursor.topic_name, request.cursor.partition_index
+        if start < 0:
+            raise InvalidRequestError(f"a cursor cannot be at this partition partition={start}")
+        names = {name for name in names if name >= first}
+        start = start if first in names else 0
+    limit = services.config.max_request_partition_size_limit
+    remaining = max(1, min(limit, request.response_partition_limit))
+    topics: list[dict[str, Any]] = []
+    for name in sorted(names):
+        if remaining == 0:
+            return _response(context, topics, (name, 0))
+        topic = existing.get(name)
+        if topic is None:
+            topics.append(_unknown_topic(name))
+            continue
+        partitions = topic.partitions[start : start + remaining]
+        topics.append(_topic_fields(topic, partitions))
+        remaining -= len(partitions)
+        end, start = start + len(partitions), 0
+        if end < len(topic.partitions):
+            return _response(context, topics, (name, end))
+    return _response(context, topics, None)
+
+
+def _topic_fields(topic: TopicImage, partitions: tuple[PartitionImage, ...]) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": is_internal(topic.name),
+        "partitions": [_partition_fields(partition) for partition in partitions],
+        "topic_authorized_operations": TOPIC_OPERATIONS,
+    }
+
+
+def _partition_fields(partition: PartitionImage) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.none,
+        "partition_index": partition.partition,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "eligible_leader_replicas": (),
+        "last_known_elr": (),
+    }
+
+
+def _unknown_topic(name: str) -> dict[str, Any]:
+    try:
+        check_topic_name(name)
+        error_code = ErrorCode.unknown_topic_or_partition
+    except InvalidTopicError:
+        error_code = ErrorCode.invalid_topic_exception
+    return _error_fields(name, error_code)
+
+
+def _error_fields(name: str, error_code: ErrorCode) -> dict[str, Any]:
+    return {"error_code": error_code, "name": name, "topic_id": None, "partitions": ()}
+
+
+def _response(
+    context: RequestContext, topics: list[dict[str, Any]], cursor: tuple[str, int] | None
+) -> Any:
+    next_cursor = cursor and {"topic_name": cursor[0], "partition_index": cursor[1]}
+    return entity_of(
+        response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS, context.header.api_version),
+        {"throttle_time": NO_THROTTLE, "topics": topics, "next_cursor": next_cursor},
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every topic is answered with `error_code`."""
+    return _response(
+        context, [_error_fields(topic.name, error_code) for topic in request.topics], None
+    )

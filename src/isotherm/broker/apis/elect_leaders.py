@@ -1,0 +1,77 @@
+"""ElectLeaders (key 43).
+
+Versions  0-2. 1 an error of the whole request, kinds of election · 2 flexible.
+Behaviour The only replica leads already: ELECTION_NOT_NEEDED for each partition that was named,
+          nothing for those that were not (null: all partitions), as in Kafka.
+Not done  -
+KIPs      183 · 460
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.errors import UnknownTopicOrPartitionError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return _response(
+        context,
+        ErrorCode.none,
+        [
+            (
+                asked.topic,
+                [(each, _outcome(context, asked.topic, each)) for each in asked.partitions],
+            )
+            for asked in request.topic_partitions or ()
+        ],
+    )
+
+
+def _outcome(context: RequestContext, topic: str, partition: int) -> ErrorCode:
+    try:
+        context.services.replica_manager.find_partition(topic, None, partition)
+    except UnknownTopicOrPartitionError:
+        return ErrorCode.unknown_topic_or_partition
+    return ErrorCode.election_not_needed
+
+
+def _response(
+    context: RequestContext,
+    error_code: ErrorCode,
+    topics: list[tuple[str, list[tuple[int, ErrorCode]]]],
+) -> Any:
+    return entity_of(
+        response_class(ApiKey.ELECT_LEADERS, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "error_code": error_code,
+            "replica_election_results": [
+                {
+                    "topic": topic,
+                    "partition_result": [
+                        {"partition_id": number, "error_code": code, "error_message": None}
+                        for number, code in partitions
+                    ],
+                }
+                for topic, partitions in topics
+            ],
+        },
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """The request, and every partition that it names, are answered with `error_code`."""
+    topics = [
+        (asked.topic, [(each, error_code) for each in asked.partitions])
+        for asked in request.topic_partitions or ()
+    ]
+    return _response(context, error_code, topics)

@@ -1,0 +1,60 @@
+"""ListConfigResources (key 74).
+
+Versions  0-1. 0 client metrics subscriptions alone (and named after them) · 1 any types.
+Behaviour Names of what can have a configuration, by type; no type stands for all. There are no
+          client metrics subscriptions and no groups with settings here. A type that Kafka does not
+          list gets UNSUPPORTED_VERSION, as there.
+Not done  -
+KIPs      714 · 1000 · 1142
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.config_resources import ResourceType
+from isotherm.broker.context import RequestContext
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_TYPES_VERSION = 1
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    if context.header.api_version < FIRST_TYPES_VERSION:
+        return _response(context, ErrorCode.none, [])
+    services = context.services
+    names = {
+        ResourceType.TOPIC: sorted(services.controller.image.topics_by_name),
+        ResourceType.BROKER: [str(services.config.node_id)],
+        ResourceType.BROKER_LOGGER: [str(services.config.node_id)],
+        ResourceType.CLIENT_METRICS: [],
+        ResourceType.GROUP: [],
+    }
+    wanted = set(request.resource_types) or set(names)
+    if not wanted <= set(names):
+        return error_response(context, request, ErrorCode.unsupported_version)
+    resources = [
+        {"resource_name": name, "resource_type": int(kind)}
+        for kind in names
+        if kind in wanted
+        for name in names[kind]
+    ]
+    return _response(context, ErrorCode.none, resources)
+
+
+def _response(
+    context: RequestContext, error_code: ErrorCode, resources: list[dict[str, Any]]
+) -> Any:
+    return entity_of(
+        response_class(ApiKey.LIST_CONFIG_RESOURCES, context.header.api_version),
+        {"throttle_time": NO_THROTTLE, "error_code": error_code, "config_resources": resources},
+    )
+
+
+def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
+    return _response(context, error_code, [])

@@ -1,0 +1,80 @@
+"""OffsetForLeaderEpoch (key 23).
+
+Versions  2-4. 2 current leader epoch · 3 replica id · 4 flexible.
+Behaviour The last epoch up to the one asked for that the partition knows, and the offset where it
+          ends; -1 and -1 when it cannot tell. Consumers find out with it that they read what was
+          truncated. Each partition has its own error; a client that knows an older or a newer
+          leader epoch than this broker is fenced.
+Not done  -
+KIPs      101 · 279 · 320
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.errors import IsothermError
+from isotherm.log.leader_epoch_cache import UNDEFINED_EPOCH_END, EpochEndOffset
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return _response(
+        context,
+        [
+            (topic.topic, [_answer(context, topic.topic, asked) for asked in topic.partitions])
+            for topic in request.topics
+        ],
+    )
+
+
+def _answer(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
+    try:
+        partition = context.services.replica_manager.find_partition(topic, None, asked.partition)
+        partition.check_leader_epoch(asked.current_leader_epoch)
+    except IsothermError as error:
+        return _fields(asked, code_of(error), UNDEFINED_EPOCH_END)
+    log = partition.log
+    end = log.leader_epochs.end_offset_for(asked.leader_epoch, log.log_end_offset)
+    return _fields(asked, ErrorCode.none, end)
+
+
+def _fields(asked: Any, error_code: ErrorCode, end: EpochEndOffset) -> dict[str, Any]:
+    return {
+        "error_code": error_code,
+        "partition": asked.partition,
+        "leader_epoch": end.epoch,
+        "end_offset": end.end_offset,
+    }
+
+
+def _response(context: RequestContext, topics: list[tuple[str, list[dict[str, Any]]]]) -> Any:
+    return entity_of(
+        response_class(ApiKey.OFFSET_FOR_LEADER_EPOCH, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "topics": [{"topic": name, "partitions": partitions} for name, partitions in topics],
+        },
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every partition is answered with `error_code`."""
+    return _response(
+        context,
+        [
+            (
+                topic.topic,
+                [_fields(asked, error_code, UNDEFINED_EPOCH_END) for asked in topic.partitions],
+            )
+            for topic in request.topics
+        ],
+    )

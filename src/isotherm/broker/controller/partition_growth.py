@@ -1,0 +1,88 @@
+"""More partitions for a topic that exists: what may be asked for, and the records. Pure.
+
+Source: Kafka ReplicationControlManager.createPartitions, whose order of checks this keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from isotherm.broker.controller.image import TopicImage
+from isotherm.broker.controller.records import PartitionRecord
+from isotherm.broker.controller.topic_rules import PARTITIONS_PER_REQUEST_MAX, partition_record
+from isotherm.errors import (
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    PolicyViolationError,
+    UnknownTopicOrPartitionError,
+)
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC, BrokerId
+
+# A key's partition follows from their number: with another one, what is stored is not found again.
+TOPICS_OF_FIXED_SIZE = frozenset(
+    {"__consumer_offsets", "__transaction_state", REMOTE_LOG_METADATA_TOPIC}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPartitions:
+    """A topic is to have `total_count` partitions; `assignments` are those of the added ones."""
+
+    topic: str
+    total_count: int
+    assignments: tuple[tuple[BrokerId, ...], ...] | None = None
+
+
+def plan_growth(
+    asked: NewPartitions, topic: TopicImage | None, brokers: Collection[BrokerId]
+) -> list[PartitionRecord]:
+    """The records that add the partitions, or the RejectedError that says why there are none."""
+    if topic is None:
+        raise UnknownTopicOrPartitionError(f"no such topic topic={asked.topic}")
+    count = len(topic.partitions)
+    if asked.total_count <= count:
+        raise InvalidPartitionsError(
+            f"a topic can only get more partitions topic={topic.name} partitions={count}"
+            f" asked_for={asked.total_count}"
+        )
+    if topic.name in TOPICS_OF_FIXED_SIZE:
+        raise PolicyViolationError(f"the topic keeps its partitions topic={topic.name}")
+    added = asked.total_count - count
+    if added > PARTITIONS_PER_REQUEST_MAX:
+        raise PolicyViolationError(
+            f"too many partitions in one request topic={topic.name} added={added}"
+            f" added_max={PARTITIONS_PER_REQUEST_MAX}"
+        )
+    replication_factor = len(topic.partitions[0].replicas)
+    if asked.assignments is None:
+        replicas = [tuple(sorted(brokers))[:replication_factor]] * added
+    else:
+        replicas = list(asked.assignments)
+        _check_assignments(asked, replicas, added, replication_factor, brokers)
+    return [
+        partition_record(topic.topic_id, count + number, each)
+        for number, each in enumerate(replicas)
+    ]
+
+
+def _check_assignments(
+    asked: NewPartitions,
+    replicas: list[tuple[BrokerId, ...]],
+    added: int,
+    replication_factor: int,
+    brokers: Collection[BrokerId],
+) -> None:
+    if len(replicas) != added:
+        raise InvalidReplicaAssignmentError(
+            f"there must be one assignment per added partition topic={asked.topic}"
+            f" added={added} assignments={len(replicas)}"
+        )
+    for each in replicas:
+        is_legal = len(set(each)) == len(each) == replication_factor and set(brokers) >= set(each)
+        if not is_legal:
+            raise InvalidReplicaAssignmentError(
+                f"replicas must be distinct brokers that exist, as many as the topic has"
+                f" topic={asked.topic} replicas={list(each)} brokers={sorted(brokers)}"
+                f" replication_factor={replication_factor}"
+            )

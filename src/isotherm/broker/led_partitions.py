@@ -1,0 +1,32 @@
+"""Keeps the partitions that this broker leads in step with the cluster's metadata."""
+
+from __future__ import annotations
+
+from isotherm.broker.controller.controller import Controller, MetadataChange
+from isotherm.broker.controller.image import TopicImage
+from isotherm.broker.replica_manager import ReplicaManager
+
+
+def lead_partitions(controller: Controller, replica_manager: ReplicaManager) -> None:
+    """Lead every partition there is, delete what is left of others, and follow every change.
+
+    Once per start, after the broker has registered and before anything is served.
+    """
+
+    def add(topic: TopicImage) -> None:
+        leader_epochs = {each.partition: each.leader_epoch for each in topic.partitions}
+        config = controller.topic_config(topic.name)
+        replica_manager.add_topic(topic.name, topic.topic_id, leader_epochs, config)
+
+    def follow(change: MetadataChange) -> None:
+        for topic in change.deleted:
+            replica_manager.remove_topic(topic.name)
+        for topic in (*change.created, *change.grown):
+            add(topic)
+        for name in change.reconfigured:
+            replica_manager.update_config(name, controller.topic_config(name))
+
+    for topic in controller.image.topics_by_name.values():
+        add(topic)
+    replica_manager.delete_strays()
+    controller.add_listener(follow)
