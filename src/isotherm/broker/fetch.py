@@ -284,7 +284,13 @@ class DelayedFetch:
         self._isolation = reader.isolation
         self._min_bytes = min_bytes
         self._watched = [
-            _WatchedPartition(target.partition, read.size, appended, target.asked)
+            _WatchedPartition(
+                target.partition,
+                read.size,
+                appended,
+                target.asked,
+                _hidden_from(target.partition, reader.isolation),
+            )
             for target, read, appended in zip(targets, reads, appended_sizes, strict=True)
             if target.partition is not None
         ]
@@ -306,19 +312,29 @@ class DelayedFetch:
         self.future.set_result(None)
 
 
+def _hidden_from(partition: Partition, isolation: FetchIsolation) -> Offset | None:
+    """From where on open transactions hide records that are there already."""
+    log = partition.log
+    stable = log.last_stable_offset
+    is_hiding = isolation is FetchIsolation.TXN_COMMITTED and stable < log.high_watermark
+    return stable if is_hiding else None
+
+
 class _WatchedPartition(NamedTuple):
     partition: Partition
     read_size: int
     appended_before: int
     asked: FetchPartition
+    hidden_from: Offset | None
 
     def expected_size(self, isolation: FetchIsolation) -> int:
         """Bytes that a read would give now, by what was appended since the last one."""
-        log = self.partition.log
-        if (
-            isolation is FetchIsolation.TXN_COMMITTED
-            and log.last_stable_offset <= self.asked.fetch_offset
-        ):
-            return self.read_size
+        if isolation is FetchIsolation.TXN_COMMITTED:
+            stable = self.partition.log.last_stable_offset
+            if stable <= self.asked.fetch_offset:
+                return self.read_size
+            if self.hidden_from is not None and stable > self.hidden_from:
+                # What a transaction's end has uncovered was appended before, and not counted.
+                return self.asked.partition_max_bytes
         size = self.read_size + self.partition.appended_size - self.appended_before
         return min(size, self.asked.partition_max_bytes)
