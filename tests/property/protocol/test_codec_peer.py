@@ -16,27 +16,17 @@ from kio.index import api_key_map
 from isotherm.protocol.api_versions import SERVED, ApiKey, request_class, response_class
 from isotherm.protocol.codec import encoder
 
-PEER_MODULES = {
-    ApiKey.PRODUCE: "producer",
-    ApiKey.FETCH: "consumer",
-    ApiKey.LIST_OFFSETS: "consumer",
-    ApiKey.METADATA: "metadata",
-    ApiKey.FIND_COORDINATOR: "metadata",
-    ApiKey.API_VERSIONS: "metadata",
-    ApiKey.CREATE_TOPICS: "admin",
-    ApiKey.DELETE_TOPICS: "admin",
-    ApiKey.INIT_PRODUCER_ID: "producer",
-    ApiKey.DESCRIBE_CONFIGS: "admin",
-}
+PEER_MODULES = ("producer", "consumer", "metadata", "admin")
 
 
-def peer_class(api_key: int, suffix: str) -> type:
+def peer_class(api_key: int, suffix: str) -> type | None:
+    """kafka-python's class of a message; None when it has none."""
     name = "".join(part.title() for part in api_key_map[api_key].split("_")) + suffix
     with warnings.catch_warnings():
         # importlib.resources.read_text, which kafka-python calls while it is imported
         warnings.simplefilter("ignore", DeprecationWarning)
-        module = importlib.import_module(f"kafka.protocol.{PEER_MODULES[api_key]}")
-    return getattr(module, name)
+        modules = [importlib.import_module(f"kafka.protocol.{module}") for module in PEER_MODULES]
+    return next((getattr(module, name) for module in modules if hasattr(module, name)), None)
 
 
 CASES = [
@@ -56,6 +46,8 @@ def test_codec_of_served_message_agrees_with_kafka_python(
     load, api_key, version, suffix, entities, data
 ):
     peer = peer_class(api_key, suffix)
+    if peer is None:
+        pytest.skip(f"kafka-python lacks this {suffix.lower()} api_key={api_key}")
     if version > peer.max_version:
         pytest.skip(f"kafka-python knows {peer.__name__} to version {peer.max_version}")
     message = load(api_key, version)
