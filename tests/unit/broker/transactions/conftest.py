@@ -1,0 +1,214 @@
+"""A transaction coordinator over real logs and a real controller, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import BrokerServices, Endpoint, RequestContext
+from isotherm.broker.controller.controller import MetadataChange
+from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.dispatch import APIS
+from isotherm.broker.error_mapping import error_code
+from isotherm.broker.partition import Partition
+from isotherm.broker.purgatory import Purgatory
+from isotherm.broker.replica_manager import ReplicaManager
+from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
+from isotherm.broker.transactions.transaction_log import TransactionLog
+from isotherm.broker.transactions.transaction_markers import TransactionMarkers
+from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch, TransactionState
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.transactions import TransactionConfig
+from isotherm.errors import IsothermError
+from isotherm.log.fs import OsFileSystem
+from isotherm.log.log_manager import LogManager
+from isotherm.protocol.api_versions import request_class, response_class
+from isotherm.protocol.codec import decoder
+from isotherm.protocol.entities import entity_of
+from isotherm.protocol.framing import RequestHeader, write_response
+from isotherm.record.batch import build_batch, iterate_batches
+from isotherm.record.control import ControlRecord, read_control_record
+from isotherm.types import TopicPartition
+
+DEADLINE_S = 30
+
+
+class FakeGroups:
+    """What the transaction coordinator and its APIs ask of the group coordinator."""
+
+    def __init__(self) -> None:
+        self.completed: list[tuple[int, int, bool]] = []
+        self.commits: list[tuple[str, dict[str, Any]]] = []
+
+    async def ensure_topic(self) -> None:
+        pass
+
+    def offsets_partition(self, group_id: str) -> int:
+        return len(group_id) % 2
+
+    def complete_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
+        self.completed.append((partition, producer_id, committed))
+
+    def commit_transactional_offsets(self, group_id: str, **fields: Any) -> dict[Any, ErrorCode]:
+        self.commits.append((group_id, fields))
+        return dict.fromkeys(fields["offsets"], ErrorCode.none)
+
+
+class Broker:
+    """`run` is one life of the broker: from start, over a scenario, to its stop."""
+
+    def __init__(self, cluster_metadata: Any, directory: Path) -> None:
+        self.clock = cluster_metadata.clock
+        self._cluster_metadata = cluster_metadata
+        self._directory = directory
+
+    def run(
+        self, scenario: Callable[[], Awaitable[None]], *, load: bool = True, **settings: Any
+    ) -> None:
+        asyncio.run(asyncio.wait_for(self._live(scenario, load, settings), DEADLINE_S))
+
+    async def _live(
+        self, scenario: Callable[[], Awaitable[None]], load: bool, settings: dict[str, Any]
+    ) -> None:
+        transactions = TransactionConfig(transaction_state_log_num_partitions=2, **settings)
+        config = BrokerConfig(log_dirs=(self._directory,), transactions=transactions)
+        self.controller = self._cluster_metadata.start(config)
+        log_manager = LogManager(
+            [self._directory],
+            config=config,
+            topic_config_for=self.controller.topic_config,
+            clock=self.clock,
+            fs=OsFileSystem(),
+            rng=random.Random(0),
+        )
+        log_manager.startup()
+        loop = asyncio.get_running_loop()
+        self.replica_manager = ReplicaManager(log_manager, Purgatory(loop, operations_max=10))
+        self._follow(MetadataChange(self.controller.image, self._topics()))
+        self.controller.add_listener(self._follow)
+        self.groups = FakeGroups()
+        self.log = TransactionLog(transactions, self.controller, self.replica_manager, self.clock)
+        self.markers = TransactionMarkers(self.replica_manager, self.clock, self.groups)
+        with ThreadPoolExecutor(1) as executor:
+            self.coordinator = TransactionCoordinator(
+                transactions,
+                self.log,
+                self.markers,
+                clock=self.clock,
+                run_control=lambda change: loop.run_in_executor(executor, change),
+                new_producer_id=lambda: loop.run_in_executor(
+                    executor, self.controller.generate_producer_id
+                ),
+            )
+            self.services = self._services(config, executor)
+            if load:
+                await self.coordinator.load()
+            await scenario()
+            await self.coordinator.stop()
+        log_manager.shutdown()
+
+    def _services(self, config: BrokerConfig, executor: ThreadPoolExecutor) -> BrokerServices:
+        return BrokerServices(
+            config=config,
+            clock=self.clock,
+            cluster_id="c",
+            endpoints=(Endpoint("PLAINTEXT", "localhost", 9092),),
+            controller=self.controller,
+            replica_manager=self.replica_manager,
+            group_coordinator=cast("Any", self.groups),
+            transaction_coordinator=self.coordinator,
+            transaction_markers=self.markers,
+            remote_log_manager=None,
+            control_executor=executor,
+        )
+
+    def _topics(self) -> tuple[Any, ...]:
+        return tuple(self.controller.image.topics_by_name.values())
+
+    def _follow(self, change: MetadataChange) -> None:
+        for topic in change.deleted:
+            self.replica_manager.remove_topic(topic.name)
+        for topic in change.created:
+            epochs = {each.partition: each.leader_epoch for each in topic.partitions}
+            config = self.controller.topic_config(topic.name)
+            self.replica_manager.add_topic(topic.name, topic.topic_id, epochs, config)
+
+    # ---- what tests do
+
+    def create_topic(self, name: str = "t", partitions: int = 1) -> None:
+        (created,) = self.controller.create_topics([NewTopic(name=name, num_partitions=partitions)])
+        assert created.error is None
+
+    def partition(self, index: int = 0, topic: str = "t") -> Partition:
+        return self.replica_manager.find_partition(topic, None, index)
+
+    def append(self, producer: ProducerIdAndEpoch, index: int = 0, sequence: int = 0) -> None:
+        """A transactional record, as a client's."""
+        now_ms = self.clock.now_ms()
+        batch = build_batch(
+            [(now_ms, None, b"value", ())],
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        self.partition(index).append(batch, required_acks=1, now_ms=now_ms)
+
+    def add(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *indexes: int, topic: str = "t"
+    ) -> None:
+        partitions = [TopicPartition(topic, index) for index in indexes]
+        self.coordinator.add_partitions(transactional_id, producer, partitions, client_version=0)
+
+    def markers_in(self, index: int = 0, topic: str = "t") -> list[tuple[int, int, ControlRecord]]:
+        """Producer id, epoch and marker of every control batch of a partition."""
+        log = self.partition(index, topic).log
+        found = []
+        records = log.read(log.log_start_offset, 1 << 20).records
+        for position, header in iterate_batches(records):
+            if header.is_control:
+                marker = read_control_record(records, position, header)
+                assert marker is not None
+                found.append((header.producer_id, header.producer_epoch, marker))
+        return found
+
+    def state(self, transactional_id: str) -> TransactionState:
+        return self.coordinator.describe(transactional_id).state
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Let the loop go on until something holds; the scenario's deadline ends a wrong test."""
+        while not holds():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
+
+    async def call(self, api_key: int, version: int, **fields: Any) -> Any:
+        """The response as a client decodes it, to a request as the dispatcher handles it."""
+        header = RequestHeader(api_key, version, 1, "test")
+        context = RequestContext(self.services, header, "127.0.0.1", "PLAINTEXT")
+        request = entity_of(request_class(api_key, version), fields)
+        api = APIS[api_key]
+        try:
+            response = api.handle(context, request)
+            if inspect.isawaitable(response):
+                response = await response
+        except IsothermError as error:
+            response = api.error_response(context, request, error_code(error))
+        frame = b"".join(write_response(api_key, version, 1, response))
+        response_type = response_class(api_key, version)
+        entity, end = decoder(response_type)(frame, 9 if response_type.__flexible__ else 8)
+        assert end == len(frame)
+        return entity
+
+
+@pytest.fixture
+def broker(cluster_metadata: Any, tmp_path: Path) -> Broker:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    return Broker(cluster_metadata, directory)

@@ -1,0 +1,420 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from isotherm.broker.transactions.transaction_coordinator import MARKERS_PER_TURN
+from isotherm.broker.transactions.transaction_log import TRANSACTION_STATE_TOPIC
+from isotherm.broker.transactions.transaction_state import (
+    EPOCH_EXHAUSTED,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
+    TransactionState,
+)
+from isotherm.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorLoadInProgressError,
+    InvalidProducerIdMappingError,
+    InvalidTransactionTimeoutError,
+    ProducerFencedError,
+    TransactionalIdNotFoundError,
+)
+from isotherm.record.batch import build_batch
+from isotherm.record.control import ControlRecordType
+from isotherm.record.validation import AppendOrigin
+from isotherm.types import TopicPartition
+
+S = TransactionState
+TIMEOUT_MS = 60_000
+
+
+async def begin(broker: Any, transactional_id: str = "tx", timeout_ms: int = TIMEOUT_MS) -> Any:
+    return await broker.coordinator.init_producer_id(transactional_id, timeout_ms, None)
+
+
+async def end(broker: Any, producer: Any, *, commit: bool = True, version: int = 0) -> Any:
+    return await broker.coordinator.end_transaction(
+        "tx", producer, commit=commit, client_version=version
+    )
+
+
+def prepared(broker: Any, producer: ProducerIdAndEpoch, **fields: Any) -> TransactionMetadata:
+    """A commit that was decided, and of which no marker is written."""
+    known = broker.coordinator.describe("tx")
+    assert known.producer == producer
+    return replace(known, state=S.PREPARE_COMMIT, **fields)
+
+
+def index_of(broker: Any, transactional_id: str = "tx") -> int:
+    """The partition whose log names the id."""
+    (index,) = (each for each in range(2) if transactional_id in broker.log.read(each))
+    return index
+
+
+def test_ids_have_producers_of_their_own_and_rising_epochs(broker: Any) -> None:
+    async def scenario() -> None:
+        first, other = await begin(broker), await begin(broker, "other")
+        assert (first.epoch, other.epoch) == (0, 0)
+        assert first.producer_id != other.producer_id
+        assert await begin(broker) == (first.producer_id, 1)
+
+    broker.run(scenario)
+
+
+def test_two_producers_that_begin_at_once_get_different_epochs(broker: Any) -> None:
+    async def scenario() -> None:
+        first, second = await asyncio.gather(begin(broker), begin(broker))
+        assert first.producer_id == second.producer_id
+        assert {first.epoch, second.epoch} == {0, 1}
+
+    broker.run(scenario)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_timeout_out_of_bounds_is_refused(broker: Any, timeout_ms: int) -> None:
+    async def scenario() -> None:
+        with pytest.raises(InvalidTransactionTimeoutError):
+            await begin(broker, timeout_ms=timeout_ms)
+        assert broker.log.partition_count is None
+
+    broker.run(scenario)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_end_writes_a_marker_into_every_partition(broker: Any, commit: bool) -> None:
+    async def scenario() -> None:
+        broker.create_topic(partitions=3)
+        producer = await begin(broker)
+        broker.add("tx", producer, 0, 2)
+        broker.append(producer, 0)
+        broker.append(producer, 2)
+        assert broker.partition(0).log.last_stable_offset == 0
+        assert await end(broker, producer, commit=commit) == producer
+        wanted = ControlRecordType.COMMIT if commit else ControlRecordType.ABORT
+        for index in (0, 2):
+            ((producer_id, epoch, marker),) = broker.markers_in(index)
+            assert (producer_id, epoch) == producer
+            assert marker.type is wanted
+            assert marker.coordinator_epoch == broker.log.coordinator_epoch(index_of(broker))
+            assert broker.partition(index).log.last_stable_offset == 2
+        assert broker.markers_in(1) == []
+        assert broker.state("tx") is (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT)
+
+    broker.run(scenario)
+
+
+def test_marker_of_committed_offsets_is_told_to_the_group_coordinator(broker: Any) -> None:
+    async def scenario() -> None:
+        broker.create_topic("__consumer_offsets", partitions=2)
+        producer = await begin(broker)
+        broker.add("tx", producer, 1, topic="__consumer_offsets")
+        await end(broker, producer)
+        assert broker.groups.completed == [(1, producer.producer_id, True)]
+        assert len(broker.markers_in(1, "__consumer_offsets")) == 1
+
+    broker.run(scenario)
+
+
+def test_producer_that_begins_again_aborts_what_was_open(broker: Any) -> None:
+    async def scenario() -> None:
+        broker.create_topic()
+        zombie = await begin(broker)
+        broker.add("tx", zombie, 0)
+        broker.append(zombie)
+        with pytest.raises(ConcurrentTransactionsError):
+            await begin(broker)
+        ((_, epoch, marker),) = broker.markers_in()
+        assert (epoch, marker.type) == (1, ControlRecordType.ABORT)
+        assert await begin(broker) == (zombie.producer_id, 2)
+        with pytest.raises(ProducerFencedError):
+            await end(broker, zombie)
+        with pytest.raises(ProducerFencedError):
+            broker.add("tx", zombie, 0)
+
+    broker.run(scenario)
+
+
+def test_large_transaction_is_ended_over_several_turns_of_the_loop(broker: Any) -> None:
+    async def scenario() -> None:
+        count = MARKERS_PER_TURN * 2 + 1
+        broker.create_topic(partitions=count)
+        producer = await begin(broker)
+        broker.add("tx", producer, *range(count))
+        ending = asyncio.ensure_future(end(broker, producer))
+        await asyncio.sleep(0)
+        assert broker.state("tx") is S.PREPARE_COMMIT
+        with pytest.raises(ConcurrentTransactionsError):
+            broker.add("tx", producer, 0)
+        # The client goes away; its transaction is ended all the same.
+        ending.cancel()
+        await broker.until(lambda: broker.state("tx") is S.COMPLETE_COMMIT)
+        assert all(len(broker.markers_in(index)) == 1 for index in range(count))
+
+    broker.run(scenario)
+
+
+def test_partition_deleted_meanwhile_does_not_hold_up_the_end(broker: Any) -> None:
+    async def scenario() -> None:
+        broker.create_topic("gone")
+        broker.create_topic()
+        producer = await begin(broker)
+        broker.add("tx", producer, 0, topic="gone")
+        broker.add("tx", producer, 0)
+        broker.controller.delete_topics(["gone"])
+        await end(broker, producer)
+        assert broker.state("tx") is S.COMPLETE_COMMIT
+        assert len(broker.markers_in()) == 1
+
+    broker.run(scenario)
+
+
+def test_partition_that_cannot_be_written_leaves_the_end_to_the_next_start(broker: Any) -> None:
+    async def cut_off() -> None:
+        broker.create_topic(partitions=2)
+        producer = await begin(broker)
+        broker.add("tx", producer, 0, 1)
+        broker.partition(0).log.abandon()
+        await end(broker, producer)
+        assert broker.state("tx") is S.PREPARE_COMMIT
+        assert len(broker.markers_in(1)) == 1
+
+    async def taken_up() -> None:
+        await broker.until(lambda: broker.state("tx") is S.COMPLETE_COMMIT)
+        assert len(broker.markers_in(0)) == 1
+
+    broker.run(cut_off)
+    broker.run(taken_up)
+
+
+# ---- restarts
+
+
+def test_everything_is_there_after_a_restart(broker: Any) -> None:
+    known: list[Any] = []
+
+    async def before() -> None:
+        broker.create_topic(partitions=2)
+        for name in ("tx", "other", "third"):
+            producer = await begin(broker, name)
+            broker.add(name, producer, 0, 1)
+        known.extend(broker.coordinator.transactions())
+
+    async def after() -> None:
+        assert sorted(broker.coordinator.transactions(), key=str) == sorted(known, key=str)
+        producer = broker.coordinator.describe("tx").producer
+        await end(broker, producer)
+        assert len(broker.markers_in(0)) == len(broker.markers_in(1)) == 1
+
+    broker.run(before)
+    broker.run(after)
+
+
+def test_decided_end_is_carried_out_after_a_crash(broker: Any) -> None:
+    epochs: list[int] = []
+
+    async def cut_off() -> None:
+        broker.create_topic(partitions=2)
+        producer = await begin(broker)
+        broker.add("tx", producer, 0, 1)
+        broker.append(producer, 0)
+        broker.append(producer, 1)
+        index = index_of(broker)
+        epochs.append(broker.log.coordinator_epoch(index))
+        broker.log.append(index, prepared(broker, producer))
+        # One marker was written before the crash; it is written again.
+        broker.markers.write(
+            TopicPartition("t", 0), producer, commit=True, coordinator_epoch=epochs[0]
+        )
+
+    async def taken_up() -> None:
+        await broker.until(lambda: broker.state("tx") is S.COMPLETE_COMMIT)
+        assert len(broker.markers_in(0)) == 2
+        ((_, _, marker),) = broker.markers_in(1)
+        assert marker.type is ControlRecordType.COMMIT
+        assert marker.coordinator_epoch > epochs[0]
+        assert broker.partition(1).log.last_stable_offset == 2
+
+    broker.run(cut_off)
+    broker.run(taken_up)
+
+
+def test_transaction_overdue_at_start_is_aborted(broker: Any) -> None:
+    async def before() -> None:
+        broker.create_topic()
+        producer = await begin(broker)
+        broker.add("tx", producer, 0)
+
+    async def after() -> None:
+        await broker.until(lambda: broker.state("tx") is S.COMPLETE_ABORT)
+        assert [epoch for _, epoch, _ in broker.markers_in()] == [1]
+
+    broker.run(before)
+    broker.clock.advance(TIMEOUT_MS)
+    broker.run(after)
+
+
+def test_requests_before_the_load_are_told_to_come_again(broker: Any) -> None:
+    async def before() -> None:
+        await begin(broker)
+
+    async def after() -> None:
+        with pytest.raises(CoordinatorLoadInProgressError):
+            await begin(broker)
+        with pytest.raises(CoordinatorLoadInProgressError):
+            broker.add("tx", ProducerIdAndEpoch(0, 0), 0)
+        with pytest.raises(CoordinatorLoadInProgressError):
+            list(broker.coordinator.transactions())
+        await broker.coordinator.load()
+        assert (await begin(broker)).epoch == 1
+
+    broker.run(before)
+    broker.run(after, load=False)
+
+
+def test_damaged_record_makes_only_its_partition_unavailable(broker: Any) -> None:
+    names = [f"id-{number}" for number in range(8)]
+
+    async def before() -> None:
+        for name in names:
+            await begin(broker, name)
+        damaged = index_of(broker, names[0])
+        batch = build_batch([(broker.clock.now_ms(), b"\0\0", b"\0\x09", ())])
+        broker.partition(damaged, TRANSACTION_STATE_TOPIC).append(
+            batch,
+            required_acks=1,
+            now_ms=broker.clock.now_ms(),
+            origin=AppendOrigin.COORDINATOR,
+        )
+
+    async def after() -> None:
+        with pytest.raises(CoordinatorLoadInProgressError):
+            broker.coordinator.describe(names[0])
+        found = 0
+        for name in names[1:]:
+            try:
+                broker.coordinator.describe(name)
+                found += 1
+            except CoordinatorLoadInProgressError:
+                pass
+        assert found > 0
+
+    broker.run(before)
+    broker.run(after)
+
+
+def test_id_nobody_has_is_not_known(broker: Any) -> None:
+    async def scenario() -> None:
+        for _ in range(2):  # without the topic, and with it
+            with pytest.raises(InvalidProducerIdMappingError):
+                broker.add("unknown", ProducerIdAndEpoch(0, 0), 0)
+            with pytest.raises(TransactionalIdNotFoundError):
+                broker.coordinator.describe("unknown")
+            await begin(broker)
+
+    broker.run(scenario)
+
+
+# ---- time
+
+
+def test_transaction_is_aborted_once_its_timeout_has_passed(broker: Any) -> None:
+    async def scenario() -> None:
+        broker.create_topic()
+        producer = await begin(broker, timeout_ms=5)
+        broker.add("tx", producer, 0)
+        broker.append(producer)
+        broker.clock.advance(4)
+        for _ in range(10):  # the loop's timer goes off; the wall clock says it is too early
+            await asyncio.sleep(0.001)
+        assert broker.state("tx") is S.ONGOING
+        broker.clock.advance(1)
+        await broker.until(lambda: broker.state("tx") is S.COMPLETE_ABORT)
+        ((_, epoch, marker),) = broker.markers_in()
+        assert (epoch, marker.type) == (1, ControlRecordType.ABORT)
+        with pytest.raises(ProducerFencedError):
+            await end(broker, producer)
+
+    broker.run(scenario)
+
+
+def test_ended_transaction_does_not_time_out(broker: Any) -> None:
+    async def scenario() -> None:
+        broker.create_topic()
+        producer = await begin(broker, timeout_ms=1)
+        broker.add("tx", producer, 0)
+        await end(broker, producer)
+        broker.clock.advance(10)
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        assert broker.state("tx") is S.COMPLETE_COMMIT
+
+    broker.run(scenario)
+
+
+def test_idle_id_is_forgotten_for_good(broker: Any) -> None:
+    async def before() -> None:
+        broker.create_topic()
+        await begin(broker, "idle")
+        producer = await begin(broker, "busy")
+        broker.add("busy", producer, 0)
+        broker.clock.advance(1000)
+        await begin(broker, "recent")
+        names = {"idle", "busy", "recent"}
+        await broker.until(
+            lambda: {each.transactional_id for each in broker.coordinator.transactions()} != names
+        )
+        left = {each.transactional_id for each in broker.coordinator.transactions()}
+        assert left == {"busy", "recent"}
+
+    async def after() -> None:
+        left = {each.transactional_id for each in broker.coordinator.transactions()}
+        assert left == {"busy", "recent"}
+
+    settings = {"transactional_id_expiration_ms": 1000}
+    broker.run(before, transaction_remove_expired_transaction_cleanup_interval_ms=1, **settings)
+    broker.run(after, **settings)
+
+
+# ---- epochs run out
+
+
+def test_exhausted_epoch_gives_a_new_producer_id(broker: Any) -> None:
+    first: list[int] = []
+
+    async def before() -> None:
+        producer = await begin(broker)
+        first.append(producer.producer_id)
+        known = broker.coordinator.describe("tx")
+        broker.log.append(index_of(broker), replace(known, producer_epoch=EPOCH_EXHAUSTED))
+
+    async def after() -> None:
+        producer = await begin(broker)
+        assert producer.epoch == 0
+        assert producer.producer_id != first[0]
+
+    broker.run(before)
+    broker.run(after)
+
+
+def test_end_of_version_2_with_the_last_epoch_gives_a_new_producer_id(broker: Any) -> None:
+    async def before() -> None:
+        broker.create_topic()
+        producer = await begin(broker)
+        broker.add("tx", producer, 0)
+        known = broker.coordinator.describe("tx")
+        broker.log.append(index_of(broker), replace(known, producer_epoch=EPOCH_EXHAUSTED))
+
+    async def after() -> None:
+        old = broker.coordinator.describe("tx").producer
+        new = await end(broker, old, version=2)
+        assert new.epoch == 0
+        assert new.producer_id != old.producer_id
+        ((producer_id, epoch, _),) = broker.markers_in()
+        assert (producer_id, epoch) == (old.producer_id, old.epoch + 1)
+        assert await end(broker, old, version=2) == new
+
+    broker.run(before)
+    broker.run(after)
