@@ -203,7 +203,7 @@ class BrokerNode:
             self._clock,
             lambda change: loop.run_in_executor(control_executor, change),
         )
-        coordinator = GroupCoordinator(config, shards, self._rng, loop)
+        coordinator = GroupCoordinator(config, shards, lambda: controller.image, self._rng, loop)
         coordinator.start()
 
         def follow(change: MetadataChange) -> None:

@@ -21,7 +21,6 @@ from isotherm.protocol.entities import entity_of
 NO_THROTTLE = datetime.timedelta()
 FIRST_STATE_VERSION = 4
 FIRST_TYPE_VERSION = 5
-CLASSIC_TYPE = "Classic"
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -32,12 +31,12 @@ def handle(context: RequestContext, request: Any) -> Any:
         {
             "group_id": group.group_id,
             "protocol_type": group.protocol_type or "",
-            "group_state": group.state.value,
-            "group_type": CLASSIC_TYPE,
+            "group_state": group.shown_state,
+            "group_type": group.group_type,
         }
         for group in context.services.group_coordinator.all_groups()
-        if not states or group.state.value.lower() in states
-        if not types or CLASSIC_TYPE.lower() in types
+        if not states or group.shown_state.lower() in states
+        if not types or group.group_type.lower() in types
     ]
     return _response(context, ErrorCode.none, groups)
 

@@ -32,7 +32,6 @@ NO_THROTTLE = datetime.timedelta()
 FIRST_TOP_LEVEL_ERROR_VERSION = 2
 FIRST_REQUIRE_STABLE_VERSION = 7
 FIRST_BATCHED_VERSION = 8
-FIRST_MEMBER_EPOCH_VERSION = 9
 FIRST_TOPIC_ID_VERSION = 10
 
 
@@ -68,13 +67,14 @@ def _group_fields(context: RequestContext, request: Any, asked: Asked) -> dict[s
     version = context.header.api_version
     require_stable = version >= FIRST_REQUIRE_STABLE_VERSION and request.require_stable
     partitions = None if asked.topics is None else _partitions(context, asked.topics)
-    coordinator = context.services.group_coordinator
+    offsets = context.services.group_coordinator.offsets
     try:
-        fetched = coordinator.offsets.fetch(
-            asked.group_id, partitions, require_stable=require_stable
-        )
-    except IsothermError as error:
-        return _error_fields(context, asked, code_of(error))
+        error = offsets.fetch_error(asked.group_id, asked.member_id, asked.member_epoch)
+        fetched = offsets.fetch(asked.group_id, partitions, require_stable=require_stable)
+    except IsothermError as failure:
+        return _error_fields(context, asked, code_of(failure))
+    if error is not ErrorCode.none:
+        return _error_fields(context, asked, error)
     topics = (
         _all_topics(context, fetched)
         if asked.topics is None

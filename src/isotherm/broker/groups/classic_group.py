@@ -64,6 +64,8 @@ class _JoinTimer(NamedTuple):
 
 
 class ClassicGroup:
+    group_type = "Classic"
+
     def __init__(
         self, group_id: str, settings: ClassicGroupSettings, *, now_ms: TimestampMs
     ) -> None:
@@ -96,7 +98,7 @@ class ClassicGroup:
             self._answer_join_error(request, error)
         elif request.member_id == NO_MEMBER_ID:
             self._join_new(request, now_ms)
-        elif request.member_id in self._pending_members:
+        elif request.member_id in self._pending_members and request.group_instance_id is None:
             self._add_member(request, request.member_id, now_ms)
         else:
             self._join_existing(request, now_ms)
@@ -169,6 +171,14 @@ class ClassicGroup:
     def may_read(self, topic: str) -> bool:
         """Whether members may be reading the topic; True if that cannot be known."""
         return self.subscribed_topics is None or topic in self.subscribed_topics
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    @property
+    def shown_state(self) -> str:
+        return self.state.value
 
     @property
     def is_unused(self) -> bool:

@@ -14,13 +14,13 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.controller.image import MetadataImage
 from isotherm.broker.error_mapping import error_code
-from isotherm.broker.groups.classic_checks import GroupState
 from isotherm.broker.groups.classic_group import ClassicGroup
 from isotherm.broker.groups.classic_protocol import (
     NO_MEMBER_ID,
@@ -33,11 +33,13 @@ from isotherm.broker.groups.classic_protocol import (
     SyncRequest,
     SyncResult,
 )
+from isotherm.broker.groups.consumer_coordinator import ConsumerGroupCoordinator
+from isotherm.broker.groups.consumer_group import ConsumerGroup
 from isotherm.broker.groups.offset_coordinator import Committer, OffsetCoordinator
 from isotherm.broker.groups.offsets import OffsetAndMetadata
 from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC, Producer
 from isotherm.broker.groups.records import GroupMetadataKey, GroupRecord
-from isotherm.broker.groups.shards import GroupShard, GroupShards
+from isotherm.broker.groups.shards import AnyGroup, GroupShard, GroupShards
 from isotherm.config.groups import GroupConfig
 from isotherm.errors import InvalidGroupIdError, IsothermError
 from isotherm.types import ProducerEpoch, ProducerId, TopicPartition
@@ -71,11 +73,13 @@ class GroupCoordinator:
         self,
         config: GroupConfig,
         shards: GroupShards,
+        find_image: Callable[[], MetadataImage],
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.shards = shards
         self.offsets = OffsetCoordinator(config, shards, self._forget_group)
+        self.consumer = ConsumerGroupCoordinator(shards, find_image, rng, loop)
         self._config = config
         self._rng = rng
         self._loop = loop
@@ -96,6 +100,7 @@ class GroupCoordinator:
         for shard in self.shards.loaded():
             for group in shard.groups.values():
                 self._schedule(shard, group)
+            self.consumer.resume(shard)
         self._schedule_expiry()
 
     async def wait_until_loaded(self) -> None:
@@ -116,6 +121,7 @@ class GroupCoordinator:
         for timer in self._timers.values():
             timer.handle.cancel()
         self._timers.clear()
+        self.consumer.resign()
         for future, farewell in tuple(self._waiting.items()):
             if not future.done():
                 future.set_result(farewell)
@@ -147,6 +153,8 @@ class GroupCoordinator:
         shard = self.shards.of_group(joining.group_id)
         future: asyncio.Future[JoinResult] = self._loop.create_future()
         error = self._session_timeout_error(joining.session_timeout_ms)
+        if error is ErrorCode.none and not self.consumer.make_way(shard, joining.group_id):
+            error = ErrorCode.inconsistent_group_protocol
         group = shard.groups.get(joining.group_id)
         if error is ErrorCode.none and group is None and joining.member_id != NO_MEMBER_ID:
             error = ErrorCode.unknown_member_id
@@ -230,28 +238,32 @@ class GroupCoordinator:
     # ---- groups
 
     def find(self, group_id: str) -> ClassicGroup | None:
+        """A group of the classic protocol."""
         return self.shards.of_group(group_id).groups.get(group_id)
 
-    def all_groups(self) -> Iterator[ClassicGroup]:
+    def all_groups(self) -> Iterator[AnyGroup]:
         """CoordinatorLoadInProgressError while some may be missing."""
         self.shards.check_loaded()
         for shard in self.shards.loaded():
-            yield from tuple(shard.groups.values())
+            yield from shard.all_groups()
 
     def delete_group(self, group_id: str) -> ErrorCode:
         """Delete an empty group and its offsets."""
         shard = self.shards.of_group(group_id)
-        group = shard.groups.get(group_id)
+        group = shard.find(group_id)
         if group is None:
             return ErrorCode.group_id_not_found
-        if group.state is not GroupState.EMPTY:
+        if not group.is_empty:
             return ErrorCode.non_empty_group
         self.offsets.delete_all(shard, group_id)
         self._forget_group(shard, group)
         return ErrorCode.none
 
-    def _forget_group(self, shard: GroupShard, group: ClassicGroup) -> None:
+    def _forget_group(self, shard: GroupShard, group: AnyGroup) -> None:
         """Take an empty group out of the log and out of memory."""
+        if isinstance(group, ConsumerGroup):
+            self.consumer.forget(shard, group)
+            return
         tombstone = GroupRecord(GroupMetadataKey(group=group.group_id), None)
         self.shards.append(shard, [tombstone])
         self._carry_out(shard, group, group.die())

@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.groups.classic_checks import GroupState, offset_commit_error
+from isotherm.broker.groups.classic_checks import offset_commit_error
 from isotherm.broker.groups.classic_group import ClassicGroup
 from isotherm.broker.groups.classic_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     NO_MEMBER_ID,
     UNKNOWN_GENERATION,
 )
+from isotherm.broker.groups.consumer_group import ConsumerGroup
 from isotherm.broker.groups.offsets import (
     GroupOffsets,
     OffsetAndMetadata,
@@ -25,7 +26,7 @@ from isotherm.broker.groups.offsets import (
 )
 from isotherm.broker.groups.offsets_topic import NO_PRODUCER, Producer
 from isotherm.broker.groups.records import GroupRecord
-from isotherm.broker.groups.shards import GroupShard, GroupShards
+from isotherm.broker.groups.shards import AnyGroup, GroupShard, GroupShards
 from isotherm.config.groups import GroupConfig
 from isotherm.types import TopicPartition
 
@@ -52,7 +53,7 @@ class OffsetCoordinator:
         self,
         config: GroupConfig,
         shards: GroupShards,
-        forget_group: Callable[[GroupShard, ClassicGroup], None],
+        forget_group: Callable[[GroupShard, AnyGroup], None],
     ) -> None:
         """`forget_group` takes away a group that nothing is left of."""
         self._config = config
@@ -72,24 +73,19 @@ class OffsetCoordinator:
         `GroupShards.of_group` and `OffsetsTopic.append` raise, with nothing committed.
         """
         shard = self._shards.of_group(group_id)
-        group = shard.groups.get(group_id)
+        group = shard.find(group_id)
         if group is None:
             if committer.generation_id >= 0:
                 return dict.fromkeys(offsets, ErrorCode.group_id_not_found)
             group = ClassicGroup(group_id, self._shards.settings, now_ms=self._shards.now_ms())
-        error = offset_commit_error(
-            group,
-            committer.member_id,
-            committer.group_instance_id,
-            committer.generation_id,
-            is_transactional=producer is not NO_PRODUCER,
-        )
+        error = _commit_error(group, committer, is_transactional=producer is not NO_PRODUCER)
         if error is not ErrorCode.none:
             return dict.fromkeys(offsets, error)
-        group.offsets_committed(committer.member_id, self._shards.now_ms())
         codes = self._write(shard, group_id, offsets, producer)
-        if group_id in shard.offsets:
-            shard.groups.setdefault(group_id, group)
+        if isinstance(group, ClassicGroup):
+            group.offsets_committed(committer.member_id, self._shards.now_ms())
+            if group_id in shard.offsets:
+                shard.groups.setdefault(group_id, group)
         return codes
 
     def _write(
@@ -136,15 +132,23 @@ class OffsetCoordinator:
             for partition in wanted
         }
 
+    def fetch_error(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a member of the consumer protocol may fetch offsets now; others always may."""
+        group = self._shards.of_group(group_id).find(group_id)
+        is_member = bool(member_id) or epoch >= 0
+        if not is_member or not isinstance(group, ConsumerGroup):
+            return ErrorCode.none
+        return group.epoch_error(member_id or "", epoch, is_transactional=False)
+
     def delete(
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode] | ErrorCode:
         """A code for each partition, or one for the group: offsets in use are not deleted."""
         shard = self._shards.of_group(group_id)
-        group = shard.groups.get(group_id)
+        group = shard.find(group_id)
         if group is None:
             return ErrorCode.group_id_not_found
-        has_members = group.state is not GroupState.EMPTY
+        has_members = not group.is_empty
         if has_members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return ErrorCode.non_empty_group
         codes = {
@@ -171,22 +175,21 @@ class OffsetCoordinator:
     def expire(self, shard: GroupShard) -> None:
         """Drop offsets that have outlived their retention, and groups that nothing is left of."""
         now_ms = self._shards.now_ms() + self._shards.wall_offset_ms()
-        for group_id, group in list(shard.groups.items()):
+        for group in shard.all_groups():
+            group_id = group.group_id
             offsets = shard.offsets.get(group_id)
             if offsets is not None:
                 self._bury(shard, group_id, self._expired(group, offsets, now_ms))
-            if group.state is GroupState.EMPTY and group_id not in shard.offsets:
+            if group.is_empty and group_id not in shard.offsets:
                 self._forget_group(shard, group)
 
-    def _expired(
-        self, group: ClassicGroup, offsets: GroupOffsets, now_ms: int
-    ) -> list[TopicPartition]:
+    def _expired(self, group: AnyGroup, offsets: GroupOffsets, now_ms: int) -> list[TopicPartition]:
         retention_ms = self._config.offsets_retention_minutes * MS_PER_MINUTE
-        is_empty = group.state is GroupState.EMPTY
-        # A group that had members counts from when the last one left.
+        is_empty = group.is_empty
+        # A classic group that had members counts from when the last one left.
         empty_since_ms = (
             group.state_timestamp_ms + self._shards.wall_offset_ms()
-            if is_empty and group.protocol_type is not None
+            if is_empty and isinstance(group, ClassicGroup) and group.protocol_type is not None
             else None
         )
         expired = offsets.expired(
@@ -209,3 +212,17 @@ class OffsetCoordinator:
         tombstones = [GroupRecord(offset_key(group_id, each), None) for each in partitions]
         if tombstones:
             self._shards.write_offsets(shard, tombstones)
+
+
+def _commit_error(group: AnyGroup, committer: Committer, *, is_transactional: bool) -> ErrorCode:
+    if isinstance(group, ConsumerGroup):
+        return group.epoch_error(
+            committer.member_id, committer.generation_id, is_transactional=is_transactional
+        )
+    return offset_commit_error(
+        group,
+        committer.member_id,
+        committer.group_instance_id,
+        committer.generation_id,
+        is_transactional=is_transactional,
+    )

@@ -15,10 +15,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from isotherm.broker.coordinator_partition import coordinator_partition
+from isotherm.broker.groups import consumer_records
 from isotherm.broker.groups.classic_group import ClassicGroup, ClassicGroupSettings
+from isotherm.broker.groups.consumer_group import ConsumerGroup, ConsumerGroupSettings
 from isotherm.broker.groups.group_snapshot import group_value, restore_group
 from isotherm.broker.groups.offsets import GroupOffsets, offset_of_value
 from isotherm.broker.groups.offsets_topic import (
@@ -45,6 +48,8 @@ from isotherm.types import NO_PRODUCER_ID, Offset, ProducerId, TimestampMs, Topi
 
 logger = logging.getLogger(__name__)
 
+AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup
+
 
 class GroupShard:
     """The groups and offsets of one partition of `__consumer_offsets`."""
@@ -52,8 +57,15 @@ class GroupShard:
     def __init__(self, index: int) -> None:
         self.index = index
         self.groups: dict[str, ClassicGroup] = {}
+        self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.offsets: dict[str, GroupOffsets] = {}
         self._open_transactions: dict[ProducerId, set[str]] = {}
+
+    def find(self, group_id: str) -> AnyGroup | None:
+        return self.groups.get(group_id) or self.consumer_groups.get(group_id)
+
+    def all_groups(self) -> list[AnyGroup]:
+        return [*self.groups.values(), *self.consumer_groups.values()]
 
     def replay_offset(
         self, record: GroupRecord, record_offset: Offset, producer_id: ProducerId = NO_PRODUCER_ID
@@ -85,36 +97,53 @@ class GroupShard:
             del self.offsets[group_id]
 
 
-def fold_shard(
-    index: int,
-    loaded: Iterable[LoadedRecord | LoadedMarker],
-    settings: ClassicGroupSettings,
-    *,
-    now_ms: TimestampMs,
-    wall_offset_ms: int,
-) -> GroupShard:
-    """A shard from everything its partition holds."""
-    shard = GroupShard(index)
-    groups: dict[str, GroupMetadataValue] = {}
-    for item in loaded:
-        if isinstance(item, LoadedMarker):
-            shard.complete_transaction(item.producer_id, committed=item.committed)
-            continue
-        key, value = item.record
+class ShardFold:
+    """Builds a shard from everything its partition holds."""
+
+    def __init__(
+        self, index: int, settings: ClassicGroupSettings, consumer_settings: ConsumerGroupSettings
+    ) -> None:
+        self._settings = settings
+        self._consumer_settings = consumer_settings
+        self._shard = GroupShard(index)
+        # The last record of each classic group.
+        self._classic: dict[str, GroupMetadataValue | None] = {}
+
+    def add(self, loaded: LoadedRecord | LoadedMarker) -> None:
+        if isinstance(loaded, LoadedMarker):
+            self._shard.complete_transaction(loaded.producer_id, committed=loaded.committed)
+            return
+        key, value = loaded.record
         if isinstance(key, OffsetCommitKey):
-            shard.replay_offset(item.record, item.offset, item.producer_id)
-        elif isinstance(key, GroupMetadataKey) and value is not None:
-            groups[key.group] = value
+            self._shard.replay_offset(loaded.record, loaded.offset, loaded.producer_id)
         elif isinstance(key, GroupMetadataKey):
-            groups.pop(key.group, None)
-    for group_id, group in groups.items():
-        shard.groups[group_id] = restore_group(
-            group_id, group, settings, now_ms=now_ms, wall_offset_ms=wall_offset_ms
-        )
-    for group_id in shard.offsets.keys() - groups.keys():
-        # Of clients that assign themselves: a group without members, known by its offsets.
-        shard.groups[group_id] = ClassicGroup(group_id, settings, now_ms=now_ms)
-    return shard
+            self._classic[key.group] = value
+        else:
+            consumer_records.replay(self._consumer_group(key.group_id), loaded.record)
+
+    def _consumer_group(self, group_id: str) -> ConsumerGroup:
+        groups = self._shard.consumer_groups
+        if group_id not in groups:
+            groups[group_id] = ConsumerGroup(group_id, self._consumer_settings)
+        return groups[group_id]
+
+    def finish(self, *, now_ms: TimestampMs, wall_offset_ms: int) -> GroupShard:
+        shard = self._shard
+        for group_id, group in list(shard.consumer_groups.items()):
+            group.resume(now_ms)
+            # Epoch 0 is that of a group whose records are tombstones.
+            if group.group_epoch == 0:
+                del shard.consumer_groups[group_id]
+        for group_id, value in self._classic.items():
+            if value is not None and group_id not in shard.consumer_groups:
+                shard.groups[group_id] = restore_group(
+                    group_id, value, self._settings, now_ms=now_ms, wall_offset_ms=wall_offset_ms
+                )
+        for group_id in shard.offsets:
+            if shard.find(group_id) is None:
+                # Of clients that assign themselves: without members, known by its offsets.
+                shard.groups[group_id] = ClassicGroup(group_id, self._settings, now_ms=now_ms)
+        return shard
 
 
 class GroupShards:
@@ -129,6 +158,11 @@ class GroupShards:
     ) -> None:
         self.settings = ClassicGroupSettings(
             config.group_initial_rebalance_delay_ms, config.group_max_size
+        )
+        self.consumer_settings = ConsumerGroupSettings(
+            config.group_consumer_session_timeout_ms,
+            config.group_consumer_heartbeat_interval_ms,
+            config.group_consumer_max_size,
         )
         self._topic = topic
         self._clock = clock
@@ -214,13 +248,10 @@ class GroupShards:
                 self._failed.add(index)
 
     def _fold(self, index: int) -> GroupShard:
-        return fold_shard(
-            index,
-            self._topic.read(index),
-            self.settings,
-            now_ms=self.now_ms(),
-            wall_offset_ms=self.wall_offset_ms(),
-        )
+        fold = ShardFold(index, self.settings, self.consumer_settings)
+        for loaded in self._topic.read(index):
+            fold.add(loaded)
+        return fold.finish(now_ms=self.now_ms(), wall_offset_ms=self.wall_offset_ms())
 
     # ---- changes: in the log first
 

@@ -1,0 +1,113 @@
+"""ConsumerGroupDescribe (key 69).
+
+Versions  0-1. 1 member type
+Behaviour Groups of the consumer protocol alone; others get GROUP_ID_NOT_FOUND, upon which clients
+          ask DescribeGroups. Partitions of topics that are gone are left out.
+Not done  Authorized operations: there are no ACLs, the field says that they were not asked for.
+KIPs      848 · 1099 member type
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.groups.assignors.assignor import Assignment
+from isotherm.broker.groups.consumer_group import ConsumerGroup, MemberRejectedError
+from isotherm.broker.groups.consumer_member import NOTHING
+from isotherm.errors import IsothermError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+CONSUMER_MEMBER = 1
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    await context.services.group_coordinator.ensure_topic()
+    return _response(context, [_described(context, group_id) for group_id in request.group_ids])
+
+
+def _described(context: RequestContext, group_id: str) -> dict[str, Any]:
+    try:
+        group = context.services.group_coordinator.consumer.find(group_id)
+    except MemberRejectedError as error:
+        return _error_fields(group_id, error.code, str(error))
+    except IsothermError as error:
+        return _error_fields(group_id, code_of(error), None)
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "group_id": group_id,
+        "group_state": group.shown_state,
+        "group_epoch": group.group_epoch,
+        "assignment_epoch": group.target_epoch,
+        "assignor_name": group.assignor,
+        "members": [_member_fields(context, group, member_id) for member_id in group.members],
+    }
+
+
+def _member_fields(context: RequestContext, group: ConsumerGroup, member_id: str) -> dict[str, Any]:
+    member = group.members[member_id]
+    return {
+        "member_id": member_id,
+        "instance_id": member.instance_id,
+        "rack_id": member.rack_id,
+        "member_epoch": member.epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": tuple(sorted(member.topic_names)),
+        "subscribed_topic_regex": member.topic_regex,
+        "assignment": _assignment_fields(context, member.assigned),
+        "target_assignment": _assignment_fields(context, group.target.get(member_id, NOTHING)),
+        "member_type": CONSUMER_MEMBER,
+    }
+
+
+def _assignment_fields(context: RequestContext, assigned: Assignment) -> dict[str, Any]:
+    image = context.services.controller.image
+    return {
+        "topic_partitions": [
+            {
+                "topic_id": topic_id,
+                "topic_name": topic.name,
+                "partitions": tuple(index for _, index in partitions),
+            }
+            for topic_id, partitions in itertools.groupby(
+                sorted(assigned), key=lambda each: each[0]
+            )
+            if (topic := image.topic(topic_id)) is not None
+        ]
+    }
+
+
+def _error_fields(group_id: str, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "error_message": message,
+        "group_id": group_id,
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "members": (),
+    }
+
+
+def _response(context: RequestContext, groups: list[dict[str, Any]]) -> Any:
+    return entity_of(
+        response_class(ApiKey.CONSUMER_GROUP_DESCRIBE, context.header.api_version),
+        {"throttle_time": NO_THROTTLE, "groups": groups},
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every group is answered with `error_code`."""
+    return _response(
+        context, [_error_fields(group_id, error_code, None) for group_id in request.group_ids]
+    )

@@ -1,0 +1,163 @@
+"""ConsumerGroupHeartbeat (key 68).
+
+Versions  0-1. 1 regular expressions, and member ids that the client makes
+Behaviour Joins (epoch 0), leaves (-1; -2 a static member for a while) and keeps membership. The
+          partitions are given out by the broker: `uniform` (default) or `range`. Patterns are
+          RE2's, match whole names, and never mean Kafka's internal topics. A classic group of the
+          same name is replaced if it has no members; if it has, GROUP_ID_NOT_FOUND.
+Not done  Members of both protocols in one group (KIP-848's online migration): a group changes its
+          protocol when it is empty. Racks play no part in assignments.
+KIPs      848 · 1082 client-made member ids
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.groups.consumer_group import (
+    ASSIGNORS,
+    HeartbeatResult,
+    MemberHeartbeat,
+    MemberRejectedError,
+)
+from isotherm.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+ONE_MS = datetime.timedelta(milliseconds=1)
+FIRST_REGEX_VERSION = 1
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    coordinator = context.services.group_coordinator
+    try:
+        _check(context, request)
+        await coordinator.ensure_topic()
+        if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
+            result = coordinator.consumer.leave(
+                request.group_id, request.member_id, request.instance_id, request.member_epoch
+            )
+        else:
+            beat = _heartbeat(context, request)
+            result = coordinator.consumer.heartbeat(request.group_id, beat)
+    except MemberRejectedError as error:
+        return _error(context, request, error.code, str(error))
+    return _response(context, result)
+
+
+def _check(context: RequestContext, request: Any) -> None:
+    """What can be said of a request without its group."""
+    version = context.header.api_version
+    is_join = request.member_epoch == JOIN_EPOCH
+    if not request.group_id:
+        _refuse("a group has no name")
+    if not request.member_id and (version >= FIRST_REGEX_VERSION or not is_join):
+        _refuse("a member has no id")
+    if request.member_epoch < LEAVE_STATIC_EPOCH:
+        _refuse(f"no such member epoch epoch={request.member_epoch}")
+    if request.member_epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
+        _refuse("only a static member leaves for a while")
+    if request.instance_id == "" or request.rack_id == "":
+        _refuse("an instance id, or a rack id, is empty")
+    if is_join:
+        _check_join(request, _regex(context, request))
+    if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
+        raise MemberRejectedError(
+            ErrorCode.unsupported_assignor,
+            f"no such assignor assignor={request.server_assignor} known={','.join(ASSIGNORS)}",
+        )
+
+
+def _check_join(request: Any, regex: str | None) -> None:
+    if request.rebalance_timeout < NO_THROTTLE:
+        _refuse("a member joins without a rebalance timeout")
+    if request.topic_partitions is None or request.topic_partitions:
+        _refuse("a member joins with partitions")
+    if request.subscribed_topic_names is None and regex is None:
+        _refuse("a member joins without a subscription")
+
+
+def _refuse(message: str) -> None:
+    raise MemberRejectedError(ErrorCode.invalid_request, message)
+
+
+def _regex(context: RequestContext, request: Any) -> str | None:
+    if context.header.api_version < FIRST_REGEX_VERSION:
+        return None
+    regex: str | None = request.subscribed_topic_regex
+    return regex
+
+
+def _heartbeat(context: RequestContext, request: Any) -> MemberHeartbeat:
+    names = request.subscribed_topic_names
+    owned = request.topic_partitions
+    return MemberHeartbeat(
+        request.member_id or context.services.group_coordinator.consumer.new_member_id(),
+        request.member_epoch,
+        request.instance_id,
+        request.rack_id,
+        context.header.client_id or "",
+        f"/{context.client_address}",
+        request.rebalance_timeout // ONE_MS,
+        None if names is None else frozenset(names),
+        _regex(context, request),
+        request.server_assignor,
+        None
+        if owned is None
+        else frozenset((each.topic_id, index) for each in owned for index in each.partitions),
+    )
+
+
+def _response(context: RequestContext, result: HeartbeatResult) -> Any:
+    interval_ms = context.services.group_coordinator.consumer.heartbeat_interval_ms
+    assignment = None
+    if result.assigned is not None:
+        by_topic = itertools.groupby(sorted(result.assigned), key=lambda each: each[0])
+        assignment = {
+            "topic_partitions": [
+                {"topic_id": topic_id, "partitions": tuple(index for _, index in partitions)}
+                for topic_id, partitions in by_topic
+            ]
+        }
+    return _entity(
+        context,
+        {
+            "error_code": ErrorCode.none,
+            "error_message": None,
+            "member_id": result.member_id,
+            "member_epoch": result.epoch,
+            "heartbeat_interval": interval_ms * ONE_MS,
+            "assignment": assignment,
+        },
+    )
+
+
+def _error(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+    return _entity(
+        context,
+        {
+            "error_code": code,
+            "error_message": message,
+            "member_id": request.member_id,
+            "member_epoch": request.member_epoch,
+            "heartbeat_interval": NO_THROTTLE,
+            "assignment": None,
+        },
+    )
+
+
+def _entity(context: RequestContext, fields: dict[str, Any]) -> Any:
+    return entity_of(
+        response_class(ApiKey.CONSUMER_GROUP_HEARTBEAT, context.header.api_version),
+        {"throttle_time": NO_THROTTLE, **fields},
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    return _error(context, request, error_code, None)

@@ -1,0 +1,470 @@
+"""A group of the consumer protocol (KIP-848), as a pure machine: heartbeats and the time in,
+answers and records out.
+
+Invariants
+- A partition is held by one member at most: `owners` is the inverse of the members' `held`.
+- target_epoch <= group_epoch, and a member's epoch never passes the target's.
+- Each method works on the object it is called on; the shell calls it on a `copy`, writes the
+  records, and only then lets the copy take the place of the original.
+
+Source: Kafka ConsumerGroup.java, GroupMetadataManager.consumerGroupHeartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.groups import consumer_records
+from isotherm.broker.groups.assignors import range as range_assignor
+from isotherm.broker.groups.assignors import uniform
+from isotherm.broker.groups.assignors.assignor import (
+    AssignedPartition,
+    Assignment,
+    Assignor,
+    MemberSubscription,
+)
+from isotherm.broker.groups.consumer_member import (
+    JOIN_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    NOTHING,
+    ConsumerMember,
+    MemberState,
+    reconcile,
+)
+from isotherm.broker.groups.records import GroupRecord
+from isotherm.broker.groups.topic_catalog import TopicCatalog
+from isotherm.errors import RejectedError
+from isotherm.types import TimestampMs
+
+ASSIGNORS: Mapping[str, Assignor] = {
+    uniform.NAME: uniform.assign,
+    range_assignor.NAME: range_assignor.assign,
+}
+DEFAULT_ASSIGNOR = uniform.NAME
+
+
+class MemberRejectedError(RejectedError):
+    """The heartbeat is refused; `code` tells the member what to do."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ConsumerGroupSettings(NamedTuple):
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_size: int
+
+
+class MemberHeartbeat(NamedTuple):
+    """None everywhere means: as in the heartbeat before. `owned` is what the member has."""
+
+    member_id: str
+    epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topic_names: frozenset[str] | None = None
+    topic_regex: str | None = None
+    server_assignor: str | None = None
+    owned: Assignment | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the member says everything, and so wants to be told everything."""
+        has_subscription = self.topic_names is not None or self.topic_regex is not None
+        says_all = self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
+        return self.epoch == JOIN_EPOCH or says_all
+
+
+class HeartbeatResult(NamedTuple):
+    """`assigned` is None when it is as the member knows it."""
+
+    member_id: str
+    epoch: int
+    assigned: Assignment | None
+
+
+class ConsumerGroup:
+    group_type = "Consumer"
+    protocol_type = "consumer"
+
+    def __init__(self, group_id: str, settings: ConsumerGroupSettings) -> None:
+        self.group_id = group_id
+        self.group_epoch = 0
+        self.metadata_hash = 0
+        self.target_epoch = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.target: dict[str, Assignment] = {}
+        self.owners: dict[AssignedPartition, str] = {}
+        # Resolved patterns, by pattern, as of catalog_version.
+        self.regexes: dict[str, frozenset[str]] = {}
+        self.catalog_version = -1
+        self.session_deadlines: dict[str, TimestampMs] = {}
+        self.rebalance_deadlines: dict[str, TimestampMs] = {}
+        self._settings = settings
+
+    def copy(self) -> ConsumerGroup:
+        other = ConsumerGroup(self.group_id, self._settings)
+        for name, value in vars(self).items():
+            setattr(other, name, value.copy() if isinstance(value, dict) else value)
+        return other
+
+    # ---- what it shows
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def shown_state(self) -> str:
+        """As ConsumerGroupDescribe and ListGroups show it."""
+        if not self.members:
+            return "Empty"
+        if self.group_epoch > self.target_epoch:
+            return "Assigning"
+        if all(member.is_reconciled(self.target_epoch) for member in self.members.values()):
+            return "Stable"
+        return "Reconciling"
+
+    @property
+    def assignor(self) -> str:
+        """The assignor that most members ask for."""
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            if member.server_assignor is not None:
+                votes[member.server_assignor] = votes.get(member.server_assignor, 0) + 1
+        return max(votes, key=lambda name: votes[name], default=DEFAULT_ASSIGNOR)
+
+    def subscribed_names(self, member: ConsumerMember) -> frozenset[str]:
+        if not member.topic_regex:
+            return member.topic_names
+        return member.topic_names | self.regexes.get(member.topic_regex, frozenset())
+
+    def may_read(self, topic: str) -> bool:
+        """Whether members may be reading the topic; True if that is not known yet."""
+        return any(
+            topic in self.subscribed_names(member)
+            or (member.topic_regex is not None and member.topic_regex not in self.regexes)
+            for member in self.members.values()
+        )
+
+    def epoch_error(self, member_id: str, epoch: int, *, is_transactional: bool) -> ErrorCode:
+        """Whether the member may commit, or fetch, offsets now."""
+        if epoch < 0 and (self.is_empty or (is_transactional and not member_id)):
+            return ErrorCode.none
+        member = self.members.get(member_id)
+        if member is None:
+            return ErrorCode.unknown_member_id
+        return ErrorCode.none if member.epoch == epoch else ErrorCode.stale_member_epoch
+
+    # ---- heartbeats
+
+    def heartbeat(
+        self, beat: MemberHeartbeat, catalog: TopicCatalog, now_ms: TimestampMs, wall_ms: int
+    ) -> tuple[HeartbeatResult, list[GroupRecord]]:
+        """One heartbeat of a member that stays, or joins with epoch 0.
+
+        Raises MemberRejectedError, with the object no longer to be used.
+        """
+        records: list[GroupRecord] = []
+        before = self._member_of(beat, records)
+        member = self._updated(before, beat)
+        is_new = member.member_id not in self.members
+        has_new_subscription = (
+            is_new
+            or member.topic_names != before.topic_names
+            or member.topic_regex != before.topic_regex
+        )
+        if is_new or member != before:
+            records.append(consumer_records.member_record(self.group_id, member))
+        self._set_member(member)
+        self._bump_if_changed(catalog, has_new_subscription, records)
+        if self.group_epoch > self.target_epoch:
+            self._compute_target(catalog, records, wall_ms)
+        member = self._reconcile(member, beat, now_ms, records, force=is_new)
+        self.session_deadlines[member.member_id] = now_ms + self._settings.session_timeout_ms
+        is_told = beat.is_full or member.assigned != before.assigned
+        result = HeartbeatResult(
+            member.member_id, member.epoch, member.assigned if is_told else None
+        )
+        return result, records
+
+    def _member_of(self, beat: MemberHeartbeat, records: list[GroupRecord]) -> ConsumerMember:
+        """The member as it was before this heartbeat."""
+        if beat.instance_id is not None:
+            return self._static_member_of(beat, records)
+        member = self.members.get(beat.member_id)
+        if beat.epoch == JOIN_EPOCH:
+            if member is None:
+                self._check_size()
+                return ConsumerMember(member_id=beat.member_id)
+            return member
+        if member is None:
+            raise _unknown_member(beat)
+        self._check_epoch(member, beat)
+        return member
+
+    def _static_member_of(
+        self, beat: MemberHeartbeat, records: list[GroupRecord]
+    ) -> ConsumerMember:
+        holder = next(
+            (each for each in self.members.values() if each.instance_id == beat.instance_id), None
+        )
+        if beat.epoch != JOIN_EPOCH:
+            if holder is None:
+                raise _unknown_member(beat)
+            if holder.member_id != beat.member_id:
+                raise MemberRejectedError(
+                    ErrorCode.fenced_instance_id,
+                    f"another member has the instance id instance_id={beat.instance_id}",
+                )
+            self._check_epoch(holder, beat)
+            return holder
+        if holder is None:
+            self._check_size()
+            return ConsumerMember(member_id=beat.member_id, instance_id=beat.instance_id)
+        if holder.member_id == beat.member_id:
+            return holder
+        if holder.epoch != LEAVE_STATIC_EPOCH:
+            raise MemberRejectedError(
+                ErrorCode.unreleased_instance_id,
+                f"the instance id is still in use instance_id={beat.instance_id}",
+            )
+        return self._replace(holder, beat.member_id, records)
+
+    def _replace(
+        self, holder: ConsumerMember, member_id: str, records: list[GroupRecord]
+    ) -> ConsumerMember:
+        """A static member is back under a new id: it takes over everything."""
+        target = self.target.get(holder.member_id, NOTHING)
+        self._drop_member(holder)
+        records += consumer_records.member_tombstones(self.group_id, holder.member_id)
+        member = replace(holder, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+        self.target[member_id] = target
+        records.append(consumer_records.target_record(self.group_id, member_id, target))
+        self._set_member(member)
+        records.append(consumer_records.member_record(self.group_id, member))
+        return member
+
+    def _check_size(self) -> None:
+        if len(self.members) >= self._settings.max_size:
+            raise MemberRejectedError(
+                ErrorCode.group_max_size_reached,
+                f"the group is full group_id={self.group_id} size={len(self.members)}",
+            )
+
+    def _check_epoch(self, member: ConsumerMember, beat: MemberHeartbeat) -> None:
+        """A member may be one epoch behind if it has not seen our last answer."""
+        missed_answer = (
+            beat.epoch == member.previous_epoch
+            and beat.owned is not None
+            and beat.owned <= member.assigned
+        )
+        if beat.epoch == member.epoch or (beat.epoch < member.epoch and missed_answer):
+            return
+        raise MemberRejectedError(
+            ErrorCode.fenced_member_epoch,
+            f"the member epoch is not current member_id={member.member_id}"
+            f" epoch={beat.epoch} current={member.epoch}",
+        )
+
+    @staticmethod
+    def _updated(member: ConsumerMember, beat: MemberHeartbeat) -> ConsumerMember:
+        """The member with what the heartbeat says anew."""
+        changes: dict[str, object] = {
+            name: value
+            for name, value in (
+                ("instance_id", beat.instance_id),
+                ("rack_id", beat.rack_id),
+                ("topic_names", beat.topic_names),
+                ("server_assignor", beat.server_assignor),
+            )
+            if value is not None
+        }
+        if beat.topic_regex is not None:
+            # An empty pattern takes the pattern away.
+            changes["topic_regex"] = beat.topic_regex or None
+        if beat.rebalance_timeout_ms != -1:
+            changes["rebalance_timeout_ms"] = beat.rebalance_timeout_ms
+        return replace(
+            member,
+            client_id=beat.client_id,
+            client_host=beat.client_host,
+            **changes,  # type: ignore[arg-type]
+        )
+
+    # ---- epochs and assignments
+
+    def _bump_if_changed(
+        self, catalog: TopicCatalog, is_forced: bool, records: list[GroupRecord]
+    ) -> None:
+        if not is_forced and catalog.version == self.catalog_version:
+            return
+        self.catalog_version = catalog.version
+        self._resolve_regexes(catalog)
+        names = frozenset().union(
+            *(self.subscribed_names(member) for member in self.members.values())
+        )
+        metadata_hash = catalog.metadata_hash(names)
+        if is_forced or metadata_hash != self.metadata_hash:
+            self.metadata_hash = metadata_hash
+            self._bump(records)
+
+    def _bump(self, records: list[GroupRecord]) -> None:
+        self.group_epoch += 1
+        records.append(
+            consumer_records.epoch_record(self.group_id, self.group_epoch, self.metadata_hash)
+        )
+
+    def _resolve_regexes(self, catalog: TopicCatalog) -> None:
+        patterns = {member.topic_regex for member in self.members.values() if member.topic_regex}
+        self.regexes = {pattern: catalog.matching(pattern) for pattern in patterns}
+
+    def _compute_target(
+        self, catalog: TopicCatalog, records: list[GroupRecord], wall_ms: int
+    ) -> None:
+        topics = {}
+        subscriptions = {}
+        for member_id, member in self.members.items():
+            found = [
+                topic
+                for name in self.subscribed_names(member)
+                if (topic := catalog.find(name)) is not None
+            ]
+            topics.update({topic.topic_id: len(topic.partitions) for topic in found})
+            subscriptions[member_id] = MemberSubscription(
+                member.instance_id,
+                frozenset(topic.topic_id for topic in found),
+                self.target.get(member_id, NOTHING),
+            )
+        target = ASSIGNORS[self.assignor](subscriptions, topics)
+        for member_id, assigned in target.items():
+            if self.target.get(member_id) != assigned:
+                records.append(consumer_records.target_record(self.group_id, member_id, assigned))
+        self.target = target
+        self.target_epoch = self.group_epoch
+        records.append(
+            consumer_records.target_epoch_record(self.group_id, self.target_epoch, wall_ms)
+        )
+
+    def _reconcile(
+        self,
+        member: ConsumerMember,
+        beat: MemberHeartbeat,
+        now_ms: TimestampMs,
+        records: list[GroupRecord],
+        *,
+        force: bool,
+    ) -> ConsumerMember:
+        after = reconcile(
+            member,
+            self.target.get(member.member_id, NOTHING),
+            self.target_epoch,
+            beat.owned,
+            lambda partition: partition not in self.owners,
+        )
+        if after != member or force:
+            self._set_member(after)
+            records.append(consumer_records.current_record(self.group_id, after))
+        if after.state is not MemberState.UNREVOKED_PARTITIONS:
+            self.rebalance_deadlines.pop(after.member_id, None)
+        elif after != member:
+            self.rebalance_deadlines[after.member_id] = now_ms + after.rebalance_timeout_ms
+        return after
+
+    # ---- leaving
+
+    def leave(
+        self, member_id: str, instance_id: str | None, epoch: int
+    ) -> tuple[HeartbeatResult, list[GroupRecord]]:
+        """Epoch -1 leaves for good; -2 is a static member's, who means to come back."""
+        member = self.members.get(member_id)
+        if instance_id is not None:
+            member = next(
+                (each for each in self.members.values() if each.instance_id == instance_id), None
+            )
+        if member is None:
+            raise MemberRejectedError(
+                ErrorCode.unknown_member_id, f"no such member member_id={member_id}"
+            )
+        if member.member_id != member_id:
+            raise MemberRejectedError(
+                ErrorCode.fenced_instance_id,
+                f"another member has the instance id instance_id={instance_id}",
+            )
+        result = HeartbeatResult(member_id, epoch, None)
+        if epoch != LEAVE_STATIC_EPOCH:
+            return result, self.remove([member_id])
+        gone = replace(member, epoch=LEAVE_STATIC_EPOCH, pending_revocation=NOTHING)
+        self._set_member(gone)
+        self.rebalance_deadlines.pop(member_id, None)
+        return result, [consumer_records.current_record(self.group_id, gone)]
+
+    def remove(self, member_ids: Iterable[str]) -> list[GroupRecord]:
+        """Take members out; the others get what they had at their next heartbeats."""
+        records: list[GroupRecord] = []
+        for member_id in member_ids:
+            self._drop_member(self.members[member_id])
+            records += consumer_records.member_tombstones(self.group_id, member_id)
+        self._bump(records)
+        return records
+
+    # ---- time
+
+    def next_deadline_ms(self) -> TimestampMs | None:
+        deadlines = (*self.session_deadlines.values(), *self.rebalance_deadlines.values())
+        return min(deadlines, default=None)
+
+    def expire(self, now_ms: TimestampMs) -> list[GroupRecord]:
+        """Remove who was not heard of, or did not give partitions up in time."""
+        late = {
+            member_id
+            for deadlines in (self.session_deadlines, self.rebalance_deadlines)
+            for member_id, deadline_ms in deadlines.items()
+            if now_ms >= deadline_ms
+        }
+        return self.remove(sorted(late)) if late else []
+
+    def resume(self, now_ms: TimestampMs) -> None:
+        """Go on after a start: everybody has a full timeout to be heard of again."""
+        for member in self.members.values():
+            self.owners.update(dict.fromkeys(member.held, member.member_id))
+            self.session_deadlines[member.member_id] = now_ms + self._settings.session_timeout_ms
+            if member.state is MemberState.UNREVOKED_PARTITIONS:
+                deadline_ms = now_ms + member.rebalance_timeout_ms
+                self.rebalance_deadlines[member.member_id] = deadline_ms
+
+    # ---- members, kept with what they hold
+
+    def _set_member(self, member: ConsumerMember) -> None:
+        before = self.members.get(member.member_id)
+        if before is not None:
+            self._let_go(before)
+        self.members[member.member_id] = member
+        self.owners.update(dict.fromkeys(member.held, member.member_id))
+
+    def _let_go(self, member: ConsumerMember) -> None:
+        for partition in member.held:
+            if self.owners.get(partition) == member.member_id:
+                del self.owners[partition]
+
+    def _drop_member(self, member: ConsumerMember) -> None:
+        self._let_go(member)
+        del self.members[member.member_id]
+        self.target.pop(member.member_id, None)
+        self.session_deadlines.pop(member.member_id, None)
+        self.rebalance_deadlines.pop(member.member_id, None)
+
+
+def _unknown_member(beat: MemberHeartbeat) -> MemberRejectedError:
+    return MemberRejectedError(
+        ErrorCode.unknown_member_id, f"no such member member_id={beat.member_id}"
+    )

@@ -1,0 +1,102 @@
+"""A member of a consumer-protocol group, and how it moves towards its target assignment. Pure.
+
+    STABLE               at the target's epoch, with all of its target
+    UNREVOKED_PARTITIONS must give partitions up, and say so, before its epoch moves on
+    UNRELEASED_PARTITIONS at the target's epoch; waits for partitions that others still hold
+
+Source: Kafka CurrentAssignmentBuilder.java, ConsumerGroupMember.java; KIP-848.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from isotherm.broker.groups.assignors.assignor import AssignedPartition, Assignment
+
+LEAVE_EPOCH = -1
+LEAVE_STATIC_EPOCH = -2
+JOIN_EPOCH = 0
+NOTHING: Assignment = frozenset()
+
+
+class MemberState(enum.IntEnum):
+    """As in ConsumerGroupCurrentMemberAssignmentValue."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMember:
+    """`assigned` may be used by the member; `pending_revocation` it is asked to give up."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topic_names: frozenset[str] = frozenset()
+    topic_regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    epoch: int = JOIN_EPOCH
+    previous_epoch: int = JOIN_EPOCH
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = NOTHING
+    pending_revocation: Assignment = NOTHING
+
+    @property
+    def held(self) -> Assignment:
+        """What nobody else may get yet."""
+        return self.assigned | self.pending_revocation
+
+    def is_reconciled(self, target_epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.epoch == target_epoch
+
+
+def reconcile(
+    member: ConsumerMember,
+    target: Assignment,
+    target_epoch: int,
+    owned: Assignment | None,
+    is_free: Callable[[AssignedPartition], bool],
+) -> ConsumerMember:
+    """The member one step nearer to `target`.
+
+    `owned` is what it says it has, None if it did not say; `is_free` whether nobody holds a
+    partition.
+    """
+    if member.state is MemberState.STABLE and member.epoch == target_epoch:
+        return member
+    if member.state is MemberState.UNREVOKED_PARTITIONS and _owns_any(
+        member.pending_revocation, owned
+    ):
+        return member
+    kept = member.assigned & target
+    revoked = member.assigned - target
+    if revoked and _owns_any(revoked, owned):
+        return replace(
+            member,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            assigned=kept,
+            pending_revocation=revoked,
+        )
+    wanted = target - member.assigned
+    # What it has just given up is its own to get back.
+    got = frozenset(each for each in wanted if each in member.held or is_free(each))
+    is_complete = got == wanted
+    return replace(
+        member,
+        state=MemberState.STABLE if is_complete else MemberState.UNRELEASED_PARTITIONS,
+        previous_epoch=member.epoch,
+        epoch=target_epoch,
+        assigned=kept | got,
+        pending_revocation=NOTHING,
+    )
+
+
+def _owns_any(partitions: Assignment, owned: Assignment | None) -> bool:
+    return owned is None or not partitions.isdisjoint(owned)
