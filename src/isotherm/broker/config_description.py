@@ -6,19 +6,24 @@ Source: Kafka ConfigHelper, DescribeConfigsResponse.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.definition import ConfigKey, config_keys
+from isotherm.config.dynamic import dynamic_broker_keys
+from isotherm.config.groups import GroupConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
+from isotherm.config.transactions import TransactionConfig
 
 
 class ConfigSource(enum.IntEnum):
     """The numbers are the wire's."""
 
     DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
 
@@ -72,23 +77,51 @@ def describe_topic_config(
 
 
 def _broker_synonyms(declared: ConfigKey, broker: BrokerConfig) -> Iterator[ConfigSynonym]:
-    for synonym in declared.synonyms:
-        if synonym.name in broker.explicit:
-            yield ConfigSynonym(
-                synonym.name, broker.explicit[synonym.name], ConfigSource.STATIC_BROKER_CONFIG
-            )
-    name = declared.synonyms[0].name if declared.synonyms else declared.name
+    names = [synonym.name for synonym in declared.synonyms]
+    yield from _set_for_broker(names, broker)
+    name = names[0] if names else declared.name
     yield ConfigSynonym(name, _text(declared, declared.default), ConfigSource.DEFAULT_CONFIG)
 
 
+def _set_for_broker(names: Sequence[str], broker: BrokerConfig) -> Iterator[ConfigSynonym]:
+    """Where any of `names` is set for the broker, what wins first."""
+    for texts, source in (
+        (broker.dynamic_for_this, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (broker.dynamic_for_all, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        (broker.explicit, ConfigSource.STATIC_BROKER_CONFIG),
+    ):
+        for name in names:
+            if name in texts:
+                yield ConfigSynonym(name, texts[name], source)
+
+
+def describe_dynamic_defaults(broker: BrokerConfig) -> Iterator[DescribedConfig]:
+    """The keys that were set while running, for all brokers."""
+    for name, text in broker.dynamic_for_all.items():
+        declared = dynamic_broker_keys()[name].declared
+        source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        yield DescribedConfig(
+            name,
+            text,
+            source,
+            read_only=False,
+            type_name=declared.type.name,
+            documentation=declared.documentation,
+            synonyms=(ConfigSynonym(name, text, source),),
+        )
+
+
 def describe_broker_config(broker: BrokerConfig) -> Iterator[DescribedConfig]:
-    """Every key of the broker, those of the remote tier and the topics' defaults included.
+    """Every key of the broker, those of the remote tier, the coordinators and the topics' defaults
+    included.
 
     What is below the prefixes of the remote storage plug-ins is left out: it may hold secrets.
     """
     groups: list[tuple[type, object]] = [
         (BrokerConfig, broker),
         (RemoteLogManagerConfig, broker.remote),
+        (GroupConfig, broker.groups),
+        (TransactionConfig, broker.transactions),
     ]
     for config_class, values in groups:
         for field_name, declared in config_keys(config_class).values():
@@ -105,18 +138,14 @@ def describe_broker_config(broker: BrokerConfig) -> Iterator[DescribedConfig]:
 def _described_broker_key(
     name: str, declared: ConfigKey, value: str | None, names: list[str], broker: BrokerConfig
 ) -> DescribedConfig:
-    synonyms = [
-        ConfigSynonym(known, broker.explicit[known], ConfigSource.STATIC_BROKER_CONFIG)
-        for known in names
-        if known in broker.explicit
-    ]
+    synonyms = [*_set_for_broker(names, broker)]
     default = _text(declared, declared.default)
     synonyms.append(ConfigSynonym(name, default, ConfigSource.DEFAULT_CONFIG))
     return DescribedConfig(
         name,
         value,
         synonyms[0].source,
-        read_only=True,
+        read_only=name not in dynamic_broker_keys(),
         type_name=declared.type.name,
         documentation=declared.documentation,
         synonyms=tuple(synonyms),

@@ -42,9 +42,12 @@ class Endpoint(NamedTuple):
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class BrokerServices:
     """Everything handlers share. One instance lives as long as the broker's listeners.
+
+    `config` is the configuration now: it is replaced when keys are changed while the broker runs,
+    and nothing else here ever is.
 
     `control_executor` has one thread: changes of the cluster's metadata (Controller methods that
     write, and the partitions made or deleted in their wake) run there, one at a time and in order.

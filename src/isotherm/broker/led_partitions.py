@@ -25,6 +25,10 @@ def lead_partitions(controller: Controller, replica_manager: ReplicaManager) -> 
             add(topic)
         for name in change.reconfigured:
             replica_manager.update_config(name, controller.topic_config(name))
+        if change.broker_config is not None:
+            # It may have other defaults for topics.
+            for name in change.image.topics_by_name:
+                replica_manager.update_config(name, controller.topic_config(name))
 
     for topic in controller.image.topics_by_name.values():
         add(topic)

@@ -92,6 +92,10 @@ class BrokerNode:
         started.push_async_callback(server.stop, 0)
         self.endpoints = await server.bind()
         log_manager, controller, cluster_id = self._open_logs(started)
+        # What was set while an earlier start ran holds on.
+        self._config = controller.broker_config
+        server.update_config(self._config)
+        log_manager.update_config(self._config)
         control_executor = ThreadPoolExecutor(1, thread_name_prefix="isotherm-control")
         started.callback(control_executor.shutdown)
         purgatory = Purgatory[TopicPartition](
@@ -123,6 +127,9 @@ class BrokerNode:
             remote_log_manager=remote_log_manager,
             control_executor=control_executor,
         )
+        controller.add_listener(
+            lambda change: self._reconfigure(change, server, log_manager, remote_log_manager)
+        )
         started.push_async_callback(self._drain, server, purgatory)
         await server.serve(Dispatcher(self.services))
         # Half a second of imports that the first produced batch would otherwise wait for.
@@ -133,6 +140,22 @@ class BrokerNode:
             cluster_id,
             listener_texts(self.endpoints),
         )
+
+    def _reconfigure(
+        self,
+        change: MetadataChange,
+        server: Server,
+        log_manager: LogManager,
+        remote_log_manager: RemoteLogManager | None,
+    ) -> None:
+        config = change.broker_config
+        if config is None:
+            return
+        self.services.config = config
+        server.update_config(config)
+        log_manager.update_config(config)
+        if remote_log_manager is not None:
+            remote_log_manager.update_config(config.remote)
 
     async def _drain(self, server: Server, purgatory: Purgatory[TopicPartition]) -> None:
         logger.info("broker stops node_id=%d", self._config.node_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -168,15 +168,31 @@ class ReplicaManager:
             self._log_manager.delete_log(partition.topic_partition)
 
     def update_config(self, name: str, config: TopicConfig) -> None:
-        """Give a topic's logs their new configuration; tiering begins where it is now enabled."""
-        partitions = self._topics[name].partitions.values()
-        newly_tiered = []
-        for partition in partitions:
+        """Give a topic's logs their new configuration; tiering begins where it is now enabled.
+
+        Where it no longer is, what the remote tier holds is deleted and the log begins with what
+        is on this disk (KIP-950, remote.log.delete.on.disable).
+        """
+        newly_tiered, untiered = [], []
+        for partition in self._topics[name].partitions.values():
             was_tiered = partition.log.remote_log_enabled
             partition.log.update_config(config)
             if partition.log.remote_log_enabled and not was_tiered:
                 newly_tiered.append(partition)
+            elif was_tiered and not partition.log.remote_log_enabled:
+                untiered.append(partition)
         self._tell_remote(newly_tiered)
+        self._leave_remote(untiered)
+
+    def _leave_remote(self, partitions: Sequence[Partition]) -> None:
+        if self._remote_log_manager is None or not partitions:
+            return
+        self._remote_log_manager.stop_partitions(
+            [partition.topic_id_partition for partition in partitions], delete_remote=True
+        )
+        for partition in partitions:
+            log = partition.log
+            log.maybe_increment_log_start_offset(log.local_log_start_offset)
 
     def _tell_remote(self, partitions: Iterable[Partition]) -> None:
         logs = [partition.log for partition in partitions if partition.log.remote_log_enabled]

@@ -124,6 +124,10 @@ class Server:
             return False
         return True
 
+    def update_config(self, config: BrokerConfig) -> None:
+        """Bounds on connections hold for those that come from now on."""
+        self._config = config
+
     # ---- what connections ask for
 
     def admit(self, connection: Connection) -> bool:

@@ -52,7 +52,8 @@ LISTENERS: ConfigType[tuple[Listener, ...]] = ConfigType(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """Everything `isotherm serve` is told. `topic_defaults` is what a topic without settings of
-    its own gets; `explicit` holds the texts that were set, by key, for DescribeConfigs."""
+    its own gets. For DescribeConfigs, `explicit` holds the texts that the start set, by key, and
+    the other two what was set while running, for all brokers and for this one."""
 
     node_id: int = key(INT, 1, "Id of this broker.", check=at_least(0), synonyms=["broker.id"])
     listeners: tuple[Listener, ...] = key(
@@ -173,6 +174,8 @@ class BrokerConfig:
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     explicit: Mapping[str, str] = field(default_factory=dict)
+    dynamic_for_all: Mapping[str, str] = field(default_factory=dict)
+    dynamic_for_this: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.log_dirs:

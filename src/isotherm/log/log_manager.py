@@ -7,6 +7,7 @@ whoever owns the threads; each does what is due and returns. Source: Kafka LogMa
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 import threading
@@ -340,6 +341,16 @@ class LogManager:
                 self._fs.sync_directory(log.log_dir.path)
             due_ms = self._clock.now_ms() + log.config.file_delete_delay_ms
             self._deleted_directories.append((due_ms, log.log_dir, retired))
+
+    def update_config(self, config: BrokerConfig) -> None:
+        """Take over the keys that may change while running: producer.id.expiration.ms."""
+        expiration_ms = config.producer_id_expiration_ms
+        with self._lock:
+            self._environment = dataclasses.replace(
+                self._environment, producer_id_expiration_ms=expiration_ms
+            )
+            for log in self._logs.values():
+                log.producers.expiration_ms = expiration_ms
 
     # Background work
 

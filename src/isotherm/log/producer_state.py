@@ -88,9 +88,9 @@ class ProducerState:
 
 class ProducerStateManager:
     def __init__(self, topic_partition: TopicPartition, expiration_ms: int) -> None:
-        """`expiration_ms` is producer.id.expiration.ms."""
+        """`expiration_ms` is producer.id.expiration.ms; it may be set anew."""
         self._topic_partition = topic_partition
-        self._expiration_ms = expiration_ms
+        self.expiration_ms = expiration_ms
         self._producers: dict[ProducerId, ProducerState] = {}
         # First offsets of open transactions, in rising order: they open in the order of the log.
         self._ongoing: dict[ProducerId, Offset] = {}
@@ -304,7 +304,7 @@ class ProducerStateManager:
     def _is_expired(
         self, last_timestamp_ms: TimestampMs, ongoing: Offset | None, now_ms: TimestampMs
     ) -> bool:
-        return ongoing is None and now_ms - last_timestamp_ms >= self._expiration_ms
+        return ongoing is None and now_ms - last_timestamp_ms >= self.expiration_ms
 
     def _open_transactions(self) -> Iterator[tuple[ProducerId, Offset]]:
         for state in self._producers.values():

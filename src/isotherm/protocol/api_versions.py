@@ -47,10 +47,12 @@ class ApiKey(enum.IntEnum):
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     CONSUMER_GROUP_HEARTBEAT = 68
@@ -101,10 +103,12 @@ SERVED: Mapping[int, VersionRange] = MappingProxyType(
         ApiKey.TXN_OFFSET_COMMIT: VersionRange(0, 5),
         ApiKey.DESCRIBE_ACLS: VersionRange(1, 3),
         ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 4),
+        ApiKey.ALTER_CONFIGS: VersionRange(0, 2),
         ApiKey.DESCRIBE_LOG_DIRS: VersionRange(1, 5),
         ApiKey.CREATE_PARTITIONS: VersionRange(0, 3),
         ApiKey.DELETE_GROUPS: VersionRange(0, 2),
         ApiKey.ELECT_LEADERS: VersionRange(0, 2),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: VersionRange(0, 1),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: VersionRange(0, 0),
         ApiKey.OFFSET_DELETE: VersionRange(0, 0),
         ApiKey.CONSUMER_GROUP_HEARTBEAT: VersionRange(0, 1),

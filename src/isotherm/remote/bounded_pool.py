@@ -17,10 +17,23 @@ class BoundedPool:
 
     def __init__(self, name: str, thread_count: int, pending_max: int) -> None:
         self._name = name
-        self._count_max = thread_count + pending_max
+        self._pending_max = pending_max
         self._count = 0
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=f"isotherm-{name}")
+        self._count_max = thread_count + pending_max
+        self._pool = self._new_pool(thread_count)
+        self._retired: list[ThreadPoolExecutor] = []
+
+    def resize(self, thread_count: int) -> None:
+        """Work that is submitted from now on shares `thread_count` threads."""
+        with self._lock:
+            self._retired.append(self._pool)
+            self._pool.shutdown(wait=False)
+            self._count_max = thread_count + self._pending_max
+            self._pool = self._new_pool(thread_count)
+
+    def _new_pool(self, thread_count: int) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(thread_count, thread_name_prefix=f"isotherm-{self._name}")
 
     def submit(self, work: Callable[[], ResultT]) -> Future[ResultT]:
         """NotEnoughMemoryError when too much waits already. Not after `close`."""
@@ -30,13 +43,14 @@ class BoundedPool:
                     f"too much work is waiting pool={self._name} count={self._count}"
                 )
             self._count += 1
-        future = self._pool.submit(work)
+            future = self._pool.submit(work)
         future.add_done_callback(self._end)
         return future
 
     def close(self) -> None:
         """Cancel what has not begun and wait for the rest. Idempotent."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (*self._retired, self._pool):
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def _end(self, future: Future[ResultT]) -> None:
         with self._lock:

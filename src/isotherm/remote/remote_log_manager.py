@@ -85,6 +85,7 @@ class RemoteLogManager:
         metrics: Metrics,
     ) -> None:
         """Owns storage, metadata and index_cache: `close` closes them."""
+        self._config = config
         self._interval_s = config.remote_log_manager_task_interval_ms / 1000
         self._backoff = RetryBackoff.from_config(config)
         self._rng = rng
@@ -221,6 +222,22 @@ class RemoteLogManager:
                 or log.offset_for_timestamp(timestamp_ms)
             )
         )
+
+    def update_config(self, config: RemoteLogManagerConfig) -> None:
+        """Take over the keys that may change while running: sizes of pools and index cache."""
+        with self._lock:
+            if self._closed:
+                return
+            old, self._config = self._config, config
+        if config.remote_log_reader_threads != old.remote_log_reader_threads:
+            self._readers.resize(config.remote_log_reader_threads)
+        copiers = config.remote_log_manager_copier_thread_pool_size
+        if copiers != old.remote_log_manager_copier_thread_pool_size:
+            self._copies.resize(copiers)
+        expirers = config.remote_log_manager_expiration_thread_pool_size
+        if expirers != old.remote_log_manager_expiration_thread_pool_size:
+            self._expirations.resize(expirers)
+        self._index_cache.resize(config.remote_log_index_file_cache_total_size_bytes)
 
     def run_tasks(self) -> None:
         """One run of every task of every partition, in the caller's thread, for tests."""

@@ -1,10 +1,11 @@
 """DescribeConfigs (key 32).
 
 Versions  1-4. 1 sources and synonyms · 3 types and documentation · 4 flexible.
-Behaviour Topics and this broker. Each key tells its source (the topic, the broker's file, the
-          default) and, if asked, the chain of synonyms behind it and its documentation. Asking for
-          certain keys gives those that exist; null or none means all. The broker's keys are
-          read-only: they are changed in the file and take effect at the next start.
+Behaviour Topics and this broker. Each key tells its source (the topic, this
+          broker or all of them while running, the broker's file, the default) and, if asked, the chain of synonyms behind it and its documentation. Asking for
+          certain keys gives those that exist; null or none means all. Keys of the
+          broker that take effect only at a start are read-only. The broker without a name is what
+          was set for all brokers while running.
           Each resource has its own error; broker loggers, client metrics and groups get
           INVALID_REQUEST.
 Not done  Settings of the remote storage plug-ins (rsm.config., rlmm.config.) are not shown: they
@@ -23,8 +24,10 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.config_description import (
     DescribedConfig,
     describe_broker_config,
+    describe_dynamic_defaults,
     describe_topic_config,
 )
+from isotherm.broker.config_resources import ResourceType
 from isotherm.broker.context import BrokerServices, RequestContext
 from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
@@ -33,7 +36,7 @@ from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
 
 NO_THROTTLE = datetime.timedelta()
-TOPIC, BROKER = 2, 4  # ConfigResource.Type
+TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 
 # DescribeConfigsResponse.ConfigType
 CONFIG_TYPES = {
@@ -83,7 +86,7 @@ def _described(services: BrokerServices, kind: int, name: str) -> Iterable[Descr
         )
     if kind == BROKER:
         if not name:
-            return ()  # settings of all brokers at once: there are none
+            return describe_dynamic_defaults(services.config)
         if name != str(services.config.node_id):
             raise InvalidRequestError(
                 f"this is another broker asked_for={name} node.id={services.config.node_id}"

@@ -1,4 +1,4 @@
-"""Incremental changes of a topic's configuration: what the settings become. Pure.
+"""Changes of a topic's or the broker's configuration: what the settings become. Pure.
 
 Source: KIP-339; Kafka ConfigurationControlManager.incrementalAlterConfigResource and
 LogConfig.validateRemoteStorageOnlyIfSystemEnabled.
@@ -7,10 +7,12 @@ LogConfig.validateRemoteStorageOnlyIfSystemEnabled.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from isotherm.config.broker import BrokerConfig
 from isotherm.config.definition import config_keys
+from isotherm.config.dynamic import dynamic_broker_keys, dynamic_text
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import ConfigError, InvalidRequestError
 
@@ -31,53 +33,48 @@ class ConfigChange(NamedTuple):
 
 
 def changed_texts(
-    current: Mapping[str, str], changes: Sequence[ConfigChange], base: TopicConfig
+    current: Mapping[str, str],
+    changes: Sequence[ConfigChange],
+    list_in_effect: Callable[[str], str | None],
 ) -> dict[str, str | None]:
     """The keys that get another text; None for one that goes back to its default.
 
-    `base` gives the list that APPEND and SUBTRACT start from while the topic has none of its own.
+    `list_in_effect` gives the text that APPEND and SUBTRACT start from while the resource has none
+    of its own; None for a key that is no list.
     """
     if len({change.name for change in changes}) != len(changes):
         raise InvalidRequestError("one key is changed twice in one request")
-    return {change.name: _changed_text(current, change, base) for change in changes}
+    return {change.name: _changed_text(current, change, list_in_effect) for change in changes}
 
 
 def replacing_changes(
     current: Mapping[str, str], texts: Mapping[str, str | None]
 ) -> list[ConfigChange]:
-    """The changes after which a resource has these settings and no others (AlterConfigs).
-
-    A setting without a value goes back to its default, as in Kafka.
-    """
-    return [
-        ConfigChange(name, ConfigOperation.SET, text)
-        for name, text in texts.items()
-        if text is not None
-    ] + [
-        ConfigChange(name, ConfigOperation.DELETE, None)
-        for name in current
-        if texts.get(name) is None
+    """The changes after which a resource has these settings and no others (AlterConfigs)."""
+    changes = [ConfigChange(name, ConfigOperation.SET, text) for name, text in texts.items()]
+    return changes + [
+        ConfigChange(name, ConfigOperation.DELETE, None) for name in current if name not in texts
     ]
 
 
 def _changed_text(
-    current: Mapping[str, str], change: ConfigChange, base: TopicConfig
+    current: Mapping[str, str],
+    change: ConfigChange,
+    list_in_effect: Callable[[str], str | None],
 ) -> str | None:
     if change.operation is ConfigOperation.DELETE:
         return None
     if change.value is None:
-        raise ConfigError(f"a setting has no value key={change.name}")
+        raise InvalidRequestError(f"a setting has no value key={change.name}")
     if change.operation is ConfigOperation.SET:
         return change.value
-    return _changed_list(current, change, base)
-
-
-def _changed_list(current: Mapping[str, str], change: ConfigChange, base: TopicConfig) -> str:
-    declared = config_keys(TopicConfig).get(change.name)
-    if declared is None or declared[1].type.name != "LIST":
+    in_effect = list_in_effect(change.name)
+    if in_effect is None:
         raise ConfigError(f"only a list can be appended to or subtracted from key={change.name}")
-    field_name, key = declared
-    text = current.get(change.name, key.format(getattr(base, field_name)))
+    return _changed_list(current.get(change.name, in_effect), change)
+
+
+def _changed_list(text: str, change: ConfigChange) -> str:
     items = [item for item in text.split(",") if item]
     named = [item.strip() for item in (change.value or "").split(",") if item.strip()]
     if change.operation is ConfigOperation.APPEND:
@@ -85,6 +82,21 @@ def _changed_list(current: Mapping[str, str], change: ConfigChange, base: TopicC
     else:
         items = [item for item in items if item not in named]
     return ",".join(items)
+
+
+def topic_list_in_effect(name: str, config: TopicConfig) -> str | None:
+    declared = config_keys(TopicConfig).get(name)
+    if declared is None or declared[1].type.name != "LIST":
+        return None
+    field_name, key = declared
+    return key.format(getattr(config, field_name))
+
+
+def broker_list_in_effect(name: str, config: BrokerConfig) -> str | None:
+    found = dynamic_broker_keys().get(name)
+    if found is None or found.declared.type.name != "LIST":
+        return None
+    return dynamic_text(config, name)
 
 
 def check_remote_storage_change(old: TopicConfig, new: TopicConfig, *, topic: str) -> None:

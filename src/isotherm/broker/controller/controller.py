@@ -26,8 +26,10 @@ from typing import NamedTuple, TypeAlias
 from isotherm.broker.context import Endpoint
 from isotherm.broker.controller.config_changes import (
     ConfigChange,
+    broker_list_in_effect,
     changed_texts,
     check_remote_storage_change,
+    topic_list_in_effect,
 )
 from isotherm.broker.controller.delta import MetadataDelta
 from isotherm.broker.controller.image import (
@@ -38,6 +40,7 @@ from isotherm.broker.controller.image import (
 from isotherm.broker.controller.metadata_log import MetadataLog
 from isotherm.broker.controller.partition_growth import NewPartitions, plan_growth
 from isotherm.broker.controller.records import (
+    BROKER_RESOURCE,
     METADATA_VERSION_FEATURE,
     TOPIC_RESOURCE,
     BrokerEndpoint,
@@ -61,6 +64,7 @@ from isotherm.broker.controller.topic_rules import (
 )
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
+from isotherm.config.dynamic import dynamic_broker_keys, with_dynamic_texts
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import (
     ConfigError,
@@ -81,20 +85,32 @@ METADATA_VERSION = 30  # of Kafka 4.3: the version whose record formats are writ
 PRODUCER_ID_BLOCK_SIZE = 1000  # Kafka: ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
 RECORDS_PER_BATCH_MAX = 10_000  # Kafka: QuorumController.MAX_RECORDS_PER_BATCH
 
+ALL_BROKERS = ""  # the name of the resource whose settings hold for every broker
+
 _PLAINTEXT = 0  # SecurityProtocol
 
 
 class MetadataChange(NamedTuple):
-    """What listeners are told: the new image, and what is different in it."""
+    """What listeners are told: the new image, and what is different in it.
+
+    `broker_config` is what the broker's own configuration is now, when that has changed.
+    """
 
     image: MetadataImage
     created: tuple[TopicImage, ...] = ()
     deleted: tuple[TopicImage, ...] = ()
     grown: tuple[TopicImage, ...] = ()
     reconfigured: tuple[str, ...] = ()
+    broker_config: BrokerConfig | None = None
 
 
 MetadataListener: TypeAlias = Callable[[MetadataChange], None]
+
+
+class _CachedTopicConfig(NamedTuple):
+    texts: Mapping[str, str]
+    defaults: TopicConfig
+    config: TopicConfig
 
 
 class CreatedTopic(NamedTuple):
@@ -124,15 +140,18 @@ class Controller:
     ) -> None:
         """Replays `log`; CorruptMetadataError when it holds what cannot be understood."""
         self._log = MetadataLog(log, clock)
-        self._config = config
+        self._static_config = config
         self._new_id = new_id
         self._listeners: list[MetadataListener] = []
-        self._topic_configs: dict[str, tuple[Mapping[str, str], TopicConfig]] = {}
+        self._topic_configs: dict[str, _CachedTopicConfig] = {}
         self._producer_ids = iter(range(0))
         delta = MetadataDelta(MetadataImage())
         for record in self._log.replay():
             delta.replay(record)
         self._image = delta.apply(self._log.end_offset)
+        self._config = self._effective_config(
+            self.broker_texts(ALL_BROKERS), self.broker_texts(str(config.node_id))
+        )
         for topic in self._image.topics_by_name:
             self.topic_config(topic)
 
@@ -140,6 +159,11 @@ class Controller:
     def image(self) -> MetadataImage:
         """The metadata as it is now; later changes make another image."""
         return self._image
+
+    @property
+    def broker_config(self) -> BrokerConfig:
+        """The broker's configuration now: what it was started with, and what was set since."""
+        return self._config
 
     def add_listener(self, listener: MetadataListener) -> None:
         """`listener` hears of every later change, on the thread that made it, before it returns."""
@@ -152,13 +176,23 @@ class Controller:
     def topic_config(self, topic: str) -> TopicConfig:
         """The configuration in effect for a topic; the defaults for one that does not exist."""
         texts = self.topic_texts(topic)
+        defaults = self._config.topic_defaults
         if not texts:
-            return self._config.topic_defaults
+            return defaults
         cached = self._topic_configs.get(topic)
-        if cached is None or cached[0] is not texts:
-            cached = texts, TopicConfig.parse(texts, self._config.topic_defaults)
+        if cached is None or cached.texts is not texts or cached.defaults is not defaults:
+            cached = _CachedTopicConfig(texts, defaults, TopicConfig.parse(texts, defaults))
             self._topic_configs[topic] = cached
-        return cached[1]
+        return cached.config
+
+    def broker_texts(self, broker: str) -> Mapping[str, str]:
+        """What was set while running for one broker, or for ALL_BROKERS."""
+        return self._image.configs.get(ConfigResource(BROKER_RESOURCE, broker), {})
+
+    def _effective_config(
+        self, for_all: Mapping[str, str], for_this: Mapping[str, str]
+    ) -> BrokerConfig:
+        return with_dynamic_texts(self._static_config, for_all=for_all, for_this=for_this)
 
     def register_broker(self, endpoints: Sequence[Endpoint]) -> None:
         """Begin a new incarnation of this broker: once per start, before partitions are led.
@@ -340,14 +374,49 @@ class Controller:
         if topic not in self._image.topics_by_name:
             raise UnknownTopicOrPartitionError(f"no such topic topic={topic}")
         current = self.topic_texts(topic)
-        changed = changed_texts(current, changes, self._config.topic_defaults)
+        defaults = self._config.topic_defaults
+        changed = changed_texts(current, changes, lambda name: topic_list_in_effect(name, defaults))
         after = {key: text for key, text in {**current, **changed}.items() if text is not None}
         new_config = topic_config(after, self._config, topic=topic)
         check_remote_storage_change(self.topic_config(topic), new_config, topic=topic)
         effective = {key: text for key, text in changed.items() if current.get(key) != text}
         if effective and not validate_only:
-            self._commit(config_records(topic, effective))
+            self._commit(config_records(TOPIC_RESOURCE, topic, effective))
             self._tell(MetadataChange(self._image, reconfigured=(topic,)))
+
+    def alter_broker_config(
+        self, broker: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> None:
+        """Change what is set while running for this broker, or for ALL_BROKERS; all or none.
+
+        Raises InvalidRequestError for another broker, a key that cannot be changed while running,
+        and values that are not legal, as Kafka answers all of these.
+        """
+        this_broker = str(self._config.node_id)
+        if broker not in (ALL_BROKERS, this_broker):
+            raise InvalidRequestError(
+                f"this is another broker asked_for={broker} node.id={this_broker}"
+            )
+        fixed = [each.name for each in changes if each.name not in dynamic_broker_keys()]
+        if fixed:
+            raise InvalidRequestError(f"keys cannot be changed while running keys={fixed}")
+        current = self.broker_texts(broker)
+        try:
+            changed = changed_texts(
+                current, changes, lambda name: broker_list_in_effect(name, self._config)
+            )
+            after = {key: text for key, text in {**current, **changed}.items() if text is not None}
+            texts = {each: self.broker_texts(each) for each in (ALL_BROKERS, this_broker)}
+            texts[broker] = after
+            new_config = self._effective_config(texts[ALL_BROKERS], texts[this_broker])
+        except ConfigError as error:
+            raise InvalidRequestError(str(error)) from error
+        effective = {key: text for key, text in changed.items() if current.get(key) != text}
+        if effective and not validate_only:
+            self._commit(config_records(BROKER_RESOURCE, broker, effective))
+            self._config = new_config
+            logger.info("broker is reconfigured broker=%s keys=%s", broker, ",".join(effective))
+            self._tell(MetadataChange(self._image, broker_config=new_config))
 
     def generate_producer_id(self) -> ProducerId:
         """An id that no producer of this cluster has had.

@@ -20,7 +20,7 @@ from isotherm.protocol.records import decode_framed, registry_of
 from isotherm.types import BrokerId
 
 METADATA_VERSION_FEATURE = "metadata.version"
-TOPIC_RESOURCE = 2  # ConfigResource.Type
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4  # ConfigResource.Type
 NO_LEADER_CHANGE = -2
 
 _INT8 = {"kafka_type": "int8"}

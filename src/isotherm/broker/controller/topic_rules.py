@@ -199,7 +199,7 @@ def plan_topic(
         config=config,
         records=(
             TopicRecord(name=topic.name, topic_id=topic_id),
-            *config_records(topic.name, topic.configs),
+            *config_records(TOPIC_RESOURCE, topic.name, topic.configs),
             *(
                 partition_record(topic_id, number, brokers)
                 for number, brokers in enumerate(replicas)
@@ -208,10 +208,12 @@ def plan_topic(
     )
 
 
-def config_records(topic: str, configs: Mapping[str, str | None]) -> list[ConfigRecord]:
+def config_records(
+    resource_type: int, resource: str, configs: Mapping[str, str | None]
+) -> list[ConfigRecord]:
     return [
         ConfigRecord(
-            resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=configs[name]
+            resource_type=resource_type, resource_name=resource, name=name, value=configs[name]
         )
         for name in sorted(configs)
     ]

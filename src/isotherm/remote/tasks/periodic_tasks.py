@@ -34,7 +34,8 @@ class PeriodicTasks:
     def __init__(self, name: str, thread_count: int, clock: Clock) -> None:
         self._name = name
         self._clock = clock
-        self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=f"isotherm-{name}")
+        self._pool = self._new_pool(thread_count)
+        self._retired: list[ThreadPoolExecutor] = []
         self._lock = threading.Lock()
         self._scheduled: dict[Hashable, _Scheduled] = {}
         self._wakeup = threading.Event()
@@ -54,6 +55,16 @@ class PeriodicTasks:
                 self._dispatcher.start()
         self._wakeup.set()
 
+    def resize(self, thread_count: int) -> None:
+        """Ticks that begin from now on share `thread_count` threads; those that run go on."""
+        with self._lock:
+            self._retired.append(self._pool)
+            self._pool.shutdown(wait=False)
+            self._pool = self._new_pool(thread_count)
+
+    def _new_pool(self, thread_count: int) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(thread_count, thread_name_prefix=f"isotherm-{self._name}")
+
     def cancel(self, key: Hashable) -> Future[None]:
         """Run no further tick of `key`; the future is done when the last one has ended."""
         with self._lock:
@@ -71,7 +82,8 @@ class PeriodicTasks:
         self._wakeup.set()
         if self._dispatcher is not None:
             self._dispatcher.join()
-        self._pool.shutdown(wait=True)
+        for pool in (*self._retired, self._pool):
+            pool.shutdown(wait=True)
 
     def _dispatch(self) -> None:
         while True:

@@ -1,0 +1,82 @@
+"""The broker's keys that can be changed while it runs, and the configuration they make.
+
+A topic's key is set for all topics by its first synonym (log.retention.ms, as in Kafka, not
+log.retention.hours). Where a key is set in several places, that of one broker wins over that of
+all brokers, and both win over the file. Source: KIP-226, Kafka DynamicBrokerConfig.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.definition import ConfigKey, config_keys
+from isotherm.config.groups import GroupConfig
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.config.transactions import TransactionConfig
+
+
+class DynamicKey(NamedTuple):
+    """Where a key's value is: `group` is the field of BrokerConfig, "" for its own keys."""
+
+    group: str
+    field_name: str
+    declared: ConfigKey
+
+
+_GROUPS: Mapping[str, type] = {
+    "": BrokerConfig,
+    "remote": RemoteLogManagerConfig,
+    "groups": GroupConfig,
+    "transactions": TransactionConfig,
+}
+
+
+@functools.cache
+def dynamic_broker_keys() -> Mapping[str, DynamicKey]:
+    keys = {
+        declared.name: DynamicKey(group, field_name, declared)
+        for group, config_class in _GROUPS.items()
+        for field_name, declared in config_keys(config_class).values()
+        if declared.dynamic
+    }
+    for field_name, declared in config_keys(TopicConfig).values():
+        if declared.dynamic and declared.synonyms:
+            keys[declared.synonyms[0].name] = DynamicKey("topic_defaults", field_name, declared)
+    return keys
+
+
+def with_dynamic_texts(
+    config: BrokerConfig, *, for_all: Mapping[str, str], for_this: Mapping[str, str]
+) -> BrokerConfig:
+    """The file's `config` with what was set for all brokers, and for this one, while running.
+
+    Every key must be one of `dynamic_broker_keys`. ConfigError names the key that is wrong.
+    """
+    keys = dynamic_broker_keys()
+    by_group: dict[str, dict[str, Any]] = {}
+    for name, text in {**for_all, **for_this}.items():
+        group, field_name, declared = keys[name]
+        by_group.setdefault(group, {})[field_name] = declared.parse(text)
+    own = by_group.pop("", {})
+    changed = {
+        group: replace(getattr(config, group), **fields) for group, fields in by_group.items()
+    }
+    return replace(
+        config,
+        **own,
+        **changed,
+        dynamic_for_all=dict(for_all),
+        dynamic_for_this=dict(for_this),
+    )
+
+
+def dynamic_text(config: BrokerConfig, name: str) -> str:
+    """The text of the value that a dynamic key has in `config`."""
+    group, field_name, declared = dynamic_broker_keys()[name]
+    holder = getattr(config, group) if group else config
+    return declared.format(getattr(holder, field_name))

@@ -1,0 +1,190 @@
+"""IncrementalAlterConfigs and AlterConfigs, on topics and on the broker."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.config.broker import parse_broker_config
+from isotherm.protocol.api_versions import ApiKey
+
+TOPIC, BROKER, GROUP = 2, 4, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def alter(broker, *changes, kind=TOPIC, name="t", version=1, validate_only=False):
+    """(error code, message) of one resource; `changes` are (key, operation, value)."""
+    (answer,) = broker.call(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        version,
+        resources=[
+            {
+                "resource_type": kind,
+                "resource_name": name,
+                "configs": [
+                    {"name": key, "config_operation": operation, "value": value}
+                    for key, operation, value in changes
+                ],
+            }
+        ],
+        validate_only=validate_only,
+    ).responses
+    assert (answer.resource_type, answer.resource_name) == (kind, name)
+    return answer.error_code, answer.error_message
+
+
+def replace(broker, configs, *, kind=TOPIC, name="t", version=2, validate_only=False):
+    (answer,) = broker.call(
+        ApiKey.ALTER_CONFIGS,
+        version,
+        resources=[
+            {
+                "resource_type": kind,
+                "resource_name": name,
+                "configs": [{"name": key, "value": value} for key, value in configs],
+            }
+        ],
+        validate_only=validate_only,
+    ).responses
+    return answer.error_code, answer.error_message
+
+
+def described(broker, kind, name):
+    (result,) = broker.call(
+        ApiKey.DESCRIBE_CONFIGS,
+        4,
+        resources=[{"resource_type": kind, "resource_name": name, "configuration_keys": None}],
+        include_synonyms=True,
+        include_documentation=False,
+    ).results
+    return {config.name: config for config in result.configs}
+
+
+def synonyms(config):
+    return [(each.name, each.value, each.source) for each in config.synonyms]
+
+
+DONE = (ErrorCode.none, None)
+
+
+@pytest.fixture
+def hosted(broker, tmp_path):
+    broker.host(tmp_path / "log", explicit={"log.retention.hours": "3"})
+    broker.controller.create_topics([NewTopic(name="t", configs={"segment.ms": "7"})])
+    return broker
+
+
+def log_config(broker):
+    return broker.services.replica_manager.find_partition("t", None, 0).log.config
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_topic_is_changed_incrementally_and_its_log_with_it(hosted, version):
+    changes = [("retention.ms", SET, "5"), ("cleanup.policy", APPEND, "compact")]
+    assert alter(hosted, *changes, version=version) == DONE
+    config = log_config(hosted)
+    assert (config.retention_ms, config.segment_ms) == (5, 7)
+    assert config.cleanup_policy == ("delete", "compact")
+    again = [("cleanup.policy", SUBTRACT, "delete"), ("segment.ms", DELETE, None)]
+    assert alter(hosted, *again, version=version) == DONE
+    assert log_config(hosted).cleanup_policy == ("compact",)
+    assert log_config(hosted).segment_ms == 604_800_000
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_topic_is_given_other_settings_altogether(hosted, version):
+    assert replace(hosted, [("retention.ms", "5")], version=version) == DONE
+    assert hosted.controller.topic_texts("t") == {"retention.ms": "5"}
+    assert log_config(hosted).segment_ms == 604_800_000
+
+
+def test_validating_only_changes_nothing(hosted):
+    before = hosted.controller.image
+    assert alter(hosted, ("retention.ms", SET, "5"), validate_only=True) == DONE
+    assert replace(hosted, [], validate_only=True) == DONE
+    own = {"kind": BROKER, "name": "1", "validate_only": True}
+    assert alter(hosted, ("log.retention.ms", SET, "5"), **own) == DONE
+    assert hosted.controller.image is before
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "code"),
+    [
+        (TOPIC, "gone", ("retention.ms", SET, "1"), ErrorCode.unknown_topic_or_partition),
+        (TOPIC, "", ("retention.ms", SET, "1"), ErrorCode.invalid_topic_exception),
+        (TOPIC, "t", ("retention.mss", SET, "1"), ErrorCode.invalid_config),
+        (TOPIC, "t", ("retention.ms", SET, "x"), ErrorCode.invalid_config),
+        (TOPIC, "t", ("retention.ms", APPEND, "1"), ErrorCode.invalid_config),
+        (TOPIC, "t", ("remote.storage.enable", SET, "true"), ErrorCode.invalid_config),
+        (TOPIC, "t", ("retention.ms", SET, None), ErrorCode.invalid_request),
+        (TOPIC, "t", ("retention.ms", 9, "1"), ErrorCode.invalid_request),
+        (TOPIC, "t", ("", SET, "1"), ErrorCode.invalid_request),
+        (BROKER, "7", ("log.retention.ms", SET, "1"), ErrorCode.invalid_request),
+        (BROKER, "1", ("log.retention.hours", SET, "1"), ErrorCode.invalid_request),
+        (BROKER, "1", ("node.id", SET, "2"), ErrorCode.invalid_request),
+        (BROKER, "1", ("log.retention.ms", SET, "x"), ErrorCode.invalid_request),
+        (BROKER, "", ("message.max.bytes", SET, "-1"), ErrorCode.invalid_request),
+        (GROUP, "g", ("consumer.session.timeout.ms", SET, "1"), ErrorCode.invalid_request),
+        (99, "g", ("x", SET, "1"), ErrorCode.invalid_request),
+    ],
+)
+def test_what_cannot_be_changed_is_told_and_changes_nothing(hosted, kind, name, change, code):
+    before = hosted.controller.image
+    error_code, message = alter(hosted, change, kind=kind, name=name)
+    assert error_code is code
+    assert message
+    assert hosted.controller.image is before
+
+
+def test_resource_named_twice_is_refused(hosted):
+    resource = {"resource_type": TOPIC, "resource_name": "t", "configs": []}
+    answers = hosted.call(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource] * 2, validate_only=False
+    ).responses
+    assert [each.error_code for each in answers] == [ErrorCode.invalid_request] * 2
+
+
+def test_broker_keys_are_applied_and_described_with_their_sources(hosted):
+    assert alter(hosted, ("log.retention.ms", SET, "50"), kind=BROKER, name="") == DONE
+    assert log_config(hosted).retention_ms == 50
+    assert alter(hosted, ("log.retention.ms", SET, "60"), kind=BROKER, name="1") == DONE
+    assert log_config(hosted).retention_ms == 60
+
+    hosted.services.config = hosted.controller.broker_config
+    chain = [
+        ("log.retention.ms", "60", 2),
+        ("log.retention.ms", "50", 3),
+        ("log.retention.hours", "3", 4),
+        ("log.retention.ms", "604800000", 5),
+    ]
+    topic = described(hosted, TOPIC, "t")["retention.ms"]
+    assert (topic.value, topic.config_source, synonyms(topic)) == ("60", 2, chain)
+    own = described(hosted, BROKER, "1")
+    assert (own["log.retention.ms"].value, synonyms(own["log.retention.ms"])) == ("60", chain)
+    assert not own["log.retention.ms"].read_only
+    assert own["node.id"].read_only
+    for_all = described(hosted, BROKER, "")
+    assert {name: each.value for name, each in for_all.items()} == {"log.retention.ms": "50"}
+
+    assert alter(hosted, ("log.retention.ms", DELETE, None), kind=BROKER, name="1") == DONE
+    assert log_config(hosted).retention_ms == 50
+    assert replace(hosted, [], kind=BROKER, name="") == DONE
+    assert log_config(hosted).retention_ms == 604_800_000
+
+
+def test_lists_of_the_broker_are_appended_to(hosted):
+    change = ("log.cleanup.policy", APPEND, "compact")
+    assert alter(hosted, change, kind=BROKER, name="") == DONE
+    assert log_config(hosted).cleanup_policy == ("delete", "compact")
+
+
+def test_broker_keys_hold_after_a_restart_and_over_the_file(hosted, cluster_metadata):
+    change = ("log.retention.ms", SET, "50")
+    alter(hosted, change, kind=BROKER, name="")
+    alter(hosted, ("remote.fetch.max.wait.ms", SET, "77"), kind=BROKER, name="1")
+    file = parse_broker_config({"log.retention.ms": "9", "max.connections": "8"})
+    config = cluster_metadata.replayed(file).broker_config
+    assert config.topic_defaults.retention_ms == 50
+    assert config.remote.remote_fetch_max_wait_ms == 77
+    assert config.max_connections == 8
