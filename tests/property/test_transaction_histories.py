@@ -1,0 +1,205 @@
+"""A partition under random transactions in both tiers: no committed record is hidden from a
+read_committed consumer, and no aborted one is shown to it.
+
+The model is a list: for each record its value, its producer and how its transaction ended, if it
+did. The consumer filters as Kafka's clients do, by the list of aborted transactions that comes
+with each read. A history follows from its seed; between the steps the log is rolled, copied to the
+remote tier, deleted locally and opened again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from isotherm.errors import OffsetOutOfRangeError
+from isotherm.log.log_read import FetchIsolation
+from isotherm.record.batch import build_batch, iterate_batches, read_records
+from isotherm.record.control import (
+    ControlRecordType,
+    build_end_transaction_marker,
+    read_control_record,
+)
+from isotherm.record.validation import AppendOrigin
+from isotherm.testing.tiered_partition import TieredPartition
+from isotherm.types import Offset
+
+SEEDS = range(20)
+STEPS = 60
+PRODUCERS = 4
+NOT_TRANSACTIONAL = -1
+
+
+@dataclass
+class Written:
+    value: bytes
+    producer_id: int
+    committed: bool | None = None  # None while its transaction is open
+
+
+@dataclass
+class Transactional:
+    producer_id: int
+    epoch: int = 0
+    sequence: int = 0
+    open_offsets: list[Offset] = field(default_factory=list)
+
+
+class History:
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.tiered = TieredPartition(directory, seed=seed)
+        self.written: dict[Offset, Written] = {}
+        self.producers = [Transactional(producer_id) for producer_id in range(PRODUCERS)]
+        self.weights: dict[Callable[[], None], int] = {
+            self.append_transactional: 10,
+            self.append_plain: 3,
+            self.end: 6,
+            self.roll: 3,
+            self.copy: 3,
+            self.delete_local: 2,
+            self.restart: 1,
+        }
+
+    def step(self) -> None:
+        (action,) = self.rng.choices(list(self.weights), list(self.weights.values()))
+        action()
+        self.tiered.clock.advance(1000)
+
+    def append_transactional(self) -> None:
+        producer = self.rng.choice(self.producers)
+        offsets = self._append(
+            producer.producer_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=producer.sequence,
+            is_transactional=True,
+        )
+        producer.sequence += len(offsets)
+        producer.open_offsets += offsets
+
+    def append_plain(self) -> None:
+        for offset in self._append(NOT_TRANSACTIONAL):
+            self.written[offset].committed = True
+
+    def _append(self, owner: int, **producer: object) -> list[Offset]:
+        count = self.rng.randint(1, 3)
+        first = self.tiered.log.log_end_offset
+        offsets = list(range(first, first + count))
+        values = [b"%06d" % offset for offset in offsets]
+        now_ms = self.tiered.clock.now_ms()
+        batch = build_batch([(now_ms, None, value, ()) for value in values], **producer)
+        assert self.tiered.append_batch(batch) == first
+        self.written |= {
+            offset: Written(value, owner) for offset, value in zip(offsets, values, strict=True)
+        }
+        return offsets
+
+    def end(self) -> None:
+        """Also of a producer with nothing open: a marker too many does no harm."""
+        producer = self.rng.choice(self.producers)
+        commit = self.rng.random() < 0.5
+        if self.rng.random() < 0.3:  # fenced, or a client of transaction version 2
+            producer.epoch += 1
+            producer.sequence = 0
+        marker = build_end_transaction_marker(
+            ControlRecordType.COMMIT if commit else ControlRecordType.ABORT,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            coordinator_epoch=0,
+            timestamp_ms=self.tiered.clock.now_ms(),
+        )
+        self.tiered.append_batch(marker, origin=AppendOrigin.COORDINATOR)
+        for offset in producer.open_offsets:
+            self.written[offset].committed = commit
+        producer.open_offsets = []
+
+    def roll(self) -> None:
+        self.tiered.log.roll()
+
+    def copy(self) -> None:
+        self.tiered.copy_task.run()
+
+    def delete_local(self) -> None:
+        self.tiered.delete_local_segments()
+
+    def restart(self) -> None:
+        self.tiered.restart()
+
+    # ---- what is to be seen
+
+    def last_stable_offset(self) -> Offset:
+        return min(
+            (offset for offset, each in self.written.items() if each.committed is None),
+            default=self.tiered.log.log_end_offset,
+        )
+
+    def check(self) -> None:
+        stable = self.last_stable_offset()
+        assert self.tiered.log.last_stable_offset == stable
+        start = self.rng.randrange(self.tiered.log.log_end_offset + 1)
+        wanted = {
+            offset: each.value
+            for offset, each in self.written.items()
+            if start <= offset < stable and each.committed
+        }
+        assert self.read_committed(start, stable) == wanted
+
+    def read_committed(self, start: Offset, stable: Offset) -> dict[Offset, bytes]:
+        found: dict[Offset, bytes] = {}
+        offset = start
+        while offset < stable:
+            records, aborted = self._read(offset, self.rng.choice([1, 300, 5000]))
+            assert records, f"nothing can be read below the last stable offset offset={offset}"
+            waiting = sorted(aborted, key=lambda each: each[1])
+            dropped: set[int] = set()
+            for position, header in iterate_batches(records):
+                while waiting and waiting[0][1] <= header.last_offset:
+                    dropped.add(waiting.pop(0)[0])
+                if header.is_control:
+                    marker = read_control_record(records, position, header)
+                    assert marker is not None
+                    if marker.type is ControlRecordType.ABORT:
+                        dropped.discard(header.producer_id)
+                elif not (header.is_transactional and header.producer_id in dropped):
+                    for record in read_records(records, position, header):
+                        if record.offset >= start:
+                            found[record.offset] = record.value
+                offset = header.next_offset
+        return found
+
+    def _read(self, offset: Offset, max_bytes: int) -> tuple[memoryview, list[tuple[int, Offset]]]:
+        isolation = FetchIsolation.TXN_COMMITTED
+        try:
+            read = self.tiered.log.read(offset, max_bytes, isolation=isolation)
+        except OffsetOutOfRangeError:
+            read = self.tiered.read(offset, max_bytes, isolation=isolation)
+        assert read.aborted_transactions is not None
+        return read.records, [
+            (each.producer_id, each.first_offset) for each in read.aborted_transactions
+        ]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_read_committed_sees_what_was_committed_and_nothing_else(tmp_path: Path, seed: int) -> None:
+    history = History(tmp_path, seed)
+    for _ in range(STEPS):
+        history.step()
+        history.check()
+
+
+def test_histories_reach_both_tiers_and_aborted_transactions(tmp_path: Path) -> None:
+    """Or the test above shows less than it says."""
+    aborted = remote = 0
+    for seed in SEEDS:
+        history = History(tmp_path / str(seed), seed)
+        for _ in range(STEPS):
+            history.step()
+        aborted += sum(each.committed is False for each in history.written.values())
+        remote += history.tiered.log.local_log_start_offset
+    assert aborted > 100
+    assert remote > 100
