@@ -6,7 +6,7 @@ PYTHON ?= python3
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java test lint types imports check demo bench clean
+.PHONY: help setup java test lint types imports check soak demo bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -40,6 +40,10 @@ imports: setup ## Check the direction of imports
 	$(BIN)/lint-imports --no-cache
 
 check: lint types imports test ## Everything that has to hold before a commit
+
+SOAK_SECONDS ?= 1200
+soak: setup ## Let clients work while the broker is killed and paused, for SOAK_SECONDS
+	$(BIN)/python -m isotherm.testing.correctness.run --seconds $(SOAK_SECONDS)
 
 demo: setup ## Produce a year of flights, tier them, read them back with Kafka clients and Spark
 	$(BIN)/python examples/demo/flights.py

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import re
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from isotherm.testing.embedded_broker import TEST_SETTINGS, EmbeddedBroker
+from isotherm.testing.broker_process import BrokerProcess
+from isotherm.testing.embedded_broker import EmbeddedBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_SERVES = re.compile(rb"broker serves .*listeners=PLAINTEXT://(\S+)")
 
 
 @pytest.fixture(scope="module")
@@ -41,56 +34,6 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., EmbeddedBroker]]:
             return started.enter_context(EmbeddedBroker(directory, settings))
 
         yield start
-
-
-class BrokerProcess:
-    """`isotherm serve` in a process of its own, to be killed."""
-
-    def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
-        texts = {**TEST_SETTINGS, **settings}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "isotherm.cli.main", "serve", "--data-dir", str(directory)]
-            + [item for key, value in texts.items() for item in ("--override", f"{key}={value}")],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-        self.log_lines: list[bytes] = []
-        self._ready = threading.Event()
-        self._reader = threading.Thread(target=self._read_log, daemon=True)
-        self._reader.start()
-        self._ready.wait()
-        if self.process.poll() is not None:
-            raise AssertionError(f"the broker did not start:\n{self.log_text}")
-
-    @property
-    def log_text(self) -> str:
-        return b"".join(self.log_lines).decode()
-
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int:
-        """Its exit status."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, number: signal.Signals) -> int:
-        self.process.send_signal(number)
-        status = self.process.wait()
-        self._reader.join()
-        return status
-
-    def _read_log(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as stderr:
-            for line in stderr:
-                self.log_lines.append(line)
-                found = _SERVES.search(line)
-                if found:
-                    self.bootstrap_servers = found[1].decode()
-                    self._ready.set()
-        self.process.wait()
-        self._ready.set()
 
 
 @pytest.fixture

@@ -1,0 +1,315 @@
+"""Anomalies in a history, by the names of Jepsen's Kafka workload. Pure.
+
+    inconsistent-offsets     two values at one offset
+    duplicate                one value at two offsets of its topic
+    lost-write               acknowledged, others read past it, never read itself
+    unseen                   acknowledged or committed, never read (final polls have to have run)
+    G1a                      a record that certainly failed, or of an aborted transaction, was read
+    precommitted-read        a transaction read its own write
+    int-poll-skip            inside one operation a poll leaves out a record between two
+    int-nonmonotonic-poll    ... or steps back
+    poll-skip                the same from one operation to the next of an assigned consumer
+    nonmonotonic-poll
+    int-nonmonotonic-send    inside one operation a later send got a lower offset
+    nonmonotonic-send        ... or in a later operation of the process
+
+and two that its model has no need of:
+
+    unwritten-read           a value that nobody wrote, or bytes that no writer makes
+    early-read               read_committed handed out a record before its commit was asked for
+
+Jumps between the polls of a subscribed consumer are what a rebalance does, and no anomaly. Writes
+of two transactions may lie between one another in a Kafka log, and one that reads both may see any
+order: Jepsen's cycles (G0, G1c) are not looked for.
+
+A read_uncommitted reader sees aborted records too, so a value written by transactions, which may
+have been written again after an abort, is judged by what read_committed readers see of it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from isotherm.testing.correctness.history import (
+    Isolation,
+    Kind,
+    Operation,
+    Outcome,
+    Read,
+    Send,
+    Value,
+)
+from isotherm.types import Offset, TopicPartition
+
+Place: TypeAlias = tuple[TopicPartition, Offset]
+TopicValue: TypeAlias = tuple[str, Value]
+
+
+class Anomaly(NamedTuple):
+    name: str
+    detail: str
+
+
+class Write(NamedTuple):
+    """One attempt to write a value."""
+
+    operation: Operation
+    send: Send
+
+    @property
+    def place(self) -> Place | None:
+        offset = self.send.offset
+        return None if offset is None else (self.send.partition, offset)
+
+
+class Observation(NamedTuple):
+    operation: Operation
+    read: Read
+
+    @property
+    def place(self) -> Place:
+        return (self.read.partition, self.read.offset)
+
+    @property
+    def of_committed(self) -> bool:
+        return self.operation.isolation is Isolation.READ_COMMITTED
+
+
+class Evidence:
+    """A history, ordered by value and by place."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self.operations = operations
+        self.observations = [
+            Observation(operation, read)
+            for operation in operations
+            for poll in operation.polls()
+            for read in poll.reads
+        ]
+        self.writes: dict[TopicValue, list[Write]] = defaultdict(list)
+        for operation in operations:
+            for send in operation.sends():
+                self.writes[send.partition.topic, send.value].append(Write(operation, send))
+        self.seen: dict[TopicValue, list[Observation]] = defaultdict(list)
+        for observation in self.observations:
+            read = observation.read
+            self.seen[read.partition.topic, read.value].append(observation)
+
+    def in_transaction(self, value: TopicValue) -> bool:
+        attempts = self.writes.get(value, ())
+        return any(attempt.operation.kind is Kind.TXN for attempt in attempts)
+
+    def trusted_observations(self, value: TopicValue) -> list[Observation]:
+        """Those that tell whether the value is in its topic for good."""
+        found = self.seen.get(value, [])
+        if self.in_transaction(value):
+            return [observation for observation in found if observation.of_committed]
+        return found
+
+    @functools.cached_property
+    def committed_writes(self) -> list[Write]:
+        """Those of operations that succeeded, or of which a value was seen committed."""
+        return list(self._committed_writes())
+
+    def _committed_writes(self) -> Iterator[Write]:
+        for operation in self.operations:
+            writes = [Write(operation, send) for send in operation.sends()]
+            if operation.outcome is Outcome.OK or (
+                operation.kind is Kind.TXN
+                and operation.outcome is Outcome.UNKNOWN
+                and any(self._seen_at_its_place(write) for write in writes)
+            ):
+                yield from writes
+
+    def _seen_at_its_place(self, write: Write) -> bool:
+        found = self.seen.get((write.send.partition.topic, write.send.value), ())
+        return any(o.of_committed and o.place == write.place for o in found)
+
+
+def check(operations: Sequence[Operation]) -> list[Anomaly]:
+    """Every anomaly of a history whose operations come in the order in which they completed."""
+    evidence = Evidence(operations)
+    return [Anomaly(name, detail) for find in _SEARCHES for name, detail in find(evidence)]
+
+
+_Found: TypeAlias = Iterator[tuple[str, str]]
+
+
+def _inconsistent_offsets(evidence: Evidence) -> _Found:
+    values: dict[Place, set[Value]] = defaultdict(set)
+    for attempts in evidence.writes.values():
+        for write in attempts:
+            if write.place is not None:
+                values[write.place].add(write.send.value)
+    for observation in evidence.observations:
+        values[observation.place].add(observation.read.value)
+    for (partition, offset), found in values.items():
+        if len(found) > 1:
+            yield "inconsistent-offsets", f"{partition}@{offset} values={sorted(found)}"
+
+
+def _duplicates(evidence: Evidence) -> _Found:
+    for key in evidence.writes.keys() | evidence.seen.keys():
+        places = {observation.place for observation in evidence.trusted_observations(key)}
+        places |= {
+            write.place
+            for write in evidence.writes.get(key, ())
+            if write.place is not None and write.operation.outcome is Outcome.OK
+        }
+        if len(places) > 1:
+            yield "duplicate", f"topic={key[0]} value={key[1]} at={_places(places)}"
+
+
+def _lost_and_unseen(evidence: Evidence) -> _Found:
+    furthest: dict[tuple[TopicPartition, bool], Offset] = defaultdict(lambda: -1)
+    for observation in evidence.observations:
+        for committed in {False, observation.of_committed}:
+            key = (observation.read.partition, committed)
+            furthest[key] = max(furthest[key], observation.read.offset)
+    for write in evidence.committed_writes:
+        partition, value, offset = write.send
+        topic_value = (partition.topic, value)
+        if evidence.trusted_observations(topic_value):
+            continue
+        by_committed = evidence.in_transaction(topic_value)
+        passed = offset is not None and furthest[partition, by_committed] > offset
+        name = "lost-write" if passed else "unseen"
+        yield name, f"{partition}@{offset} value={value} process={write.operation.process}"
+
+
+def _aborted_reads(evidence: Evidence) -> _Found:
+    for observation in evidence.observations:
+        read = observation.read
+        attempts = evidence.writes.get((read.partition.topic, read.value), ())
+        if not attempts:
+            yield "unwritten-read", _reading(observation)
+            continue
+        if evidence.in_transaction((read.partition.topic, read.value)):
+            if not observation.of_committed:
+                continue
+            here = [write for write in attempts if write.place == observation.place]
+            attempts = here or attempts
+        if all(write.operation.outcome is Outcome.FAIL for write in attempts):
+            yield "G1a", _reading(observation)
+
+
+def _early_reads(evidence: Evidence) -> _Found:
+    for observation in evidence.observations:
+        if not observation.of_committed:
+            continue
+        read = observation.read
+        for write in evidence.writes.get((read.partition.topic, read.value), ()):
+            operation = write.operation
+            if operation is observation.operation:
+                yield "precommitted-read", _reading(observation)
+            elif (
+                write.place == observation.place
+                and operation.commit_invoked_s is not None
+                and observation.operation.completed_s < operation.commit_invoked_s
+            ):
+                yield "early-read", _reading(observation)
+
+
+def _send_order(evidence: Evidence) -> _Found:
+    before: dict[tuple[int, TopicPartition], Offset] = {}
+    for operation in evidence.operations:
+        inside: dict[TopicPartition, Offset] = {}
+        for partition, value, offset in operation.sends():
+            if offset is None:
+                continue
+            detail = f"{partition}@{offset} value={value} process={operation.process}"
+            if offset <= inside.get(partition, -1):
+                yield "int-nonmonotonic-send", f"{detail} after={inside[partition]}"
+            elif offset <= before.get((operation.process, partition), -1):
+                yield (
+                    "nonmonotonic-send",
+                    f"{detail} after={before[operation.process, partition]}",
+                )
+            inside[partition] = offset
+        before |= {(operation.process, place): offset for place, offset in inside.items()}
+
+
+def _poll_order(evidence: Evidence) -> _Found:
+    known = {isolation: _known_offsets(evidence, isolation) for isolation in Isolation}
+    expected: dict[tuple[int, TopicPartition], Offset] = {}
+    subscribed: set[int] = set()
+    for operation in evidence.operations:
+        process = operation.process
+        if operation.kind is Kind.SUBSCRIBE:
+            subscribed.add(process)
+        elif operation.kind is Kind.ASSIGN:
+            subscribed.discard(process)
+            expected |= {(process, place): at for place, at in operation.positions.items()}
+        inside: dict[TopicPartition, Offset] = {}
+        for read in (read for poll in operation.polls() for read in poll.reads):
+            partition = read.partition
+            there = known[operation.isolation][partition]
+            if partition in inside:
+                found = _step(read, inside[partition], there)
+                yield from _named("int-", found, process)
+            elif process not in subscribed:
+                found = _step(read, expected.get((process, partition), 0), there)
+                yield from _named("", found, process)
+            inside[partition] = read.offset + 1
+        expected |= {(process, place): at for place, at in inside.items()}
+
+
+def _step(read: Read, expected: Offset, known: Sequence[Offset]) -> tuple[str, str] | None:
+    """What is wrong with `read` where the offset `expected`, or a later one, was to follow.
+
+    `known` are the offsets, in order, of records that the reader has to see.
+    """
+    where = f"{read.partition}@{read.offset} expected={expected}"
+    if read.offset < expected:
+        return "nonmonotonic-poll", where
+    skipped = known[bisect.bisect_left(known, expected) : bisect.bisect_left(known, read.offset)]
+    return ("poll-skip", f"{where} skipped={_some(skipped)}") if skipped else None
+
+
+def _named(prefix: str, found: tuple[str, str] | None, process: int) -> _Found:
+    if found is not None:
+        yield f"{prefix}{found[0]}", f"{found[1]} process={process}"
+
+
+def _known_offsets(
+    evidence: Evidence, isolation: Isolation
+) -> defaultdict[TopicPartition, list[Offset]]:
+    """Offsets, in order, that hold a record which every reader of this isolation has to see."""
+    places = {write.place for write in evidence.committed_writes if write.place is not None}
+    if isolation is Isolation.READ_UNCOMMITTED:
+        places |= {observation.place for observation in evidence.observations}
+    else:
+        places |= {o.place for o in evidence.observations if o.of_committed}
+    known: defaultdict[TopicPartition, list[Offset]] = defaultdict(list)
+    for partition, offset in sorted(places):
+        known[partition].append(offset)
+    return known
+
+
+_SEARCHES: tuple[Callable[[Evidence], _Found], ...] = (
+    _inconsistent_offsets,
+    _duplicates,
+    _lost_and_unseen,
+    _aborted_reads,
+    _early_reads,
+    _send_order,
+    _poll_order,
+)
+
+
+def _reading(observation: Observation) -> str:
+    operation, (partition, offset, value) = observation
+    return f"{partition}@{offset} value={value} process={operation.process}"
+
+
+def _places(places: Iterable[Place]) -> str:
+    return _some([f"{partition}@{offset}" for partition, offset in sorted(places)])
+
+
+def _some(items: Sequence[object]) -> str:
+    shown = ",".join(str(item) for item in items[:5])
+    return f"[{shown}]" if len(items) <= 5 else f"[{shown},... {len(items)} in all]"

@@ -1,0 +1,214 @@
+"""Workers that read: consumers that assign themselves partitions, and members of a group."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
+
+from isotherm.testing.correctness.history import (
+    Isolation,
+    Kind,
+    Operation,
+    Outcome,
+    Poll,
+    Read,
+)
+from isotherm.testing.correctness.workload import (
+    EVENTS,
+    REQUEST_TIMEOUT_S,
+    Workload,
+    decode_value,
+)
+from isotherm.types import Offset, TopicPartition
+
+POLL_RECORDS_MAX = 500
+POLL_TIMEOUT_S = 0.2
+POLLS_PER_LIFE_MAX = 60
+SESSION_TIMEOUT_MS = 6_000
+
+# The log does not hold the offset that this consumer has reached: it never may happen here.
+_POSITION_LOST = frozenset(
+    {
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        KafkaError._AUTO_OFFSET_RESET,
+        KafkaError._LOG_TRUNCATION,
+    }
+)
+
+
+class PositionLostError(Exception):
+    """A consumer was told that its offset is not in the log."""
+
+
+class AssignedReader:
+    """A process that reads given partitions from given offsets on."""
+
+    def __init__(self, workload: Workload, process: int, isolation: Isolation) -> None:
+        self.process = process
+        self.ended: set[TopicPartition] = set()
+        """Partitions whose end the consumer has met since the last `assign`."""
+        self.positions: dict[TopicPartition, Offset] = {}
+        self._workload = workload
+        self._isolation = isolation
+        self._consumer = _consumer(
+            workload, isolation, group_id="unused", auto_offset_reset="error"
+        )
+
+    def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        self.positions = dict(positions)
+        self.ended.clear()
+        self._consumer.assign([ClientPartition(*where, at) for where, at in positions.items()])
+        self._workload.history.add(
+            Operation(
+                self.process,
+                Kind.ASSIGN,
+                Outcome.OK,
+                positions=MappingProxyType(dict(positions)),
+                completed_s=self._workload.clock.monotonic_s(),
+            )
+        )
+
+    def poll(self, count_max: int = POLL_RECORDS_MAX, timeout_s: float = POLL_TIMEOUT_S) -> Poll:
+        """What came; the caller puts it into the history."""
+        reads = []
+        for message in self._consumer.consume(count_max, timeout_s):
+            read = _read(message, self.ended)
+            if read is not None:
+                self.ended.discard(read.partition)
+                self.positions[read.partition] = read.offset + 1
+                reads.append(read)
+        return Poll(tuple(reads))
+
+    def record_poll(self) -> int:
+        """Polls once as an operation of its own; how many records came."""
+        invoked_s = self._workload.clock.monotonic_s()
+        poll = self.poll()
+        _add_poll(self._workload, self.process, self._isolation, (poll,), invoked_s)
+        return len(poll.reads)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def run_assigned_reader(workload: Workload, rng: random.Random, isolation: Isolation) -> None:
+    """Lives that go on where the last one ended, and lives that read all of it again."""
+    positions = dict.fromkeys(workload.partitions(EVENTS), 0)
+    while not workload.stopping.is_set():
+        reader = AssignedReader(workload, workload.history.new_process(), isolation)
+        reader.assign(positions)
+        for _ in range(rng.randrange(1, POLLS_PER_LIFE_MAX)):
+            if workload.stopping.is_set():
+                break
+            reader.record_poll()
+        from_the_start = rng.random() < 0.3
+        positions = dict.fromkeys(positions, 0) if from_the_start else reader.positions
+        reader.close()
+
+
+def read_to_the_end(
+    workload: Workload, topics: list[str], isolation: Isolation, timeout_s: float
+) -> None:
+    """The final polls: everything there is, from the first record on, or until time is up."""
+    reader = AssignedReader(workload, workload.history.new_process(), isolation)
+    wanted = [partition for topic in topics for partition in workload.partitions(topic)]
+    reader.assign(dict.fromkeys(wanted, 0))
+    deadline_s = workload.clock.monotonic_s() + timeout_s
+    while len(reader.ended) < len(wanted) and workload.clock.monotonic_s() < deadline_s:
+        reader.record_poll()
+    reader.close()
+
+
+def run_group_member(
+    workload: Workload, rng: random.Random, isolation: Isolation, group_settings: Mapping[str, Any]
+) -> None:
+    """Joins a group, reads, commits now and then, leaves or dies, and joins again."""
+    while not workload.stopping.is_set():
+        process = workload.history.new_process()
+        rebalances: list[object] = []
+        consumer = _consumer(workload, isolation, auto_offset_reset="earliest", **group_settings)
+        consumer.subscribe(
+            [EVENTS],
+            on_assign=lambda _, to: rebalances.append(to),  # noqa: B023 - of this life
+            on_revoke=lambda _, to: rebalances.append(to),  # noqa: B023
+        )
+        workload.history.add(
+            Operation(process, Kind.SUBSCRIBE, Outcome.OK, completed_s=workload.clock.monotonic_s())
+        )
+        for _ in range(rng.randrange(10, 2 * POLLS_PER_LIFE_MAX)):
+            if workload.stopping.is_set():
+                break
+            rebalances.clear()
+            invoked_s = workload.clock.monotonic_s()
+            reads = [_read(m, set()) for m in consumer.consume(POLL_RECORDS_MAX, POLL_TIMEOUT_S)]
+            poll = tuple(read for read in reads if read is not None)
+            # Records from before and after a rebalance need not follow one another.
+            polls = [(Poll((read,)),) for read in poll] if rebalances else [(Poll(poll),)]
+            for each in polls:
+                _add_poll(workload, process, isolation, each, invoked_s)
+            if rng.random() < 0.3:
+                _commit(consumer)
+        consumer.close()
+
+
+def _commit(consumer: Consumer) -> None:
+    try:
+        consumer.commit(asynchronous=True)
+    except KafkaException as raised:
+        # Nothing has been read yet.
+        if raised.args[0].code() != KafkaError._NO_OFFSET:
+            raise
+
+
+def _consumer(workload: Workload, isolation: Isolation, **settings: Any) -> Consumer:
+    return Consumer(
+        workload.client_config(
+            isolation_level=isolation.value,
+            enable_auto_commit=False,
+            enable_partition_eof=True,
+            check_crcs=True,
+            fetch_wait_max_ms=100,
+            socket_timeout_ms=REQUEST_TIMEOUT_S * 1000,
+            **settings,
+        )
+    )
+
+
+def _read(message: Message, ended: set[TopicPartition]) -> Read | None:
+    """None for what is no record; `ended` takes in partitions whose end was met."""
+    topic, number, offset = message.topic(), message.partition(), message.offset()
+    if topic is None or number is None or offset is None:
+        return None  # an error of the client as a whole: its broker is away
+    partition = TopicPartition(topic, number)
+    error = message.error()
+    if error is None:
+        return Read(partition, offset, decode_value(message.value()))
+    if error.code() == KafkaError._PARTITION_EOF:
+        ended.add(partition)
+    elif error.code() in _POSITION_LOST:
+        raise PositionLostError(f"{partition}@{offset}: {error}")
+    return None
+
+
+def _add_poll(
+    workload: Workload,
+    process: int,
+    isolation: Isolation,
+    polls: tuple[Poll, ...],
+    invoked_s: float,
+) -> None:
+    workload.history.add(
+        Operation(
+            process,
+            Kind.POLL,
+            Outcome.OK,
+            polls,
+            isolation=isolation,
+            invoked_s=invoked_s,
+            completed_s=workload.clock.monotonic_s(),
+        )
+    )

@@ -1,0 +1,126 @@
+"""What clients asked of a broker and what they were told: the evidence that `checker` judges.
+
+A history is a sequence of operations of numbered processes. A process is one life of one client:
+it does one operation after the other, and a client made anew is a new process. Operations and
+their outcomes are those of Jepsen's Kafka workload (`jepsen.tests.kafka`); its `:info`, an
+operation nobody can tell the end of, is `Outcome.UNKNOWN` here.
+
+Values are numbers. A producing process writes each number once to one topic, so that a value read
+points at the attempts to write it.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+from isotherm.types import Offset, TopicPartition
+
+Value: TypeAlias = int
+
+# What a reader records for bytes that no writer makes.
+UNREADABLE_VALUE: Value = -1
+
+
+class Kind(enum.Enum):
+    SEND = "send"
+    """Records outside a transaction."""
+    POLL = "poll"
+    TXN = "txn"
+    """Sends, and polls in between, of one transaction."""
+    ASSIGN = "assign"
+    """From here on the process reads the named partitions from the named offsets."""
+    SUBSCRIBE = "subscribe"
+    """From here on a group decides which partitions the process reads, and from where."""
+    CRASH = "crash"
+    """The client was torn down without closing it; the process's last operation."""
+
+
+class Outcome(enum.Enum):
+    OK = "ok"
+    FAIL = "fail"
+    """It certainly did not happen: refused by the broker, or the transaction was aborted."""
+    UNKNOWN = "unknown"
+
+
+class Isolation(enum.Enum):
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+class Send(NamedTuple):
+    """One record written; `offset` is what the acknowledgement said, None without one."""
+
+    partition: TopicPartition
+    value: Value
+    offset: Offset | None = None
+
+
+class Read(NamedTuple):
+    """One record handed out by a poll."""
+
+    partition: TopicPartition
+    offset: Offset
+    value: Value
+
+
+class Poll(NamedTuple):
+    """The records of one poll, in the order in which the client handed them out."""
+
+    reads: tuple[Read, ...]
+
+
+MicroOperation: TypeAlias = Send | Poll
+
+_NOTHING: Mapping[TopicPartition, Offset] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Invocation and completion of one step of a process; times in seconds of one clock."""
+
+    process: int
+    kind: Kind
+    outcome: Outcome
+    micro_operations: tuple[MicroOperation, ...] = ()
+    isolation: Isolation = Isolation.READ_COMMITTED
+    """Of its polls."""
+    positions: Mapping[TopicPartition, Offset] = field(default_factory=lambda: _NOTHING)
+    """Of ASSIGN: where each partition is read from."""
+    invoked_s: float = 0.0
+    completed_s: float = 0.0
+    commit_invoked_s: float | None = None
+    """Of TXN: when the commit was asked for; None when it never was."""
+    error: str = ""
+
+    def sends(self) -> tuple[Send, ...]:
+        return tuple(step for step in self.micro_operations if isinstance(step, Send))
+
+    def polls(self) -> tuple[Poll, ...]:
+        return tuple(step for step in self.micro_operations if isinstance(step, Poll))
+
+
+class History:
+    """Operations in the order in which they completed; any thread may add to it."""
+
+    def __init__(self) -> None:
+        self._operations: list[Operation] = []
+        self._next_process = 0
+        self._lock = threading.Lock()
+
+    def new_process(self) -> int:
+        with self._lock:
+            self._next_process += 1
+            return self._next_process
+
+    def add(self, operation: Operation) -> None:
+        with self._lock:
+            self._operations.append(operation)
+
+    def operations(self) -> tuple[Operation, ...]:
+        with self._lock:
+            return tuple(self._operations)

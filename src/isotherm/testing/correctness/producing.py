@@ -1,0 +1,121 @@
+"""Workers that write outside transactions, and how one record fares."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from isotherm.testing.correctness.history import Kind, Operation, Outcome, Send, Value
+from isotherm.testing.correctness.workload import (
+    EVENTS,
+    REFUSED_VALUE_SIZE,
+    REQUEST_TIMEOUT_S,
+    VALUE_SIZE,
+    Workload,
+    encode_value,
+)
+from isotherm.types import TopicPartition
+
+MESSAGE_TIMEOUT_MS = 10_000
+SENDS_PER_OPERATION_MAX = 40
+PAUSE_S = 0.02
+OPERATIONS_PER_LIFE_MAX = 200
+
+# The whole batch was turned away, now and at any earlier attempt.
+_REFUSED = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One record on its way; librdkafka's callbacks fill in how it went."""
+
+    partition: TopicPartition
+    value: Value
+    outcome: Outcome = Outcome.UNKNOWN
+    offset: int | None = None
+    error: str = ""
+    code: int = KafkaError.NO_ERROR
+
+    def on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.outcome = Outcome.OK
+            # A batch that turned out to be there already may come back without its offset.
+            offset = message.offset()
+            self.offset = offset if offset is not None and offset >= 0 else None
+        else:
+            self.outcome = Outcome.FAIL if error.code() in _REFUSED else Outcome.UNKNOWN
+            self.error, self.code = error.name(), error.code()
+
+    def as_send(self) -> Send:
+        return Send(self.partition, self.value, self.offset)
+
+
+def send(producer: Producer, attempt: Attempt, size: int = VALUE_SIZE) -> None:
+    """Hand one record to the client, which sends it when it likes."""
+    try:
+        producer.produce(
+            attempt.partition.topic,
+            encode_value(attempt.value, size),
+            partition=attempt.partition.partition,
+            on_delivery=attempt.on_delivery,
+        )
+    except BufferError:
+        attempt.outcome, attempt.error = Outcome.FAIL, "queue full"
+
+
+def run_producer(workload: Workload, rng: random.Random, *, idempotent: bool) -> None:
+    """Batches of records, each batch an operation (or one for each outcome in it).
+
+    Without idempotence nothing is sent twice, so that a duplicate is the broker's fault too.
+    """
+    settings = (
+        {"enable.idempotence": True}
+        if idempotent
+        else {"acks": "all", "message.send.max.retries": 0}
+    )
+    while not workload.stopping.is_set():
+        process = workload.history.new_process()
+        producer = Producer(
+            workload.client_config(linger_ms=2, message_timeout_ms=MESSAGE_TIMEOUT_MS)
+            | settings
+            | {"compression.type": rng.choice(["none", "lz4", "zstd"])}
+        )
+        for _ in range(rng.randrange(1, OPERATIONS_PER_LIFE_MAX)):
+            if workload.clock.wait(workload.stopping, PAUSE_S):
+                break
+            if KafkaError._FATAL in _send_batch(workload, rng, producer, process):
+                break
+
+
+def _send_batch(
+    workload: Workload, rng: random.Random, producer: Producer, process: int
+) -> set[int]:
+    """The codes of the errors that records met."""
+    invoked_s = workload.clock.monotonic_s()
+    attempts = [
+        Attempt(workload.any_partition(EVENTS, rng), workload.new_value())
+        for _ in range(rng.randrange(1, SENDS_PER_OPERATION_MAX))
+    ]
+    for attempt in attempts:
+        refused = rng.random() < 0.002
+        send(producer, attempt, REFUSED_VALUE_SIZE if refused else VALUE_SIZE)
+    producer.flush(MESSAGE_TIMEOUT_MS / 1000 + REQUEST_TIMEOUT_S)
+    by_outcome: defaultdict[Outcome, list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        by_outcome[attempt.outcome].append(attempt)
+    for outcome, group in by_outcome.items():
+        workload.history.add(
+            Operation(
+                process,
+                Kind.SEND,
+                outcome,
+                tuple(attempt.as_send() for attempt in group),
+                invoked_s=invoked_s,
+                completed_s=workload.clock.monotonic_s(),
+                error=group[0].error,
+            )
+        )
+    return {attempt.code for attempt in attempts}

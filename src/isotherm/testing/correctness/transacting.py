@@ -1,0 +1,152 @@
+"""Workers that write, and read, in transactions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from isotherm.testing.correctness.consuming import AssignedReader
+from isotherm.testing.correctness.history import (
+    Isolation,
+    Kind,
+    Operation,
+    Outcome,
+    Poll,
+    Value,
+)
+from isotherm.testing.correctness.producing import MESSAGE_TIMEOUT_MS, Attempt, send
+from isotherm.testing.correctness.workload import EVENTS, REQUEST_TIMEOUT_S, Workload
+from isotherm.types import TopicPartition
+
+TRANSACTION_TIMEOUT_MS = 5_000
+STEPS_MAX = 4
+RECORDS_PER_STEP_MAX = 10
+TRANSACTIONS_PER_LIFE_MAX = 60
+PAUSE_S = 0.02
+
+
+class Transaction:
+    """One transaction of a producer, from begin to an end that may stay unknown."""
+
+    def __init__(self, workload: Workload, producer: Producer) -> None:
+        self._workload = workload
+        self.producer = producer
+        self.commit_invoked_s: float | None = None
+        self.error = ""
+        producer.begin_transaction()
+
+    def send(self, partition: TopicPartition, value: Value) -> Attempt:
+        attempt = Attempt(partition, value)
+        send(self.producer, attempt)
+        return attempt
+
+    def flush(self) -> None:
+        self.producer.flush(MESSAGE_TIMEOUT_MS / 1000)
+
+    def commit(self) -> Outcome:
+        """FAIL where the commit was refused and the transaction aborted for it."""
+        self.commit_invoked_s = self._workload.clock.monotonic_s()
+        error = self._insist(self.producer.commit_transaction)
+        if error is None:
+            return Outcome.OK
+        if error.txn_requires_abort() and self._insist(self.producer.abort_transaction) is None:
+            return Outcome.FAIL
+        return Outcome.UNKNOWN
+
+    def abort(self) -> Outcome:
+        """FAIL however it ends: nobody has asked for a commit, and nobody will."""
+        self._insist(self.producer.abort_transaction)
+        return Outcome.FAIL
+
+    def _insist(self, step: Callable[..., None]) -> KafkaError | None:
+        """The error that stands after trying as long as a request may take."""
+        clock = self._workload.clock
+        deadline_s = clock.monotonic_s() + REQUEST_TIMEOUT_S
+        while True:
+            try:
+                step(REQUEST_TIMEOUT_S)
+            except KafkaException as raised:
+                error: KafkaError = raised.args[0]
+                self.error = error.name()
+                if not error.retriable() or clock.monotonic_s() > deadline_s:
+                    return error
+            else:
+                return None
+
+
+def transactional_producer(workload: Workload, transactional_id: str) -> Producer:
+    """A producer that has fenced every earlier one of its id."""
+    producer = Producer(
+        workload.client_config(
+            linger_ms=2,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+        )
+    )
+    deadline_s = workload.clock.monotonic_s() + 2 * REQUEST_TIMEOUT_S
+    while True:
+        try:
+            producer.init_transactions(REQUEST_TIMEOUT_S)
+        except KafkaException as raised:
+            if not raised.args[0].retriable() or workload.clock.monotonic_s() > deadline_s:
+                raise
+        else:
+            return producer
+
+
+def run_transactions(workload: Workload, rng: random.Random, transactional_id: str) -> None:
+    """Transactions of a few steps; some abort, some are left open by a client that goes away."""
+    while not workload.stopping.is_set():
+        process = workload.history.new_process()
+        producer = transactional_producer(workload, transactional_id)
+        reader = AssignedReader(workload, process, Isolation.READ_COMMITTED)
+        reader.assign(dict.fromkeys(workload.partitions(EVENTS), 0))
+        for _ in range(rng.randrange(1, TRANSACTIONS_PER_LIFE_MAX)):
+            if workload.clock.wait(workload.stopping, PAUSE_S):
+                break
+            if not _run_transaction(workload, rng, producer, reader):
+                break
+        reader.close()
+    # Ends what the last life may have left open, so that read_committed readers get past it.
+    transactional_producer(workload, transactional_id)
+
+
+def _run_transaction(
+    workload: Workload, rng: random.Random, producer: Producer, reader: AssignedReader
+) -> bool:
+    """False when the producer is to be replaced."""
+    invoked_s = workload.clock.monotonic_s()
+    transaction = Transaction(workload, producer)
+    steps: list[Poll | Attempt] = []
+    for _ in range(rng.randrange(1, STEPS_MAX + 1)):
+        if rng.random() < 0.25:
+            transaction.flush()
+            steps.append(reader.poll(count_max=100, timeout_s=0.05))
+            continue
+        for _ in range(rng.randrange(1, RECORDS_PER_STEP_MAX)):
+            partition = workload.any_partition(EVENTS, rng)
+            steps.append(transaction.send(partition, workload.new_value()))
+    left_open = rng.random() < 0.03
+    if left_open:
+        transaction.flush()
+        outcome = Outcome.FAIL
+    elif rng.random() < 0.25:
+        transaction.flush()
+        outcome = transaction.abort()
+    else:
+        outcome = transaction.commit()
+    workload.history.add(
+        Operation(
+            reader.process,
+            Kind.TXN,
+            outcome,
+            tuple(step if isinstance(step, Poll) else step.as_send() for step in steps),
+            invoked_s=invoked_s,
+            completed_s=workload.clock.monotonic_s(),
+            commit_invoked_s=transaction.commit_invoked_s,
+            error=transaction.error,
+        )
+    )
+    return not left_open and not transaction.error
