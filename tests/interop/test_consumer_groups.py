@@ -17,6 +17,7 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
     KafkaError,
     KafkaException,
     Producer,
@@ -39,6 +40,8 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "100",
     "group.min.session.timeout.ms": "500",
     "offsets.topic.num.partitions": "5",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.session.timeout.ms": "2000",
 }
 _names = itertools.count(1)
 
@@ -332,3 +335,140 @@ def test_aiokafka_members_share_the_partitions_and_resume(broker: EmbeddedBroker
             assert sorted(values) == values_of(PARTITIONS)
 
     asyncio.run(asyncio.wait_for(scenario(), TIMEOUT_S))
+
+
+# ---- the consumer protocol (KIP-848)
+
+
+def modern(broker: EmbeddedBroker, group: str, **settings: object) -> Consumer:
+    """A librdkafka consumer that leaves the assigning to the broker."""
+    return consumer(broker, group, group_protocol="consumer", **settings)
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_broker_shares_the_partitions_and_gives_them_on_when_a_member_leaves(
+    broker: EmbeddedBroker, assignor: str
+) -> None:
+    topic, group = make_topic(broker), group_name()
+    members = [modern(broker, group, group_remote_assignor=assignor) for _ in range(3)]
+    for member in members:
+        member.subscribe([topic])
+    values = [each.value() for each in poll_until(members, lambda: shares(members) == [1, 1, 2])]
+    members.pop().close()
+    values += [each.value() for each in poll_until(members, lambda: shares(members) == [2, 2])]
+    # What was read and not committed is read again after a move.
+    while len(set(values)) < RECORDS:
+        values += [each.value() for each in (m.poll(0.05) for m in members) if each is not None]
+    assert sorted(set(values)) == values_of(RECORDS)
+    for member in members:
+        member.close()
+
+
+def test_modern_member_commits_and_another_resumes_after_a_restart(
+    start_broker: Callable[..., EmbeddedBroker],
+) -> None:
+    group = group_name()
+    broker = start_broker(SETTINGS)
+    topic = make_topic(broker)
+    with closing(modern(broker, group)) as first:
+        first.subscribe([topic])
+        assert sorted(read(first, RECORDS)) == values_of(RECORDS)
+        first.commit(asynchronous=False)
+    broker.stop()
+    broker = start_broker(SETTINGS)
+    produce(broker, topic, PARTITIONS)
+    with closing(modern(broker, group)) as second:
+        second.subscribe([topic])
+        assert sorted(read(second, PARTITIONS)) == values_of(PARTITIONS)
+
+
+def test_modern_member_keeps_its_epoch_and_partitions_over_a_restart(
+    start_broker: Callable[..., EmbeddedBroker],
+) -> None:
+    group = group_name()
+    settings = {**SETTINGS, "group.consumer.session.timeout.ms": "45000"}
+    broker = start_broker(settings)
+    topic = make_topic(broker)
+    port = broker.bootstrap_servers.rpartition(":")[2]
+    revoked: list[TopicPartition] = []
+    with closing(modern(broker, group)) as member:
+        member.subscribe([topic], on_revoke=lambda _, partitions: revoked.extend(partitions))
+        read(member, RECORDS)
+        broker.stop()
+        broker = start_broker({**settings, "listeners": f"PLAINTEXT://127.0.0.1:{port}"})
+        produce(broker, topic, PARTITIONS)
+        assert sorted(read(member, PARTITIONS)) == values_of(PARTITIONS)
+        assert revoked == []
+        member.commit(asynchronous=False)
+
+
+def test_modern_member_follows_a_pattern(broker: EmbeddedBroker) -> None:
+    topic, group = make_topic(broker), group_name()
+    with closing(modern(broker, group)) as member:
+        member.subscribe([f"^{topic}(-.*)?$"])
+        read(member, RECORDS)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        later = f"{topic}-later"
+        admin.create_topics([NewTopic(later, 1)])[later].result()
+        poll_until([member], lambda: len(member.assignment()) == PARTITIONS + 1)
+
+
+def test_modern_static_member_comes_back_to_its_partitions(broker: EmbeddedBroker) -> None:
+    topic, group = make_topic(broker), group_name()
+    first = modern(broker, group, group_instance_id="one")
+    second = modern(broker, group, group_instance_id="two")
+    first.subscribe([topic])
+    second.subscribe([topic])
+    poll_until([first, second], lambda: shares([first, second]) == [2, 2])
+    held = sorted(each.partition for each in second.assignment())
+    second.close()
+    second = modern(broker, group, group_instance_id="two")
+    second.subscribe([topic])
+    poll_until([first, second], lambda: len(second.assignment()) == 2)
+    assert sorted(each.partition for each in second.assignment()) == held
+    first.close()
+    second.close()
+
+
+def test_admin_sees_a_modern_group_and_its_type(broker: EmbeddedBroker) -> None:
+    topic, group = make_topic(broker), group_name()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    with closing(modern(broker, group, client_id="described")) as member:
+        member.subscribe([topic])
+        read(member, RECORDS)
+        described = admin.describe_consumer_groups([group])[group].result()
+        assert (described.state, described.type) == (
+            ConsumerGroupState.STABLE,
+            ConsumerGroupType.CONSUMER,
+        )
+        (shown,) = described.members
+        assert shown.client_id == "described"
+        assert len(shown.assignment.topic_partitions) == PARTITIONS
+        assert len(shown.target_assignment.topic_partitions) == PARTITIONS
+    listed = {each.group_id: each.type for each in admin.list_consumer_groups().result().valid}
+    assert listed[group] == ConsumerGroupType.CONSUMER
+    admin.delete_consumer_groups([group])[group].result()
+
+
+def test_group_changes_its_protocol_only_while_it_is_empty(broker: EmbeddedBroker) -> None:
+    topic, group = make_topic(broker), group_name()
+    classic = consumer(broker, group)
+    classic.subscribe([topic])
+    read(classic, RECORDS)
+    classic.commit(asynchronous=False)
+    with closing(modern(broker, group)) as refused:
+        refused.subscribe([topic])
+        message = refused.poll(TIMEOUT_S)
+        assert message is not None
+        assert message.error().code() == KafkaError._FATAL
+        assert "group id does not exist" in message.error().str()
+    classic.close()
+    produce(broker, topic, PARTITIONS)
+    with closing(modern(broker, group)) as member:
+        member.subscribe([topic])
+        assert sorted(read(member, PARTITIONS)) == values_of(PARTITIONS)
+        member.commit(asynchronous=False)
+    produce(broker, topic, PARTITIONS)
+    with closing(consumer(broker, group)) as again:
+        again.subscribe([topic])
+        assert sorted(read(again, PARTITIONS)) == values_of(PARTITIONS)

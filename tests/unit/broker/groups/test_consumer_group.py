@@ -1,0 +1,309 @@
+"""The consumer group's state machine, rule by rule (KIP-848; Kafka: GroupMetadataManager)."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.groups.consumer_group import (
+    ConsumerGroup,
+    ConsumerGroupSettings,
+    MemberHeartbeat,
+    MemberRejectedError,
+)
+from isotherm.broker.groups.consumer_member import MemberState
+from isotherm.broker.groups.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+)
+from isotherm.broker.groups.topic_catalog import TopicCatalog, matching_names
+from isotherm.errors import InvalidRegularExpressionError
+
+SESSION_MS = 45_000
+REBALANCE_MS = 60_000
+TOPIC = uuid.UUID(int=1)
+OTHER = uuid.UUID(int=2)
+
+
+def catalog(version: int = 1, **partition_counts: int) -> TopicCatalog:
+    ids = {"t": TOPIC, "other": OTHER}
+    topics = {
+        name: SimpleNamespace(name=name, topic_id=ids[name], partitions=range(count))
+        for name, count in (partition_counts or {"t": 4}).items()
+    }
+    image: Any = SimpleNamespace(end_offset=version, topics_by_name=topics)
+    return TopicCatalog(image)
+
+
+class Driver:
+    def __init__(self, max_size: int = 10) -> None:
+        settings = ConsumerGroupSettings(SESSION_MS, 5000, max_size)
+        self.group = ConsumerGroup("g", settings)
+        self.catalog = catalog()
+        self.now_ms = 1000
+        self.records: list[Any] = []
+
+    def beat(self, member_id: str, epoch: int, **fields: Any) -> Any:
+        changed = self.group.copy()
+        result, records = changed.heartbeat(
+            MemberHeartbeat(member_id, epoch, **fields), self.catalog, self.now_ms, 77
+        )
+        self.group = changed
+        self.records = records
+        return result
+
+    def join(self, member_id: str, **fields: Any) -> Any:
+        said = {"topic_names": frozenset({"t"}), "rebalance_timeout_ms": REBALANCE_MS}
+        return self.beat(member_id, 0, **{**said, "owned": frozenset(), **fields})
+
+    def error(self, member_id: str, epoch: int, **fields: Any) -> ErrorCode:
+        with pytest.raises(MemberRejectedError) as refused:
+            self.beat(member_id, epoch, **fields)
+        return refused.value.code
+
+    def join_error(self, member_id: str, **fields: Any) -> ErrorCode:
+        with pytest.raises(MemberRejectedError) as refused:
+            self.join(member_id, **fields)
+        return refused.value.code
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def parts(*indexes: int, topic: uuid.UUID = TOPIC) -> frozenset[tuple[uuid.UUID, int]]:
+    return frozenset((topic, index) for index in indexes)
+
+
+def test_first_member_gets_everything_at_once(driver) -> None:
+    result = driver.join("a")
+    assert (result.epoch, result.assigned) == (1, parts(0, 1, 2, 3))
+    assert driver.group.shown_state == "Stable"
+    assert [type(record.key) for record in driver.records] == [
+        ConsumerGroupMemberMetadataKey,
+        ConsumerGroupMetadataKey,
+        ConsumerGroupTargetAssignmentMemberKey,
+        ConsumerGroupTargetAssignmentMetadataKey,
+        ConsumerGroupCurrentMemberAssignmentKey,
+    ]
+
+
+def test_heartbeat_without_news_writes_and_tells_nothing(driver) -> None:
+    driver.join("a")
+    result = driver.beat("a", 1)
+    assert (result.epoch, result.assigned, driver.records) == (1, None, [])
+
+
+def test_full_heartbeat_is_told_everything(driver) -> None:
+    driver.join("a")
+    owned = parts(0, 1, 2, 3)
+    result = driver.beat(
+        "a", 1, topic_names=frozenset({"t"}), rebalance_timeout_ms=REBALANCE_MS, owned=owned
+    )
+    assert (result.assigned, driver.records) == (owned, [])
+
+
+def test_partitions_move_only_once_their_holder_has_given_them_up(driver) -> None:
+    driver.join("a")
+    joined = driver.join("b")
+    assert (joined.epoch, joined.assigned) == (2, frozenset())
+    assert driver.group.members["b"].state is MemberState.UNRELEASED_PARTITIONS
+
+    told = driver.beat("a", 1)
+    assert (told.epoch, len(told.assigned)) == (1, 2)
+    assert driver.group.members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    assert driver.group.shown_state == "Reconciling"
+    assert driver.beat("b", 2).assigned is None
+
+    # Still owning them, it waits; having revoked them, it moves on.
+    assert driver.beat("a", 1, owned=parts(0, 1, 2, 3)).epoch == 1
+    assert driver.beat("a", 1, owned=told.assigned).epoch == 2
+    got = driver.beat("b", 2)
+    assert got.assigned == parts(0, 1, 2, 3) - told.assigned
+    assert driver.group.shown_state == "Stable"
+
+
+def test_leaving_member_frees_its_partitions_for_the_others(driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    first = driver.beat("a", 1).assigned
+    driver.beat("a", 1, owned=first)
+    driver.beat("b", 2)
+    changed = driver.group.copy()
+    result, records = changed.leave("b", None, -1)
+    driver.group = changed
+    assert result.epoch == -1
+    assert [record.value for record in records[:3]] == [None, None, None]
+    told = driver.beat("a", 2)
+    assert (told.epoch, told.assigned) == (3, parts(0, 1, 2, 3))
+
+
+def test_silent_member_is_removed_after_the_session_timeout(driver) -> None:
+    driver.join("a")
+    driver.now_ms += SESSION_MS - 1
+    driver.join("b")
+    assert driver.group.next_deadline_ms() == 1000 + SESSION_MS
+    assert driver.group.expire(1000 + SESSION_MS - 1) == []
+    assert driver.group.expire(1000 + SESSION_MS)
+    assert list(driver.group.members) == ["b"]
+
+
+def test_member_that_does_not_revoke_in_time_is_removed(driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    driver.beat("a", 1)
+    deadline_ms = driver.now_ms + REBALANCE_MS
+    driver.now_ms = deadline_ms - 1
+    driver.beat("a", 1, owned=parts(0, 1, 2, 3))
+    driver.beat("b", 2)
+    driver.group.expire(deadline_ms)
+    assert list(driver.group.members) == ["b"]
+    assert driver.error("a", 1) is ErrorCode.unknown_member_id
+
+
+def test_epochs_that_are_not_current_are_fenced(driver) -> None:
+    driver.join("a")
+    assert driver.error("a", 2) is ErrorCode.fenced_member_epoch
+    driver.group.group_epoch = 5
+    driver.beat("a", 1)
+    assert driver.error("a", 1) is ErrorCode.fenced_member_epoch
+    # It has missed our last answer, and has nothing it should not have.
+    assert driver.beat("a", 1, owned=parts(0, 1)).epoch == 5
+    assert driver.error("a", 1, owned=parts(0, 9)) is ErrorCode.fenced_member_epoch
+
+
+def test_unknown_member_is_told_to_join(driver) -> None:
+    driver.join("a")
+    assert driver.error("b", 1) is ErrorCode.unknown_member_id
+
+
+def test_full_group_takes_nobody_else() -> None:
+    driver = Driver(max_size=1)
+    driver.join("a")
+    assert driver.join_error("b") is ErrorCode.group_max_size_reached
+    assert driver.join("a").epoch == 1
+
+
+def test_refused_request_changes_nothing(driver) -> None:
+    driver.join("a")
+    before = vars(driver.group.copy()) | {"_settings": None}
+    assert driver.error("a", 7, topic_names=frozenset()) is ErrorCode.fenced_member_epoch
+    assert vars(driver.group.copy()) | {"_settings": None} == before
+
+
+def test_changed_subscription_moves_the_member_to_a_new_epoch(driver) -> None:
+    driver.catalog = catalog(t=2, other=1)
+    driver.join("a")
+    result = driver.beat("a", 1, topic_names=frozenset({"other"}), owned=parts(0, 1))
+    assert (result.epoch, result.assigned) == (1, frozenset())
+    result = driver.beat("a", 1, owned=frozenset())
+    assert (result.epoch, result.assigned) == (2, parts(0, topic=OTHER))
+
+
+def test_new_partitions_of_a_topic_are_given_out(driver) -> None:
+    driver.catalog = catalog(1, t=1)
+    assert driver.join("a").assigned == parts(0)
+    driver.catalog = catalog(2, t=3)
+    result = driver.beat("a", 1)
+    assert (result.epoch, result.assigned) == (2, parts(0, 1, 2))
+
+
+def test_unrelated_change_of_metadata_changes_nothing(driver) -> None:
+    driver.join("a")
+    driver.catalog = catalog(2, t=4, other=3)
+    assert driver.beat("a", 1).epoch == 1
+    assert driver.records == []
+
+
+def test_pattern_follows_the_topics_that_come_and_go(driver) -> None:
+    driver.catalog = catalog(1, t=1)
+    joined = driver.join("a", topic_names=None, topic_regex="t|oth.*")
+    assert joined.assigned == parts(0)
+    driver.catalog = catalog(2, t=1, other=1)
+    assert driver.beat("a", 1).assigned == parts(0) | parts(0, topic=OTHER)
+    assert driver.group.may_read("other")
+    # An empty pattern takes it away again.
+    told = driver.beat("a", 2, topic_names=frozenset({"t"}), topic_regex="")
+    assert told.assigned == parts(0)
+
+
+def test_pattern_that_cannot_be_read_is_refused(driver) -> None:
+    with pytest.raises(InvalidRegularExpressionError):
+        driver.join("a", topic_names=None, topic_regex="a(")
+    assert driver.group.is_empty
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        ("a.*", {"ab", "abc"}),
+        ("b", set()),
+        ("ab|x", {"ab", "x"}),
+        ("(a|b)+c", {"abc"}),
+        ("(x+x+)+y", set()),
+    ],
+)
+def test_pattern_matches_whole_names(pattern, matched) -> None:
+    assert matching_names(pattern, ["ab", "abc", "x"]) == matched
+
+
+@pytest.mark.parametrize("pattern", ["(", "a)|(b", "(?=a)", r"(a)\1", "[", "a{2000}"])
+def test_pattern_outside_re2_is_refused(pattern) -> None:
+    with pytest.raises(InvalidRegularExpressionError):
+        matching_names(pattern, ["ab"])
+
+
+def test_static_member_that_comes_back_takes_over_its_partitions(driver) -> None:
+    driver.join("a", instance_id="i1")
+    changed = driver.group.copy()
+    result, _ = changed.leave("a", "i1", -2)
+    driver.group = changed
+    assert result.epoch == -2
+    back = driver.join("a2", instance_id="i1")
+    assert (back.epoch, back.assigned) == (1, parts(0, 1, 2, 3))
+    assert list(driver.group.members) == ["a2"]
+    assert set(driver.group.owners.values()) == {"a2"}
+
+
+def test_instance_id_in_use_is_not_released(driver) -> None:
+    driver.join("a", instance_id="i1")
+    assert driver.join_error("b", instance_id="i1") is ErrorCode.unreleased_instance_id
+    assert driver.error("b", 1, instance_id="i1") is ErrorCode.fenced_instance_id
+    assert driver.error("b", 1, instance_id="i2") is ErrorCode.unknown_member_id
+
+
+def test_static_member_that_stays_away_is_removed(driver) -> None:
+    driver.join("a", instance_id="i1")
+    driver.group.leave("a", "i1", -2)
+    driver.group.expire(driver.now_ms + SESSION_MS)
+    assert driver.group.is_empty
+
+
+@pytest.mark.parametrize(
+    ("member_id", "epoch", "expected"),
+    [
+        ("a", 1, ErrorCode.none),
+        ("a", 0, ErrorCode.stale_member_epoch),
+        ("b", 1, ErrorCode.unknown_member_id),
+        ("", -1, ErrorCode.unknown_member_id),
+    ],
+)
+def test_offsets_want_the_current_epoch(driver, member_id, epoch, expected) -> None:
+    driver.join("a")
+    assert driver.group.epoch_error(member_id, epoch, is_transactional=False) is expected
+
+
+def test_group_goes_by_the_assignor_that_most_members_want(driver) -> None:
+    assert driver.group.assignor == "uniform"
+    driver.join("a", server_assignor="range")
+    driver.join("b", server_assignor="range")
+    driver.join("c", server_assignor="uniform")
+    assert driver.group.assignor == "range"
