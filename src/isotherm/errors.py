@@ -13,7 +13,7 @@
     │   └── NotLeaderOrFollowerError
     ├── FencedError                       somebody newer exists: stop
     │   ├── FencedLeaderEpochError · UnknownLeaderEpochError
-    │   └── InvalidProducerEpochError · ProducerFencedError
+    │   └── InvalidProducerEpochError · ProducerFencedError · TransactionCoordinatorFencedError
     ├── RejectedError                     the request or the configuration is wrong: change it
     │   ├── ConfigError · UnknownConfigError
     │   ├── OffsetOutOfRangeError · UnknownTopicOrPartitionError · UnknownTopicIdError
@@ -28,7 +28,7 @@
     │   ├── InvalidTxnStateError · InvalidProducerIdMappingError · TransactionAbortableError
     │   │   InvalidTransactionTimeoutError · TransactionalIdNotFoundError
     │   │   TransactionalIdAuthorizationError · InvalidRegularExpressionError
-    │   ├── UnsupportedVersionError · InvalidGroupIdError
+    │   ├── UnsupportedVersionError · InvalidUpdateVersionError · InvalidGroupIdError
     │   └── RemoteResourceNotFoundError       the tier does not hold this segment or index
     ├── CorruptDataError                  stored data is damaged: quarantine or rebuild it
     │   ├── CorruptRecordError                a batch on disk or in the bucket
@@ -110,6 +110,10 @@ class InvalidProducerEpochError(FencedError):
 
 class ProducerFencedError(FencedError):
     """A newer producer uses this transactional id. Kafka: ProducerFencedException."""
+
+
+class TransactionCoordinatorFencedError(FencedError):
+    """A marker comes from a coordinator that has been replaced."""
 
 
 class RejectedError(IsothermError):
@@ -238,6 +242,10 @@ class InvalidRegularExpressionError(RejectedError):
 
 class UnsupportedVersionError(RejectedError):
     """This version of the API or format is not served."""
+
+
+class InvalidUpdateVersionError(RejectedError):
+    """A feature cannot have this level, or cannot be changed to it."""
 
 
 class InvalidGroupIdError(RejectedError):

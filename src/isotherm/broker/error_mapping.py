@@ -28,6 +28,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.UnknownLeaderEpochError: ErrorCode.unknown_leader_epoch,
     errors.InvalidProducerEpochError: ErrorCode.invalid_producer_epoch,
     errors.ProducerFencedError: ErrorCode.producer_fenced,
+    errors.TransactionCoordinatorFencedError: ErrorCode.transaction_coordinator_fenced,
     # Rejected.
     errors.ConfigError: ErrorCode.invalid_config,
     errors.OffsetOutOfRangeError: ErrorCode.offset_out_of_range,
@@ -59,6 +60,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.TransactionalIdNotFoundError: ErrorCode.transactional_id_not_found,
     errors.TransactionalIdAuthorizationError: ErrorCode.transactional_id_authorization_failed,
     errors.InvalidRegularExpressionError: ErrorCode.invalid_regular_expression,
+    errors.InvalidUpdateVersionError: ErrorCode.invalid_update_version,
     errors.UnsupportedVersionError: ErrorCode.unsupported_version,
     errors.RemoteResourceNotFoundError: ErrorCode.unknown_server_error,
     errors.RejectedError: ErrorCode.invalid_request,

@@ -19,6 +19,7 @@ from isotherm.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
 )
 from isotherm.record.batch import BatchHeader
 from isotherm.record.control import ControlRecord, ControlRecordType, read_control_record
@@ -142,14 +143,15 @@ class ProducerStateManager:
             )
 
     def check_marker(self, header: BatchHeader, marker: ControlRecord) -> None:
-        """Raises InvalidProducerEpochError for a marker of an older producer or coordinator."""
+        """Raises InvalidProducerEpochError for a marker of an older producer, and
+        TransactionCoordinatorFencedError for one of an older coordinator."""
         state = self._producers.get(header.producer_id)
         if state is None:
             return
         self._check_epoch(state, header)
         coordinator_epoch = marker.coordinator_epoch
         if coordinator_epoch is not None and coordinator_epoch < state.coordinator_epoch:
-            raise InvalidProducerEpochError(
+            raise TransactionCoordinatorFencedError(
                 f"coordinator epoch is older partition={self._topic_partition}"
                 f" coordinator_epoch={coordinator_epoch} current={state.coordinator_epoch}"
             )

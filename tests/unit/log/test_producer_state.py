@@ -8,6 +8,7 @@ from isotherm.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
 )
 from isotherm.log.producer_state import ProducerStateManager
 from isotherm.record.batch import BatchHeader, build_batch, read_batch_header
@@ -182,7 +183,7 @@ def test_marker_of_an_older_coordinator_or_producer_is_refused() -> None:
     state = manager()
     write(state, batch(0, 0, epoch=2, is_transactional=True))
     end_transaction(state, 1, ControlRecordType.COMMIT, epoch=2, coordinator_epoch=4)
-    with pytest.raises(InvalidProducerEpochError, match="coordinator_epoch=3 current=4"):
+    with pytest.raises(TransactionCoordinatorFencedError, match="coordinator_epoch=3 current=4"):
         end_transaction(state, 2, ControlRecordType.COMMIT, epoch=2, coordinator_epoch=3)
     with pytest.raises(InvalidProducerEpochError, match="epoch=1 current=2"):
         end_transaction(state, 2, ControlRecordType.COMMIT, epoch=1, coordinator_epoch=4)

@@ -52,6 +52,7 @@ def _described(context: RequestContext, transactional_id: str) -> dict[str, Any]
 
 
 def _time(timestamp_ms: TimestampMs) -> datetime.datetime | None:
+    """None is written as -1, which Kafka answers for an id without a transaction."""
     if timestamp_ms == NO_TIMESTAMP:
         return None
     epoch = datetime.datetime.fromtimestamp(0, datetime.UTC)
@@ -64,7 +65,7 @@ def _failed(transactional_id: str, code: ErrorCode) -> dict[str, Any]:
         "transactional_id": transactional_id,
         "transaction_state": "",
         "transaction_timeout": datetime.timedelta(),
-        "transaction_start_time": None,
+        "transaction_start_time": _time(0),
         "producer_id": NO_PRODUCER_ID,
         "producer_epoch": NO_PRODUCER_EPOCH,
         "topics": [],

@@ -51,15 +51,15 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 def matching_ids(pattern: str, transactional_ids: Collection[str]) -> set[str]:
     """Those that RE2 matches as a whole; InvalidRegularExpressionError."""
+    # One more, for without any the pattern would not be looked at.
+    searched = pa.array([*transactional_ids, ""], pa.string())
     try:
-        matches = pc.match_substring_regex(
-            pa.array(transactional_ids, pa.string()), f"^(?:{pattern})$"
-        ).to_pylist()
+        matches = pc.match_substring_regex(searched, f"^(?:{pattern})$").to_pylist()
     except pa.ArrowInvalid as error:
         raise InvalidRegularExpressionError(
             f"not a pattern of transactional ids pattern={pattern!r}"
         ) from error
-    return {each for each, is_match in zip(transactional_ids, matches, strict=True) if is_match}
+    return {each for each, is_match in zip(transactional_ids, matches, strict=False) if is_match}
 
 
 def _response(

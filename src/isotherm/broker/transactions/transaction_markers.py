@@ -48,8 +48,9 @@ class TransactionMarkers:
     ) -> None:
         """End the producer's transaction in one partition. A marker too many does no harm.
 
-        Raises UnknownTopicOrPartitionError, InvalidProducerEpochError when the partition knows a
-        newer producer or coordinator, and LogDirFailedError.
+        Raises UnknownTopicOrPartitionError, InvalidProducerEpochError or
+        TransactionCoordinatorFencedError when the partition knows a newer producer or coordinator,
+        and LogDirFailedError.
         """
         topic, index = topic_partition
         now_ms = self._clock.now_ms()

@@ -190,8 +190,7 @@ class Broker:
 
     async def call(self, api_key: int, version: int, **fields: Any) -> Any:
         """The response as a client decodes it, to a request as the dispatcher handles it."""
-        header = RequestHeader(api_key, version, 1, "test")
-        context = RequestContext(self.services, header, "127.0.0.1", "PLAINTEXT")
+        context = self.context(api_key, version)
         request = entity_of(request_class(api_key, version), fields)
         api = APIS[api_key]
         try:
@@ -200,11 +199,25 @@ class Broker:
                 response = await response
         except IsothermError as error:
             response = api.error_response(context, request, error_code(error))
-        frame = b"".join(write_response(api_key, version, 1, response))
-        response_type = response_class(api_key, version)
-        entity, end = decoder(response_type)(frame, 9 if response_type.__flexible__ else 8)
-        assert end == len(frame)
-        return entity
+        return as_client_sees_it(api_key, version, response)
+
+    async def refused(self, api_key: int, version: int, code: ErrorCode, **fields: Any) -> Any:
+        """The response when the handler has failed."""
+        request = entity_of(request_class(api_key, version), fields)
+        response = APIS[api_key].error_response(self.context(api_key, version), request, code)
+        return as_client_sees_it(api_key, version, response)
+
+    def context(self, api_key: int, version: int) -> RequestContext:
+        header = RequestHeader(api_key, version, 1, "test")
+        return RequestContext(self.services, header, "127.0.0.1", "PLAINTEXT")
+
+
+def as_client_sees_it(api_key: int, version: int, response: Any) -> Any:
+    frame = b"".join(write_response(api_key, version, 1, response))
+    response_type = response_class(api_key, version)
+    entity, end = decoder(response_type)(frame, 9 if response_type.__flexible__ else 8)
+    assert end == len(frame)
+    return entity
 
 
 @pytest.fixture
