@@ -23,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.apis import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_client_quotas,
     alter_configs,
     api_versions,
     consumer_group_describe,
@@ -33,6 +34,7 @@ from isotherm.broker.apis import (
     delete_records,
     delete_topics,
     describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -62,6 +64,7 @@ from isotherm.broker.apis import (
     produce,
     sync_group,
     txn_offset_commit,
+    update_features,
     write_txn_markers,
 )
 from isotherm.broker.connection import Answer, Connection, PendingAnswer
@@ -128,6 +131,9 @@ APIS: Mapping[int, Api] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _api(incremental_alter_configs),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _api(list_partition_reassignments),
     ApiKey.OFFSET_DELETE: _api(offset_delete),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _api(describe_client_quotas),
+    ApiKey.ALTER_CLIENT_QUOTAS: _api(alter_client_quotas),
+    ApiKey.UPDATE_FEATURES: _api(update_features),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _api(consumer_group_heartbeat),
     ApiKey.CONSUMER_GROUP_DESCRIBE: _api(consumer_group_describe),
     ApiKey.DESCRIBE_CLUSTER: _api(describe_cluster),

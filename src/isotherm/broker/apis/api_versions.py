@@ -21,13 +21,13 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.broker.controller.controller import METADATA_VERSION, METADATA_VERSION_MIN
-from isotherm.broker.controller.records import METADATA_VERSION_FEATURE
+from isotherm.broker.controller.features import SUPPORTED_FEATURES
 from isotherm.protocol.api_versions import ADVERTISED, ApiKey, response_class
 from isotherm.protocol.entities import entity_of
 
 NO_THROTTLE = datetime.timedelta()
 FIRST_SOFTWARE_VERSION = 3
+FIRST_MIN_OF_ZERO_VERSION = 4
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -51,11 +51,9 @@ def handle(context: RequestContext, request: Any) -> Any:
             "api_keys": _API_KEYS,
             "throttle_time": NO_THROTTLE,
             "supported_features": [
-                {
-                    "name": METADATA_VERSION_FEATURE,
-                    "min_version": METADATA_VERSION_MIN,
-                    "max_version": METADATA_VERSION,
-                }
+                {"name": name, "min_version": levels.min, "max_version": levels.max}
+                for name, levels in SUPPORTED_FEATURES.items()
+                if levels.min > 0 or context.header.api_version >= FIRST_MIN_OF_ZERO_VERSION
             ],
             "finalized_features_epoch": image.end_offset - 1,
             "finalized_features": [

@@ -24,6 +24,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from isotherm.broker.context import Endpoint
+from isotherm.broker.controller.client_quotas import (
+    QuotaChange,
+    plan_quota_changes,
+    quota_entity,
+)
 from isotherm.broker.controller.config_changes import (
     ConfigChange,
     broker_list_in_effect,
@@ -32,6 +37,12 @@ from isotherm.broker.controller.config_changes import (
     topic_list_in_effect,
 )
 from isotherm.broker.controller.delta import MetadataDelta
+from isotherm.broker.controller.features import (
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    FeatureUpdate,
+    plan_feature_updates,
+)
 from isotherm.broker.controller.image import (
     ConfigResource,
     MetadataImage,
@@ -80,8 +91,6 @@ from isotherm.types import REMOTE_LOG_METADATA_TOPIC, ProducerId
 
 logger = logging.getLogger(__name__)
 
-METADATA_VERSION_MIN = 7  # 3.3-IV3
-METADATA_VERSION = 30  # of Kafka 4.3: the version whose record formats are written
 PRODUCER_ID_BLOCK_SIZE = 1000  # Kafka: ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
 RECORDS_PER_BATCH_MAX = 10_000  # Kafka: QuorumController.MAX_RECORDS_PER_BATCH
 
@@ -102,6 +111,7 @@ class MetadataChange(NamedTuple):
     grown: tuple[TopicImage, ...] = ()
     reconfigured: tuple[str, ...] = ()
     broker_config: BrokerConfig | None = None
+    quotas_changed: bool = False
 
 
 MetadataListener: TypeAlias = Callable[[MetadataChange], None]
@@ -240,12 +250,13 @@ class Controller:
                 )
                 for endpoint in endpoints
             ),
-            features=(
+            features=tuple(
                 BrokerFeature(
-                    name=METADATA_VERSION_FEATURE,
-                    min_supported_version=METADATA_VERSION_MIN,
-                    max_supported_version=METADATA_VERSION,
-                ),
+                    name=name,
+                    min_supported_version=levels.min,
+                    max_supported_version=levels.max,
+                )
+                for name, levels in SUPPORTED_FEATURES.items()
             ),
             rack=self._config.broker_rack,
             fenced=False,
@@ -417,6 +428,29 @@ class Controller:
             self._config = new_config
             logger.info("broker is reconfigured broker=%s keys=%s", broker, ",".join(effective))
             self._tell(MetadataChange(self._image, broker_config=new_config))
+
+    def update_features(
+        self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
+    ) -> None:
+        """Set levels of features, all or none; see `plan_feature_updates` for what it raises."""
+        records = plan_feature_updates(updates, self._image.features)
+        if records and not validate_only:
+            self._commit(records)
+            logger.info("features are updated features=%s", dict(self._image.features))
+
+    def alter_client_quotas(
+        self,
+        parts: Sequence[tuple[str, str | None]],
+        changes: Sequence[QuotaChange],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Change the quotas of one entity, all or none. Raises InvalidRequestError."""
+        entity = quota_entity(parts)
+        records = plan_quota_changes(entity, changes, self._image.client_quotas)
+        if records and not validate_only:
+            self._commit(records)
+            self._tell(MetadataChange(self._image, quotas_changed=True))
 
     def generate_producer_id(self) -> ProducerId:
         """An id that no producer of this cluster has had.

@@ -23,6 +23,7 @@ from isotherm.broker.controller.records import (
     NO_LEADER_CHANGE,
     TOPIC_RESOURCE,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
@@ -53,6 +54,7 @@ class MetadataDelta:
         self._features = dict(image.features)
         self._brokers = dict(image.brokers)
         self._next_producer_id = image.next_producer_id
+        self._client_quotas = dict(image.client_quotas)
 
     def replay(self, record: MetadataRecord) -> None:
         apply = _APPLIERS.get(type(record))
@@ -79,6 +81,7 @@ class MetadataDelta:
             features=MappingProxyType(self._features),
             brokers=MappingProxyType(self._brokers),
             next_producer_id=self._next_producer_id,
+            client_quotas=MappingProxyType(self._client_quotas),
         )
 
     def _partitions_of(self, topic_id: uuid.UUID | None) -> dict[int, PartitionImage]:
@@ -154,6 +157,18 @@ class MetadataDelta:
         else:
             self._features[record.name] = record.feature_level
 
+    def _set_client_quota(self, record: ClientQuotaRecord) -> None:
+        entity = frozenset((part.entity_type, part.entity_name) for part in record.entity)
+        values = dict(self._client_quotas.get(entity, {}))
+        if record.remove:
+            values.pop(record.key, None)
+        else:
+            values[record.key] = record.value
+        if values:
+            self._client_quotas[entity] = MappingProxyType(values)
+        else:
+            self._client_quotas.pop(entity, None)
+
     def _set_producer_ids(self, record: ProducerIdsRecord) -> None:
         self._next_producer_id = record.next_producer_id
 
@@ -195,6 +210,7 @@ _APPLIERS: Mapping[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] =
     PartitionChangeRecord: MetadataDelta._change_partition,
     ConfigRecord: MetadataDelta._set_config,
     FeatureLevelRecord: MetadataDelta._set_feature,
+    ClientQuotaRecord: MetadataDelta._set_client_quota,
     ProducerIdsRecord: MetadataDelta._set_producer_ids,
     RegisterBrokerRecord: MetadataDelta._add_broker,
     BrokerRegistrationChangeRecord: MetadataDelta._change_broker,

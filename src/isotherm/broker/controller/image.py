@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from isotherm.broker.controller.client_quotas import ClientQuotas
 from isotherm.types import BrokerId, LeaderEpoch, Offset, ProducerId
 
 
@@ -57,6 +58,7 @@ class MetadataImage:
     features: Mapping[str, int] = field(default_factory=dict)
     brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
     next_producer_id: ProducerId = 0
+    client_quotas: ClientQuotas = field(default_factory=dict)
 
     def topic(self, name_or_id: str | uuid.UUID) -> TopicImage | None:
         if isinstance(name_or_id, str):

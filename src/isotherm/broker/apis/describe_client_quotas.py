@@ -1,0 +1,71 @@
+"""DescribeClientQuotas (key 48).
+
+Versions  0-1. 1 flexible.
+Behaviour The quotas that were set for the entities that pass every filter; strict lets none pass
+          that has a type beside those filtered.
+Not done  -
+KIPs      546
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.controller.client_quotas import QuotaFilter, matching_quotas
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.errors import RejectedError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    filters = [
+        QuotaFilter(component.entity_type, component.match_type, component.match)
+        for component in request.components
+    ]
+    quotas = context.services.controller.image.client_quotas
+    try:
+        found = matching_quotas(quotas, filters, strict=request.strict)
+    except RejectedError as error:
+        return _response(context, code_of(error), str(error), None)
+    entries = [
+        {
+            "entity": [
+                {"entity_type": kind, "entity_name": name} for kind, name in _sorted_parts(entity)
+            ],
+            "values": [{"key": key, "value": value} for key, value in sorted(values.items())],
+        }
+        for entity, values in found
+    ]
+    return _response(context, ErrorCode.none, None, entries)
+
+
+def _sorted_parts(entity: frozenset[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
+    return sorted(entity, key=lambda part: part[0])
+
+
+def _response(
+    context: RequestContext,
+    error_code: ErrorCode,
+    message: str | None,
+    entries: list[dict[str, Any]] | None,
+) -> Any:
+    return entity_of(
+        response_class(ApiKey.DESCRIBE_CLIENT_QUOTAS, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "error_code": error_code,
+            "error_message": message,
+            "entries": entries,
+        },
+    )
+
+
+def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
+    return _response(context, error_code, None, None)

@@ -1,0 +1,68 @@
+"""UpdateFeatures (key 57).
+
+Versions  0-2. 1 validate_only, types of upgrade · 2 no results by feature.
+Behaviour Levels are set durably, all or none; the response has the first error and what it is about.
+          A feature that is not known, a level outside what is supported and a downgrade that is not
+          asked for get INVALID_UPDATE_VERSION. metadata.version is never lowered.
+Not done  The timeout has no effect.
+KIPs      584 · 778 types of upgrade · 1022 feature versions
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.controller.features import FeatureUpdate, UpgradeType
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.errors import RejectedError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+FIRST_UPGRADE_TYPE_VERSION = 1
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    updates = [_update(context, update) for update in request.feature_updates]
+    validate_only = getattr(request, "validate_only", False)
+    controller = context.services.controller
+    try:
+        await context.services.run_control(
+            lambda: controller.update_features(updates, validate_only=validate_only)
+        )
+    except RejectedError as error:
+        return _response(context, code_of(error), str(error), ())
+    return _response(context, ErrorCode.none, None, tuple(update.name for update in updates))
+
+
+def _update(context: RequestContext, asked: Any) -> FeatureUpdate:
+    if context.header.api_version >= FIRST_UPGRADE_TYPE_VERSION:
+        upgrade_type = asked.upgrade_type
+    else:
+        upgrade_type = UpgradeType.SAFE_DOWNGRADE if asked.allow_downgrade else UpgradeType.UPGRADE
+    return FeatureUpdate(asked.feature, asked.max_version_level, upgrade_type)
+
+
+def _response(
+    context: RequestContext, error_code: ErrorCode, message: str | None, updated: tuple[str, ...]
+) -> Any:
+    return entity_of(
+        response_class(ApiKey.UPDATE_FEATURES, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "error_code": error_code,
+            "error_message": message,
+            "results": [
+                {"feature": name, "error_code": ErrorCode.none, "error_message": None}
+                for name in updated
+            ],
+        },
+    )
+
+
+def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
+    return _response(context, error_code, None, ())

@@ -1,0 +1,150 @@
+"""Client quotas: whom they are for, which there are, and what may be asked. Pure.
+
+An entity is a set of (type, name): a user, a client id, both together, or an address. None for a
+name stands for all that have no quota of their own. Source: KIP-546; Kafka
+ClientQuotaControlManager, ClientQuotasImage.describe.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from isotherm.broker.controller.records import ClientQuotaEntity, ClientQuotaRecord
+from isotherm.errors import InvalidRequestError, UnsupportedVersionError
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+ENTITY_TYPES = frozenset({USER, CLIENT_ID, IP})
+
+PRODUCER_BYTE_RATE = "producer_byte_rate"
+CONSUMER_BYTE_RATE = "consumer_byte_rate"
+REQUEST_PERCENTAGE = "request_percentage"
+
+QuotaEntity: TypeAlias = frozenset[tuple[str, str | None]]
+ClientQuotas: TypeAlias = Mapping[QuotaEntity, Mapping[str, float]]
+
+
+class _Key(NamedTuple):
+    is_whole: bool
+    value_max: float = float("inf")
+
+
+_CLIENT_KEYS = {
+    PRODUCER_BYTE_RATE: _Key(is_whole=True, value_max=2**63 - 1),
+    CONSUMER_BYTE_RATE: _Key(is_whole=True, value_max=2**63 - 1),
+    REQUEST_PERCENTAGE: _Key(is_whole=False),
+    "controller_mutation_rate": _Key(is_whole=False),
+}
+_ADDRESS_KEYS = {"connection_creation_rate": _Key(is_whole=True, value_max=2**31 - 1)}
+
+
+class QuotaChange(NamedTuple):
+    """`value` is None when the quota is taken away."""
+
+    key: str
+    value: float | None
+
+
+def quota_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
+    """InvalidRequestError unless quotas can be for this."""
+    kinds = [kind for kind, _ in parts]
+    if not parts or len(set(kinds)) != len(kinds):
+        raise InvalidRequestError(f"an entity has each type once, and at least one types={kinds}")
+    for kind, name in parts:
+        if kind not in ENTITY_TYPES:
+            raise InvalidRequestError(f"no such type of entity entity_type={kind}")
+        if name == "":
+            raise InvalidRequestError(f"an entity's name is empty entity_type={kind}")
+    if IP in kinds and len(kinds) > 1:
+        raise InvalidRequestError(f"an address goes with no other entity types={kinds}")
+    return frozenset(parts)
+
+
+def plan_quota_changes(
+    entity: QuotaEntity, changes: Sequence[QuotaChange], current: ClientQuotas
+) -> list[ClientQuotaRecord]:
+    """The records that change what is different; InvalidRequestError names the key that is wrong."""
+    if len({change.key for change in changes}) != len(changes):
+        raise InvalidRequestError("one quota is changed twice in one request")
+    keys = _ADDRESS_KEYS if any(kind == IP for kind, _ in entity) else _CLIENT_KEYS
+    for change in changes:
+        _check(change, keys)
+    now = current.get(entity, {})
+    parts = tuple(
+        ClientQuotaEntity(entity_type=kind, entity_name=name)
+        for kind, name in sorted(entity, key=lambda part: part[0])
+    )
+    return [
+        ClientQuotaRecord(
+            entity=parts,
+            key=change.key,
+            value=0.0 if change.value is None else change.value,
+            remove=change.value is None,
+        )
+        for change in changes
+        if now.get(change.key) != change.value
+    ]
+
+
+def _check(change: QuotaChange, keys: Mapping[str, _Key]) -> None:
+    key = keys.get(change.key)
+    if key is None:
+        raise InvalidRequestError(f"the entity has no such quota key={change.key}")
+    if change.value is None:
+        return
+    is_legal = 0 < change.value <= key.value_max and (
+        not key.is_whole or change.value == int(change.value)
+    )
+    if not is_legal or change.value == float("inf"):
+        raise InvalidRequestError(
+            f"a quota is a number above 0 key={change.key} value={change.value}"
+            f" whole={str(key.is_whole).lower()}"
+        )
+
+
+class MatchType(enum.IntEnum):
+    EXACT = 0
+    DEFAULT = 1
+    ANY = 2
+
+
+class QuotaFilter(NamedTuple):
+    """One type that an entity must have, under which name."""
+
+    entity_type: str
+    match_type: int
+    name: str | None
+
+
+def matching_quotas(
+    quotas: ClientQuotas, filters: Sequence[QuotaFilter], *, strict: bool
+) -> list[tuple[QuotaEntity, Mapping[str, float]]]:
+    """The entities that pass every filter; with `strict` they have no type beside those."""
+    kinds = [each.entity_type for each in filters]
+    if "" in kinds or len(set(kinds)) != len(kinds):
+        raise InvalidRequestError(f"each type of entity is filtered once types={kinds}")
+    for each in filters:
+        if each.entity_type not in ENTITY_TYPES:
+            raise UnsupportedVersionError(f"no such type of entity entity_type={each.entity_type}")
+        if each.match_type not in list(MatchType):
+            raise InvalidRequestError(f"no such type of match match_type={each.match_type}")
+        if each.match_type == MatchType.EXACT and each.name is None:
+            raise InvalidRequestError(f"an exact match needs a name entity_type={each.entity_type}")
+    if IP in kinds and len(kinds) > 1:
+        raise InvalidRequestError(f"an address goes with no other entity types={kinds}")
+    return [
+        (entity, values)
+        for entity, values in quotas.items()
+        if (not strict or len(entity) == len(filters))
+        and all(_passes(dict(entity), each) for each in filters)
+    ]
+
+
+def _passes(entity: Mapping[str, str | None], wanted: QuotaFilter) -> bool:
+    if wanted.entity_type not in entity:
+        return False
+    name = entity[wanted.entity_type]
+    if wanted.match_type == MatchType.ANY:
+        return True
+    return name == (wanted.name if wanted.match_type == MatchType.EXACT else None)
