@@ -11,9 +11,6 @@ from isotherm.errors import InvalidRegularExpressionError
 if TYPE_CHECKING:
     from isotherm.broker.controller.image import MetadataImage, TopicImage
 
-# Topics that no pattern means, however wide it is.
-_INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-
 
 class TopicCatalog:
     """Immutable. `version` rises with every change of the metadata."""
@@ -26,8 +23,11 @@ class TopicCatalog:
         return self._image.topics_by_name.get(name)
 
     def matching(self, pattern: str) -> frozenset[str]:
-        """Names that `pattern` matches as a whole; see `matching_names`."""
-        return matching_names(pattern, self._image.topics_by_name.keys() - _INTERNAL_TOPICS)
+        """Names that `pattern` matches as a whole; see `matching_names`.
+
+        Internal topics too: Kafka leaves it to the client to write a pattern without them.
+        """
+        return matching_names(pattern, self._image.topics_by_name)
 
     def metadata_hash(self, names: Iterable[str]) -> int:
         """Changes whenever one of the topics is made, deleted or gets partitions.
