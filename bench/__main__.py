@@ -10,7 +10,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
-QUESTIONS = ("record_decode", "produce", "tail_consume", "cold_consume", "spark_cold_read")
+QUESTIONS = (
+    "record_decode",
+    "produce",
+    "tail_consume",
+    "cold_consume",
+    "spark_cold_read",
+    "spark_beside_kafka",
+)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Kafka's jars, resolved by Maven from the coordinates in pom.xml and kept in the checkout."""
+"""Kafka's jars, and Spark's Kafka source, resolved by Maven and kept in the checkout."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 POM_PATH = Path(__file__).with_name("pom.xml")
+SPARK_SOURCE_POM_PATH = Path(__file__).with_name("spark-sql-kafka.xml")
 CACHE_DIRECTORY = Path(__file__).resolve().parent.parent / ".oracle"
 RESOLVE_TIMEOUT_S = 600
 
@@ -35,15 +36,24 @@ def resolve_jars() -> Path:
     from several processes at once: one resolves, the others wait for it.
     Raises OracleUnavailableError when java or mvn is missing or an artifact cannot be had.
     """
+    return _resolve(POM_PATH, f"kafka-{kafka_version()}")
+
+
+def resolve_spark_source_jars() -> list[Path]:
+    """Jars of `format("kafka")` for the installed Spark; otherwise as `resolve_jars`."""
+    return sorted(_resolve(SPARK_SOURCE_POM_PATH, "spark-sql-kafka").glob("*.jar"))
+
+
+def _resolve(pom_path: Path, name: str) -> Path:
     require_command("java")
-    digest = hashlib.sha256(POM_PATH.read_bytes()).hexdigest()[:12]
-    directory = CACHE_DIRECTORY / f"kafka-{kafka_version()}-{digest}"
+    digest = hashlib.sha256(pom_path.read_bytes()).hexdigest()[:12]
+    directory = CACHE_DIRECTORY / f"{name}-{digest}"
     if directory.is_dir():
         return directory
     require_command("mvn")
     with _cache_lock():
         if not directory.is_dir():
-            _copy_dependencies(directory)
+            _copy_dependencies(pom_path, directory)
     return directory
 
 
@@ -55,11 +65,11 @@ def require_command(name: str) -> str:
     return path
 
 
-def _copy_dependencies(directory: Path) -> None:
+def _copy_dependencies(pom_path: Path, directory: Path) -> None:
     partial = directory.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     command = [
-        "mvn", "--quiet", "--batch-mode", f"--file={POM_PATH}", "dependency:copy-dependencies",
+        "mvn", "--quiet", "--batch-mode", f"--file={pom_path}", "dependency:copy-dependencies",
         "-DincludeScope=runtime", f"-DoutputDirectory={partial}",
     ]  # fmt: skip
     try:
@@ -69,7 +79,7 @@ def _copy_dependencies(directory: Path) -> None:
     except subprocess.CalledProcessError as error:
         first = next((line for line in error.stdout.splitlines() if "ERROR" in line), "no output")
         raise OracleUnavailableError(
-            f"maven could not resolve kafka's jars: exit={error.returncode} {first}"
+            f"maven could not resolve the jars: pom={pom_path.name} exit={error.returncode} {first}"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise OracleUnavailableError(
