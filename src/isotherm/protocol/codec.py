@@ -36,6 +36,7 @@ from isotherm.protocol.wire_types import (
     array_wire_type,
     leaf_wire_type,
     nullable_struct_wire_type,
+    nullable_tagged_struct_wire_type,
 )
 
 E = TypeVar("E")
@@ -97,7 +98,9 @@ def _field_wire_type(field: SchemaField, entity_type: type[Any]) -> WireType:
         wire_type = leaf_wire_type(field.kafka_type, flexible=flexible, nullable=item_nullable)
     else:
         wire_type = _wire_type(field.entity_type)
-        if item_nullable:
+        if item_nullable and field.tag is not None:
+            wire_type = nullable_tagged_struct_wire_type(wire_type)
+        elif item_nullable:
             wire_type = nullable_struct_wire_type(wire_type)
     if field.is_array:
         return array_wire_type(wire_type, flexible=flexible, nullable=field.is_nullable)

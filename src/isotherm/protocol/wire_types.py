@@ -173,3 +173,25 @@ def nullable_struct_wire_type(struct_type: WireType) -> WireType:
             write_struct(value, out)
 
     return WireType(read, write, 1)
+
+
+_NULL_TAGGED_STRUCT = 0
+
+
+def nullable_tagged_struct_wire_type(struct_type: WireType) -> WireType:
+    """As `nullable_struct_wire_type`, in a tagged field: there the byte is an unsigned varint, 0
+    for null and 1 otherwise. Source: the code that Kafka's message generator writes."""
+    read_struct, write_struct, _ = struct_type
+
+    def read(buffer: Buffer, position: int) -> tuple[Any, int]:
+        marker, position = primitives.read_unsigned_varint(buffer, position)
+        return (None, position) if marker == _NULL_TAGGED_STRUCT else read_struct(buffer, position)
+
+    def write(value: Any, out: bytearray) -> None:
+        if value is None:
+            out.append(_NULL_TAGGED_STRUCT)
+        else:
+            out.append(_PRESENT_STRUCT)
+            write_struct(value, out)
+
+    return WireType(read, write, 1)

@@ -62,6 +62,7 @@ def member_record(group_id: str, member: ConsumerMember) -> GroupRecord:
             subscribed_topic_regex=member.topic_regex,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             server_assignor=member.server_assignor,
+            classic_member_metadata=None,
         ),
     )
 

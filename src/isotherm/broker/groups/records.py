@@ -159,7 +159,7 @@ class ClassicProtocol(GroupValue):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMemberMetadata(GroupValue):
-    session_timeout_ms: int = field(metadata=_INT32)
+    session_timeout_ms: int = field(metadata=_INT32, default=0)
     supported_protocols: tuple[ClassicProtocol, ...] = ()
 
 
@@ -173,7 +173,10 @@ class ConsumerGroupMemberMetadataValue(GroupValue):
     subscribed_topic_regex: str | None = field(metadata=_STRING, default=None)
     rebalance_timeout_ms: int = field(metadata=_INT32, default=-1)
     server_assignor: str | None = field(metadata=_STRING, default=None)
-    classic_member_metadata: ClassicMemberMetadata | None = field(metadata={"tag": 0}, default=None)
+    # Kafka writes the null of a member of this protocol, and leaves out an empty structure.
+    classic_member_metadata: ClassicMemberMetadata | None = field(
+        metadata={"tag": 0}, default=ClassicMemberMetadata()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
