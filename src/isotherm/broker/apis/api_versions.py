@@ -6,8 +6,8 @@ Behaviour The table is `isotherm.protocol.api_versions.ADVERTISED`: Produce is s
           although it is served from 3, or old librdkafka sends everything uncompressed. A version
           that is not served is answered in version 0 with UNSUPPORTED_VERSION and the table.
           Client names outside KIP-511's pattern get INVALID_REQUEST.
-          metadata.version is the one finalized feature; transaction.version is left out, so that
-          clients keep to the transaction protocol of before KIP-890.
+          The features are those of `isotherm.broker.controller.features`. Up to version 3 those
+          with a level 0 are not shown as supported, since clients then took 0 for an error.
 Not done  Version 5 (cluster id and node id in the request).
 KIPs      35 · 511 client software · 584 features · 1043 minimum versions of 0
 """

@@ -38,9 +38,9 @@ from isotherm.broker.controller.config_changes import (
 )
 from isotherm.broker.controller.delta import MetadataDelta
 from isotherm.broker.controller.features import (
-    METADATA_VERSION,
     SUPPORTED_FEATURES,
     FeatureUpdate,
+    new_cluster_features,
     plan_feature_updates,
 )
 from isotherm.broker.controller.image import (
@@ -56,7 +56,6 @@ from isotherm.broker.controller.records import (
     TOPIC_RESOURCE,
     BrokerEndpoint,
     BrokerFeature,
-    FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
     ProducerIdsRecord,
@@ -218,9 +217,7 @@ class Controller:
             )
         records: list[MetadataRecord] = []
         if METADATA_VERSION_FEATURE not in self._image.features:
-            records.append(
-                FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)
-            )
+            records += new_cluster_features()
         records.append(self._registration(endpoints))
         records += [
             PartitionChangeRecord(

@@ -15,6 +15,9 @@ from isotherm.errors import InvalidRequestError, InvalidUpdateVersionError
 METADATA_VERSION_MIN = 7  # 3.3-IV3
 METADATA_VERSION = 30  # of Kafka 4.3: the version whose record formats are written
 
+GROUP_VERSION_FEATURE = "group.version"  # 1: the consumer protocol (KIP-848)
+TRANSACTION_VERSION_FEATURE = "transaction.version"  # 2: an epoch per transaction (KIP-890)
+
 
 class SupportedLevels(NamedTuple):
     """Both ends inclusive. Level 0, where it is supported, is the feature turned off."""
@@ -25,7 +28,17 @@ class SupportedLevels(NamedTuple):
 
 SUPPORTED_FEATURES: Mapping[str, SupportedLevels] = {
     METADATA_VERSION_FEATURE: SupportedLevels(METADATA_VERSION_MIN, METADATA_VERSION),
+    GROUP_VERSION_FEATURE: SupportedLevels(0, 1),
+    TRANSACTION_VERSION_FEATURE: SupportedLevels(0, 2),
 }
+
+
+def new_cluster_features() -> list[FeatureLevelRecord]:
+    """A new cluster has every feature at its highest level; an older one keeps what it has."""
+    return [
+        FeatureLevelRecord(name=name, feature_level=levels.max)
+        for name, levels in SUPPORTED_FEATURES.items()
+    ]
 
 
 class UpgradeType(enum.IntEnum):

@@ -19,15 +19,25 @@ def test_table_holds_every_served_api_and_produce_from_version_0(broker, version
 
 def test_features_are_those_of_the_metadata_log(broker):
     response = broker.call(ApiKey.API_VERSIONS, 3, **CLIENT)
-    (supported,) = response.supported_features
-    (finalized,) = response.finalized_features
-    assert (supported.name, supported.min_version, supported.max_version) == (
-        "metadata.version",
-        7,
-        30,
-    )
-    assert (finalized.name, finalized.max_version_level) == ("metadata.version", 30)
+    supported = {
+        each.name: (each.min_version, each.max_version) for each in response.supported_features
+    }
+    finalized = {each.name: each.max_version_level for each in response.finalized_features}
+    assert supported == {"metadata.version": (7, 30)}
+    assert finalized == {"metadata.version": 30, "group.version": 1, "transaction.version": 2}
     assert response.finalized_features_epoch == broker.controller.image.end_offset - 1
+
+
+def test_features_with_a_level_0_are_shown_from_version_4_on(broker):
+    response = broker.call(ApiKey.API_VERSIONS, 4, **CLIENT)
+    supported = {
+        each.name: (each.min_version, each.max_version) for each in response.supported_features
+    }
+    assert supported == {
+        "metadata.version": (7, 30),
+        "group.version": (0, 1),
+        "transaction.version": (0, 2),
+    }
 
 
 @pytest.mark.parametrize("name", ["", "-x", "x-", "a b", "ü"])

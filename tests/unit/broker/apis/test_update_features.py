@@ -6,6 +6,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.protocol.api_versions import ApiKey
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
+FEATURES = {"metadata.version": 30, "group.version": 1, "transaction.version": 2}
 
 
 def update(broker, *updates, version=2, **fields):
@@ -56,7 +57,7 @@ def test_unknown_feature_is_named(broker, version):
 def test_levels_that_cannot_be_are_refused(broker, wanted, validate_only):
     answer = update(broker, wanted, validate_only=validate_only)
     assert answer.error_code is ErrorCode.invalid_update_version
-    assert broker.controller.image.features == {"metadata.version": 30}
+    assert broker.controller.image.features == FEATURES
 
 
 def test_feature_that_is_updated_twice_is_refused(broker):

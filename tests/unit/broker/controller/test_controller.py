@@ -5,11 +5,7 @@ import uuid
 import pytest
 
 from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
-from isotherm.broker.controller.controller import (
-    METADATA_VERSION,
-    PRODUCER_ID_BLOCK_SIZE,
-    MetadataChange,
-)
+from isotherm.broker.controller.controller import PRODUCER_ID_BLOCK_SIZE, MetadataChange
 from isotherm.broker.controller.image import ConfigResource
 from isotherm.broker.controller.metadata_log import METADATA_TOPIC_PARTITION
 from isotherm.broker.controller.records import (
@@ -41,6 +37,7 @@ from isotherm.protocol.records import encode_framed
 from isotherm.record.batch import build_batch
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 
+FEATURES = {"metadata.version": 30, "group.version": 1, "transaction.version": 2}
 TIERED = BrokerConfig(remote=RemoteLogManagerConfig(remote_log_storage_system_enable=True))
 
 
@@ -51,12 +48,12 @@ def create(controller, name="t", **fields):
     return controller.image.topics_by_name[name]
 
 
-def test_first_start_records_the_metadata_version_and_the_broker(cluster_metadata):
+def test_first_start_records_the_features_and_the_broker(cluster_metadata):
     controller = cluster_metadata.start()
     image = controller.image
-    assert image.features == {"metadata.version": METADATA_VERSION}
+    assert image.features == FEATURES
     assert image.brokers[1].fenced is False
-    assert image.end_offset == 2
+    assert image.end_offset == 4
 
 
 def test_topic_is_made_with_the_brokers_defaults(cluster_metadata):
@@ -425,5 +422,5 @@ def test_log_that_cannot_be_understood_stops_the_start(cluster_metadata, value):
 def test_damaged_record_is_named_by_its_offset(cluster_metadata):
     cluster_metadata.start()
     append_raw(cluster_metadata, b"\x01\x63\x00\x00")
-    with pytest.raises(CorruptMetadataError, match=f"{METADATA_TOPIC_PARTITION} offset=2"):
+    with pytest.raises(CorruptMetadataError, match=f"{METADATA_TOPIC_PARTITION} offset=4"):
         cluster_metadata.replayed()
