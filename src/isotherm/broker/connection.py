@@ -9,6 +9,7 @@ Invariants:
 - A payload is copied at most once after the kernel: a frame that has not wholly arrived gets its
   own buffer, and the rest of it is received right into that.
 - Frames that came before a bad one are answered; then the connection is closed.
+- A muted connection (`mute`) is not read and its frames wait; what was asked before is answered.
 - Reading also stops while the client does not take its answers, and between frames while
   `queued.max.request.bytes` is used up.
 """
@@ -103,6 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._refusal: str | None = None
         self._is_draining = False
         self._is_closed = False
+        self._unmuting: asyncio.TimerHandle | None = None
 
     # ---- what the transport calls
 
@@ -122,6 +124,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = True
         self._waiting.clear()
         self._frame = None
+        if self._unmuting is not None:
+            self._unmuting.cancel()
         if self._pending is not None:
             self._pending.cancel()
         self._owner.memory.release(self._reserved)
@@ -177,6 +181,15 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         self._transport.abort()
 
+    def mute(self, duration_s: float) -> None:
+        """Work on nothing new for that long: the client is over a quota (KIP-219)."""
+        self._unmuting = self._loop.call_later(duration_s, self._unmute)
+
+    def _unmute(self) -> None:
+        self._unmuting = None
+        self.active_at = self._loop.time()
+        self._work()
+
     def update_reading(self) -> None:
         """Read or pause, by the invariants at the top of this module."""
         is_between_frames = self._frame is None
@@ -184,6 +197,7 @@ class Connection(asyncio.BufferedProtocol):
             self._is_draining
             or self._refusal is not None
             or self._write_is_paused
+            or self._unmuting is not None
             or bool(self._waiting)
             or (is_between_frames and self._owner.memory.is_exhausted)
         )
@@ -240,6 +254,7 @@ class Connection(asyncio.BufferedProtocol):
             bool(self._waiting)
             and self._pending is None
             and not self._write_is_paused
+            and self._unmuting is None
             and not self._is_closed
         )
 

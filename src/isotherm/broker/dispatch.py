@@ -70,6 +70,8 @@ from isotherm.broker.apis import (
 from isotherm.broker.connection import Answer, Connection, PendingAnswer
 from isotherm.broker.context import BrokerServices, HangUpError, RequestContext
 from isotherm.broker.error_mapping import error_code
+from isotherm.broker.quotas import ClientQuotaManager
+from isotherm.broker.request_meter import RequestMeter
 from isotherm.errors import IsothermError, UnsupportedVersionError
 from isotherm.protocol.api_versions import ApiKey, is_served
 from isotherm.protocol.framing import (
@@ -148,9 +150,16 @@ APIS: Mapping[int, Api] = {
 class Dispatcher:
     """The `connection.FrameHandler` of a broker. Event loop thread only."""
 
-    def __init__(self, services: BrokerServices, apis: Mapping[int, Api] = APIS) -> None:
+    def __init__(
+        self,
+        services: BrokerServices,
+        apis: Mapping[int, Api] = APIS,
+        *,
+        quotas: ClientQuotaManager | None = None,
+    ) -> None:
         self._services = services
         self._apis = apis
+        self._quotas = quotas
 
     def handle_frame(self, frame: memoryview, connection: Connection) -> Answer | PendingAnswer:
         """Raises IsothermError when the connection must be closed."""
@@ -162,26 +171,38 @@ class Dispatcher:
             return _answer_unserved(context)
         request = read_request(header, body)
 
+        meter = None
+        if self._quotas is not None and self._quotas.is_active:
+            clock = self._services.clock
+            meter = RequestMeter(self._quotas, clock, header, len(frame), connection)
         handle = self._apis[header.api_key].handle
-        return self._respond(context, request, lambda: handle(context, request))
+        return self._respond(context, request, lambda: handle(context, request), meter)
 
     def _respond(
-        self, context: RequestContext, request: Any, respond: Callable[[], Any]
+        self,
+        context: RequestContext,
+        request: Any,
+        respond: Callable[[], Any],
+        meter: RequestMeter | None,
     ) -> Answer | PendingAnswer:
         """What `respond` returns, or the answer to what it raises."""
         try:
-            response = respond()
+            response = respond() if meter is None else meter.timed(respond)
             if not isinstance(response, Awaitable):
-                return _encode(context.header, response)
+                return _encode(context.header, response, meter)
             # The connection keeps the future, and cancels it when the client goes away.
             future = asyncio.ensure_future(response)
-            return PendingAnswer(future, lambda: self._respond(context, request, future.result))
+            return PendingAnswer(
+                future, lambda: self._respond(context, request, future.result, meter)
+            )
         except HangUpError:
             raise
         except Exception as error:  # noqa: BLE001 - the request boundary
-            return self._answer_error(context, request, error)
+            return self._answer_error(context, request, error, meter)
 
-    def _answer_error(self, context: RequestContext, request: Any, error: Exception) -> Answer:
+    def _answer_error(
+        self, context: RequestContext, request: Any, error: Exception, meter: RequestMeter | None
+    ) -> Answer:
         header = context.header
         if not isinstance(error, IsothermError):
             logger.error(
@@ -193,10 +214,12 @@ class Dispatcher:
                 exc_info=error,
             )
         error_response = self._apis[header.api_key].error_response
-        return _encode(header, error_response(context, request, error_code(error)))
+        return _encode(header, error_response(context, request, error_code(error)), meter)
 
 
-def _encode(header: RequestHeader, response: Any) -> Answer:
+def _encode(header: RequestHeader, response: Any, meter: RequestMeter | None) -> Answer:
+    if meter is not None:
+        response = meter.throttled(response)
     if response is None:
         return ()
     return write_response(header.api_key, header.api_version, header.correlation_id, response)

@@ -32,6 +32,7 @@ from isotherm.broker.groups.shards import GroupShards
 from isotherm.broker.identity import establish_identity
 from isotherm.broker.led_partitions import lead_partitions
 from isotherm.broker.purgatory import Purgatory
+from isotherm.broker.quotas import ClientQuotaManager
 from isotherm.broker.remote_tier import open_remote_log_manager
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.broker.server import Server, listener_texts
@@ -131,7 +132,8 @@ class BrokerNode:
             lambda change: self._reconfigure(change, server, log_manager, remote_log_manager)
         )
         started.push_async_callback(self._drain, server, purgatory)
-        await server.serve(Dispatcher(self.services))
+        quotas = self._open_quotas(controller)
+        await server.serve(Dispatcher(self.services, quotas=quotas))
         # Half a second of imports that the first produced batch would otherwise wait for.
         threading.Thread(target=load_kernels, name="isotherm-warm-up", daemon=True).start()
         logger.info(
@@ -140,6 +142,22 @@ class BrokerNode:
             cluster_id,
             listener_texts(self.endpoints),
         )
+
+    def _open_quotas(self, controller: Controller) -> ClientQuotaManager:
+        loop = asyncio.get_running_loop()
+        quotas = ClientQuotaManager(
+            self._clock,
+            window_ms=self._config.quota_window_size_seconds * 1000,
+            window_count=self._config.quota_window_num,
+        )
+        quotas.update(controller.image.client_quotas)
+
+        def follow(change: MetadataChange) -> None:
+            if change.quotas_changed:
+                loop.call_soon_threadsafe(quotas.update, change.image.client_quotas)
+
+        controller.add_listener(follow)
+        return quotas
 
     def _reconfigure(
         self,

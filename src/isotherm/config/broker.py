@@ -160,6 +160,10 @@ class BrokerConfig:
     num_io_threads: int = key(
         INT, 8, "Threads for work that would hold up the network loop.", check=at_least(1)
     )
+    quota_window_num: int = key(
+        INT, 11, "Windows over which a client's rate is measured.", check=at_least(1)
+    )
+    quota_window_size_seconds: int = key(INT, 1, "Length of such a window.", check=at_least(1))
     offsets_topic_replication_factor: int = key(
         SHORT, 1, "Replicas of __consumer_offsets.", check=between(1, 1)
     )

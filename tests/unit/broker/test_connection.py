@@ -28,7 +28,7 @@ BIG_ANSWER = bytes(1 << 20)
 
 class Echo:
     """Answers a frame with itself. What begins with `wait` waits for `release`; `big` has a large
-    answer; what begins with `bad` asks to be hung up on."""
+    answer; `mute` mutes its connection for a while; what begins with `bad` asks to be hung up on."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -40,6 +40,8 @@ class Echo:
     ) -> list[bytes] | PendingAnswer:
         payload = bytes(frame)
         self.frames.append(payload)
+        if payload.startswith(b"mute"):
+            connection.mute(0.05)
         if payload.startswith(b"bad"):
             raise RejectedError("not to be decoded")
         if payload.startswith(b"wait"):
@@ -394,5 +396,24 @@ def test_every_interface_without_an_advertised_address_is_refused(run: Run) -> N
         with pytest.raises(ConfigError, match=r"advertised\.listeners"):
             await server.bind()
         await server.stop(0)
+
+    run(scenario)
+
+
+def test_muted_connection_is_answered_and_goes_on_later(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        async with (
+            serving(echo) as (_, port),
+            connected(port) as (reader, writer),
+            connected(port) as (other_reader, other_writer),
+        ):
+            writer.write(framed(b"mute") + framed(b"next"))
+            assert await read_frame(reader) == b"mute"
+            assert echo.frames == [b"mute"]
+            other_writer.write(framed(b"other"))
+            assert await read_frame(other_reader) == b"other"
+            assert await read_frame(reader) == b"next"
+            assert echo.frames[-1] == b"next"
 
     run(scenario)

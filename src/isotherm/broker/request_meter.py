@@ -1,0 +1,87 @@
+"""What one request costs its client's quotas, and the throttling that follows from it (KIP-219)."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from isotherm.broker.quotas import ANONYMOUS, Client, ClientQuotaManager
+from isotherm.clock import Clock
+from isotherm.protocol.api_versions import ApiKey
+from isotherm.protocol.fetch import FetchResponse
+from isotherm.protocol.framing import RequestHeader
+
+
+class Mutable(Protocol):
+    """A connection that can be left unread for a while."""
+
+    def mute(self, duration_s: float) -> None: ...
+
+
+class RequestMeter:
+    """Made for one request, while there are quotas. Event loop thread only."""
+
+    def __init__(
+        self,
+        quotas: ClientQuotaManager,
+        clock: Clock,
+        header: RequestHeader,
+        size: int,
+        connection: Mutable,
+    ) -> None:
+        """`size` is that of the request."""
+        self._quotas = quotas
+        self._clock = clock
+        self._api_key = header.api_key
+        self._client = Client(ANONYMOUS, header.client_id or "")
+        self._size = size
+        self._connection = connection
+        self._processing_s = 0.0
+
+    def timed(self, work: Callable[[], Any]) -> Any:
+        """What `work` returns; its time counts, what is awaited between two such works does not."""
+        started_s = self._clock.monotonic_s()
+        try:
+            return work()
+        finally:
+            self._processing_s += self._clock.monotonic_s() - started_s
+
+    def throttled(self, response: Any) -> Any:
+        """The response to send: with a throttle time, and the connection muted, over a quota."""
+        throttle_ms = self._quotas.record_request(self._client, self._processing_s)
+        if self._api_key == ApiKey.PRODUCE:
+            throttle_ms = max(throttle_ms, self._quotas.record_produce(self._client, self._size))
+        elif self._api_key == ApiKey.FETCH:
+            size = _records_size(response)
+            throttle_ms = max(throttle_ms, self._quotas.record_fetch(self._client, size))
+            if throttle_ms > 0:
+                # What is not sent is not counted.
+                self._quotas.record_fetch(self._client, -size)
+                response = FetchResponse((), session_id=response.session_id)
+        if throttle_ms == 0:
+            return response
+        self._connection.mute(throttle_ms / 1000)
+        return _with_throttle_time(response, throttle_ms)
+
+
+def _records_size(response: FetchResponse) -> int:
+    return sum(
+        len(records)
+        for topic in response.topics
+        for partition in topic.partitions
+        for records in partition.records
+    )
+
+
+def _with_throttle_time(response: Any, throttle_ms: int) -> Any:
+    if response is None:
+        return None
+    if hasattr(response, "throttle_time_ms"):
+        return response._replace(throttle_time_ms=throttle_ms)
+    if hasattr(response, "throttle_time"):
+        return dataclasses.replace(
+            response, throttle_time=datetime.timedelta(milliseconds=throttle_ms)
+        )
+    return response

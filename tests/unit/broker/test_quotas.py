@@ -1,0 +1,145 @@
+"""The arithmetic is Kafka's: numbers worked out from Rate, SampledStat and QuotaUtils."""
+
+from __future__ import annotations
+
+import pytest
+
+from isotherm.broker.controller.client_quotas import (
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
+from isotherm.broker.quotas import (
+    Client,
+    ClientQuotaManager,
+    SampledRate,
+    find_limit,
+)
+from isotherm.testing.sim_clock import SimClock
+
+ME = Client("me", "c")
+
+
+def entity(**parts):
+    return frozenset((kind.replace("_", "-"), name) for kind, name in parts.items())
+
+
+def test_rate_of_the_first_window_counts_empty_ones_before_it():
+    rate = SampledRate(1000, 11)
+    rate.record(1000, 0)
+    assert rate.measure(0) == 100  # over 10 s: ten windows besides the one that goes on
+    assert rate.measure(500) == pytest.approx(1000 / 10.5)
+    assert rate.measure(1000) == 100  # one full window, nine empty ones
+
+
+def test_windows_that_are_too_old_fall_out():
+    rate = SampledRate(1000, 11)
+    rate.record(1000, 0)
+    rate.record(500, 10_999)
+    assert rate.measure(10_999) == pytest.approx(1500 / 10.999)
+    assert rate.measure(11_000) == pytest.approx(500 / 10.001)
+    assert rate.measure(30_000) == 0
+
+
+def test_values_of_one_window_are_added_up():
+    rate = SampledRate(1000, 3)
+    for now_ms in (0, 400, 999):
+        rate.record(10, now_ms)
+    rate.record(5, 1000)
+    assert rate.measure(1000) == pytest.approx(35 * 1000 / 2000)
+
+
+def test_throttle_brings_the_rate_down_to_the_limit():
+    """After waiting, the same amount over the longer time is exactly the limit."""
+    rate = SampledRate(1000, 11)
+    rate.record(2000, 0)
+    assert rate.throttle_ms(200, 0) == 0
+    assert rate.throttle_ms(100, 0) == 10_000  # (200 - 100) / 100 of ten seconds
+    assert rate.throttle_ms(160, 0) == 2_500
+
+
+SPECIFIC_FIRST = [
+    (entity(user="me", client_id="c"), ("me", "c")),
+    (entity(user="me", client_id=None), ("me", "c")),
+    (entity(user="me"), ("me", None)),
+    (entity(user=None, client_id="c"), ("me", "c")),
+    (entity(user=None, client_id=None), ("me", "c")),
+    (entity(user=None), ("me", None)),
+    (entity(client_id="c"), (None, "c")),
+    (entity(client_id=None), (None, "c")),
+]
+
+
+def test_most_specific_quota_counts():
+    for begin, (_, key) in enumerate(SPECIFIC_FIRST):
+        quotas = {
+            each: {PRODUCER_BYTE_RATE: float(number)}
+            for number, (each, _) in enumerate(SPECIFIC_FIRST)
+            if number >= begin
+        }
+        assert find_limit(quotas, ME, PRODUCER_BYTE_RATE) == (key, float(begin))
+
+
+def test_quota_of_another_kind_or_client_does_not_count():
+    quotas = {
+        entity(user="me"): {CONSUMER_BYTE_RATE: 1.0},
+        entity(user="you"): {PRODUCER_BYTE_RATE: 1.0},
+        entity(ip="10.0.0.1"): {PRODUCER_BYTE_RATE: 1.0},
+    }
+    assert find_limit(quotas, ME, PRODUCER_BYTE_RATE) is None
+
+
+@pytest.fixture
+def clock():
+    return SimClock()
+
+
+@pytest.fixture
+def manager(clock):
+    return ClientQuotaManager(clock, window_ms=1000, window_count=11)
+
+
+def test_nothing_is_measured_without_quotas_that_are_enforced(manager):
+    assert not manager.is_active
+    manager.update({entity(user="me"): {"controller_mutation_rate": 1.0}})
+    assert not manager.is_active
+    manager.update({entity(user="me"): {PRODUCER_BYTE_RATE: 1.0}})
+    assert manager.is_active
+    manager.update({})
+    assert not manager.is_active
+
+
+def test_producer_waits_while_it_is_over_its_quota(manager, clock):
+    manager.update({entity(user="me"): {PRODUCER_BYTE_RATE: 100.0}})
+    assert manager.record_produce(ME, 1000) == 0
+    assert manager.record_produce(ME, 500) == 5_000
+    clock.advance(5_000)
+    assert manager.record_produce(ME, 0) == 5_000  # windows that are missing count as empty
+    clock.advance(6_000)
+    assert manager.record_produce(ME, 0) == 0
+
+
+def test_clients_of_one_quota_share_its_rate(manager):
+    manager.update({entity(user="me"): {PRODUCER_BYTE_RATE: 100.0}})
+    manager.record_produce(Client("me", "a"), 1000)
+    assert manager.record_produce(Client("me", "b"), 1000) == 10_000
+
+
+def test_clients_of_a_default_have_a_rate_each(manager):
+    manager.update({entity(client_id=None): {PRODUCER_BYTE_RATE: 100.0}})
+    manager.record_produce(Client("me", "a"), 1000)
+    assert manager.record_produce(Client("me", "b"), 1000) == 0
+
+
+def test_fetch_that_is_taken_back_is_not_counted(manager):
+    manager.update({entity(client_id="c"): {CONSUMER_BYTE_RATE: 100.0}})
+    assert manager.record_fetch(ME, 3000) == 20_000
+    manager.record_fetch(ME, -3000)
+    assert manager.record_fetch(ME, 1000) == 0
+
+
+def test_request_time_is_made_good_one_window_at_a_time(manager):
+    manager.update({entity(user="me"): {REQUEST_PERCENTAGE: 1.0}})
+    assert manager.record_request(ME, 0.1) == 0
+    assert manager.record_request(ME, 0.001) == 100
+    assert manager.record_request(ME, 9.0) == 1000
