@@ -9,6 +9,7 @@ KIPs      98 · 664 · 890
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -21,9 +22,27 @@ from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
 from isotherm.types import TopicPartition
 
+# As for an end by the coordinator: a request may ask for any number.
+MARKERS_PER_TURN = 32
 
-def handle(context: RequestContext, request: Any) -> Any:
-    return _response(context, request, lambda *asked: _write(context, *asked))
+
+class _NextTurn:
+    """Awaited, it lets the event loop go round once."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    codes = []
+    for marker in request.markers:
+        for topic in marker.topics:
+            for index in topic.partition_indexes:
+                codes.append(_write(context, marker, TopicPartition(topic.name, index)))
+                if len(codes) % MARKERS_PER_TURN == 0:
+                    await _NextTurn()
+    answers = iter(codes)
+    return _response(context, request, lambda: next(answers))
 
 
 def _write(context: RequestContext, marker: Any, partition: TopicPartition) -> ErrorCode:
@@ -39,7 +58,8 @@ def _write(context: RequestContext, marker: Any, partition: TopicPartition) -> E
     return ErrorCode.none
 
 
-def _response(context: RequestContext, request: Any, code_for: Any) -> Any:
+def _response(context: RequestContext, request: Any, next_code: Callable[[], ErrorCode]) -> Any:
+    """`next_code` is called for each partition, in the order of the request."""
     return entity_of(
         response_class(ApiKey.WRITE_TXN_MARKERS, context.header.api_version),
         {
@@ -50,12 +70,7 @@ def _response(context: RequestContext, request: Any, code_for: Any) -> Any:
                         {
                             "name": topic.name,
                             "partitions": [
-                                {
-                                    "partition_index": index,
-                                    "error_code": code_for(
-                                        marker, TopicPartition(topic.name, index)
-                                    ),
-                                }
+                                {"partition_index": index, "error_code": next_code()}
                                 for index in topic.partition_indexes
                             ],
                         }
@@ -69,4 +84,4 @@ def _response(context: RequestContext, request: Any, code_for: Any) -> Any:
 
 
 def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, request, lambda *_: error_code)
+    return _response(context, request, lambda: error_code)

@@ -267,8 +267,15 @@ class TransactionCoordinator:
 
     async def _ensure_topic(self) -> None:
         if self._log.partition_count is None and await self._run_control(self._log.create):
-            self._partitions.clear()
+            self._forget_deleted_topic()
             self._install_empty()
+
+    def _forget_deleted_topic(self) -> None:
+        """If there was one of this name before, nothing of it is in force any more."""
+        self._partitions.clear()
+        for timer in self._timeouts.values():
+            timer.cancel()
+        self._timeouts.clear()
 
     def _install_empty(self) -> None:
         for index in range(self._log.partition_count or 0):
@@ -368,7 +375,10 @@ class TransactionCoordinator:
         )
 
     def _on_timeout(self, transactional_id: str) -> None:
-        partition, metadata = self._find(transactional_id)
+        try:
+            partition, metadata = self._find(transactional_id)
+        except InvalidProducerIdMappingError:
+            return  # the topic was deleted
         now_ms = self._clock.now_ms()
         if now_ms < metadata.deadline_ms:  # the wall clock is behind the loop's
             self._arm_timeout(metadata)

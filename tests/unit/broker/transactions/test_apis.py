@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from typing import Any
 
@@ -276,6 +277,27 @@ def test_write_txn_markers_ends_a_transaction_by_hand(broker: Any, version: int)
         response = await broker.call(ApiKey.WRITE_TXN_MARKERS, version, markers=[older_marker])
         first = response.markers[0].topics[0].partitions[0]
         assert first.error_code is E.transaction_coordinator_fenced
+
+    broker.run(scenario)
+
+
+def test_write_txn_markers_for_many_partitions_lets_others_have_their_turn(broker: Any) -> None:
+    async def scenario() -> None:
+        broker.create_topic()
+        turns = []
+        loop = asyncio.get_running_loop()
+        loop.call_soon(turns.append, None)
+        marker = {
+            "producer_id": 1,
+            "producer_epoch": 0,
+            "transaction_result": False,
+            "topics": [{"name": "t", "partition_indexes": (0,) * 100}],
+            "coordinator_epoch": 0,
+            "transaction_version": 0,
+        }
+        await broker.call(ApiKey.WRITE_TXN_MARKERS, 2, markers=[marker])
+        assert turns == [None]
+        assert len(broker.markers_in()) == 100
 
     broker.run(scenario)
 

@@ -378,6 +378,24 @@ def test_idle_id_is_forgotten_for_good(broker: Any) -> None:
     broker.run(after, **settings)
 
 
+def test_deleted_topic_takes_its_transactions_along(broker: Any) -> None:
+    async def scenario() -> None:
+        broker.create_topic()
+        producer = await begin(broker, timeout_ms=1)
+        broker.add("tx", producer, 0)
+        broker.controller.delete_topics([TRANSACTION_STATE_TOPIC])
+        broker.clock.advance(10)
+        for _ in range(10):  # its timer goes off
+            await asyncio.sleep(0.001)
+        with pytest.raises(InvalidProducerIdMappingError):
+            await end(broker, producer)
+        again = await begin(broker)
+        assert again.epoch == 0
+        assert again.producer_id != producer.producer_id
+
+    broker.run(scenario)
+
+
 # ---- epochs run out
 
 
