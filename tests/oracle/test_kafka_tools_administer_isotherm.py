@@ -1,0 +1,156 @@
+"""Kafka's own command-line tools administer an Isotherm broker, all in one run of a JVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.servers import IsothermServer
+from oracle.kafka import run_tool
+from oracle.tiered_topic import fill_tiered_topic
+
+TOPIC = "org.apache.kafka.tools.TopicCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+
+RUN_TOOLS = Path(__file__).parent / "RunTools.java"
+RECORDS = 4000
+DELETED_BELOW = 1500
+TIMES = {
+    "earliest": -2,
+    "latest": -1,
+    "max-timestamp": -3,
+    "earliest-local": -4,
+    "latest-tiered": -5,
+    "earliest-pending-upload": -6,
+}
+
+
+def run_tools(*commands: list[str]) -> list[str]:
+    """What each command printed; AssertionError when one fails."""
+    arguments = [argument for command in commands for argument in (*command, "---")][:-1]
+    output = run_tool(str(RUN_TOOLS), *arguments)
+    parts, part = [], []
+    for line in output.splitlines():
+        if line.startswith("=== "):
+            assert line == "=== 0", f"a tool failed: {part}"
+            parts.append("\n".join(part))
+            part = []
+        else:
+            part.append(line)
+    assert len(parts) == len(commands), output
+    return parts
+
+
+@pytest.fixture(scope="module")
+def server(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[IsothermServer]:
+    started = IsothermServer(tmp_path_factory.mktemp("isotherm"))
+    started.start()
+    try:
+        fill_tiered_topic(
+            started.bootstrap_server, started.log_dir, "tiered", partitions=1, records=RECORDS
+        )
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture(scope="module")
+def printed(server: IsothermServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the tools print, by a name for each."""
+    broker = f"--bootstrap-server={server.bootstrap_server}"
+    json_file = tmp_path_factory.mktemp("delete") / "offsets.json"
+    partition = {"topic": "tiered", "partition": 0, "offset": DELETED_BELOW}
+    json_file.write_text(json.dumps({"partitions": [partition], "version": 1}))
+
+    topic = ["--entity-type=topics", "--entity-name=made"]
+    client = ["--entity-type=clients", "--entity-name=greedy"]
+    this_broker = ["--entity-type=brokers", "--entity-name=1"]
+    commands = {
+        "create": [TOPIC, broker, "--create", "--topic=made", "--partitions=2"],
+        "grow": [TOPIC, broker, "--alter", "--topic=made", "--partitions=3"],
+        "describe": [TOPIC, broker, "--describe", "--topic=made"],
+        "list": [TOPIC, broker, "--list"],
+        "set": [CONFIGS, broker, *topic, "--alter", "--add-config=retention.ms=7,segment.ms=8"],
+        "unset": [CONFIGS, broker, *topic, "--alter", "--delete-config=segment.ms"],
+        "topic-config": [CONFIGS, broker, *topic, "--describe"],
+        "set-broker": [CONFIGS, broker, *this_broker, "--alter", "--add-config=log.retention.ms=9"],
+        "broker-config": [CONFIGS, broker, *this_broker, "--describe"],
+        "set-quota": [CONFIGS, broker, *client, "--alter", "--add-config=producer_byte_rate=1024"],
+        "quota": [CONFIGS, broker, *client, "--describe"],
+        "features": [FEATURES, broker, "describe"],
+        "log-dirs": [LOG_DIRS, broker, "--describe", "--topic-list=tiered"],
+        **{f"time {time}": [OFFSETS, broker, "--topic=tiered", f"--time={time}"] for time in TIMES},
+        **{
+            f"time {number}": [OFFSETS, broker, "--topic=tiered", f"--time={number}"]
+            for number in TIMES.values()
+        },
+        "delete-records": [DELETE_RECORDS, broker, f"--offset-json-file={json_file}"],
+        "time after": [OFFSETS, broker, "--topic=tiered", "--time=earliest"],
+        "delete": [TOPIC, broker, "--delete", "--topic=made"],
+        "list after": [TOPIC, broker, "--list"],
+    }
+    return dict(zip(commands, run_tools(*commands.values()), strict=True))
+
+
+def test_topics_are_made_grown_described_and_deleted(printed) -> None:
+    assert "Created topic made" in printed["create"]
+    assert "PartitionCount: 3" in printed["describe"]
+    assert printed["describe"].count("Leader: 1") == 3
+    assert {"made", "tiered"} <= set(printed["list"].split())
+    assert "made" not in printed["list after"].split()
+
+
+def test_configs_are_altered_and_described(printed) -> None:
+    assert "retention.ms=7" in printed["topic-config"]
+    assert "segment.ms=8" not in printed["topic-config"]
+    assert "log.retention.ms=9" in printed["broker-config"]
+    assert "DYNAMIC_BROKER_CONFIG:log.retention.ms=9" in printed["broker-config"]
+
+
+def test_quotas_are_altered_and_described(printed) -> None:
+    assert "producer_byte_rate=1024.0" in printed["quota"]
+
+
+def test_features_are_described(printed) -> None:
+    assert "Feature: metadata.version" in printed["features"]
+
+
+def test_log_dirs_are_described(printed, server: IsothermServer) -> None:
+    line = next(line for line in printed["log-dirs"].splitlines() if line.startswith("{"))
+    (broker,) = json.loads(line)["brokers"]
+    (directory,) = broker["logDirs"]
+    assert directory["logDir"] == str(server.log_dir)
+    (partition,) = directory["partitions"]
+    on_disk = sum(path.stat().st_size for path in (server.log_dir / "tiered-0").glob("*.log"))
+    assert (partition["partition"], partition["size"]) == ("tiered-0", on_disk)
+
+
+def test_offsets_of_every_special_time_are_told_by_name_and_number(printed, server) -> None:
+    found = {
+        time: int(printed[f"time {time}"].strip().splitlines()[-1].split(":")[-1]) for time in TIMES
+    }
+    for time, number in TIMES.items():
+        assert printed[f"time {number}"].strip().splitlines()[-1].endswith(f":{found[time]}")
+    (local,) = [int(path.name[:20]) for path in (server.log_dir / "tiered-0").glob("*.log")]
+    assert local > DELETED_BELOW
+    assert found == {
+        "earliest": 0,
+        "latest": RECORDS,
+        "max-timestamp": found["max-timestamp"],
+        "earliest-local": local,
+        "latest-tiered": local - 1,
+        "earliest-pending-upload": local,
+    }
+    assert 0 <= found["max-timestamp"] < RECORDS
+
+
+def test_records_are_deleted(printed) -> None:
+    assert f"low_watermark: {DELETED_BELOW}" in printed["delete-records"]
+    assert printed["time after"].strip().endswith(f":{DELETED_BELOW}")
