@@ -12,6 +12,7 @@ KIPs      848 · 1082 client-made member ids
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import itertools
 from typing import Any
@@ -26,6 +27,7 @@ from isotherm.broker.groups.consumer_group import (
     MemberRejectedError,
 )
 from isotherm.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
+from isotherm.broker.groups.topic_catalog import matching_names
 from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
 
@@ -45,6 +47,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
             )
         else:
             beat = _heartbeat(context, request)
+            if beat.topic_regex:
+                # Arrow's RE2 is imported here, and a costly pattern is compiled, off the loop.
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(None, matching_names, beat.topic_regex, ())
             result = coordinator.consumer.heartbeat(request.group_id, beat)
     except MemberRejectedError as error:
         return _error(context, request, error.code, str(error))

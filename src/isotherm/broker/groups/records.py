@@ -17,7 +17,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
-from isotherm.errors import CorruptMetadataError
+from isotherm.errors import CorruptMetadataError, InvalidRequestError
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.primitives import Buffer
@@ -278,8 +278,14 @@ def encode_value(value: Any) -> bytes | None:
 
 
 def _encode(version: int, entity: Any) -> bytes:
+    """InvalidRequestError when a client's text is too long for the record (32767 bytes)."""
     out = bytearray(_VERSION.pack(version))
-    encoder(type(entity))(entity, out)
+    try:
+        encoder(type(entity))(entity, out)
+    except (struct.error, ValueError, OverflowError) as error:
+        raise InvalidRequestError(
+            f"a group record has no room for this record={type(entity).__name__}"
+        ) from error
     return bytes(out)
 
 

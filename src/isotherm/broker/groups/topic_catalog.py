@@ -11,6 +11,9 @@ from isotherm.errors import InvalidRegularExpressionError
 if TYPE_CHECKING:
     from isotherm.broker.controller.image import MetadataImage, TopicImage
 
+# A pattern this long is no person's; Kafka has no bound of its own.
+PATTERN_LENGTH_MAX = 10_000
+
 
 class TopicCatalog:
     """Immutable. `version` rises with every change of the metadata."""
@@ -49,6 +52,10 @@ def matching_names(pattern: str, names: Iterable[str]) -> frozenset[str]:
     RE2 takes time linear in the names and bounded memory, whatever the pattern: Arrow brings it.
     Raises InvalidRegularExpressionError.
     """
+    if len(pattern) > PATTERN_LENGTH_MAX:
+        raise InvalidRegularExpressionError(
+            f"the pattern is too long length={len(pattern)} length_max={PATTERN_LENGTH_MAX}"
+        )
     # Imported when first needed: it would otherwise slow every start down.
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -569,3 +569,18 @@ def test_group_is_of_one_protocol_at_a_time(live: Live) -> None:
 
     live.run(scenario)
     live.run(after)
+
+
+def test_name_too_long_for_a_record_is_refused_and_nobody_waits(live: Live) -> None:
+    async def scenario() -> None:
+        long = "g" * 40_000
+        commit = await live.commit(group_id=long)
+        assert commit[0] is E.invalid_request
+        assert (await beat(live, group_id=long)).error_code is E.invalid_request
+        joined = await live.join(6, group_id=long, group_instance_id="static")
+        assert joined.error_code is E.none
+        synced = await live.sync(joined, group_id=long, group_instance_id="static")
+        assert synced.error_code is E.invalid_request
+        assert (await live.join(3)).error_code is E.none
+
+    live.run(scenario)

@@ -255,7 +255,7 @@ def test_pattern_matches_whole_names(pattern, matched) -> None:
     assert matching_names(pattern, ["ab", "abc", "x"]) == matched
 
 
-@pytest.mark.parametrize("pattern", ["(", "a)|(b", "(?=a)", r"(a)\1", "[", "a{2000}"])
+@pytest.mark.parametrize("pattern", ["(", "a)|(b", "(?=a)", r"(a)\1", "[", "a{2000}", "a" * 10_001])
 def test_pattern_outside_re2_is_refused(pattern) -> None:
     with pytest.raises(InvalidRegularExpressionError):
         matching_names(pattern, ["ab"])
