@@ -6,7 +6,7 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from isotherm.testing.correctness.history import Kind, Operation, Outcome, Send, Value
 from isotherm.testing.correctness.workload import (
@@ -26,6 +26,9 @@ OPERATIONS_PER_LIFE_MAX = 200
 
 # The whole batch was turned away, now and at any earlier attempt.
 _REFUSED = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
+
+# The client takes no more records: its transaction is to be aborted, or it is to be replaced.
+_NOT_ACCEPTED = frozenset({KafkaError._STATE, KafkaError._FATAL})
 
 
 @dataclass(slots=True)
@@ -64,6 +67,12 @@ def send(producer: Producer, attempt: Attempt, size: int = VALUE_SIZE) -> None:
         )
     except BufferError:
         attempt.outcome, attempt.error = Outcome.FAIL, "queue full"
+    except KafkaException as raised:
+        error: KafkaError = raised.args[0]
+        if error.code() not in _NOT_ACCEPTED:
+            raise
+        attempt.outcome, attempt.error = Outcome.FAIL, error.name()
+        attempt.code = error.code()
 
 
 def run_producer(workload: Workload, rng: random.Random, *, idempotent: bool) -> None:

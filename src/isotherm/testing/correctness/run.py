@@ -66,6 +66,8 @@ class Report:
     rounds: int = 0
     faults: Counter[Fault] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    """What operations met that did not succeed."""
     records_sent: int = 0
     records_read: int = 0
     segments_in_bucket: int = 0
@@ -74,12 +76,15 @@ class Report:
     def add_operations(self, operations: Sequence[Operation]) -> None:
         for operation in operations:
             self.operations[f"{operation.kind.value}:{operation.outcome.value}"] += 1
+            if operation.error:
+                self.errors[f"{operation.kind.value}:{operation.error}"] += 1
             self.records_sent += len(operation.sends())
             self.records_read += sum(len(poll.reads) for poll in operation.polls())
 
     def lines(self) -> list[str]:
         faults = " ".join(f"{fault.value}={self.faults[fault]}" for fault in Fault)
         done = " ".join(f"{name}={count}" for name, count in sorted(self.operations.items()))
+        errors = " ".join(f"{name}={count}" for name, count in sorted(self.errors.items()))
         names = Counter(anomaly.name for anomaly in self.anomalies)
         found = " ".join(f"{name}={count}" for name, count in sorted(names.items()))
         return [
@@ -87,6 +92,7 @@ class Report:
             f"records sent={self.records_sent} read={self.records_read}",
             f"faults {faults}",
             f"operations {done}",
+            f"errors {errors or 'none'}",
             *(f"  {name}: {detail}" for name, detail in self.anomalies[:ANOMALIES_SHOWN_MAX]),
             f"anomalies {found or 'none'}",
         ]
