@@ -15,9 +15,10 @@ from isotherm.config.groups import GroupConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
+from isotherm.protocol.served_table import served_table
 from isotherm.remote.storage.settings import ObjectStoreSettings
 
-app = typer.Typer(no_args_is_help=True, help="Show the configuration keys.")
+app = typer.Typer(no_args_is_help=True, help="Show the configuration keys and the served APIs.")
 
 _GROUPS: list[tuple[str, str, type]] = [
     ("broker", "Broker", BrokerConfig),
@@ -52,6 +53,13 @@ def list_keys(
 def docs() -> None:
     """Print docs/configuration.md."""
     typer.echo(configuration_page(), nl=False)
+
+
+@app.command()
+def apis(as_json: AsJson = False) -> None:
+    """List the requests a broker answers, with the versions of each."""
+    rows = [{"key": key, "api": name, "versions": text} for key, name, text in served_table()]
+    print_rows(["key", "api", "versions"], rows, as_json=as_json)
 
 
 def configuration_page() -> str:
