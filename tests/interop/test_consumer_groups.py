@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -147,6 +149,31 @@ def test_librdkafka_member_that_is_not_heard_of_loses_its_partitions(
     static.subscribe([topic])
     poll_until([first, static], lambda: shares([first, static]) == [2, 2])
     static.close()
+    poll_until([first], lambda: shares([first]) == [PARTITIONS])
+    first.close()
+
+
+_DYING = """
+import sys
+from confluent_kafka import Consumer
+member = Consumer({"bootstrap.servers": sys.argv[1], "group.id": sys.argv[2],
+                   "session.timeout.ms": 1000, "heartbeat.interval.ms": 300})
+member.subscribe([sys.argv[3]])
+while True:
+    member.poll(0.05)
+"""
+
+
+def test_partitions_of_a_killed_process_go_to_the_others(broker: EmbeddedBroker) -> None:
+    topic, group = make_topic(broker), group_name()
+    first = consumer(broker, group, **{"heartbeat.interval.ms": 300})
+    first.subscribe([topic])
+    command = [sys.executable, "-c", _DYING, broker.bootstrap_servers, group, topic]
+    with subprocess.Popen(command) as dying:
+        try:
+            poll_until([first], lambda: shares([first]) == [PARTITIONS // 2])
+        finally:
+            dying.kill()
     poll_until([first], lambda: shares([first]) == [PARTITIONS])
     first.close()
 
