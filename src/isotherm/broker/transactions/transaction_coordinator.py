@@ -51,7 +51,7 @@ from isotherm.types import ProducerId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# Some 100 µs each: what one turn of the event loop may be held up by.
+# Some 60 µs each: what one turn of the event loop may be held up by.
 MARKERS_PER_TURN = 32
 # Tombstones in one batch; about 50 bytes each.
 FORGOTTEN_PER_BATCH = 1000

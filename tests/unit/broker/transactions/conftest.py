@@ -91,6 +91,9 @@ class Broker:
         )
         log_manager.startup()
         loop = asyncio.get_running_loop()
+        # What a timer or a later turn of the loop raises would pass unnoticed.
+        failures: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, failure: failures.append(failure))
         self.replica_manager = ReplicaManager(log_manager, Purgatory(loop, operations_max=10))
         self._follow(MetadataChange(self.controller.image, self._topics()))
         self.controller.add_listener(self._follow)
@@ -114,6 +117,7 @@ class Broker:
             await scenario()
             await self.coordinator.stop()
         log_manager.shutdown()
+        assert failures == []
 
     def _services(self, config: BrokerConfig, executor: ThreadPoolExecutor) -> BrokerServices:
         return BrokerServices(
