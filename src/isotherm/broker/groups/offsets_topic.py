@@ -6,7 +6,7 @@ broker. Its partition count is fixed from then on: it decides where a group's re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
@@ -24,7 +24,7 @@ from isotherm.errors import (
     UnknownTopicOrPartitionError,
 )
 from isotherm.log.log_read import FetchIsolation
-from isotherm.record.batch import BatchHeader, build_batch, iterate_batches, read_records
+from isotherm.record.batch import BatchHeader, Record, build_batch, iterate_batches, read_records
 from isotherm.record.control import ControlRecordType, read_control_record
 from isotherm.record.validation import AppendOrigin
 from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Offset, ProducerEpoch, ProducerId
@@ -55,6 +55,11 @@ class LoadedRecord(NamedTuple):
 class LoadedMarker(NamedTuple):
     producer_id: ProducerId
     committed: bool
+
+
+class _TransactionalBatch(NamedTuple):
+    producer_id: ProducerId
+    records: list[Record]
 
 
 class OffsetsTopic:
@@ -126,7 +131,28 @@ class OffsetsTopic:
         return info.first_offset
 
     def read(self, index: int) -> Iterator[LoadedRecord | LoadedMarker]:
-        """Everything in a partition, in order. CorruptMetadataError names where it went wrong."""
+        """What is left of a partition once of each key only the last record is kept.
+
+        In the order of the log. Between the records of transactions all the others are compacted
+        so: most of what a long log holds has been overtaken, and need not be decoded.
+        CorruptMetadataError names where it went wrong.
+        """
+        latest: dict[bytes, Record] = {}
+        for item in self._read_log(index):
+            if isinstance(item, Record):
+                latest.pop(item.key or b"", None)
+                latest[item.key or b""] = item
+                continue
+            yield from _decoded_all(latest, index)
+            latest.clear()
+            if isinstance(item, LoadedMarker):
+                yield item
+                continue
+            for record in item.records:
+                yield from _decoded(record, index, item.producer_id)
+        yield from _decoded_all(latest, index)
+
+    def _read_log(self, index: int) -> Iterator[Record | _TransactionalBatch | LoadedMarker]:
         log = self._partition(index).log
         offset, end_offset = log.log_start_offset, log.high_watermark
         while offset < end_offset:
@@ -142,11 +168,15 @@ class OffsetsTopic:
                 if header.is_control:
                     yield from _marker(read.records, position, header)
                     continue
-                producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
-                for record in read_records(read.records, position, header):
-                    loaded = _decoded(record.key, record.value, index, record.offset)
-                    if loaded is not None and record.offset >= offset:
-                        yield LoadedRecord(loaded, record.offset, producer_id)
+                records = [
+                    record
+                    for record in read_records(read.records, position, header)
+                    if record.offset >= offset
+                ]
+                if header.is_transactional:
+                    yield _TransactionalBatch(header.producer_id, records)
+                else:
+                    yield from records
             if next_offset == offset:
                 return
             offset = next_offset
@@ -161,10 +191,19 @@ def _marker(records: memoryview, position: int, header: BatchHeader) -> Iterator
         yield LoadedMarker(header.producer_id, marker.type is ControlRecordType.COMMIT)
 
 
-def _decoded(key: bytes | None, value: bytes | None, index: int, offset: int) -> GroupRecord | None:
+def _decoded_all(records: Mapping[bytes, Record], index: int) -> Iterator[LoadedRecord]:
+    for record in records.values():
+        yield from _decoded(record, index, NO_PRODUCER_ID)
+
+
+def _decoded(record: Record, index: int, producer_id: ProducerId) -> Iterator[LoadedRecord]:
+    """Nothing for a record of a type that is not kept."""
     try:
-        return decode_record(key or b"", value)
+        decoded = decode_record(record.key or b"", record.value)
     except CorruptMetadataError as error:
         raise CorruptMetadataError(
-            f"a group record cannot be read partition={OFFSETS_TOPIC}-{index} offset={offset}"
+            f"a group record cannot be read partition={OFFSETS_TOPIC}-{index}"
+            f" offset={record.offset}"
         ) from error
+    if decoded is not None:
+        yield LoadedRecord(decoded, record.offset, producer_id)
