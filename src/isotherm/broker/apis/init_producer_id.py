@@ -28,14 +28,14 @@ from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
 NO_THROTTLE = datetime.timedelta()
 ONE_MS = datetime.timedelta(milliseconds=1)
 FIRST_EPOCH: ProducerEpoch = 0
+ID_SIZE_MAX = 2**15 - 1
 FIRST_EXPECTED_VERSION = 3
 FIRST_FENCED_VERSION = 4
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    if request.transactional_id == "":
-        raise InvalidRequestError("a transactional id is not empty")
+    _check_transactional_id(request.transactional_id)
     expected = _expected_producer(context, request)
     services = context.services
     if request.transactional_id is None:
@@ -45,6 +45,17 @@ async def handle(context: RequestContext, request: Any) -> Any:
         request.transactional_id, request.transaction_timeout // ONE_MS, expected
     )
     return _response(context, ErrorCode.none, producer)
+
+
+def _check_transactional_id(transactional_id: str | None) -> None:
+    """One that a record's key has room for."""
+    if transactional_id == "":
+        raise InvalidRequestError("a transactional id is not empty")
+    size = len((transactional_id or "").encode())
+    if size > ID_SIZE_MAX:
+        raise InvalidRequestError(
+            f"a transactional id is too long size={size} size_max={ID_SIZE_MAX}"
+        )
 
 
 def _expected_producer(context: RequestContext, request: Any) -> ProducerIdAndEpoch | None:

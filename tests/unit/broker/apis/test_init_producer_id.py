@@ -35,5 +35,6 @@ def test_producer_id_without_an_epoch_is_an_invalid_request(broker, fields):
     assert (response.producer_id, response.producer_epoch) == (-1, -1)
 
 
-def test_empty_transactional_id_is_an_invalid_request(broker):
-    assert init(broker, 5, "").error_code is ErrorCode.invalid_request
+@pytest.mark.parametrize("transactional_id", ["", "ü" * 16_384])
+def test_transactional_id_that_is_empty_or_too_long_is_an_invalid_request(broker, transactional_id):
+    assert init(broker, 5, transactional_id).error_code is ErrorCode.invalid_request
