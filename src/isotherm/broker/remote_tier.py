@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 
 from isotherm.broker.controller.controller import Controller
@@ -10,6 +11,7 @@ from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
+from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.errors import ConfigError
 from isotherm.log.fs import FileSystem
 from isotherm.metrics.registry import Metrics
@@ -17,7 +19,7 @@ from isotherm.remote.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.remote_log_manager import RemoteLogManager
-from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 
 
@@ -37,7 +39,7 @@ def open_remote_log_manager(
     one. ConfigError names the key under `rsm.config.` or `rlmm.config.` that is wrong.
     """
     settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
-    storage = ObjectStoreRemoteStorageManager.from_config(config.remote.rsm_config)
+    storage = load_storage_manager(config.remote)
     ensure_metadata_topic(controller, settings)
     metadata = TopicBasedRemoteLogMetadataManager(
         EmbeddedMetadataTopic(
@@ -68,6 +70,26 @@ def open_remote_log_manager(
     metadata.start()
     replica_manager.start_tiering(remote_log_manager)
     return remote_log_manager
+
+
+def load_storage_manager(config: RemoteLogManagerConfig) -> RemoteStorageManager:
+    """The class that `remote.log.storage.manager.class.name` names, made by its `from_config`.
+
+    It is given the keys under `rsm.config.` without the prefix, and is held to the contract of
+    isotherm.testing.conformance. ConfigError when there is no such class.
+    """
+    module_name, _, class_name = config.remote_log_storage_manager_class_name.rpartition(".")
+    try:
+        storage_class = getattr(importlib.import_module(module_name), class_name)
+        from_config = storage_class.from_config
+    except (ImportError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            "no such storage manager: a Python class with a from_config method is expected"
+            " key=remote.log.storage.manager.class.name"
+            f" value={config.remote_log_storage_manager_class_name}"
+        ) from error
+    storage: RemoteStorageManager = from_config(config.rsm_config)
+    return storage
 
 
 def ensure_metadata_topic(controller: Controller, settings: TopicBasedSettings) -> None:

@@ -10,7 +10,7 @@ import typer
 from isotherm.cli.options import AsJson
 from isotherm.cli.output import print_rows
 from isotherm.config.broker import BrokerConfig
-from isotherm.config.definition import config_keys
+from isotherm.config.definition import ConfigKey, config_keys
 from isotherm.config.groups import GroupConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
@@ -92,9 +92,15 @@ def _rows() -> Iterator[dict[str, Any]]:
                     "type": declared.type.name.lower(),
                     "default": default,
                     "rule": declared.check.words,
-                    "documentation": declared.documentation,
+                    "documentation": _meaning(declared),
                     "synonyms": ", ".join(synonym.name for synonym in declared.synonyms),
                 }
+
+
+def _meaning(declared: ConfigKey) -> str:
+    if declared.no_effect is None:
+        return declared.documentation
+    return f"{declared.documentation} No effect: {declared.no_effect}."
 
 
 def _escape(text: str) -> str:

@@ -37,6 +37,8 @@ from isotherm.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+_ONE_REPLICA = "a single broker holds every replica"
+
 PATHS: ConfigType[tuple[Path, ...]] = ConfigType(
     "LIST",
     lambda text: tuple(Path(item) for item in LIST.parse(text)),
@@ -116,6 +118,22 @@ class BrokerConfig:
     fetch_max_bytes: int = key(
         INT, 57_671_680, "Largest answer to a fetch request.", check=at_least(1024)
     )
+    max_incremental_fetch_session_cache_slots: int = key(
+        INT, 1000, "Incremental fetch sessions kept at once.", check=at_least(0)
+    )
+    min_incremental_fetch_session_eviction_ms: int = key(
+        LONG,
+        120_000,
+        "Age from which an incremental fetch session may make room for another.",
+        check=at_least(0),
+    )
+    incremental_fetch_session_cache_partitions_max: int = key(
+        INT,
+        500_000,
+        "Partitions in all incremental fetch sessions; a session that would go beyond is not kept"
+        " and its client sends full requests. Isotherm's own key.",
+        check=at_least(1),
+    )
     max_request_partition_size_limit: int = key(
         INT, 2000, "Partitions in one DescribeTopicPartitions answer.", check=at_least(1)
     )
@@ -157,18 +175,23 @@ class BrokerConfig:
     log_dir_open_files_max: int = key(
         INT, 4096, "Segment files kept open for reading. Isotherm's own key.", check=at_least(16)
     )
-    num_io_threads: int = key(
-        INT, 8, "Threads for work that would hold up the network loop.", check=at_least(1)
-    )
     quota_window_num: int = key(
         INT, 11, "Windows over which a client's rate is measured.", check=at_least(1)
     )
     quota_window_size_seconds: int = key(INT, 1, "Length of such a window.", check=at_least(1))
     offsets_topic_replication_factor: int = key(
-        SHORT, 1, "Replicas of __consumer_offsets.", check=between(1, 1)
+        SHORT,
+        1,
+        "Replicas of __consumer_offsets.",
+        check=between(1, 1),
+        no_effect=_ONE_REPLICA,
     )
     transaction_state_log_replication_factor: int = key(
-        SHORT, 1, "Replicas of __transaction_state.", check=between(1, 1)
+        SHORT,
+        1,
+        "Replicas of __transaction_state.",
+        check=between(1, 1),
+        no_effect=_ONE_REPLICA,
     )
     broker_rack: str | None = key(
         optional(STRING), None, "Rack of this broker.", name="broker.rack"
@@ -212,7 +235,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         reason = IGNORED_KEYS.get(name)
         if reason is None:
             raise unknown_key(name, broker_key_names())
-        logger.warning("configuration key has no effect key=%s reason=%s", name, reason)
+        _warn_of_no_effect(name, reason)
     return BrokerConfig(
         **own,
         remote=remote,
@@ -221,6 +244,10 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         topic_defaults=topic_defaults,
         explicit=dict(texts),
     )
+
+
+def _warn_of_no_effect(name: str, reason: str) -> None:
+    logger.warning("configuration key has no effect key=%s reason=%s", name, reason)
 
 
 def broker_key_names() -> list[str]:
@@ -253,6 +280,8 @@ def _take_fields(
         ]
         if found:
             taken[field_name] = _parse_scaled(declared, *found[0])
+            if declared.no_effect is not None:
+                _warn_of_no_effect(declared.name, declared.no_effect)
     return taken
 
 

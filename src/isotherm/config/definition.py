@@ -108,7 +108,8 @@ class Synonym:
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
     """One key. `dynamic` tells that it can be changed while the broker runs; `internal` keys are
-    for tests and are left out of the documentation."""
+    for tests and are left out of the documentation; `no_effect` says why a key that is accepted
+    changes nothing, and who sets it is warned with these words."""
 
     name: str
     type: ConfigType[Any]
@@ -118,6 +119,7 @@ class ConfigKey:
     dynamic: bool
     internal: bool
     synonyms: tuple[Synonym, ...]
+    no_effect: str | None = None
 
     def parse(self, text: str) -> Any:
         try:
@@ -148,14 +150,16 @@ def key(
     internal: bool = False,
     name: str | None = None,
     synonyms: Iterable[Synonym | str] = (),
+    no_effect: str | None = None,
 ) -> T:
     """Declare a key as a field of a config dataclass; see the module's head."""
     settled = tuple(
         synonym if isinstance(synonym, Synonym) else Synonym(synonym) for synonym in synonyms
     )
-    metadata = {
-        _METADATA_KEY: (name, value_type, default, check, documentation, dynamic, internal, settled)
-    }
+    declared = (
+        name, value_type, default, check, documentation, dynamic, internal, settled, no_effect
+    )  # fmt: skip
+    metadata = {_METADATA_KEY: declared}
     field: T = dataclasses.field(default=default, metadata=metadata)
     return field
 

@@ -21,6 +21,7 @@ IGNORED_KEYS: dict[str, str] = {
     "listener.security.protocol.map": "only PLAINTEXT listeners are served",
     "metadata.log.dir": "cluster metadata lies in the first of log.dirs",
     "num.network.threads": _EVENT_LOOP,
+    "num.io.threads": _EVENT_LOOP,
     "background.threads": _EVENT_LOOP,
     "socket.send.buffer.bytes": _EVENT_LOOP,
     "socket.receive.buffer.bytes": _EVENT_LOOP,

@@ -16,11 +16,16 @@ from isotherm.config.definition import (
     at_least,
     between,
     key,
+    one_of,
     optional,
 )
 
 NATIVE_STORAGE_MANAGER = "isotherm.remote.storage.object_store.ObjectStoreRemoteStorageManager"
 NATIVE_METADATA_MANAGER = "isotherm.remote.metadata.topic_based.TopicBasedRemoteLogMetadataManager"
+# Kafka's own name of the same thing, which operators paste.
+KAFKAS_METADATA_MANAGER = (
+    "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
+)
 
 _NOT_EMPTY = Check(lambda value: value is None or value != "", "not empty")
 
@@ -52,7 +57,8 @@ class RemoteLogManagerConfig:
         STRING,
         NATIVE_METADATA_MANAGER,
         "Class that keeps the state of remote segments.",
-        check=_NOT_EMPTY,
+        check=one_of(NATIVE_METADATA_MANAGER, KAFKAS_METADATA_MANAGER),
+        no_effect="there is one metadata manager",
     )
     remote_log_metadata_manager_impl_prefix: str = key(
         STRING,
@@ -92,6 +98,7 @@ class RemoteLogManagerConfig:
         "Threads that follow the remote tier for partitions led elsewhere.",
         check=at_least(1),
         dynamic=True,
+        no_effect="a single broker leads every partition",
     )
     remote_log_manager_task_interval_ms: int = key(
         LONG,
@@ -134,6 +141,7 @@ class RemoteLogManagerConfig:
         "Rate limit of copying to the remote tier (KIP-956).",
         check=at_least(1),
         dynamic=True,
+        no_effect="the rate limits of KIP-956 are not built yet",
     )
     remote_log_manager_fetch_max_bytes_per_second: int = key(
         LONG,
@@ -141,6 +149,7 @@ class RemoteLogManagerConfig:
         "Rate limit of reading from the remote tier (KIP-956).",
         check=at_least(1),
         dynamic=True,
+        no_effect="the rate limits of KIP-956 are not built yet",
     )
     remote_fetch_max_wait_ms: int = key(
         INT,
@@ -161,6 +170,7 @@ class RemoteLogManagerConfig:
         None,
         "Accepted for compatibility: the metadata topic is in process.",
         check=_NOT_EMPTY,
+        no_effect="the metadata topic is read in process",
     )
     rsm_config: Mapping[str, str] = field(default_factory=dict)
     rlmm_config: Mapping[str, str] = field(default_factory=dict)

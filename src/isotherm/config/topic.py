@@ -37,6 +37,7 @@ _HOURS = 3_600_000
 _MINUTES = 60_000
 _DAYS = 24 * _HOURS
 
+_NOT_COMPACTED = "compaction is not built yet"
 _COMPRESSION_TYPES = ("uncompressed", "none", "gzip", "snappy", "lz4", "zstd", "producer")
 
 
@@ -91,6 +92,7 @@ class TopicConfig:
         check=at_least(0),
         dynamic=True,
         synonyms=["log.cleaner.delete.retention.ms"],
+        no_effect=_NOT_COMPACTED,
     )
     file_delete_delay_ms: int = key(
         LONG,
@@ -131,6 +133,7 @@ class TopicConfig:
         check=at_least(1),
         dynamic=True,
         synonyms=["log.cleaner.max.compaction.lag.ms"],
+        no_effect=_NOT_COMPACTED,
     )
     max_message_bytes: int = key(
         INT,
@@ -171,6 +174,7 @@ class TopicConfig:
         check=between(0, 1),
         dynamic=True,
         synonyms=["log.cleaner.min.cleanable.ratio"],
+        no_effect=_NOT_COMPACTED,
     )
     min_compaction_lag_ms: int = key(
         LONG,
@@ -179,6 +183,7 @@ class TopicConfig:
         check=at_least(0),
         dynamic=True,
         synonyms=["log.cleaner.min.compaction.lag.ms"],
+        no_effect=_NOT_COMPACTED,
     )
     min_insync_replicas: int = key(
         INT,
@@ -253,6 +258,7 @@ class TopicConfig:
         "Accepted for compatibility; a single broker holds every replica.",
         dynamic=True,
         synonyms=["unclean.leader.election.enable"],
+        no_effect="a single broker holds every replica",
     )
     remote_storage_enable: bool = key(
         BOOLEAN,

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
-from isotherm.config.broker import parse_broker_config
+import isotherm
+from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.definition import config_keys
+from isotherm.config.groups import GroupConfig
 from isotherm.config.listener import Listener
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import ConfigError, UnknownConfigError
 
 
@@ -56,6 +64,30 @@ def test_key_without_meaning_is_passed_over_with_its_reason(
         parse_broker_config({"num.network.threads": "3"})
     assert "num.network.threads" in caplog.text
     assert "event loop" in caplog.text
+
+
+def test_key_that_is_not_built_yet_says_so_when_it_is_set(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        parse_broker_config({"remote.log.manager.copy.max.bytes.per.second": "1000000"})
+    assert "copy.max.bytes.per.second" in caplog.text
+    assert "not built yet" in caplog.text
+
+
+CONFIG_CLASSES = [
+    BrokerConfig, GroupConfig, RemoteLogManagerConfig, TopicConfig, TransactionConfig
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config_class", CONFIG_CLASSES, ids=lambda each: each.__name__)
+def test_key_is_read_somewhere_or_says_that_it_has_no_effect(config_class: type) -> None:
+    package = Path(isotherm.__file__).parent
+    source = "".join(path.read_text() for path in package.rglob("*.py"))
+    silent = [
+        name
+        for name, (field_name, declared) in config_keys(config_class).items()
+        if declared.no_effect is None and not re.search(rf"\.{field_name}\b", source)
+    ]
+    assert silent == []
 
 
 @pytest.mark.parametrize(
