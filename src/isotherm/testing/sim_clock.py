@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 from isotherm.types import TimestampMs
@@ -72,15 +73,22 @@ class SimClock:
         with self._condition:
             self._wall_start_ms += ms
 
-    def await_waiters(self, count: int, real_timeout_s: float = 10) -> None:
+    def await_waiters(
+        self, count: int, *, within_s: float = math.inf, real_timeout_s: float = 10
+    ) -> None:
         """Block until at least `count` threads are inside `wait` with a deadline still ahead.
 
-        Lets a test advance time only after a background thread has gone to sleep. TimeoutError
-        after `real_timeout_s` seconds of real time, so that a wrong test ends.
+        Lets a test advance time only after a background thread has gone to sleep. `within_s`
+        counts only those that sleep no longer than that, so that a thread which idles is not
+        taken for one that waits for its next run. TimeoutError after `real_timeout_s` seconds of
+        real time, so that a wrong test ends.
         """
         with self._condition:
-            if not self._condition.wait_for(lambda: self._sleeping() >= count, real_timeout_s):
-                raise TimeoutError(f"threads waiting={self._sleeping()} wanted={count}")
+            if not self._condition.wait_for(
+                lambda: self._sleeping(within_s) >= count, real_timeout_s
+            ):
+                raise TimeoutError(f"threads waiting={self._sleeping(within_s)} wanted={count}")
 
-    def _sleeping(self) -> int:
-        return sum(deadline_ms > self._elapsed_ms for deadline_ms in self._deadlines_ms)
+    def _sleeping(self, within_s: float) -> int:
+        left_ms = (deadline_ms - self._elapsed_ms for deadline_ms in self._deadlines_ms)
+        return sum(0 < left <= within_s * 1000 for left in left_ms)

@@ -51,9 +51,9 @@ def test_tick_runs_at_once_and_then_after_the_delay_it_asked_for(
     ticks = Ticks()
     tasks.schedule("a", ticks)
     assert ticks.wait_for(1)
-    clock.await_waiters(1)
+    clock.await_waiters(1, within_s=30)
     clock.advance(29_000)
-    clock.await_waiters(1)
+    clock.await_waiters(1, within_s=1)
     assert ticks.count == 1
     clock.advance(1_001)
     assert ticks.wait_for(2)
@@ -65,7 +65,7 @@ def test_tick_that_returns_none_is_over(tasks: PeriodicTasks, clock: SimClock) -
     assert once.wait_for(1)
     tasks.schedule("other", other)
     assert other.wait_for(1)
-    clock.await_waiters(1)
+    clock.await_waiters(1, within_s=30)
     clock.advance(60_000)
     assert other.wait_for(2)
     assert once.count == 1
@@ -136,3 +136,23 @@ def test_close_waits_for_the_running_tick_and_starts_none(clock: SimClock) -> No
     tasks.schedule("late", late)
     tasks.close()
     assert late.count == 0
+
+
+def test_resized_tasks_run_more_at_once(clock: SimClock) -> None:
+    tasks = PeriodicTasks("test", 1, clock)
+    go, started = threading.Event(), threading.Event()
+
+    def block() -> None:
+        started.set()
+        go.wait(WAIT_S)
+
+    try:
+        tasks.schedule("a", block)
+        assert started.wait(WAIT_S)
+        tasks.resize(1)
+        ticks = Ticks(None)
+        tasks.schedule("b", ticks)
+        assert ticks.wait_for(1)
+    finally:
+        go.set()
+        tasks.close()
