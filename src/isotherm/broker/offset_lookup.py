@@ -82,7 +82,8 @@ def find_special_offset(
 ) -> FoundOffset:
     log = partition.log
     if special is SpecialTimestamp.LATEST:
-        return _at(partition, fetchable_end(log, isolation))
+        # The leader's own epoch, also where the last stable offset is of an older one.
+        return FoundOffset(NO_TIMESTAMP, fetchable_end(log, isolation), partition.leader_epoch)
     if special is SpecialTimestamp.EARLIEST:
         return _at(partition, log.log_start_offset)
     if special is SpecialTimestamp.MAX_TIMESTAMP:

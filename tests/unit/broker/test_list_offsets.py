@@ -11,6 +11,7 @@ from kio.schema.list_offsets.v1 import request as v1
 from kio.schema.list_offsets.v11 import request as v11
 
 from isotherm.broker.apis import list_offsets
+from isotherm.record.batch import build_batch
 
 NONE = (-1, -1, -1)
 
@@ -71,6 +72,27 @@ def test_special_offsets_of_a_tiered_log(parts: Any) -> None:
         assert await look_up(parts, -4) == (-1, 2, 3)
         assert await look_up(parts, -5) == (-1, 1, 3)
         assert await look_up(parts, -6) == (-1, 2, 3)
+
+    parts.run(scenario)
+
+
+def test_latest_offset_has_the_leaders_own_epoch(parts: Any) -> None:
+    """Also where the last stable offset was written under an older one."""
+
+    async def scenario() -> None:
+        now_ms = parts.clock.now_ms()
+        batch = build_batch(
+            [(now_ms, None, b"a", ())],
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        partition = parts.partition()
+        partition.append(batch, required_acks=1, now_ms=now_ms)
+        partition.leader_epoch = 4
+        partition.make_leader()
+        assert await look_up(parts, -1, isolation=1) == (-1, 0, 4)
 
     parts.run(scenario)
 

@@ -168,3 +168,22 @@ def test_metadata_topic_append_from_a_thread_wakes_a_waiting_fetch(parts: Any) -
         await woken.wait()
 
     parts.run(scenario)
+
+
+def test_tiering_that_is_turned_off_deletes_the_remote_data(parts: Any) -> None:
+    """What is only in the remote tier is gone, so the log begins on this disk (KIP-950)."""
+
+    async def scenario() -> None:
+        manager, tiering = parts.replica_manager, Tiering()
+        manager.start_tiering(tiering)
+        parts.append(b"a", b"b")
+        manager.update_config("t", TIERED)
+        parts.tier_everything()
+        parts.append(b"c")
+        manager.update_config("t", TopicConfig())
+        assert sorted(tiering.stopped) == [("t-0", True), ("t-1", True)]
+        assert parts.partition().log.log_start_offset == 2
+        manager.update_config("t", TopicConfig(retention_ms=1))
+        assert len(tiering.stopped) == 2
+
+    parts.run(scenario)

@@ -43,3 +43,18 @@ def test_failed_work_makes_room_and_gives_its_error() -> None:
         with pytest.raises(ZeroDivisionError):
             pool.submit(lambda: 1 // 0).result(10)
     pool.close()
+
+
+def test_resized_pool_runs_more_at_once_and_what_it_had_taken() -> None:
+    pool, go = BoundedPool("test", 1, 2), threading.Event()
+    try:
+        running = pool.submit(go.wait)
+        queued = pool.submit(lambda: 7)
+        pool.resize(2)
+        assert pool.submit(lambda: 8).result(10) == 8
+        assert not queued.done()
+        go.set()
+        assert (running.result(10), queued.result(10)) == (True, 7)
+    finally:
+        go.set()
+        pool.close()

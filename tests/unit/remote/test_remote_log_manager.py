@@ -266,3 +266,23 @@ def test_close_ends_what_waits_and_can_be_repeated(
     assert {segment.state for segment in cache.segments()} == {
         RemoteLogSegmentState.DELETE_SEGMENT_STARTED
     }
+
+
+def test_new_configuration_resizes_the_index_cache_and_the_readers(
+    open_manager: Callable[..., RemoteLogManager], partition: TieredPartition
+) -> None:
+    manager = open_manager(remote_log_reader_threads=1, remote_log_reader_max_pending_tasks=1)
+    manager.on_leadership_change([partition.log])
+    manager.run_tasks()
+    partition.index_cache.get(partition.segments()[0])
+    assert partition.index_cache.entry_count == 1
+    manager.update_config(
+        replace(
+            RemoteLogManagerConfig(),
+            remote_log_index_file_cache_total_size_bytes=1,
+            remote_log_reader_threads=2,
+            remote_log_manager_copier_thread_pool_size=1,
+            remote_log_manager_expiration_thread_pool_size=1,
+        )
+    )
+    assert partition.index_cache.entry_count == 0
