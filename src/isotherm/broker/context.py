@@ -18,6 +18,7 @@ from isotherm.errors import IsothermError
 
 if TYPE_CHECKING:
     from isotherm.broker.controller.controller import Controller
+    from isotherm.broker.fetch_sessions import FetchSessionCache
     from isotherm.broker.groups.group_coordinator import GroupCoordinator
     from isotherm.broker.replica_manager import ReplicaManager
     from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
@@ -60,6 +61,7 @@ class BrokerServices:
     endpoints: tuple[Endpoint, ...]
     controller: Controller
     replica_manager: ReplicaManager
+    fetch_sessions: FetchSessionCache
     group_coordinator: GroupCoordinator
     transaction_coordinator: TransactionCoordinator
     transaction_markers: TransactionMarkers

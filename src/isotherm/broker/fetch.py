@@ -155,6 +155,11 @@ def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOff
             f"epoch is not known partition={partition.topic_partition}"
             f" last_fetched_epoch={asked.last_fetched_epoch}"
         )
+    if asked.fetch_offset < log.log_start_offset:
+        raise OffsetOutOfRangeError(
+            f"offset is below the log start partition={partition.topic_partition}"
+            f" offset={asked.fetch_offset} log_start_offset={log.log_start_offset}"
+        )
     if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
         return EpochEndOffset(epoch, end_offset)
     return None

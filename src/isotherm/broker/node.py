@@ -26,6 +26,7 @@ from isotherm.broker.context import BrokerServices, Endpoint
 from isotherm.broker.controller.controller import Controller, MetadataChange
 from isotherm.broker.controller.metadata_log import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.dispatch import Dispatcher
+from isotherm.broker.fetch_sessions import FetchSessionCache
 from isotherm.broker.groups.group_coordinator import GroupCoordinator
 from isotherm.broker.groups.offsets_topic import OffsetsTopic
 from isotherm.broker.groups.shards import GroupShards
@@ -122,6 +123,12 @@ class BrokerNode:
             endpoints=self.endpoints,
             controller=controller,
             replica_manager=replica_manager,
+            fetch_sessions=FetchSessionCache(
+                self._rng,
+                slots_max=self._config.max_incremental_fetch_session_cache_slots,
+                eviction_ms=self._config.min_incremental_fetch_session_eviction_ms,
+                partitions_max=self._config.incremental_fetch_session_cache_partitions_max,
+            ),
             group_coordinator=group_coordinator,
             transaction_coordinator=transaction_coordinator,
             transaction_markers=transaction_markers,

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from isotherm.broker.context import BrokerServices, Endpoint, RequestContext
+from isotherm.broker.fetch_sessions import FetchSessionCache
 from isotherm.broker.partition import Partition
 from isotherm.broker.purgatory import Purgatory
 from isotherm.broker.replica_manager import ReplicaManager
@@ -90,6 +91,9 @@ class Parts:
                 endpoints=(Endpoint("PLAINTEXT", "localhost", 9092),),
                 controller=cast("Any", None),
                 replica_manager=self.replica_manager,
+                fetch_sessions=FetchSessionCache(
+                    random.Random(0), slots_max=10, eviction_ms=120_000, partitions_max=1000
+                ),
                 group_coordinator=cast("Any", None),
                 transaction_coordinator=cast("Any", None),
                 transaction_markers=cast("Any", None),

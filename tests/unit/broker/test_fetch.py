@@ -224,17 +224,52 @@ def test_fetch_of_a_diverged_history_is_told_where(parts: Any) -> None:
     parts.run(scenario)
 
 
-def test_fetch_within_a_session_is_refused_and_a_new_one_is_not_opened(parts: Any) -> None:
+def test_fetch_within_a_session_waits_and_tells_what_is_new(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.append(b"a")
+        opening = fetch.handle(
+            parts.context(1, 12), request(asked(1), asked(0, 1), session_epoch=0)
+        )
+        assert isinstance(opening, FetchResponse)
+        assert [len(topic.partitions) for topic in opening.topics] == [2]
+        within = request(session_id=opening.session_id, session_epoch=1, max_wait_ms=WAIT_MS)
+        waiting = asyncio.ensure_future(answer(parts, within._replace(topics=[])))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        parts.append(b"b", index=1)
+        (response,) = await waiting
+        assert (response.partition, size_of(response) > 0) == (1, True)
+
+    parts.run(scenario)
+
+
+def test_fetch_in_an_unknown_session_is_refused(parts: Any) -> None:
     async def scenario() -> None:
         within = fetch.handle(
             parts.context(1, 12), request(asked(0), session_id=5, session_epoch=1)
         )
         assert isinstance(within, FetchResponse)
         assert within.error_code == ErrorCode.fetch_session_id_not_found
-        opening = fetch.handle(parts.context(1, 12), request(asked(0), session_epoch=0))
-        assert isinstance(opening, FetchResponse)
-        assert (opening.error_code, opening.session_id) == (0, 0)
-        assert len(opening.topics[0].partitions) == 1
+
+    parts.run(scenario)
+
+
+def test_fetch_waits_for_no_more_than_its_max_bytes(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.append(bytes(500))
+        wanted = request(asked(0), max_wait_ms=WAIT_MS, min_bytes=10_000, max_bytes=100)
+        assert isinstance(fetch.handle(parts.context(1, 12), wanted), FetchResponse)
+
+    parts.run(scenario)
+
+
+def test_fetch_below_the_log_start_with_a_last_epoch_is_out_of_range(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.append(b"a")
+        parts.append(b"b")
+        parts.partition().log.maybe_increment_log_start_offset(1)
+        (response,) = await answer(parts, request(asked(0, last_fetched_epoch=3)))
+        assert response.error_code == ErrorCode.offset_out_of_range
 
     parts.run(scenario)
 

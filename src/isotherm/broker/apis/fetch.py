@@ -7,16 +7,16 @@ Behaviour Answers at once when min bytes are there, when a partition has an erro
           the remote tier, when nothing is asked for or max wait is 0; otherwise waits for appends, at most max wait. Offsets below
           the local log start are read from the remote tier (see isotherm.broker.fetch). The answer
           is bounded by the request's max bytes and by fetch.max.bytes.
-          A request to open a fetch session is answered in full without one (session id 0), which
-          the protocol allows; a request within a session gets FETCH_SESSION_ID_NOT_FOUND.
-Not done  Incremental fetch sessions (KIP-227), reading from the nearest replica (KIP-392).
-KIPs      74 max bytes · 98 read_committed · 320 leader epochs · 405 remote reads · 516 topic ids
+          Fetch sessions: see isotherm.broker.fetch_sessions.
+Not done  Reading from the nearest replica (KIP-392).
+KIPs      74 max bytes · 98 read_committed · 227 fetch sessions · 320 leader epochs ·
+          405 remote reads · 516 topic ids
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Sequence
 
 from kio.schema.errors import ErrorCode
 
@@ -29,64 +29,65 @@ from isotherm.broker.fetch import (
     PartitionRead,
     read_remote,
 )
+from isotherm.broker.fetch_sessions import FetchContext, PartitionKey
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.errors import IsothermError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.protocol.fetch import (
+    FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
     FetchTopicResponse,
 )
 
 READ_COMMITTED = 1
-NO_SESSION_ID = 0
-INITIAL_SESSION_EPOCH = 0
 
 
 def handle(
     context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
-    if request.session_id != NO_SESSION_ID and request.session_epoch > INITIAL_SESSION_EPOCH:
-        return FetchResponse((), error_code=ErrorCode.fetch_session_id_not_found)
     services = context.services
     reader = _reader(request)
-    targets = list(_targets(services.replica_manager, request.topics))
-    max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
+    fetch = services.fetch_sessions.context(
+        request, context.header.api_version, services.clock.now_ms()
+    )
+    targets = [_target(services.replica_manager, *item) for item in fetch.asked.items()]
+    max_bytes = _max_bytes(context, request)
     appended_sizes = [
         0 if target.partition is None else target.partition.appended_size for target in targets
     ]
     reads = reader.read_partitions(targets, max_bytes)
-    if not _may_wait(request, reads):
+    min_bytes = min(request.min_bytes, max_bytes)
+    if not _may_wait(request.max_wait_ms, min_bytes, reads):
         if all(read.remote is None for read in reads):
-            return _response(request, reads)
-        return _finish(context, request, reader, reads)
+            return _respond(context, fetch, reads)
+        return _finish(context, fetch, reader, reads)
     delayed = DelayedFetch(
-        targets, reads, appended_sizes, reader, request.min_bytes, asyncio.get_running_loop()
+        targets, reads, appended_sizes, reader, min_bytes, asyncio.get_running_loop()
     )
     services.replica_manager.fetch_purgatory.watch(
         delayed, delayed.keys, request.max_wait_ms / 1000
     )
-    return _answer_later(context, request, reader, targets, delayed)
+    return _answer_later(context, request, fetch, reader, targets, delayed)
 
 
 async def _answer_later(
     context: RequestContext,
     request: FetchRequest,
+    fetch: FetchContext,
     reader: FetchReader,
     targets: Sequence[FetchTarget],
     delayed: DelayedFetch,
 ) -> FetchResponse:
     await delayed.future
-    max_bytes = min(request.max_bytes, context.services.config.fetch_max_bytes)
-    reads = reader.read_partitions(targets, max_bytes)
-    return await _finish(context, request, reader, reads)
+    reads = reader.read_partitions(targets, _max_bytes(context, request))
+    return await _finish(context, fetch, reader, reads)
 
 
 async def _finish(
     context: RequestContext,
-    request: FetchRequest,
+    fetch: FetchContext,
     reader: FetchReader,
     reads: Sequence[PartitionRead],
 ) -> FetchResponse:
@@ -95,7 +96,17 @@ async def _finish(
     if remote_log_manager is not None:
         wait_s_max = context.services.config.remote.remote_fetch_max_wait_ms / 1000
         reads = await read_remote(reads, reader.isolation, remote_log_manager, wait_s_max)
-    return _response(request, reads)
+    return _respond(context, fetch, reads)
+
+
+def _respond(
+    context: RequestContext, fetch: FetchContext, reads: Sequence[PartitionRead]
+) -> FetchResponse:
+    return fetch.respond([read.response for read in reads], context.services.clock.now_ms())
+
+
+def _max_bytes(context: RequestContext, request: FetchRequest) -> int:
+    return min(request.max_bytes, context.services.config.fetch_max_bytes)
 
 
 def _reader(request: FetchRequest) -> FetchReader:
@@ -106,39 +117,21 @@ def _reader(request: FetchRequest) -> FetchReader:
     return FetchReader(FetchIsolation.HIGH_WATERMARK)
 
 
-def _targets(
-    replica_manager: ReplicaManager, topics: Sequence[FetchTopic]
-) -> Iterator[FetchTarget]:
-    for topic in topics:
-        for asked in topic.partitions:
-            try:
-                partition = replica_manager.find_partition(
-                    topic.name, topic.topic_id, asked.partition
-                )
-            except IsothermError as error:
-                yield FetchTarget(asked, None, code_of(error))
-            else:
-                yield FetchTarget(asked, partition)
+def _target(
+    replica_manager: ReplicaManager, key: PartitionKey, asked: FetchPartition
+) -> FetchTarget:
+    try:
+        return FetchTarget(asked, replica_manager.find_partition(*key))
+    except IsothermError as error:
+        return FetchTarget(asked, None, code_of(error))
 
 
-def _may_wait(request: FetchRequest, reads: Sequence[PartitionRead]) -> bool:
-    if request.max_wait_ms <= 0 or not reads:
+def _may_wait(max_wait_ms: int, min_bytes: int, reads: Sequence[PartitionRead]) -> bool:
+    if max_wait_ms <= 0 or not reads:
         return False
     found_size = sum(read.size for read in reads)
-    return found_size < request.min_bytes and not any(
+    return found_size < min_bytes and not any(
         read.must_be_answered or read.remote is not None for read in reads
-    )
-
-
-def _response(request: FetchRequest, reads: Sequence[PartitionRead]) -> FetchResponse:
-    responses = iter(reads)
-    return FetchResponse(
-        [
-            FetchTopicResponse(
-                topic.name, topic.topic_id, [next(responses).response for _ in topic.partitions]
-            )
-            for topic in request.topics
-        ]
     )
 
 

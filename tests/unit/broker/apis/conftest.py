@@ -84,6 +84,7 @@ class Broker:
             ),
             controller=self.controller,
             replica_manager=cast("Any", None),
+            fetch_sessions=cast("Any", None),
             group_coordinator=cast("Any", None),
             transaction_coordinator=cast("Any", None),
             transaction_markers=cast("Any", None),

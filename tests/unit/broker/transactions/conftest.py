@@ -127,6 +127,7 @@ class Broker:
             endpoints=(Endpoint("PLAINTEXT", "localhost", 9092),),
             controller=self.controller,
             replica_manager=self.replica_manager,
+            fetch_sessions=cast("Any", None),
             group_coordinator=cast("Any", self.groups),
             transaction_coordinator=self.coordinator,
             transaction_markers=self.markers,
