@@ -281,3 +281,31 @@ def test_consumer_of_deleted_records_goes_on_at_the_start(
         assert (message.error(), message.offset()) == (None, 7)
     finally:
         consumer.close()
+
+
+def test_dynamic_keys_of_the_broker_take_effect_at_once_and_after_a_restart(
+    start_broker: Callable[..., EmbeddedBroker],
+) -> None:
+    broker = start_broker()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    only(admin.create_topics([NewTopic("t", 1, 1)]))
+    entries = [
+        ConfigEntry("log.retention.ms", "123456", incremental_operation=AlterConfigOpType.SET),
+        ConfigEntry("remote.fetch.max.wait.ms", "77", incremental_operation=AlterConfigOpType.SET),
+        ConfigEntry(
+            "producer.id.expiration.ms", "5000", incremental_operation=AlterConfigOpType.SET
+        ),
+    ]
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=entries)
+    only(admin.incremental_alter_configs([resource]))
+
+    def check(running: EmbeddedBroker) -> None:
+        services = running.node.services
+        log = services.replica_manager.find_partition("t", None, 0).log
+        assert log.config.retention_ms == 123456
+        assert log.producers.expiration_ms == 5000
+        assert services.config.remote.remote_fetch_max_wait_ms == 77
+
+    check(broker)
+    broker.stop()
+    check(start_broker())
