@@ -309,3 +309,43 @@ def test_dynamic_keys_of_the_broker_take_effect_at_once_and_after_a_restart(
     check(broker)
     broker.stop()
     check(start_broker())
+
+
+def test_consumer_over_its_quota_waits_and_gets_every_record(
+    start_broker: Callable[..., EmbeddedBroker],
+) -> None:
+    from isotherm.broker.controller.client_quotas import CONSUMER_BYTE_RATE, QuotaChange
+
+    broker = start_broker({"quota.window.num": "2"})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    only(admin.create_topics([NewTopic("t", 1, 1)]))
+    produce(broker, "t", 20, 20_000, **{"batch.size": 20_000})
+    services = broker.node.services
+    services.control_executor.submit(
+        services.controller.alter_client_quotas,
+        [("client-id", "hungry")],
+        [QuotaChange(CONSUMER_BYTE_RATE, 200_000.0)],
+    ).result(TIMEOUT_S)
+    throttled: list[float] = []
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "client.id": "hungry",
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "throttle_cb": lambda event: throttled.append(event.throttle_time),
+        }
+    )
+    try:
+        consumer.assign([TopicPartition("t", 0, 0)])
+        offsets: list[int | None] = []
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(offsets) < 20 and time.monotonic() < deadline:
+            message = consumer.poll(0.1)
+            if message is not None:
+                assert message.error() is None
+                offsets.append(message.offset())
+        assert offsets == list(range(20))
+        assert throttled
+    finally:
+        consumer.close()

@@ -175,6 +175,7 @@ class Dispatcher:
         if self._quotas is not None and self._quotas.is_active:
             clock = self._services.clock
             meter = RequestMeter(self._quotas, clock, header, len(frame), connection)
+            request = meter.bounded(request)
         handle = self._apis[header.api_key].handle
         return self._respond(context, request, lambda: handle(context, request), meter)
 

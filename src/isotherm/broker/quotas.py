@@ -128,6 +128,16 @@ class ClientQuotaManager:
         """Milliseconds to wait instead of getting `size` bytes; -size takes them back."""
         return self._record(CONSUMER_BYTE_RATE, client, size)
 
+    def fetch_size_max(self, client: Client) -> int | None:
+        """What a fetch may bring at most, so that it is within the quota after a quiet while.
+
+        None without a quota. Source: Kafka ClientQuotaManager.getMaxValueInQuotaWindow.
+        """
+        limit = find_limit(self._quotas, client, CONSUMER_BYTE_RATE)
+        if limit is None:
+            return None
+        return int(limit.value * self._window_ms * max(1, self._window_count - 1) / 1000)
+
     def record_request(self, client: Client, processing_s: float) -> int:
         """Milliseconds to wait after a request that took the broker `processing_s`."""
         return min(self._record(REQUEST_PERCENTAGE, client, processing_s * 100), self._window_ms)

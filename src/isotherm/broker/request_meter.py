@@ -40,6 +40,15 @@ class RequestMeter:
         self._connection = connection
         self._processing_s = 0.0
 
+    def bounded(self, request: Any) -> Any:
+        """The request to handle: a fetch asks for no more than its quota can ever let through."""
+        if self._api_key != ApiKey.FETCH:
+            return request
+        size_max = self._quotas.fetch_size_max(self._client)
+        if size_max is None or size_max >= request.max_bytes:
+            return request
+        return request._replace(max_bytes=size_max, min_bytes=min(request.min_bytes, size_max))
+
     def timed(self, work: Callable[[], Any]) -> Any:
         """What `work` returns; its time counts, what is awaited between two such works does not."""
         started_s = self._clock.monotonic_s()

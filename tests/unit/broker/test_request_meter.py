@@ -11,7 +11,12 @@ from kio.schema.sasl_handshake.v1 import response as sasl_handshake_v1
 from isotherm.broker.quotas import ANONYMOUS, ClientQuotaManager
 from isotherm.broker.request_meter import RequestMeter
 from isotherm.protocol.api_versions import ApiKey
-from isotherm.protocol.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
+from isotherm.protocol.fetch import (
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+)
 from isotherm.protocol.framing import RequestHeader
 from isotherm.protocol.produce import ProduceResponse
 from isotherm.testing.sim_clock import SimClock
@@ -94,3 +99,14 @@ def test_response_without_a_throttle_time_is_sent_as_it_is(meters):
     answer = sasl_handshake_v1.SaslHandshakeResponse(error_code=0, mechanisms=())
     assert meters.throttled(17, answer, took_ms=300) is answer
     assert meters.channel.muted_s == [1.0]
+
+
+def test_fetch_asks_for_no_more_than_its_quota_lets_through(meters):
+    """Or it would be refused for ever: a hundred bytes a second over ten windows."""
+    header = RequestHeader(ApiKey.FETCH, 12, 1, None)
+    meter = RequestMeter(meters.quotas, meters.clock, header, 0, meters.channel)
+    request = FetchRequest(-1, 500, 5000, 10_000, 0, 0, -1, [], [], "")
+    bounded = meter.bounded(request)
+    assert (bounded.max_bytes, bounded.min_bytes) == (1000, 1000)
+    meters.quotas.update({})
+    assert meter.bounded(request) is request
