@@ -97,3 +97,28 @@ def test_topics_are_listed_and_deleted(admin: KafkaAdminClient, topic: str) -> N
     assert topic in admin.list_topics()
     admin.delete_topics([topic])
     assert topic not in admin.list_topics()
+
+
+def test_consumer_keeps_one_fetch_session_and_gets_every_record(
+    broker: EmbeddedBroker, topic: str
+) -> None:
+    sessions = broker.node.services.fetch_sessions
+    before = len(sessions)
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    consumer = KafkaConsumer(
+        bootstrap_servers=broker.bootstrap_servers,
+        group_id=None,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=TIMEOUT_MS,
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
+        for number in range(10):
+            sent = producer.send(topic, f"{number}".encode(), partition=number % 2)
+            sent.get(timeout=TIMEOUT_MS / 1000)
+            assert next(consumer).value == f"{number}".encode()
+        assert len(sessions) == before + 1
+        assert sessions.partition_count >= 2
+    finally:
+        consumer.close()
+        producer.close()
