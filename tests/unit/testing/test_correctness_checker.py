@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from isotherm.testing.correctness.checker import check
+from isotherm.testing.correctness.checker import check, check_copies
 from isotherm.testing.correctness.history import (
     UNREADABLE_VALUE,
     Isolation,
@@ -236,3 +236,21 @@ def test_later_operation_with_a_lower_offset() -> None:
     seen = poll(reads((0, 11), (1, 10)))
     assert names(first, second, seen) == ["nonmonotonic-send"]
     assert names(first, send(Send(P0, 11, 0), process=OTHER), seen) == []
+
+
+def test_record_left_out_of_the_copies() -> None:
+    copies = TopicPartition("copies", 0)
+    operations = [
+        *THREE_SENDS,
+        SEEN,
+        txn(Send(copies, 10, 0), Send(copies, 11, 1)),
+        poll(reads((0, 10), (1, 11), partition=copies)),
+        poll(reads((4, 12), partition=copies), process=OTHER, isolation=UNCOMMITTED),
+    ]
+    assert [found.detail for found in check_copies(operations, "events", "copies")] == [
+        "value=12 from=events to=copies"
+    ]
+    assert (
+        check_copies([*operations, poll(reads((6, 12), partition=copies))], "events", "copies")
+        == []
+    )

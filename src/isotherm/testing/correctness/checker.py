@@ -13,10 +13,11 @@
     int-nonmonotonic-send    inside one operation a later send got a lower offset
     nonmonotonic-send        ... or in a later operation of the process
 
-and two that its model has no need of:
+and three that its model has no need of:
 
     unwritten-read           a value that nobody wrote, or bytes that no writer makes
     early-read               read_committed handed out a record before its commit was asked for
+    uncopied                 a record that a consume-transform-produce chain has left out
 
 Jumps between the polls of a subscribed consumer are what a rebalance does, and no anomaly. Writes
 of two transactions may lie between one another in a Kafka log, and one that reads both may see any
@@ -137,6 +138,24 @@ def check(operations: Sequence[Operation]) -> list[Anomaly]:
 
 
 _Found: TypeAlias = Iterator[tuple[str, str]]
+
+
+def check_copies(operations: Sequence[Operation], source: str, target: str) -> list[Anomaly]:
+    """Values that are in one topic for good, and not in the other; call it when all is copied.
+
+    That none is there twice is for `check` to say.
+    """
+    evidence = Evidence(operations)
+    committed = {
+        topic: {
+            observation.read.value
+            for observation in evidence.observations
+            if observation.of_committed and observation.read.partition.topic == topic
+        }
+        for topic in (source, target)
+    }
+    left_out = sorted(committed[source] - committed[target])
+    return [Anomaly("uncopied", f"value={value} from={source} to={target}") for value in left_out]
 
 
 def _inconsistent_offsets(evidence: Evidence) -> _Found:

@@ -55,7 +55,7 @@ class AssignedReader:
         self.positions: dict[TopicPartition, Offset] = {}
         self._workload = workload
         self._isolation = isolation
-        self._consumer = _consumer(
+        self._consumer = new_consumer(
             workload, isolation, group_id="unused", auto_offset_reset="error"
         )
 
@@ -77,7 +77,7 @@ class AssignedReader:
         """What came; the caller puts it into the history."""
         reads = []
         for message in self._consumer.consume(count_max, timeout_s):
-            read = _read(message, self.ended)
+            read = to_read(message, self.ended)
             if read is not None:
                 self.ended.discard(read.partition)
                 self.positions[read.partition] = read.offset + 1
@@ -130,7 +130,7 @@ def run_group_member(
     while not workload.stopping.is_set():
         process = workload.history.new_process()
         rebalances: list[object] = []
-        consumer = _consumer(workload, isolation, auto_offset_reset="earliest", **group_settings)
+        consumer = new_consumer(workload, isolation, auto_offset_reset="earliest", **group_settings)
         consumer.subscribe(
             [EVENTS],
             on_assign=lambda _, to: rebalances.append(to),  # noqa: B023 - of this life
@@ -144,7 +144,7 @@ def run_group_member(
                 break
             rebalances.clear()
             invoked_s = workload.clock.monotonic_s()
-            reads = [_read(m, set()) for m in consumer.consume(POLL_RECORDS_MAX, POLL_TIMEOUT_S)]
+            reads = [to_read(m, set()) for m in consumer.consume(POLL_RECORDS_MAX, POLL_TIMEOUT_S)]
             poll = tuple(read for read in reads if read is not None)
             # Records from before and after a rebalance need not follow one another.
             polls = [(Poll((read,)),) for read in poll] if rebalances else [(Poll(poll),)]
@@ -164,7 +164,8 @@ def _commit(consumer: Consumer) -> None:
             raise
 
 
-def _consumer(workload: Workload, isolation: Isolation, **settings: Any) -> Consumer:
+def new_consumer(workload: Workload, isolation: Isolation, **settings: Any) -> Consumer:
+    """A consumer that tells of the end of partitions and commits nothing by itself."""
     return Consumer(
         workload.client_config(
             isolation_level=isolation.value,
@@ -178,8 +179,8 @@ def _consumer(workload: Workload, isolation: Isolation, **settings: Any) -> Cons
     )
 
 
-def _read(message: Message, ended: set[TopicPartition]) -> Read | None:
-    """None for what is no record; `ended` takes in partitions whose end was met."""
+def to_read(message: Message, ended: set[TopicPartition]) -> Read | None:
+    """None for what is no record; PositionLostError for an offset that is not in the log; `ended` takes in partitions whose end was met."""
     topic, number, offset = message.topic(), message.partition(), message.offset()
     if topic is None or number is None or offset is None:
         return None  # an error of the client as a whole: its broker is away

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from isotherm.testing.correctness.history import Kind, Operation, Outcome, Send, Value
 from isotherm.testing.correctness.workload import (
+    BATCH_SIZE,
     EVENTS,
     REFUSED_VALUE_SIZE,
     REQUEST_TIMEOUT_S,
@@ -88,7 +89,9 @@ def run_producer(workload: Workload, rng: random.Random, *, idempotent: bool) ->
     while not workload.stopping.is_set():
         process = workload.history.new_process()
         producer = Producer(
-            workload.client_config(linger_ms=2, message_timeout_ms=MESSAGE_TIMEOUT_MS)
+            workload.client_config(
+                linger_ms=2, batch_size=BATCH_SIZE, message_timeout_ms=MESSAGE_TIMEOUT_MS
+            )
             | settings
             | {"compression.type": rng.choice(["none", "lz4", "zstd"])}
         )

@@ -26,13 +26,14 @@ from pathlib import Path
 
 from isotherm.clock import Clock, SystemClock
 from isotherm.testing.broker_process import free_port
-from isotherm.testing.correctness.checker import Anomaly, check
+from isotherm.testing.correctness.checker import Anomaly, check, check_copies
 from isotherm.testing.correctness.consuming import (
     SESSION_TIMEOUT_MS,
     read_to_the_end,
     run_assigned_reader,
     run_group_member,
 )
+from isotherm.testing.correctness.copying import copy_the_rest, run_copier
 from isotherm.testing.correctness.history import Isolation, Operation
 from isotherm.testing.correctness.nemesis import Fault, Nemesis
 from isotherm.testing.correctness.producing import run_producer
@@ -40,8 +41,10 @@ from isotherm.testing.correctness.transacting import run_transactions
 from isotherm.testing.correctness.workload import (
     ADD_PARTITIONS_TO_TXN_KEY,
     CONSUMER_GROUP_HEARTBEAT_KEY,
+    COPIES,
     EVENTS,
     JOIN_GROUP_KEY,
+    PARTITIONS,
     Workload,
     served_api_keys,
 )
@@ -49,6 +52,8 @@ from isotherm.testing.correctness.workload import (
 ROUND_S = 30.0
 FINAL_POLL_TIMEOUT_S = 60.0
 ANOMALIES_SHOWN_MAX = 20
+
+COPIER_IDS = ("copier-0", "copier-1")
 
 CLASSIC: Mapping[str, str] = {
     "group_id": "classic",
@@ -63,6 +68,8 @@ CONSUMER: Mapping[str, str] = {"group_id": "consumer", "group_protocol": "consum
 class Report:
     """What a run did and found."""
 
+    with_copies: bool = False
+    """Whether consume-transform-produce chains take part."""
     rounds: int = 0
     faults: Counter[Fault] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
@@ -99,10 +106,16 @@ class Report:
 
 
 def run(
-    *, seed: int, seconds: float, directory: Path, clock: Clock, say: Callable[[str], None]
+    *,
+    seed: int,
+    seconds: float,
+    directory: Path,
+    clock: Clock,
+    say: Callable[[str], None],
+    with_copies: bool = False,
 ) -> Report:
     """Rounds one after the other for about `seconds`; `directory` is emptied after clean ones."""
-    report = Report()
+    report = Report(with_copies)
     end_s = clock.monotonic_s() + seconds
     while not report.anomalies and (left_s := end_s - clock.monotonic_s()) > 0:
         report.rounds += 1
@@ -124,12 +137,15 @@ def run_round(
         "group.initial.rebalance.delay.ms": "100",
     }
     nemesis = Nemesis(directory, settings, rng=random.Random(rng.random()), clock=clock)  # noqa: S311
-    workload = Workload(nemesis.broker.bootstrap_servers, clock)
+    workload = Workload(nemesis.broker.bootstrap_servers, clock, with_copies=report.with_copies)
     try:
         workload.make_topics()
         _work(workload, nemesis, rng, seconds)
+        copies = _serves_copies(workload)
+        if copies:
+            copy_the_rest(workload, COPIER_IDS[0], FINAL_POLL_TIMEOUT_S)
         for isolation in Isolation:
-            read_to_the_end(workload, [EVENTS], isolation, FINAL_POLL_TIMEOUT_S)
+            read_to_the_end(workload, list(PARTITIONS), isolation, FINAL_POLL_TIMEOUT_S)
         status = nemesis.stop()
         if status != 0:
             raise AssertionError(f"broker stopped badly status={status}")
@@ -140,6 +156,8 @@ def run_round(
     report.faults += nemesis.faults
     report.segments_in_bucket += sum(1 for _ in (directory / "bucket").rglob("*.log"))
     report.anomalies += check(operations)
+    if copies:
+        report.anomalies += check_copies(operations, EVENTS, COPIES)
 
 
 def _work(workload: Workload, nemesis: Nemesis, rng: random.Random, seconds: float) -> None:
@@ -170,7 +188,14 @@ def _works(workload: Workload, rng: random.Random) -> list[Callable[[], None]]:
         works += [partial(run_group_member, workload, own(), each, CONSUMER) for each in Isolation]
     if ADD_PARTITIONS_TO_TXN_KEY in served:
         works += [partial(run_transactions, workload, own(), f"txn-{each}") for each in range(2)]
+    if _serves_copies(workload):
+        works += [partial(run_copier, workload, own(), each) for each in COPIER_IDS]
     return works
+
+
+def _serves_copies(workload: Workload) -> bool:
+    served = served_api_keys(workload.bootstrap_servers)
+    return workload.with_copies and {JOIN_GROUP_KEY, ADD_PARTITIONS_TO_TXN_KEY} <= served
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -178,13 +203,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="repeats a mix of operations and faults")
     parser.add_argument("--seconds", type=float, default=ROUND_S, help="how long to work")
     parser.add_argument("--directory", type=Path, help="where brokers keep their data")
+    parser.add_argument("--copies", action="store_true", help="with consume-transform-produce")
     chosen = parser.parse_args(arguments)
     clock = SystemClock()
     seed = chosen.seed if chosen.seed is not None else clock.now_ms()
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="isotherm-correctness-"))
     say = partial(print, file=sys.stderr, flush=True)
     say(f"seed={seed} directory={directory}")
-    report = run(seed=seed, seconds=chosen.seconds, directory=directory, clock=clock, say=say)
+    report = run(
+        seed=seed,
+        seconds=chosen.seconds,
+        directory=directory,
+        clock=clock,
+        say=say,
+        with_copies=chosen.copies,
+    )
     for line in report.lines():
         say(line)
     if report.anomalies:

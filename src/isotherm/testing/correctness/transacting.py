@@ -17,7 +17,7 @@ from isotherm.testing.correctness.history import (
     Value,
 )
 from isotherm.testing.correctness.producing import MESSAGE_TIMEOUT_MS, Attempt, send
-from isotherm.testing.correctness.workload import EVENTS, REQUEST_TIMEOUT_S, Workload
+from isotherm.testing.correctness.workload import BATCH_SIZE, EVENTS, REQUEST_TIMEOUT_S, Workload
 from isotherm.types import TopicPartition
 
 TRANSACTION_TIMEOUT_MS = 5_000
@@ -81,6 +81,7 @@ def transactional_producer(workload: Workload, transactional_id: str) -> Produce
     producer = Producer(
         workload.client_config(
             linger_ms=2,
+            batch_size=BATCH_SIZE,
             transactional_id=transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
         )

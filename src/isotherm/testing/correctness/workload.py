@@ -29,10 +29,12 @@ TOPIC_CONFIG: Mapping[str, str] = {
     "retention.ms": "-1",
     "internal.segment.bytes": "131072",
     "file.delete.delay.ms": "100",
-    "max.message.bytes": "16384",
+    "max.message.bytes": "65536",
 }
 VALUE_SIZE = 800
-REFUSED_VALUE_SIZE = 20_000
+BATCH_SIZE = 50_000
+"""What producers put into a batch: within `max.message.bytes`."""
+REFUSED_VALUE_SIZE = 70_000
 """More than `max.message.bytes`: the broker has to refuse it, and nobody may ever read it."""
 
 REQUEST_TIMEOUT_S = 30
@@ -49,6 +51,7 @@ class Workload:
     clock: Clock
     history: History = field(default_factory=History)
     stopping: threading.Event = field(default_factory=threading.Event)
+    with_copies: bool = False
     _values: Iterator[Value] = field(default_factory=lambda: itertools.count(1))
 
     def client_config(self, **settings: Any) -> dict[str, Any]:

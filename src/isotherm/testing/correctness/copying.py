@@ -1,0 +1,136 @@
+"""Consume, transform, produce: offsets of a group and what was made of them commit as one.
+
+Each record of EVENTS has to arrive in COPIES once, whatever happens to broker and members.
+"""
+
+from __future__ import annotations
+
+import random
+
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from isotherm.testing.correctness.consuming import SESSION_TIMEOUT_MS, new_consumer, to_read
+from isotherm.testing.correctness.history import (
+    Isolation,
+    Kind,
+    Operation,
+    Outcome,
+    Poll,
+    Read,
+)
+from isotherm.testing.correctness.transacting import Transaction, transactional_producer
+from isotherm.testing.correctness.workload import COPIES, EVENTS, REQUEST_TIMEOUT_S, Workload
+from isotherm.types import TopicPartition
+
+GROUP = "copiers"
+RECORDS_PER_TRANSACTION_MAX = 200
+TRANSACTIONS_PER_LIFE_MAX = 40
+POLL_TIMEOUT_S = 0.1
+
+
+class Copier:
+    """One life of a member of GROUP and of the producer that writes for it."""
+
+    def __init__(self, workload: Workload, transactional_id: str) -> None:
+        self.ended: set[TopicPartition] = set()
+        """Partitions whose end this member has met after their last record."""
+        self._workload = workload
+        self._process = workload.history.new_process()
+        self._producer: Producer = transactional_producer(workload, transactional_id)
+        self._rebalanced = False
+        self._consumer: Consumer = new_consumer(
+            workload,
+            Isolation.READ_COMMITTED,
+            group_id=GROUP,
+            auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=500,
+        )
+        self._consumer.subscribe(
+            [EVENTS], on_assign=self._on_rebalance, on_revoke=self._on_rebalance
+        )
+        now_s = workload.clock.monotonic_s()
+        workload.history.add(
+            Operation(self._process, Kind.SUBSCRIBE, Outcome.OK, completed_s=now_s)
+        )
+
+    def copy_some(self) -> bool:
+        """One transaction, if there is anything to copy; False when this life is over."""
+        invoked_s = self._workload.clock.monotonic_s()
+        reads = self._read_some()
+        if not reads:
+            return True
+        transaction = Transaction(self._workload, self._producer)
+        attempts = [
+            transaction.send(TopicPartition(COPIES, read.value % 2), read.value) for read in reads
+        ]
+        ends = {read.partition: read.offset + 1 for read in reads}
+        try:
+            self._producer.send_offsets_to_transaction(
+                [ClientPartition(*partition, end) for partition, end in ends.items()],
+                self._consumer.consumer_group_metadata(),
+                REQUEST_TIMEOUT_S,
+            )
+        except KafkaException as raised:
+            transaction.error = raised.args[0].name()
+            outcome = transaction.abort()
+        else:
+            outcome = transaction.commit()
+        self._workload.history.add(
+            Operation(
+                self._process,
+                Kind.TXN,
+                outcome,
+                (Poll(tuple(reads)), *(attempt.as_send() for attempt in attempts)),
+                invoked_s=invoked_s,
+                completed_s=self._workload.clock.monotonic_s(),
+                commit_invoked_s=transaction.commit_invoked_s,
+                error=transaction.error,
+            )
+        )
+        return outcome is Outcome.OK
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _read_some(self) -> list[Read]:
+        """What one assignment handed out: a rebalance takes back what came before it."""
+        reads: list[Read] = []
+        while len(reads) < RECORDS_PER_TRANSACTION_MAX:
+            self._rebalanced = False
+            message = self._consumer.poll(POLL_TIMEOUT_S)
+            if self._rebalanced:
+                reads.clear()
+                self.ended.clear()
+            if message is None:
+                break
+            read = to_read(message, self.ended)
+            if read is not None:
+                self.ended.discard(read.partition)
+                reads.append(read)
+        return reads
+
+    def _on_rebalance(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
+        self._rebalanced = True
+
+
+def run_copier(workload: Workload, rng: random.Random, transactional_id: str) -> None:
+    while not workload.stopping.is_set():
+        copier = Copier(workload, transactional_id)
+        for _ in range(rng.randrange(1, TRANSACTIONS_PER_LIFE_MAX)):
+            if workload.stopping.is_set() or not copier.copy_some():
+                break
+        copier.close()
+
+
+def copy_the_rest(workload: Workload, transactional_id: str, timeout_s: float) -> None:
+    """Copies what the workers left, until the end of each partition or until time is up."""
+    deadline_s = workload.clock.monotonic_s() + timeout_s
+    wanted = set(workload.partitions(EVENTS))
+    copier = Copier(workload, transactional_id)
+    while not copier.ended >= wanted and workload.clock.monotonic_s() < deadline_s:
+        if not copier.copy_some():
+            copier.close()
+            copier = Copier(workload, transactional_id)
+    copier.close()
