@@ -6,6 +6,7 @@ clock is simulated, the metadata topic in memory, and the store fails when a tes
 
 from __future__ import annotations
 
+import os
 import random
 import uuid
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from isotherm.config.topic import TopicConfig
 from isotherm.errors import IsothermError
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
-from isotherm.log.fs import OsFileSystem
+from isotherm.log.fs import File, OsFile, OsFileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_loader import LogCheckpoints, load_log
 from isotherm.log.log_read import FetchIsolation
@@ -43,6 +44,7 @@ from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.segment.offset_index import Buffer
 from isotherm.testing.faulty_store import FaultyStore
 from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.testing.sim_clock import SimClock
@@ -63,6 +65,29 @@ class InlineExecutor(Executor):
         except IsothermError as error:  # whoever asks for the result gets it
             future.set_exception(error)
         return future
+
+
+class _VolatileFile(OsFile):
+    def sync(self) -> None:
+        """No test of the tiers cuts the power."""
+
+
+class VolatileFileSystem(OsFileSystem):
+    """The operating system's files without waiting for the disk, which takes most of the time."""
+
+    def open_writable(self, path: Path) -> File:
+        return _VolatileFile(path, os.O_RDWR | os.O_CREAT)
+
+    def write_atomically(self, path: Path, data: Buffer) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_bytes(data)
+        self.rename(temporary, path)
+
+    def sync_file(self, path: Path) -> None:
+        """As above."""
+
+    def sync_directory(self, path: Path) -> None:
+        """As above."""
 
 
 class TieredPartition:
@@ -106,7 +131,7 @@ class TieredPartition:
         self._open()
 
     def _open(self) -> None:
-        fs = OsFileSystem()
+        fs = VolatileFileSystem()
         environment = LogEnvironment(
             FileCache(fs), self.clock, self._rng, remote_storage_system_enable=True
         )
