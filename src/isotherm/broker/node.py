@@ -17,13 +17,16 @@ import random
 import signal
 import threading
 import uuid
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import uvloop
 
 from isotherm.broker.background import PeriodicTask
 from isotherm.broker.context import BrokerServices, Endpoint
 from isotherm.broker.controller.controller import Controller, MetadataChange
+from isotherm.broker.controller.image import TopicImage
 from isotherm.broker.controller.metadata_log import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.dispatch import Dispatcher
 from isotherm.broker.fetch_sessions import FetchSessionCache
@@ -42,6 +45,7 @@ from isotherm.broker.transactions.transaction_log import TransactionLog
 from isotherm.broker.transactions.transaction_markers import TransactionMarkers
 from isotherm.clock import Clock, SystemClock
 from isotherm.config.broker import BrokerConfig
+from isotherm.errors import LogDirFailedError
 from isotherm.log.fs import FileSystem, OsFileSystem
 from isotherm.log.log_manager import LogManager
 from isotherm.metrics.registry import Metrics
@@ -208,6 +212,7 @@ class BrokerNode:
         cluster_id = establish_identity(self._fs, live_dirs, config.node_id, self._new_id)
         controller = Controller(metadata_log, config=config, clock=self._clock, new_id=self._new_id)
         log_manager.startup()
+        _refuse_to_replace_offline_logs(log_manager, controller.image.topics_by_name.values())
         return log_manager, controller, cluster_id
 
     def _new_id(self) -> uuid.UUID:
@@ -286,14 +291,14 @@ class BrokerNode:
         self, started: contextlib.AsyncExitStack, log_manager: LogManager
     ) -> None:
         config = self._config
-        ticks = {
+        ticks: dict[str, tuple[Callable[[], object], int]] = {
             "log-retention": (
                 log_manager.delete_expired_segments,
                 config.log_retention_check_interval_ms,
             ),
             "log-flusher": (log_manager.flush_dirty_logs, config.log_flush_scheduler_interval_ms),
             "log-checkpoint": (
-                log_manager.checkpoint,
+                partial(_flush_and_checkpoint, log_manager),
                 min(
                     config.log_flush_offset_checkpoint_interval_ms,
                     config.log_flush_start_offset_checkpoint_interval_ms,
@@ -311,6 +316,35 @@ class BrokerNode:
             )
             task.start()
             started.callback(task.stop)
+
+
+def _flush_and_checkpoint(log_manager: LogManager) -> None:
+    """Kafka flushes a segment when it is rolled. Here that waits for the next checkpoint, which
+    is what would tell a recovery of it."""
+    log_manager.flush_closed_segments()
+    log_manager.checkpoint()
+
+
+def _refuse_to_replace_offline_logs(log_manager: LogManager, topics: Iterable[TopicImage]) -> None:
+    """A partition without a log may have it in a directory that is offline: a new, empty log
+    would hide its records. LogDirFailedError names both."""
+    offline = log_manager.offline_log_dirs()
+    if not offline:
+        return
+    missing = [
+        TopicPartition(topic.name, each.partition)
+        for topic in topics
+        for each in topic.partitions
+        if log_manager.log(TopicPartition(topic.name, each.partition)) is None
+    ]
+    if missing:
+        raise LogDirFailedError(
+            "partitions have no log while a log directory is offline: repair the directory, or"
+            " take it out of log.dirs if its data is lost"
+            f" log_dirs={','.join(str(log_dir.path) for log_dir in offline)}"
+            f" partitions={','.join(str(partition) for partition in missing[:10])}"
+            f" count={len(missing)}"
+        )
 
 
 def run(config: BrokerConfig) -> None:

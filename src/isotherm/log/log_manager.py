@@ -384,6 +384,10 @@ class LogManager:
         now_ms = self._clock.now_ms()
         self._for_each_log("flush", lambda log: log.maybe_flush(now_ms))
 
+    def flush_closed_segments(self) -> None:
+        """Make durable what was rolled, so that a recovery reads the active segments alone."""
+        self._for_each_log("flush", lambda log: log.flush(closed_segments_only=True))
+
     def checkpoint(self) -> None:
         """Write recovery points, log start offsets and high watermarks of every live directory."""
         for log_dir in self.live_log_dirs():

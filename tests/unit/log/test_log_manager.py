@@ -110,13 +110,14 @@ def test_logs_are_loaded_after_a_clean_stop_without_recovery(
     assert not (tmp_path / "one" / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.parametrize("flush", [LogManager.flush_dirty_logs, LogManager.flush_closed_segments])
 def test_logs_are_recovered_from_the_recovery_point_after_a_crash(
-    open_manager: Open, tmp_path: Path
+    open_manager: Open, tmp_path: Path, flush: Callable[[LogManager], None]
 ) -> None:
     manager = open_manager("one")
     log = manager.create_log(A, TOPIC_ID, CONFIG)
     append(log, 12)
-    manager.flush_dirty_logs()
+    flush(manager)
     manager.checkpoint()
     crash(manager)
     directory = tmp_path / "one" / "a-0"
