@@ -32,13 +32,16 @@ FIRST_TOPIC_ID_VERSION = 6
 
 async def handle(context: RequestContext, request: Any) -> Any:
     asked = _asked(context, request)
-    wanted = [name or topic_id for name, topic_id in asked if (name is None) != (topic_id is None)]
+    # An empty name is a name: no topic has it, and the controller says so.
+    wanted = [
+        topic
+        for name, topic_id in asked
+        if (name is None) != (topic_id is None)
+        for topic in (name, topic_id)
+        if topic is not None
+    ]
     controller = context.services.controller
-    results = iter(
-        await context.services.run_control(
-            lambda: controller.delete_topics([topic for topic in wanted if topic is not None])
-        )
-    )
+    results = iter(await context.services.run_control(lambda: controller.delete_topics(wanted)))
     ambiguous = InvalidRequestError("a topic is given by name or by id, and by one of them")
     return _response(
         context,

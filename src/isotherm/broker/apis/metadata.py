@@ -176,12 +176,17 @@ def _partition_fields(partition: PartitionImage) -> dict[str, Any]:
 
 def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
     """Every topic that was named is answered with `error_code`."""
+    # Before topics could be asked for by id, an answer had no way to leave out the name.
+    no_name = None if context.header.api_version >= FIRST_TOPIC_ID_VERSION else ""
     return _response(
         context,
         request,
         [
             TopicAnswer(
-                None, error_code, name=topic.name, topic_id=getattr(topic, "topic_id", None)
+                None,
+                error_code,
+                name=no_name if topic.name is None else topic.name,
+                topic_id=getattr(topic, "topic_id", None),
             )
             for topic in _distinct(request.topics or ())
         ],

@@ -35,6 +35,13 @@ def test_topic_is_deleted_by_name_and_an_unknown_one_told(broker, topic, version
     assert broker.controller.image.topics_by_name == {}
 
 
+@pytest.mark.parametrize("version", range(1, 7))
+def test_empty_name_is_a_topic_that_is_not_there(broker, topic, version):
+    empty, gone = delete(broker, version, "", "t")
+    assert (empty.name, empty.error_code) == ("", ErrorCode.unknown_topic_or_partition)
+    assert gone.error_code is ErrorCode.none
+
+
 def test_topic_is_deleted_by_id(broker, topic):
     unknown_id = uuid.UUID(int=5)
     gone, unknown = delete(

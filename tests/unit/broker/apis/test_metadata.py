@@ -122,6 +122,17 @@ def test_id_in_a_version_that_does_not_read_it_is_an_invalid_request(broker, top
     assert [found.error_code for found in response.topics] == [ErrorCode.invalid_request]
 
 
+@pytest.mark.parametrize("version", [10, 11])
+def test_id_alone_in_a_version_that_does_not_read_it_is_answered_without_a_name(
+    broker, topic, version
+):
+    topics = [{"topic_id": topic.topic_id, "name": None}]
+    response = broker.call(ApiKey.METADATA, version, topics=topics, **DECLINED)
+    assert [(found.name, found.error_code) for found in response.topics] == [
+        ("", ErrorCode.invalid_request)
+    ]
+
+
 def test_topic_asked_for_twice_is_answered_once(broker, topic):
     assert len(ask(broker, 12, "t", "t").topics) == 1
 
