@@ -255,6 +255,20 @@ def test_body_shorter_than_announced_is_corrupt(
         setup.manager.fetch_log_segment(segment.metadata, 0, 9)
 
 
+def test_refused_range_of_a_whole_object_is_a_failure_of_the_store(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only an object that ends before the range makes the refusal an answer."""
+    segment = setup.copied()
+
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise GenericError("Range requests are switched off")
+
+    monkeypatch.setattr(obstore, "get", refuse)
+    with pytest.raises(RemoteStorageError):
+        setup.manager.fetch_log_segment(segment.metadata, 0, 9)
+
+
 # -- the local folder
 
 
