@@ -94,7 +94,7 @@ class ObjectStoreSettings:
     )
     upload_part_size: int = key(
         INT,
-        8 * _MIB,
+        5 * _MIB,
         "Larger objects are uploaded in parts of this size. A segment being copied takes about"
         " this times upload.concurrency of memory.",
         check=between(5 * _MIB, 512 * _MIB),
