@@ -5,14 +5,20 @@ Source: Kafka ConfigAdminManager and ConfigurationControlManager, whose error co
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from kio.schema.errors import ErrorCode
 
 from isotherm.broker.config_resources import ResourceType
+from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.config_changes import ConfigChange
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.controller.topic_rules import check_topic_name
+from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.errors import InvalidRequestError, RejectedError
 
 
@@ -28,7 +34,56 @@ class AlteredResource(NamedTuple):
 Changes: TypeAlias = Callable[[Mapping[str, str]], list[ConfigChange]]
 
 
-def alter_configs(
+async def answer_alteration(
+    context: RequestContext,
+    request: Any,
+    changes_of: Callable[[Any, Mapping[str, str]], list[ConfigChange]],
+) -> dict[str, Any]:
+    """The fields of the response to an AlterConfigs or IncrementalAlterConfigs request.
+
+    `changes_of` tells what one resource of the request changes, given what is set now.
+    """
+    asked = [
+        (resource.resource_type, resource.resource_name, partial(changes_of, resource))
+        for resource in request.resources
+    ]
+    controller = context.services.controller
+    altered = await context.services.run_control(
+        lambda: _alter_all(controller, asked, validate_only=request.validate_only)
+    )
+    return _response_fields(
+        (each.resource_type, each.name, code_of(each.error), str(each.error))
+        if each.error
+        else (each.resource_type, each.name, ErrorCode.none, None)
+        for each in altered
+    )
+
+
+def refusal_of_all(request: Any, error_code: ErrorCode) -> dict[str, Any]:
+    """The fields of a response in which every resource is answered with `error_code`."""
+    return _response_fields(
+        (asked.resource_type, asked.resource_name, error_code, None) for asked in request.resources
+    )
+
+
+def _response_fields(
+    answers: Iterable[tuple[int, str, ErrorCode, str | None]],
+) -> dict[str, Any]:
+    return {
+        "throttle_time": datetime.timedelta(),
+        "responses": [
+            {
+                "error_code": error_code,
+                "error_message": message,
+                "resource_type": resource_type,
+                "resource_name": name,
+            }
+            for resource_type, name, error_code, message in answers
+        ],
+    }
+
+
+def _alter_all(
     controller: Controller,
     asked: Iterable[tuple[int, str, Changes]],
     *,
