@@ -10,6 +10,7 @@
     │   ├── CoordinatorLoadInProgressError · CoordinatorNotAvailableError
     │   ├── NotEnoughReplicasError
     │   ├── ConcurrentTransactionsError
+    │   ├── LogCleaningAbortedError           the log is wanted for something else: clean it later
     │   └── NotLeaderOrFollowerError
     ├── FencedError                       somebody newer exists: stop
     │   ├── FencedLeaderEpochError · UnknownLeaderEpochError
@@ -82,6 +83,10 @@ class CoordinatorNotAvailableError(RetriableError):
 
 class ConcurrentTransactionsError(RetriableError):
     """The transaction of this id is just being ended."""
+
+
+class LogCleaningAbortedError(RetriableError):
+    """Somebody deletes, truncates or reconfigures the log, or the broker stops."""
 
 
 class NotLeaderOrFollowerError(RetriableError):

@@ -10,7 +10,7 @@ import enum
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from isotherm.errors import OffsetOutOfRangeError
 from isotherm.log.log_segment import LogSegment, TimestampAndOffset
@@ -78,7 +78,12 @@ class LogView(NamedTuple):
         return self.active_size if is_last else self.segments[index].size_in_bytes
 
 
-def floor_index(segments: Sequence[LogSegment], offset: Offset) -> int:
+class _Based(Protocol):
+    @property
+    def base_offset(self) -> Offset: ...
+
+
+def floor_index(segments: Sequence[_Based], offset: Offset) -> int:
     """Index of the last segment with a base of at most `offset`; -1 when there is none."""
     return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
 

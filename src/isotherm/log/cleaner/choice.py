@@ -1,0 +1,146 @@
+"""Which log is cleaned next, and which part of it. Pure; source: Kafka LogCleanerManager, LogToClean.
+
+    log start          first dirty                 first uncleanable            log end
+        |  cleaned before  |  dirty and cleanable        |  not to be touched      |
+
+Cleaning works on whole segments, so sizes are of whole segments: one that `first dirty` lies in
+counts as clean and as cleanable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from isotherm.config.topic import TopicConfig
+from isotherm.log.log_read import floor_index
+from isotherm.types import Offset, TimestampMs
+
+
+class CleanableSegment(Protocol):
+    """What the choice asks of a segment; `LogSegment` has it."""
+
+    @property
+    def base_offset(self) -> Offset: ...
+
+    @property
+    def size_in_bytes(self) -> int: ...
+
+    @property
+    def largest_timestamp_ms(self) -> TimestampMs: ...
+
+    @property
+    def first_batch_timestamp_ms(self) -> TimestampMs | None: ...
+
+
+class CleanableLog(Protocol):
+    """What the choice asks of a log; `LogView` has it. Segments ascend, the last is active."""
+
+    @property
+    def segments(self) -> Sequence[CleanableSegment]: ...
+
+    @property
+    def log_start_offset(self) -> Offset: ...
+
+    @property
+    def log_end_offset(self) -> Offset: ...
+
+    @property
+    def last_stable_offset(self) -> Offset: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogToClean:
+    """The part of a log that a round of cleaning may work on.
+
+    Keys from `first_dirty_offset` up to `first_uncleanable_offset`, which is a segment's base, go
+    into the offset map; every segment below the latter may be rewritten. `compaction_delay_ms`
+    is by how much max.compaction.lag.ms is overrun, 0 when it is not.
+    """
+
+    first_dirty_offset: Offset
+    first_uncleanable_offset: Offset
+    clean_size: int
+    cleanable_size: int
+    compaction_delay_ms: int
+
+    @property
+    def total_size(self) -> int:
+        return self.clean_size + self.cleanable_size
+
+    @property
+    def cleanable_ratio(self) -> float:
+        return self.cleanable_size / self.total_size if self.total_size else 0.0
+
+    def must_be_cleaned(self, min_cleanable_dirty_ratio: float) -> bool:
+        """Strictly above the ratio, or overdue with something to clean."""
+        return self.cleanable_ratio > min_cleanable_dirty_ratio or (
+            self.compaction_delay_ms > 0 and self.cleanable_size > 0
+        )
+
+
+def first_dirty_offset(log: CleanableLog, checkpoint: Offset | None) -> Offset:
+    """The checkpoint, or the log's start where there is none or it lies outside the log."""
+    if checkpoint is None or not log.log_start_offset <= checkpoint <= log.log_end_offset:
+        return log.log_start_offset
+    return checkpoint
+
+
+def plan_log_to_clean(
+    log: CleanableLog, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
+) -> LogToClean:
+    """What a round of cleaning that began now would work on."""
+    uncleanable = _first_uncleanable_offset(log, first_dirty, config, now_ms)
+    beyond = _closed_segments_from(log, uncleanable)
+    end = (beyond or log.segments[-1:])[0].base_offset
+    return LogToClean(
+        first_dirty,
+        end,
+        _size_between(log, log.segments[0].base_offset, first_dirty),
+        _size_between(log, min(first_dirty, end), end),
+        _compaction_delay_ms(log, first_dirty, config, now_ms),
+    )
+
+
+def _first_uncleanable_offset(
+    log: CleanableLog, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
+) -> Offset:
+    """The first of: the active segment, an open transaction, a record younger than the lag."""
+    bounds = [log.last_stable_offset, log.segments[-1].base_offset]
+    if config.min_compaction_lag_ms > 0:
+        youngest_ms = now_ms - config.min_compaction_lag_ms
+        for segment in _closed_segments_from(log, first_dirty):
+            if segment.largest_timestamp_ms > youngest_ms:
+                bounds.append(segment.base_offset)
+                break
+    return max(first_dirty, min(bounds))
+
+
+def _compaction_delay_ms(
+    log: CleanableLog, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
+) -> int:
+    """How long ago the oldest dirty record should have been compacted; segments without a
+    timestamp do not count."""
+    oldest_ms = min(
+        (
+            segment.first_batch_timestamp_ms
+            for segment in _closed_segments_from(log, first_dirty)
+            if segment.first_batch_timestamp_ms is not None and segment.first_batch_timestamp_ms > 0
+        ),
+        default=None,
+    )
+    if oldest_ms is None:
+        return 0
+    return max(0, now_ms - config.max_compaction_lag_ms - oldest_ms)
+
+
+def _closed_segments_from(log: CleanableLog, offset: Offset) -> Sequence[CleanableSegment]:
+    """The segment that holds `offset` and those after it, without the active one."""
+    return log.segments[max(0, floor_index(log.segments, offset)) : -1]
+
+
+def _size_between(log: CleanableLog, start: Offset, end: Offset) -> int:
+    """Of the segment that holds `start` and of those after it that begin below `end`."""
+    first = max(0, floor_index(log.segments, start))
+    return sum(s.size_in_bytes for s in log.segments[first:] if s.base_offset < end)
