@@ -14,6 +14,8 @@ from types import MappingProxyType
 from typing import Self
 
 from isotherm.types import (
+    NO_LEADER_EPOCH,
+    UNKNOWN_OFFSET,
     BrokerId,
     LeaderEpoch,
     Offset,
@@ -74,7 +76,8 @@ class RemoteLogSegmentMetadata:
     end_offset_inclusive is the next segment's base offset minus one, so it covers gaps at the
     segment's end. segment_leader_epochs maps each epoch to its first offset in this segment, in
     ascending order, and is never empty. custom_metadata is the storage manager's own (KIP-917);
-    None and b"" are different on the wire.
+    None and b"" are different on the wire. broker_leader_epoch is the epoch under which the upload
+    was led (KIP-1266), not an epoch of its records; NO_LEADER_EPOCH where it is not recorded.
     """
 
     segment_id: RemoteLogSegmentId
@@ -88,6 +91,7 @@ class RemoteLogSegmentMetadata:
     state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_STARTED
     custom_metadata: bytes | None = None
     txn_index_empty: bool = False
+    broker_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
 
     def __post_init__(self) -> None:
         if self.start_offset < 0:
@@ -136,19 +140,29 @@ def _rebuild_segment_metadata(fields: dict[str, object]) -> RemoteLogSegmentMeta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogSegmentMetadataUpdate:
+    """A later state of a segment. The last two are what KIP-1266 adds: the epoch of the leader that
+    publishes it, and the segment's end; unknown at feature level 0."""
+
     segment_id: RemoteLogSegmentId
     event_timestamp_ms: TimestampMs
     state: RemoteLogSegmentState
     broker_id: BrokerId
     custom_metadata: bytes | None = None
+    broker_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    end_offset_inclusive: Offset = UNKNOWN_OFFSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotePartitionDeleteMetadata:
+    """How far the deletion of a whole partition is. The last two as in a segment's update; the end
+    is that of the partition."""
+
     topic_id_partition: TopicIdPartition
     state: RemotePartitionDeleteState
     event_timestamp_ms: TimestampMs
     broker_id: BrokerId
+    broker_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    end_offset_inclusive: Offset = UNKNOWN_OFFSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,89 @@
-"""Which partition of `__remote_log_metadata` carries the events of a user partition."""
+"""Where a metadata event goes: the metadata topic's partition and, at level 1, the record's key.
+
+    key of a segment's state         topicId:partition:endOffset:brokerLeaderEpoch
+    key of a partition's deletion    topicId:partition
+
+UTF-8, the topic id in Kafka's text form (22 characters, which never contain a colon), numbers in
+decimal. The end offset is inclusive. Source: KIP-1266; for the partition its Scenario 5, which
+contradicts its section 2. A segment's epoch is NO_LEADER_EPOCH or lower where the upload is older
+than level 1.
+"""
 
 from __future__ import annotations
 
-from isotherm.types import TopicIdPartition
+import re
+import uuid
+from typing import NamedTuple, TypeAlias
+
+from isotherm.errors import CorruptMetadataError
+from isotherm.types import (
+    LeaderEpoch,
+    Offset,
+    TopicIdPartition,
+    uuid_from_text,
+    uuid_to_text,
+)
+
+_KEY = re.compile(rb"([A-Za-z0-9_-]{22}):([0-9]{1,10})(?::([0-9]{1,19}):(-?[0-9]{1,10}))?")
+
+
+class PartitionKey(NamedTuple):
+    """Key of the deletion of a whole partition."""
+
+    topic_id: uuid.UUID
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{uuid_to_text(self.topic_id)}:{self.partition}"
+
+    def encode(self) -> bytes:
+        return str(self).encode()
+
+
+class SegmentKey(NamedTuple):
+    """Key of the state of one upload of the segment that ends at `end_offset` (inclusive)."""
+
+    topic_id: uuid.UUID
+    partition: int
+    end_offset: Offset
+    broker_leader_epoch: LeaderEpoch
+
+    def __str__(self) -> str:
+        place = f"{uuid_to_text(self.topic_id)}:{self.partition}"
+        return f"{place}:{self.end_offset}:{self.broker_leader_epoch}"
+
+    def encode(self) -> bytes:
+        return str(self).encode()
+
+
+MetadataKey: TypeAlias = PartitionKey | SegmentKey
+
+
+def segment_key(
+    partition: TopicIdPartition, end_offset: Offset, broker_leader_epoch: LeaderEpoch
+) -> SegmentKey:
+    return SegmentKey(partition.topic_id, partition.partition, end_offset, broker_leader_epoch)
+
+
+def partition_key(partition: TopicIdPartition) -> PartitionKey:
+    return PartitionKey(partition.topic_id, partition.partition)
+
+
+def parse_key(encoded: bytes) -> MetadataKey:
+    """Inverse of `encode`; CorruptMetadataError when the bytes are no such key."""
+    match = _KEY.fullmatch(encoded)
+    if match is None:
+        raise CorruptMetadataError(f"not a key of a metadata record key={encoded[:100]!r}")
+    topic_id, partition, end_offset, epoch = match.groups()
+    try:
+        place = PartitionKey(uuid_from_text(topic_id.decode()), int(partition))
+    except ValueError as error:
+        raise CorruptMetadataError(f"not a key of a metadata record key={encoded!r}") from error
+    key = place if end_offset is None else SegmentKey(*place, int(end_offset), int(epoch))
+    if key.encode() != encoded:
+        raise CorruptMetadataError(f"key of a metadata record is not canonical key={encoded!r}")
+    return key
+
 
 _INT_MASK = 0xFFFFFFFF
 _LONG_MASK = 0xFFFFFFFFFFFFFFFF

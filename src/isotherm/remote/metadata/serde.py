@@ -1,6 +1,6 @@
-"""Values of `__remote_log_metadata` records, byte for byte as Kafka writes them.
+"""Values of `__remote_log_metadata` records: at level 0 byte for byte as Kafka writes them.
 
-    value   = frame_version (1) ++ api_key ++ api_version (0) ++ body      unsigned varints
+    value   = frame_version (1) ++ api_key ++ api_version (0 or 1) ++ body      unsigned varints
     api key   body                        fields
     0         segment                     segment id, start offset i64, end offset (inclusive) i64,
                                           broker i32, max timestamp i64, event timestamp i64,
@@ -16,8 +16,18 @@
     segment id         = topic-id partition ++ uuid ++ tags
     topic-id partition = name ++ topic uuid ++ partition i32 ++ tags
 
+Version 1 (feature level 1, KIP-1266) is version 0 with tagged fields at the end of the body, the
+broker leader epoch always among them:
+
+    api key   tag: field
+    0         0: transaction index is empty (bool, when true) · 1: broker leader epoch i32
+    1         0: broker leader epoch i32 · 1: end offset i64
+    2         0: broker leader epoch i32 · 1: end offset i64 (when known)
+
+The proposal gives the epoch tag 0 in api key 0 too, where Kafka has another field since 3.9.
+
 Every structure ends in a tag buffer; unknown tags are skipped. The whole value must be consumed.
-docs/formats/remote-log-metadata.md says more. Source: Kafka RemoteLogMetadataSerde.
+docs/formats/remote-log-metadata.md says more. Source: Kafka RemoteLogMetadataSerde, KIP-1266.
 """
 
 from __future__ import annotations
@@ -37,10 +47,19 @@ from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from isotherm.types import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicIdPartition
+from isotherm.types import (
+    NO_LEADER_EPOCH,
+    UNKNOWN_OFFSET,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TimestampMs,
+    TopicIdPartition,
+)
 
 FRAME_VERSION = 1
 API_VERSION = 0
+KEYED_API_VERSION = 1
 
 _SEGMENT = 0
 _SEGMENT_UPDATE = 1
@@ -49,7 +68,9 @@ _SEGMENT_SNAPSHOT = 3
 
 _NO_TAGS = b"\x00"
 _TXN_INDEX_EMPTY_TAG = 0
-_TXN_INDEX_EMPTY = b"\x01\x00\x01\x01"
+_SEGMENT_EPOCH_TAG = 1
+_EPOCH_TAG = 0
+_END_OFFSET_TAG = 1
 _VARINT_BYTES_MAX = 5
 _VARINT_MAX = 0xFFFFFFFF
 _FRAME_VARINT_MAX = 32767
@@ -60,6 +81,7 @@ _EPOCH = struct.Struct(">iq")
 _EVENT = struct.Struct(">iq")
 _INT8 = struct.Struct(">b")
 _INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
 _UUID = struct.Struct(">16s")
 
 _State = TypeVar("_State")
@@ -88,38 +110,29 @@ RemoteLogMetadataEvent: TypeAlias = (
     | RemotePartitionDeleteMetadata
     | RemoteLogSegmentMetadataSnapshot
 )
+KeyedEvent: TypeAlias = (
+    RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
+)
 
 
 def encode_event(event: RemoteLogMetadataEvent) -> bytes:
-    """The record value of `event`, at feature level 0."""
-    match event:
-        case RemoteLogSegmentMetadata():
-            return b"".join(
-                (_frame(_SEGMENT), _encode_segment_id(event.segment_id), *_encode_span(event))
-            )
-        case RemoteLogSegmentMetadataUpdate():
-            return b"".join(
-                (
-                    _frame(_SEGMENT_UPDATE),
-                    _encode_segment_id(event.segment_id),
-                    _EVENT.pack(event.broker_id, event.event_timestamp_ms),
-                    _encode_nullable_bytes(event.custom_metadata),
-                    _INT8.pack(event.state),
-                    _NO_TAGS,
-                )
-            )
-        case RemotePartitionDeleteMetadata():
-            return b"".join(
-                (
-                    _frame(_PARTITION_DELETE),
-                    _encode_partition(event.topic_id_partition),
-                    _EVENT.pack(event.broker_id, event.event_timestamp_ms),
-                    _INT8.pack(event.state),
-                    _NO_TAGS,
-                )
-            )
-        case RemoteLogSegmentMetadataSnapshot():
-            return b"".join((_frame(_SEGMENT_SNAPSHOT), event.id.bytes, *_encode_span(event)))
+    """The record value of `event` at feature level 0, which carries no broker leader epoch."""
+    api_key, body, tags = _parts(event)
+    return _join(api_key, API_VERSION, body, tags)
+
+
+def encode_keyed_event(event: KeyedEvent) -> bytes:
+    """The record value of `event` at feature level 1: of a segment's whole state and of a
+    partition's deletion in the compacted topic, of every event in the audit topic."""
+    api_key, body, tags = _parts(event)
+    epoch = _INT32.pack(event.broker_leader_epoch)
+    if isinstance(event, RemoteLogSegmentMetadata):
+        tags[_SEGMENT_EPOCH_TAG] = epoch
+    else:
+        tags[_EPOCH_TAG] = epoch
+        if event.end_offset_inclusive != UNKNOWN_OFFSET:
+            tags[_END_OFFSET_TAG] = _INT64.pack(event.end_offset_inclusive)
+    return _join(api_key, KEYED_API_VERSION, body, tags)
 
 
 def decode_event(value: bytes | memoryview) -> RemoteLogMetadataEvent:
@@ -139,10 +152,9 @@ def decode_event(value: bytes | memoryview) -> RemoteLogMetadataEvent:
     decode_body = _DECODERS.get(api_key)
     if decode_body is None:
         raise CorruptMetadataError(f"unknown kind of metadata record api_key={api_key}")
-    if api_version != API_VERSION:
+    if api_version > (API_VERSION if api_key == _SEGMENT_SNAPSHOT else KEYED_API_VERSION):
         raise CorruptMetadataError(
             f"unknown version of a metadata record api_key={api_key} version={api_version}"
-            f" expected={API_VERSION}"
         )
     try:
         event = decode_body(reader)
@@ -154,8 +166,25 @@ def decode_event(value: bytes | memoryview) -> RemoteLogMetadataEvent:
     return event
 
 
-def _frame(api_key: int) -> bytes:
-    return bytes((FRAME_VERSION, api_key, API_VERSION))
+def _parts(event: RemoteLogMetadataEvent) -> tuple[int, tuple[bytes, ...], dict[int, bytes]]:
+    """Api key, body up to its tags, and the tags of version 0."""
+    match event:
+        case RemoteLogSegmentMetadata():
+            body = (_encode_segment_id(event.segment_id), *_encode_span(event))
+            return _SEGMENT, body, _span_tags(event)
+        case RemoteLogSegmentMetadataUpdate():
+            return _SEGMENT_UPDATE, _encode_update(event), {}
+        case RemotePartitionDeleteMetadata():
+            return _PARTITION_DELETE, _encode_delete(event), {}
+        case RemoteLogSegmentMetadataSnapshot():
+            return _SEGMENT_SNAPSHOT, (event.id.bytes, *_encode_span(event)), _span_tags(event)
+
+
+def _join(
+    api_key: int, api_version: int, body: tuple[bytes, ...], tags: Mapping[int, bytes]
+) -> bytes:
+    frame = bytes((FRAME_VERSION, api_key, api_version))
+    return b"".join((frame, *body, _encode_tags(tags)))
 
 
 def _encode_unsigned_varint(value: int) -> bytes:
@@ -183,7 +212,7 @@ def _encode_segment_id(segment_id: RemoteLogSegmentId) -> bytes:
 def _encode_span(
     segment: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataSnapshot,
 ) -> tuple[bytes, ...]:
-    """The fields that follow the id of a segment, in api keys 0 and 3."""
+    """The fields that follow the id of a segment, in api keys 0 and 3, but for the tags."""
     epochs = sorted(segment.segment_leader_epochs.items())
     return (
         _SPAN.pack(
@@ -198,20 +227,54 @@ def _encode_span(
         _INT32.pack(segment.segment_size_in_bytes),
         _encode_nullable_bytes(segment.custom_metadata),
         _INT8.pack(segment.state),
-        _TXN_INDEX_EMPTY if segment.txn_index_empty else _NO_TAGS,
+    )
+
+
+def _span_tags(
+    segment: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataSnapshot,
+) -> dict[int, bytes]:
+    return {_TXN_INDEX_EMPTY_TAG: b"\x01"} if segment.txn_index_empty else {}
+
+
+def _encode_tags(tags: Mapping[int, bytes]) -> bytes:
+    encoded = bytearray(_encode_unsigned_varint(len(tags)))
+    for tag, payload in sorted(tags.items()):
+        encoded += _encode_unsigned_varint(tag) + _encode_unsigned_varint(len(payload)) + payload
+    return bytes(encoded)
+
+
+def _encode_update(update: RemoteLogSegmentMetadataUpdate) -> tuple[bytes, ...]:
+    return (
+        _encode_segment_id(update.segment_id),
+        _EVENT.pack(update.broker_id, update.event_timestamp_ms),
+        _encode_nullable_bytes(update.custom_metadata),
+        _INT8.pack(update.state),
+    )
+
+
+def _encode_delete(delete: RemotePartitionDeleteMetadata) -> tuple[bytes, ...]:
+    return (
+        _encode_partition(delete.topic_id_partition),
+        _EVENT.pack(delete.broker_id, delete.event_timestamp_ms),
+        _INT8.pack(delete.state),
     )
 
 
 def _decode_segment(reader: _Reader) -> RemoteLogSegmentMetadata:
     segment_id = _decode_segment_id(reader)
-    return RemoteLogSegmentMetadata(segment_id=segment_id, **_decode_span(reader))
+    span, tags = _decode_span(reader)
+    epoch = reader.tagged_number(tags, _SEGMENT_EPOCH_TAG, _INT32, NO_LEADER_EPOCH)
+    return RemoteLogSegmentMetadata(segment_id=segment_id, **span, broker_leader_epoch=epoch)
 
 
 def _decode_segment_snapshot(reader: _Reader) -> RemoteLogSegmentMetadataSnapshot:
-    return RemoteLogSegmentMetadataSnapshot(id=reader.uuid("segment_id"), **_decode_span(reader))
+    snapshot_id = reader.uuid("segment_id")
+    span, _ = _decode_span(reader)
+    return RemoteLogSegmentMetadataSnapshot(id=snapshot_id, **span)
 
 
-def _decode_span(reader: _Reader) -> dict[str, Any]:
+def _decode_span(reader: _Reader) -> tuple[dict[str, Any], dict[int, bytes]]:
+    """The fields of `_encode_span` with what the tags say, and the tags."""
     start_offset, end_offset, broker_id, max_timestamp, event_timestamp = reader.unpack(
         _SPAN, "offsets"
     )
@@ -224,7 +287,7 @@ def _decode_span(reader: _Reader) -> dict[str, Any]:
     custom_metadata = reader.nullable_bytes("custom_metadata")
     state = reader.enumerated(RemoteLogSegmentState, "remote_log_segment_state")
     tags = reader.tags("segment")
-    return {
+    span = {
         "start_offset": start_offset,
         "end_offset_inclusive": end_offset,
         "broker_id": broker_id,
@@ -236,6 +299,7 @@ def _decode_span(reader: _Reader) -> dict[str, Any]:
         "state": state,
         "txn_index_empty": tags.get(_TXN_INDEX_EMPTY_TAG, b"\x00") != b"\x00",
     }
+    return span, tags
 
 
 def _decode_segment_update(reader: _Reader) -> RemoteLogSegmentMetadataUpdate:
@@ -243,13 +307,15 @@ def _decode_segment_update(reader: _Reader) -> RemoteLogSegmentMetadataUpdate:
     broker_id, event_timestamp = reader.unpack(_EVENT, "event_timestamp_ms")
     custom_metadata = reader.nullable_bytes("custom_metadata")
     state = reader.enumerated(RemoteLogSegmentState, "remote_log_segment_state")
-    reader.skip_tags("segment update")
+    tags = reader.tags("segment update")
     return RemoteLogSegmentMetadataUpdate(
         segment_id=segment_id,
         event_timestamp_ms=event_timestamp,
         state=state,
         broker_id=broker_id,
         custom_metadata=custom_metadata,
+        broker_leader_epoch=reader.tagged_number(tags, _EPOCH_TAG, _INT32, NO_LEADER_EPOCH),
+        end_offset_inclusive=reader.tagged_number(tags, _END_OFFSET_TAG, _INT64, UNKNOWN_OFFSET),
     )
 
 
@@ -257,12 +323,14 @@ def _decode_partition_delete(reader: _Reader) -> RemotePartitionDeleteMetadata:
     partition = _decode_partition(reader)
     broker_id, event_timestamp = reader.unpack(_EVENT, "event_timestamp_ms")
     state = reader.enumerated(RemotePartitionDeleteState, "remote_partition_delete_state")
-    reader.skip_tags("partition delete")
+    tags = reader.tags("partition delete")
     return RemotePartitionDeleteMetadata(
         topic_id_partition=partition,
         state=state,
         event_timestamp_ms=event_timestamp,
         broker_id=broker_id,
+        broker_leader_epoch=reader.tagged_number(tags, _EPOCH_TAG, _INT32, NO_LEADER_EPOCH),
+        end_offset_inclusive=reader.tagged_number(tags, _END_OFFSET_TAG, _INT64, UNKNOWN_OFFSET),
     )
 
 
@@ -362,6 +430,17 @@ class _Reader:
             tag = self.unsigned_varint(structure)
             tagged[tag] = self.take(self.unsigned_varint(structure), structure)
         return tagged
+
+    def tagged_number(
+        self, tags: Mapping[int, bytes], tag: int, layout: struct.Struct, default: int
+    ) -> int:
+        payload = tags.get(tag)
+        if payload is None:
+            return default
+        if len(payload) != layout.size:
+            self._fail("tagged field of a metadata record has the wrong size", f"tag {tag}")
+        (number,) = layout.unpack(payload)
+        return int(number)
 
     def skip_tags(self, structure: str) -> None:
         if self._value[self._position : self._position + 1] == _NO_TAGS:
