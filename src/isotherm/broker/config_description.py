@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isotherm.config.broker import BrokerConfig
+from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import ConfigKey, config_keys
 from isotherm.config.dynamic import dynamic_broker_keys
 from isotherm.config.groups import GroupConfig
@@ -122,6 +123,7 @@ def describe_broker_config(broker: BrokerConfig) -> Iterator[DescribedConfig]:
         (RemoteLogManagerConfig, broker.remote),
         (GroupConfig, broker.groups),
         (TransactionConfig, broker.transactions),
+        (CleanerConfig, broker.cleaner),
     ]
     for config_class, values in groups:
         for field_name, declared in config_keys(config_class).values():

@@ -10,6 +10,7 @@ import typer
 from isotherm.cli.options import AsJson
 from isotherm.cli.output import print_rows
 from isotherm.config.broker import BrokerConfig
+from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import ConfigKey, config_keys
 from isotherm.config.groups import GroupConfig
 from isotherm.config.remote import RemoteLogManagerConfig
@@ -25,6 +26,7 @@ _GROUPS: list[tuple[str, str, type]] = [
     ("remote", "Remote tier (broker level)", RemoteLogManagerConfig),
     ("groups", "Consumer groups (broker level)", GroupConfig),
     ("transactions", "Transactions (broker level)", TransactionConfig),
+    ("cleaner", "Log cleaner (broker level)", CleanerConfig),
     ("topic", "Topic", TopicConfig),
     (
         "rsm",
@@ -39,7 +41,7 @@ def list_keys(
     scope: Annotated[
         str | None,
         typer.Argument(
-            help="broker, remote, groups, transactions, topic or rsm; all if not given."
+            help="broker, remote, groups, transactions, cleaner, topic or rsm; all if not given."
         ),
     ] = None,
     as_json: AsJson = False,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import (
     BOOLEAN,
     INT,
@@ -199,6 +200,7 @@ class BrokerConfig:
     remote: RemoteLogManagerConfig = field(default_factory=RemoteLogManagerConfig)
     groups: GroupConfig = field(default_factory=GroupConfig)
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
+    cleaner: CleanerConfig = field(default_factory=CleanerConfig)
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     explicit: Mapping[str, str] = field(default_factory=dict)
     dynamic_for_all: Mapping[str, str] = field(default_factory=dict)
@@ -227,6 +229,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
     remote = _take_remote(remaining)
     groups = GroupConfig(**_take_fields(GroupConfig, remaining))
     transactions = TransactionConfig(**_take_fields(TransactionConfig, remaining))
+    cleaner = CleanerConfig(**_take_fields(CleanerConfig, remaining))
     topic_defaults = replace(
         TopicConfig(), **_take_fields(TopicConfig, remaining, synonyms_only=True)
     )
@@ -241,6 +244,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         remote=remote,
         groups=groups,
         transactions=transactions,
+        cleaner=cleaner,
         topic_defaults=topic_defaults,
         explicit=dict(texts),
     )
@@ -252,7 +256,9 @@ def _warn_of_no_effect(name: str, reason: str) -> None:
 
 def broker_key_names() -> list[str]:
     """Every key that `parse_broker_config` gives a meaning to."""
-    groups = (BrokerConfig, RemoteLogManagerConfig, GroupConfig, TransactionConfig)
+    groups = (
+        BrokerConfig, RemoteLogManagerConfig, GroupConfig, TransactionConfig, CleanerConfig
+    )  # fmt: skip
     names = [name for group in groups for name in config_keys(group)]
     for config_class in (BrokerConfig, TopicConfig):
         for _, declared in config_keys(config_class).values():

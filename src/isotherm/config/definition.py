@@ -59,7 +59,11 @@ BOOLEAN: ConfigType[bool] = ConfigType("BOOLEAN", _parse_bool, lambda value: str
 SHORT: ConfigType[int] = ConfigType("SHORT", _bounded_int(-(2**15), 2**15 - 1), str)
 INT: ConfigType[int] = ConfigType("INT", _bounded_int(-(2**31), INT_MAX), str)
 LONG: ConfigType[int] = ConfigType("LONG", _bounded_int(-(2**63), LONG_MAX), str)
-DOUBLE: ConfigType[float] = ConfigType("DOUBLE", lambda text: float(text.strip()), repr)
+DOUBLE: ConfigType[float] = ConfigType(
+    "DOUBLE",
+    lambda text: float(text.strip()),
+    lambda value: repr(value).replace("e+", "E"),  # as Java writes it
+)
 LIST: ConfigType[tuple[str, ...]] = ConfigType("LIST", _parse_list, ",".join)
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from isotherm.config.broker import BrokerConfig
+from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import ConfigKey, config_keys
 from isotherm.config.groups import GroupConfig
 from isotherm.config.remote import RemoteLogManagerConfig
@@ -33,6 +34,7 @@ _GROUPS: Mapping[str, type] = {
     "remote": RemoteLogManagerConfig,
     "groups": GroupConfig,
     "transactions": TransactionConfig,
+    "cleaner": CleanerConfig,
 }
 
 

@@ -37,7 +37,6 @@ _HOURS = 3_600_000
 _MINUTES = 60_000
 _DAYS = 24 * _HOURS
 
-_NOT_COMPACTED = "compaction is not built yet"
 _COMPRESSION_TYPES = ("uncompressed", "none", "gzip", "snappy", "lz4", "zstd", "producer")
 
 
@@ -92,7 +91,6 @@ class TopicConfig:
         check=at_least(0),
         dynamic=True,
         synonyms=["log.cleaner.delete.retention.ms"],
-        no_effect=_NOT_COMPACTED,
     )
     file_delete_delay_ms: int = key(
         LONG,
@@ -133,7 +131,6 @@ class TopicConfig:
         check=at_least(1),
         dynamic=True,
         synonyms=["log.cleaner.max.compaction.lag.ms"],
-        no_effect=_NOT_COMPACTED,
     )
     max_message_bytes: int = key(
         INT,
@@ -174,7 +171,6 @@ class TopicConfig:
         check=between(0, 1),
         dynamic=True,
         synonyms=["log.cleaner.min.cleanable.ratio"],
-        no_effect=_NOT_COMPACTED,
     )
     min_compaction_lag_ms: int = key(
         LONG,
@@ -183,7 +179,6 @@ class TopicConfig:
         check=at_least(0),
         dynamic=True,
         synonyms=["log.cleaner.min.compaction.lag.ms"],
-        no_effect=_NOT_COMPACTED,
     )
     min_insync_replicas: int = key(
         INT,
@@ -338,6 +333,13 @@ class TopicConfig:
     @property
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
+
+    @property
+    def effective_segment_ms(self) -> int:
+        """A record can be compacted only once its segment is closed."""
+        return (
+            min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
+        )
 
     @property
     def effective_segment_bytes(self) -> int:

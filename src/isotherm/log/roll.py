@@ -46,7 +46,7 @@ def roll_reason(
     if segment.size > config.effective_segment_bytes - incoming.size:
         return RollReason.SIZE
     if segment.size > 0 and _age_ms(segment, incoming, now_ms) > (
-        config.segment_ms - segment.jitter_ms
+        config.effective_segment_ms - segment.jitter_ms
     ):
         return RollReason.TIME
     if segment.indexes_are_full:

@@ -8,6 +8,7 @@ import pytest
 
 import isotherm
 from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import config_keys
 from isotherm.config.groups import GroupConfig
 from isotherm.config.listener import Listener
@@ -74,7 +75,8 @@ def test_key_that_is_not_built_yet_says_so_when_it_is_set(caplog: pytest.LogCapt
 
 
 CONFIG_CLASSES = [
-    BrokerConfig, GroupConfig, RemoteLogManagerConfig, TopicConfig, TransactionConfig
+    BrokerConfig, CleanerConfig, GroupConfig, RemoteLogManagerConfig, TopicConfig,
+    TransactionConfig,
 ]  # fmt: skip
 
 

@@ -417,6 +417,7 @@ class Controller:
             texts = {each: self.broker_texts(each) for each in (ALL_BROKERS, this_broker)}
             texts[broker] = after
             new_config = self._effective_config(texts[ALL_BROKERS], texts[this_broker])
+            self._config.cleaner.check_change_to(new_config.cleaner)
         except ConfigError as error:
             raise InvalidRequestError(str(error)) from error
         effective = {key: text for key, text in changed.items() if current.get(key) != text}

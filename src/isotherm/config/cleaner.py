@@ -1,0 +1,82 @@
+"""Configuration of the log cleaner (CleanerConfig in Kafka)."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from isotherm.config.definition import BOOLEAN, DOUBLE, INT, LONG, at_least, key
+from isotherm.errors import ConfigError
+
+_BUFFER_SIZE_PER_THREAD_MIN = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerConfig:
+    """Broker-level keys of compaction; those of a topic are in TopicConfig."""
+
+    log_cleaner_enable: bool = key(
+        BOOLEAN, True, "Whether topics with cleanup.policy=compact are compacted."
+    )
+    log_cleaner_threads: int = key(
+        INT,
+        1,
+        "Threads that compact logs. Changed at most by half or to double at a time while running.",
+        check=at_least(1),
+        dynamic=True,
+    )
+    log_cleaner_io_max_bytes_per_second: float = key(
+        DOUBLE,
+        sys.float_info.max,
+        "Bytes that all cleaner threads together may read and write in a second.",
+        check=at_least(1),
+        dynamic=True,
+    )
+    log_cleaner_dedupe_buffer_size: int = key(
+        LONG,
+        128 * 1024 * 1024,
+        "Memory of the maps from key to offset, over all cleaner threads: 24 bytes per slot.",
+        dynamic=True,
+    )
+    log_cleaner_io_buffer_size: int = key(
+        INT,
+        512 * 1024,
+        "Memory of the read and write buffers, over all cleaner threads.",
+        check=at_least(0),
+        dynamic=True,
+    )
+    log_cleaner_io_buffer_load_factor: float = key(
+        DOUBLE,
+        0.9,
+        "How full a map from key to offset may become; the rest is cleaned in the next round.",
+        check=at_least(0),
+        dynamic=True,
+    )
+    log_cleaner_backoff_ms: int = key(
+        LONG,
+        15_000,
+        "Time a cleaner thread waits when there is no log to clean.",
+        check=at_least(0),
+        dynamic=True,
+    )
+
+    def __post_init__(self) -> None:
+        if self.dedupe_buffer_size_per_thread <= _BUFFER_SIZE_PER_THREAD_MIN:
+            raise ConfigError(
+                "the dedupe buffer must be above 1 MiB per cleaner thread"
+                f" log.cleaner.dedupe.buffer.size={self.log_cleaner_dedupe_buffer_size}"
+                f" log.cleaner.threads={self.log_cleaner_threads}"
+            )
+
+    @property
+    def dedupe_buffer_size_per_thread(self) -> int:
+        return self.log_cleaner_dedupe_buffer_size // self.log_cleaner_threads
+
+    def check_change_to(self, changed: CleanerConfig) -> None:
+        """ConfigError when a running broker must not change to that; as Kafka's LogCleaner."""
+        threads = self.log_cleaner_threads
+        if not threads // 2 <= changed.log_cleaner_threads <= threads * 2:
+            raise ConfigError(
+                "cleaner threads can be halved or doubled at a time"
+                f" log.cleaner.threads={changed.log_cleaner_threads} running={threads}"
+            )
