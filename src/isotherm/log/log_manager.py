@@ -35,6 +35,7 @@ from isotherm.log.checkpoints import (
     save_partition_metadata,
     take_clean_shutdown,
 )
+from isotherm.log.cleaner.log_cleaner_manager import LogCleanerManager
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import FileLock, FileSystem
@@ -110,6 +111,7 @@ class LogManager:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._deleted_directories: list[tuple[TimestampMs, LogDir, Path]] = []
         self._lock = threading.RLock()
+        self.cleaner_manager = LogCleanerManager(self.logs, clock=clock, fs=fs)
 
     # Starting and stopping
 
@@ -156,11 +158,7 @@ class LogManager:
     def shutdown(self) -> None:
         """Close every log, mark the stop as clean, unlock. Idempotent."""
         with self._lock:
-            for log in self._online_logs():
-                try:
-                    log.close()
-                except LogDirFailedError:
-                    logger.exception("log is not closed log=%r", log)
+            self._for_each_log("close", PartitionLog.close)
             self.checkpoint()
             for path, locked in self._locked.items():
                 # A directory that was never loaded is as it was found.
@@ -322,6 +320,13 @@ class LogManager:
 
     def delete_log(self, topic_partition: TopicPartition) -> None:
         """Take a log away; its files go after file.delete.delay.ms. No error without a log."""
+        with self.cleaner_manager.paused(topic_partition):
+            log = self._logs.get(topic_partition)
+            if log is not None and log.log_dir.is_online:
+                self.cleaner_manager.forget(log)
+            self._delete_log(topic_partition)
+
+    def _delete_log(self, topic_partition: TopicPartition) -> None:
         with self._lock:
             log = self._logs.pop(topic_partition, None)
             if log is None:
@@ -342,6 +347,20 @@ class LogManager:
             due_ms = self._clock.now_ms() + log.config.file_delete_delay_ms
             self._deleted_directories.append((due_ms, log.log_dir, retired))
 
+    def truncate_log(self, log: PartitionLog, offset: Offset) -> None:
+        """Drop the records at `offset` and above, and forget that they were ever cleaned."""
+        with self.cleaner_manager.paused(log.topic_partition):
+            log.truncate_to(offset)
+            active = log.segments()[-1]
+            self.cleaner_manager.truncate_checkpoint(log, active.base_offset)
+
+    def update_log_config(self, log: PartitionLog, config: TopicConfig) -> None:
+        """Give a log its topic's new configuration; a log no longer compacted is not cleaned on."""
+        was_compacted = log.config.compacts
+        log.update_config(config)
+        if was_compacted and not config.compacts:
+            self.cleaner_manager.abort(log.topic_partition)
+
     def update_config(self, config: BrokerConfig) -> None:
         """Take over the keys that may change while running: producer.id.expiration.ms."""
         expiration_ms = config.producer_id_expiration_ms
@@ -355,16 +374,21 @@ class LogManager:
     # Background work
 
     def delete_expired_segments(self) -> dict[TopicPartition, list[DeletedSegment]]:
-        """Apply retention to every log, and forget expired producers; what was deleted."""
+        """Apply retention to every log, and forget expired producers; what was deleted.
+
+        Segments of compacted logs are deleted by the cleaner, between its rounds.
+        """
         deleted: dict[TopicPartition, list[DeletedSegment]] = {}
 
         def delete_expired(log: PartitionLog) -> None:
             segments = log.delete_old_segments(self._clock.now_ms())
             if segments:
                 deleted[log.topic_partition] = segments
-            log.remove_expired_producers(self._clock.now_ms())
 
-        self._for_each_log("retention", delete_expired)
+        now_ms = self._clock.now_ms()
+        self._for_each_log("forget producers", lambda log: log.remove_expired_producers(now_ms))
+        with self.cleaner_manager.logs_for_retention() as logs:
+            self._for_each_log("retention", delete_expired, logs)
         return deleted
 
     def delete_marked_files(self) -> None:
@@ -412,12 +436,16 @@ class LogManager:
         ):
             self._fs.write_atomically(log_dir.path / name, encode_offset_checkpoint(offsets))
 
-    def _online_logs(self) -> list[PartitionLog]:
-        return [log for log in self.logs() if log.log_dir.is_online]
-
-    def _for_each_log(self, action: str, do: Callable[[PartitionLog], None]) -> None:
+    def _for_each_log(
+        self,
+        action: str,
+        do: Callable[[PartitionLog], None],
+        logs: Iterable[PartitionLog] | None = None,
+    ) -> None:
         """One failing log must not keep the others from their work; its directory is offline."""
-        for log in self._online_logs():
+        for log in self.logs() if logs is None else logs:
+            if not log.log_dir.is_online:
+                continue
             try:
                 do(log)
             except LogDirFailedError:

@@ -1,0 +1,266 @@
+"""Which logs are being cleaned, which must not be, and how far each has come.
+
+    nothing ── begin_filthiest ──► cleaning ── done_cleaning ──► nothing, checkpoint written
+       │                              │ pause: the round is told to stop, pause waits until it has
+       └── pause ──► paused(n) ◄──────┘ done_cleaning, checkpoint not written
+                        └── resume n times ──► nothing
+
+A log that is cleaned is touched by nothing else that removes segments: who deletes, truncates or
+applies retention holds a pause meanwhile. Source: Kafka LogCleanerManager.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from isotherm.clock import Clock
+from isotherm.errors import LogCleaningAbortedError, LogDirFailedError
+from isotherm.log.cleaner.choice import LogToClean, first_dirty_offset, plan_log_to_clean
+from isotherm.log.cleaner.cleaner_checkpoints import CleanerCheckpoints
+from isotherm.log.fs import FileSystem
+from isotherm.log.log_dir import LogDir
+from isotherm.log.partition_log import PartitionLog
+from isotherm.types import Offset, TimestampMs, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cleaning:
+    """A log that is reserved for one cleaner thread, until `done_cleaning`."""
+
+    log: PartitionLog
+    to_clean: LogToClean
+    aborted: threading.Event = field(default_factory=threading.Event)
+
+    def check_abort(self) -> None:
+        """LogCleaningAbortedError when the log is wanted for something else."""
+        if self.aborted.is_set():
+            raise LogCleaningAbortedError(
+                f"cleaning is aborted partition={self.log.topic_partition}"
+            )
+
+
+class LogCleanerManager:
+    """Thread-safe. Its lock is taken before that of a log or of the log manager, never after.
+
+    `logs` is asked under it: whoever deletes a log pauses it first, so no plan meets a log that
+    is gone.
+    """
+
+    def __init__(
+        self, logs: Callable[[], Sequence[PartitionLog]], *, clock: Clock, fs: FileSystem
+    ) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._checkpoints = CleanerCheckpoints(fs)
+        self._lock = threading.RLock()
+        self._ended = threading.Condition(self._lock)
+        self._cleaning: dict[TopicPartition, Cleaning | None] = {}
+        self._pauses: Counter[TopicPartition] = Counter()
+        self._uncleanable: set[PartitionLog] = set()
+        self._accepts = True
+        self._last_run_ms = clock.now_ms()
+        self.max_dirty_ratio = 0.0
+        """Of the logs that could be cleaned at the last look; so the next."""
+        self.compaction_delay_ms_max = 0
+
+    # For the cleaner's threads
+
+    def begin_filthiest(self) -> Cleaning | None:
+        """Reserve the log with the highest share of dirty bytes, of those that must be cleaned."""
+        with self._lock:
+            logs = self._logs()
+            self._last_run_ms = self._clock.now_ms()
+            self._uncleanable.intersection_update(logs)
+            dirty = [
+                Cleaning(log, to_clean)
+                for log in logs
+                if self._is_free(log) and (to_clean := self._plan(log)) is not None
+            ]
+            ratios = [each.to_clean.cleanable_ratio for each in dirty]
+            self.max_dirty_ratio = max(ratios, default=0.0)
+            delays = [each.to_clean.compaction_delay_ms for each in dirty]
+            self.compaction_delay_ms_max = max(delays, default=0)
+            due = [
+                each
+                for each in dirty
+                if each.to_clean.must_be_cleaned(each.log.config.min_cleanable_dirty_ratio)
+            ]
+            if not due:
+                return None
+            filthiest = max(due, key=lambda each: each.to_clean.cleanable_ratio)
+            self._cleaning[filthiest.log.topic_partition] = filthiest
+            return filthiest
+
+    def done_cleaning(self, cleaning: Cleaning, end_offset: Offset) -> None:
+        """Let the log go; it is clean below `end_offset`, unless the round was aborted."""
+        log = cleaning.log
+        with self._lock:
+            if not cleaning.aborted.is_set():
+                self._save_checkpoint(log, end_offset)
+            self._end([log.topic_partition])
+
+    def mark_uncleanable(self, log: PartitionLog) -> None:
+        """Leave the log alone from now on: what failed once would fail in every round."""
+        with self._lock:
+            self._uncleanable.add(log)
+
+    @contextmanager
+    def deletable_logs(self) -> Iterator[list[PartitionLog]]:
+        """Every compacted log that is free, reserved for retention while the context lasts.
+
+        Those without cleanup.policy=delete too: what lies below the log start goes from them.
+        """
+        with self._lock:
+            deletable = [log for log in self._logs() if self._is_free(log)]
+            for log in deletable:
+                self._cleaning[log.topic_partition] = None
+        try:
+            yield deletable
+        finally:
+            with self._lock:
+                self._end(log.topic_partition for log in deletable)
+
+    def stop(self) -> None:
+        """Abort what is being cleaned and begin nothing until `allow`; does not wait."""
+        with self._lock:
+            self._accepts = False
+            for cleaning in self._cleaning.values():
+                if cleaning is not None:
+                    cleaning.aborted.set()
+
+    def allow(self) -> None:
+        with self._lock:
+            self._accepts = True
+
+    # For who changes logs otherwise
+
+    @contextmanager
+    def paused(self, topic_partition: TopicPartition) -> Iterator[None]:
+        """Abort the cleaning of a log, wait until it has stopped, and hold off the next.
+
+        The caller holds no lock that a cleaner thread may want.
+        """
+        with self._lock:
+            self._pauses[topic_partition] += 1
+            cleaning = self._cleaning.get(topic_partition)
+            if cleaning is not None:
+                cleaning.aborted.set()
+            self._ended.wait_for(lambda: topic_partition not in self._cleaning)
+        try:
+            yield
+        finally:
+            self._resume([topic_partition])
+
+    def abort(self, topic_partition: TopicPartition) -> None:
+        """Stop cleaning a log, which may go on at once with what the log is then."""
+        with self.paused(topic_partition):
+            pass
+
+    @contextmanager
+    def logs_for_retention(self) -> Iterator[list[PartitionLog]]:
+        """The logs that are not compacted, none of which is cleaned while the context lasts,
+        whatever becomes of its configuration. (Compacted ones: `deletable_logs`.)"""
+        with self._lock:
+            retained = [
+                log
+                for log in self._logs()
+                if not log.config.compacts and log.topic_partition not in self._cleaning
+            ]
+            self._pauses.update(log.topic_partition for log in retained)
+        try:
+            yield retained
+        finally:
+            self._resume(log.topic_partition for log in retained)
+
+    def forget(self, log: PartitionLog) -> None:
+        """Drop the checkpoint of a log that is deleted."""
+        with self._lock:
+            self._save_checkpoint(log, None)
+
+    def truncate_checkpoint(self, log: PartitionLog, offset: Offset) -> None:
+        """Let cleaning begin at `offset` when it would begin above; inside `paused`."""
+        with self._lock:
+            checkpoint = self.cleaner_checkpoint(log)
+            if checkpoint is not None and checkpoint > offset:
+                self._save_checkpoint(log, offset)
+
+    # What is known
+
+    def cleaner_checkpoint(self, log: PartitionLog) -> Offset | None:
+        """The offset below which the log has been cleaned; None for never."""
+        with self._lock:
+            return self._checkpoints.offset(log.log_dir, log.topic_partition)
+
+    def uncleanable_logs(self, log_dir: LogDir) -> list[PartitionLog]:
+        with self._lock:
+            there = self._uncleanable.intersection(self._logs())
+            return [log for log in there if log.log_dir is log_dir]
+
+    def uncleanable_size(self, log_dir: LogDir) -> int:
+        """Bytes that would be cleaned, were their logs not marked as uncleanable."""
+        with self._lock:
+            planned = [self._plan(log) for log in self.uncleanable_logs(log_dir)]
+        return sum(to_clean.cleanable_size for to_clean in planned if to_clean is not None)
+
+    def ms_since_last_run(self, now_ms: TimestampMs) -> int:
+        return now_ms - self._last_run_ms
+
+    # Under the lock
+
+    def _is_free(self, log: PartitionLog) -> bool:
+        return (
+            self._accepts
+            and log.config.compacts
+            and log.log_dir.is_online
+            and log.topic_partition not in self._cleaning
+            and self._pauses[log.topic_partition] == 0
+            and log not in self._uncleanable
+        )
+
+    def _plan(self, log: PartitionLog) -> LogToClean | None:
+        """None for a log without closed segments, or whose directory fails."""
+        try:
+            view = log.view()
+            checkpoint = self.cleaner_checkpoint(log)
+            first_dirty = first_dirty_offset(view, checkpoint)
+            if checkpoint is not None and first_dirty != checkpoint:
+                if not (log.config.deletes and checkpoint < first_dirty):
+                    logger.warning(
+                        "cleaner's checkpoint lies outside the log partition=%s checkpoint=%d"
+                        " log_start_offset=%d log_end_offset=%d",
+                        log.topic_partition,
+                        checkpoint,
+                        view.log_start_offset,
+                        view.log_end_offset,
+                    )
+                self._save_checkpoint(log, first_dirty)
+            with log.log_dir.errors_fail_it("look what can be cleaned"):
+                to_clean = plan_log_to_clean(view, first_dirty, log.config, self._clock.now_ms())
+        except LogDirFailedError:
+            logger.exception("log is not looked at for cleaning log=%r", log)
+            return None
+        return to_clean if to_clean.total_size > 0 else None
+
+    def _save_checkpoint(self, log: PartitionLog, offset: Offset | None) -> None:
+        existing = {each.topic_partition for each in self._logs()}
+        try:
+            self._checkpoints.save(log.log_dir, log.topic_partition, offset, existing)
+        except LogDirFailedError:
+            logger.exception("cleaner's checkpoint is not written log=%r", log)
+
+    def _end(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        for topic_partition in topic_partitions:
+            del self._cleaning[topic_partition]
+        self._ended.notify_all()
+
+    def _resume(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        with self._lock:
+            self._pauses.subtract(topic_partitions)
+            self._pauses = +self._pauses
