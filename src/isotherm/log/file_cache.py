@@ -3,14 +3,15 @@
 Reading a segment needs a descriptor and its offset index. Both are kept for the segments read
 last: as many files as `log.dir.open.files.max` allows, and INDEX_CACHE_SIZE_MAX of index bytes.
 Evicting only drops the cache's reference; a reader that still holds the file goes on.
+
+Keys belong to a segment, not to a name: compaction gives the name of a file to another one.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from isotherm.log.fs import File, FileSystem
@@ -24,7 +25,7 @@ Value = TypeVar("Value")
 
 
 class BoundedCache(Generic[Value]):
-    """Least recently used values by path, up to a total weight. Thread-safe.
+    """Least recently used values by key, up to a total weight. Thread-safe.
 
     A value heavier than the bound is returned and not kept. Two threads that miss at once both
     load; one of the values is kept.
@@ -34,34 +35,34 @@ class BoundedCache(Generic[Value]):
         self._weight_max = weight_max
         self._weigh = weigh
         self._weight = 0
-        self._values: OrderedDict[Path, Value] = OrderedDict()
+        self._values: OrderedDict[Hashable, Value] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, path: Path, load: Callable[[Path], Value]) -> Value:
+    def get(self, key: Hashable, load: Callable[[], Value]) -> Value:
         with self._lock:
-            value = self._values.get(path)
+            value = self._values.get(key)
             if value is not None:
-                self._values.move_to_end(path)
+                self._values.move_to_end(key)
                 return value
-        value = load(path)
+        value = load()
         with self._lock:
-            self._forget(path)
-            self._values[path] = value
+            self._forget(key)
+            self._values[key] = value
             self._weight += self._weigh(value)
             while self._weight > self._weight_max:
                 _, evicted = self._values.popitem(last=False)
                 self._weight -= self._weigh(evicted)
         return value
 
-    def discard(self, path: Path) -> None:
+    def discard(self, key: Hashable) -> None:
         with self._lock:
-            self._forget(path)
+            self._forget(key)
 
     def __len__(self) -> int:
         return len(self._values)
 
-    def _forget(self, path: Path) -> None:
-        value = self._values.pop(path, None)
+    def _forget(self, key: Hashable) -> None:
+        value = self._values.pop(key, None)
         if value is not None:
             self._weight -= self._weigh(value)
 
@@ -77,16 +78,16 @@ class FileCache:
         self._files: BoundedCache[File] = BoundedCache(open_files_max, lambda file: 1)
         self._indexes: BoundedCache[bytes] = BoundedCache(index_size_max, len)
 
-    def file(self, path: Path) -> File:
-        """A file open for reading. FileNotFoundError when it was renamed meanwhile."""
-        return self._files.get(path, self.fs.open_readable)
+    def file(self, key: Hashable, load: Callable[[], File]) -> File:
+        """A file open for reading."""
+        return self._files.get(key, load)
 
-    def index(self, path: Path) -> bytes:
+    def index(self, key: Hashable, load: Callable[[], bytes]) -> bytes:
         """The bytes of an index that no longer changes."""
-        return self._indexes.get(path, self.fs.read_bytes)
+        return self._indexes.get(key, load)
 
-    def discard(self, paths: Iterable[Path]) -> None:
-        """Forget files that were renamed, removed or changed."""
-        for path in paths:
-            self._files.discard(path)
-            self._indexes.discard(path)
+    def discard(self, keys: Iterable[Hashable]) -> None:
+        """Forget files that were removed or changed."""
+        for key in keys:
+            self._files.discard(key)
+            self._indexes.discard(key)

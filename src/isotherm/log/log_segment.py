@@ -22,6 +22,7 @@ from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import File
 from isotherm.log.index_file import IndexFile
 from isotherm.log.roll import ActiveSegmentState
+from isotherm.log.segment_files import SegmentFiles
 from isotherm.record.batch import BatchHeader, read_records
 from isotherm.segment.file_names import (
     DELETED_SUFFIX,
@@ -29,7 +30,6 @@ from isotherm.segment.file_names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
-    segment_file_name,
 )
 from isotherm.segment.offset_index import (
     OFFSET_INDEX_ENTRY_SIZE,
@@ -78,15 +78,20 @@ class TimestampAndOffset(NamedTuple):
 
 class LogSegment:
     def __init__(
-        self, cache: FileCache, directory: Path, base_offset: Offset, *, now_ms: TimestampMs
+        self,
+        cache: FileCache,
+        directory: Path,
+        base_offset: Offset,
+        *,
+        now_ms: TimestampMs,
+        temporary_suffix: str = "",
     ) -> None:
         """A segment whose `.log` file may or may not exist; inactive until `activate`."""
         self.base_offset = base_offset
         self.directory = directory
         self.created_ms = now_ms
-        self._cache = cache
         self._fs = cache.fs
-        self._set_paths("")
+        self._files = SegmentFiles(cache, directory, base_offset, temporary_suffix)
         self._file: File | None = None
         self._offset_index: IndexFile | None = None
         self._time_index: IndexFile | None = None
@@ -125,11 +130,11 @@ class LogSegment:
         offset_index.load(entries[: offset_index_entry_count(entries) * OFFSET_INDEX_ENTRY_SIZE])
         entries = time_index.stored()
         time_index.load(entries[: time_index_entry_count(entries) * TIME_INDEX_ENTRY_SIZE])
+        self._files.forget()
         self._aborted = self.aborted_transactions()
         self._largest = last_time_index_entry(time_index.entries, self.base_offset)
         self._offset_index, self._time_index = offset_index, time_index
         self._bytes_since_index_entry = 0
-        self._cache.discard(self._paths())
 
     def deactivate(self) -> None:
         """Write the final time index entry and trim the indexes: on roll and on close."""
@@ -139,7 +144,7 @@ class LogSegment:
         self._offset_index.trim()
         self._time_index.trim()
         self._offset_index = self._time_index = self._file = self._aborted = None
-        self._cache.discard(self._paths())
+        self._files.forget()
 
     # Appending
 
@@ -214,7 +219,7 @@ class LogSegment:
     def largest_timestamp(self) -> TimestampOffset:
         """The largest batch timestamp and the last offset of the batch that has it; -1 if none."""
         if self._largest is None:
-            entries = self._stored_index(self.time_index_path)
+            entries = self._files.read_index(TIME_INDEX_SUFFIX)
             self._largest = last_time_index_entry(entries, self.base_offset)
         return self._largest
 
@@ -320,9 +325,7 @@ class LogSegment:
         """The transaction index; empty when there is no file."""
         if self._aborted is not None:
             return self._aborted
-        if not self._fs.exists(self.transaction_index_path):
-            return []
-        data = self._fs.read_bytes(self.transaction_index_path)
+        data = self._files.read_index(TRANSACTION_INDEX_SUFFIX)
         return read_transaction_index(data, self.base_offset)
 
     @property
@@ -367,7 +370,7 @@ class LogSegment:
             time_index.sync()
             paths = [self.transaction_index_path]
         else:
-            paths = self._paths()
+            paths = self._files.paths()
         for path in paths:
             self._fs.sync_file(path)
 
@@ -375,70 +378,50 @@ class LogSegment:
         """Mark the files for deletion. Readers go on: `.deleted` files are still readable."""
         if self.is_active:
             self.deactivate()
-        paths = self._paths()
-        for path in paths:
-            if self._fs.exists(path):
-                self._fs.rename(path, path.with_name(path.name + DELETED_SUFFIX))
-        self._set_paths(DELETED_SUFFIX)
-        self._cache.discard(paths)
+        self._files.rename(DELETED_SUFFIX)
+
+    def rename_files(self, temporary_suffix: str) -> None:
+        """See `SegmentFiles.rename`: of a segment that is on its way into the log."""
+        self._files.rename(temporary_suffix)
 
     def release_files(self) -> None:
         """Let go of open files without a write; running readers keep theirs."""
         self._offset_index = self._time_index = self._file = self._aborted = None
-        self._cache.discard(self._paths())
+        self._files.forget()
 
     def delete_files(self) -> None:
         """Remove the files for good; missing ones are fine. Idempotent."""
-        self._cache.discard(self._paths())
-        for path in self._paths():
-            self._fs.remove(path)
+        self._files.remove()
 
     # Files
 
-    def _paths(self) -> list[Path]:
-        return [
-            self.log_path,
-            self.offset_index_path,
-            self.time_index_path,
-            self.transaction_index_path,
-        ]
+    @property
+    def log_path(self) -> Path:
+        return self._files.path(LOG_SUFFIX)
 
-    def _set_paths(self, temporary_suffix: str) -> None:
-        def path(suffix: str) -> Path:
-            return self.directory / segment_file_name(self.base_offset, suffix, temporary_suffix)
+    @property
+    def offset_index_path(self) -> Path:
+        return self._files.path(OFFSET_INDEX_SUFFIX)
 
-        self.log_path = path(LOG_SUFFIX)
-        self.offset_index_path = path(OFFSET_INDEX_SUFFIX)
-        self.time_index_path = path(TIME_INDEX_SUFFIX)
-        self.transaction_index_path = path(TRANSACTION_INDEX_SUFFIX)
+    @property
+    def time_index_path(self) -> Path:
+        return self._files.path(TIME_INDEX_SUFFIX)
+
+    @property
+    def transaction_index_path(self) -> Path:
+        return self._files.path(TRANSACTION_INDEX_SUFFIX)
 
     def _log_file(self) -> File:
         file = self._file
-        if file is not None:
-            return file
-        path = self.log_path
-        try:
-            return self._cache.file(path)
-        except FileNotFoundError:
-            if path.name.endswith(DELETED_SUFFIX):
-                raise
-            # Marked for deletion between reading the path and opening it.
-            return self._cache.file(path.with_name(path.name + DELETED_SUFFIX))
+        return file if file is not None else self._files.open_log()
 
     def _offset_index_bytes(self) -> Buffer:
         index = self._offset_index
-        return index.entries if index is not None else self._stored_index(self.offset_index_path)
+        return index.entries if index is not None else self._files.read_index(OFFSET_INDEX_SUFFIX)
 
     def _time_index_bytes(self) -> Buffer:
         index = self._time_index
-        return index.entries if index is not None else self._stored_index(self.time_index_path)
-
-    def _stored_index(self, path: Path) -> bytes:
-        """A file that is not there (a fresh or already deleted segment) is an empty index."""
-        try:
-            return self._cache.index(path)
-        except FileNotFoundError:
-            return b""
+        return index.entries if index is not None else self._files.read_index(TIME_INDEX_SUFFIX)
 
     def _append_time_index_entry(self) -> None:
         assert self._time_index is not None

@@ -1,0 +1,97 @@
+"""The files of one segment: their names, which change, and reading them through the cache.
+
+A name says what a file is for now: `.cleaned` and `.swap` on the way in, `.deleted` on the way
+out, no suffix while in use. Who reads holds no lock, so a name may change, and be taken over by
+the segment that replaces this one, between looking it up and opening it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from isotherm.log.file_cache import FileCache
+from isotherm.log.fs import File
+from isotherm.segment.file_names import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_file_name,
+)
+from isotherm.types import Offset
+
+_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+Loaded = TypeVar("Loaded")
+
+
+class SegmentFiles:
+    """`suffix` is one of LOG_SUFFIX and the three index suffixes."""
+
+    def __init__(
+        self, cache: FileCache, directory: Path, base_offset: Offset, temporary_suffix: str
+    ) -> None:
+        self._cache = cache
+        self._fs = cache.fs
+        self._directory = directory
+        self._base_offset = base_offset
+        self._temporary_suffix = temporary_suffix
+        self._cache_keys = {suffix: object() for suffix in _SUFFIXES}
+
+    def path(self, suffix: str) -> Path:
+        name = segment_file_name(self._base_offset, suffix, self._temporary_suffix)
+        return self._directory / name
+
+    def paths(self) -> list[Path]:
+        return [self.path(suffix) for suffix in _SUFFIXES]
+
+    def open_log(self) -> File:
+        return self._cache.file(
+            self._cache_keys[LOG_SUFFIX], lambda: self._load(LOG_SUFFIX, self._fs.open_readable)
+        )
+
+    def read_index(self, suffix: str) -> bytes:
+        """A file that is not there (of a fresh or already deleted segment) is an empty index."""
+        try:
+            return self._cache.index(
+                self._cache_keys[suffix], lambda: self._load(suffix, self._fs.read_bytes)
+            )
+        except FileNotFoundError:
+            return b""
+
+    def _load(self, suffix: str, load: Callable[[Path], Loaded]) -> Loaded:
+        while True:
+            path = self.path(suffix)
+            try:
+                loaded = load(path)
+            except FileNotFoundError:
+                if path.name.endswith(DELETED_SUFFIX):
+                    raise
+                return load(path.with_name(path.name + DELETED_SUFFIX))
+            if path == self.path(suffix):
+                return loaded
+
+    def rename(self, temporary_suffix: str) -> None:
+        """Give the files another temporary suffix, or none: the log first, then the indexes.
+
+        While readers know the segment only to `.deleted`.
+        """
+        for suffix in _SUFFIXES:
+            path = self.path(suffix)
+            if self._fs.exists(path):
+                name = segment_file_name(self._base_offset, suffix, temporary_suffix)
+                self._fs.rename(path, path.with_name(name))
+        self._temporary_suffix = temporary_suffix
+
+    def forget(self) -> None:
+        """Drop what the cache keeps, because the files change or go; running readers keep theirs."""
+        self._cache.discard(self._cache_keys.values())
+
+    def remove(self) -> None:
+        """For good; missing ones are fine. Idempotent."""
+        self.forget()
+        for path in self.paths():
+            self._fs.remove(path)
