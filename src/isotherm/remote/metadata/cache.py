@@ -1,28 +1,35 @@
 """What is known of the remote segments of one partition, folded from its metadata events.
 
-Invariants, per leader epoch:
-- a segment that is not yet DELETE_SEGMENT_FINISHED is in exactly one of the two: the finished
-  segments by start offset (only these answer look-ups), or the unreferenced ones;
-- `highest_log_offset` never falls, not even when segments are deleted.
+Level 0 brings events: `apply_add` and `apply_update`. Level 1 brings the whole state of a segment
+under a key, and tombstones: `put` and `remove_key`; what follows depends on the last record of each
+key alone, so that compaction changes nothing. Both may come, while a topic is being migrated.
 
-Offsets here are those of the epoch *within* a segment: a segment that spans two epochs is entered
-in both, each time with the part that belongs to that epoch.
-
-The rules are those of Kafka's RemoteLogMetadataCache and RemoteLogLeaderEpochState, except where
-Kafka loses sight of offsets that a live segment holds: docs/decisions/0011.
+The rules are those of Kafka's RemoteLogMetadataCache, except where Kafka loses sight of offsets
+that a live segment holds: docs/decisions/0011. Segments lie in rows of bytes (segment_rows.py) and
+become objects when asked for: a million live ones must fit beside the broker's other work.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from typing import NamedTuple
+import uuid
 
 from isotherm.clock import Clock
 from isotherm.errors import RemoteResourceNotFoundError
+from isotherm.remote.metadata.epoch_state import RemoteLogLeaderEpochState
+from isotherm.remote.metadata.key_table import KeyTable
 from isotherm.remote.metadata.lifecycle import is_valid_transition
+from isotherm.remote.metadata.segment_rows import (
+    pack_segment,
+    row_key,
+    row_size_in_bytes,
+    row_spans,
+    row_start_offset,
+    row_state,
+    unpack_segment,
+    update_row,
+)
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -34,134 +41,8 @@ from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 _logger = logging.getLogger(__name__)
 
 
-class EpochSpan(NamedTuple):
-    """The part of a segment that belongs to one leader epoch; the end is inclusive."""
-
-    epoch: LeaderEpoch
-    start_offset: Offset
-    end_offset_inclusive: Offset
-
-
-def epoch_spans(metadata: RemoteLogSegmentMetadata) -> Iterator[EpochSpan]:
-    """The segment cut at its epochs' borders, ascending."""
-    starts = list(metadata.segment_leader_epochs.items())
-    for index, (epoch, start) in enumerate(starts):
-        last = index + 1 == len(starts)
-        end = metadata.end_offset_inclusive if last else starts[index + 1][1] - 1
-        yield EpochSpan(epoch, start, end)
-
-
-class RemoteLogLeaderEpochState:
-    """The segments of one leader epoch. Not thread-safe: the cache locks.
-
-    The finished segments lie in parallel lists, ordered by start offset and, where starts are
-    equal, with the longer one first. `_reach[i]` is the highest end among the first i + 1, which
-    finds a segment around an offset in O(log n) though segments may lie inside one another.
-    """
-
-    __slots__ = ("_ends", "_ids", "_reach", "_starts", "highest_log_offset", "unreferenced")
-
-    def __init__(self) -> None:
-        self._starts: list[Offset] = []
-        self._ends: list[Offset] = []
-        self._ids: list[RemoteLogSegmentId] = []
-        self._reach: list[Offset] = []
-        self.unreferenced: set[RemoteLogSegmentId] = set()
-        self.highest_log_offset: Offset | None = None
-
-    def segment_ids(self) -> Iterator[RemoteLogSegmentId]:
-        yield from self._ids
-        yield from self.unreferenced
-
-    def referenced(self) -> list[tuple[Offset, RemoteLogSegmentId]]:
-        """The segments that answer look-ups, ascending by start offset."""
-        return list(zip(self._starts, self._ids, strict=True))
-
-    def find(self, offset: Offset) -> RemoteLogSegmentId | None:
-        """The segment that holds `offset`: the one that starts nearest below it, if it reaches
-        so far, else the first one that does."""
-        floor = bisect_right(self._starts, offset) - 1
-        if floor < 0:
-            return None
-        if self._ends[floor] >= offset:
-            return self._ids[floor]
-        around = bisect_left(self._reach, offset)
-        return self._ids[around] if around <= floor else None
-
-    def add_unreferenced(self, segment_id: RemoteLogSegmentId) -> None:
-        self.unreferenced.add(segment_id)
-
-    def finish(self, segment_id: RemoteLogSegmentId, start: Offset, end: Offset) -> None:
-        """Enter a finished segment; those at the tail that it covers become unreferenced."""
-        self._remove(segment_id, start)
-        while (
-            self._starts
-            and self._starts[-1] >= start
-            and (self.highest_log_offset is None or self.highest_log_offset <= end)
-        ):
-            self._evict(len(self._starts) - 1)
-        self._evict_covered_at(start, end)
-        self._insert(segment_id, start, end)
-        self.unreferenced.discard(segment_id)
-        self.highest_log_offset = max(end, self.highest_log_offset or end)
-
-    def start_deletion(self, segment_id: RemoteLogSegmentId, start: Offset) -> None:
-        self._remove(segment_id, start)
-        self.unreferenced.add(segment_id)
-
-    def forget(self, segment_id: RemoteLogSegmentId) -> None:
-        self.unreferenced.discard(segment_id)
-
-    def _insert(self, segment_id: RemoteLogSegmentId, start: Offset, end: Offset) -> None:
-        index = bisect_right(self._starts, start)
-        while index > 0 and self._starts[index - 1] == start and self._ends[index - 1] < end:
-            index -= 1
-        self._starts.insert(index, start)
-        self._ends.insert(index, end)
-        self._ids.insert(index, segment_id)
-        self._reach.insert(index, end)
-        self._restore_reach(index)
-
-    def _evict_covered_at(self, start: Offset, end: Offset) -> None:
-        """Kafka keeps one segment per start offset: an equal or shorter one makes room."""
-        index = bisect_left(self._starts, start)
-        while index < len(self._starts) and self._starts[index] == start:
-            if self._ends[index] <= end:
-                self._evict(index)
-            else:
-                index += 1
-
-    def _evict(self, index: int) -> None:
-        self.unreferenced.add(self._ids[index])
-        self._delete_at(index)
-
-    def _remove(self, segment_id: RemoteLogSegmentId, start: Offset) -> None:
-        index = bisect_left(self._starts, start)
-        while index < len(self._starts) and self._starts[index] == start:
-            if self._ids[index] == segment_id:
-                self._delete_at(index)
-                return
-            index += 1
-
-    def _delete_at(self, index: int) -> None:
-        for column in (self._starts, self._ends, self._ids, self._reach):
-            del column[index]
-        self._restore_reach(index)
-
-    def _restore_reach(self, index: int) -> None:
-        """Make `_reach` right from `index` on; stops where a value was right already."""
-        first = index
-        reach = self._reach[index - 1] if index else -1
-        while index < len(self._ends):
-            reach = max(reach, self._ends[index])
-            if index > first and self._reach[index] == reach:
-                return
-            self._reach[index] = reach
-            index += 1
-
-
 class RemoteLogMetadataCache:
-    """Every live segment of one partition, by id and by leader epoch. Thread-safe.
+    """Every live segment of one partition, by id, by leader epoch and by key. Thread-safe.
 
     `apply_add` and `apply_update` drop a transition that lifecycle.py forbids with an error in
     the log, as Kafka does: the event is stored, so refusing it would stop every later one.
@@ -170,9 +51,14 @@ class RemoteLogMetadataCache:
     def __init__(self, partition: TopicIdPartition) -> None:
         self.partition = partition
         self._lock = threading.Lock()
-        self._segments: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+        self._rows: dict[bytes, bytes] = {}
         self._epochs: dict[LeaderEpoch, RemoteLogLeaderEpochState] = {}
+        self._keys = KeyTable()
         self._initialized = threading.Event()
+
+    def __len__(self) -> int:
+        """How many segments are live."""
+        return len(self._rows)
 
     @property
     def is_initialized(self) -> bool:
@@ -192,17 +78,18 @@ class RemoteLogMetadataCache:
                 "a segment is added in state COPY_SEGMENT_STARTED only"
                 f" segment={metadata.segment_id} state={metadata.state.name}"
             )
+        segment = metadata.segment_id.id.bytes
         with self._lock:
-            if not self._may_follow(metadata.segment_id, metadata.state):
+            known = self._rows.get(segment)
+            if not self._may_follow(metadata.segment_id, known, metadata.state):
                 return
-            known = self._segments.get(metadata.segment_id)
             if known is not None:
                 # A repeated start may name other epochs: no epoch keeps an id that it cannot list.
-                for epoch in known.segment_leader_epochs:
-                    self._epoch_state(epoch).forget(known.segment_id)
+                for span in row_spans(known):
+                    self._epoch_state(span.epoch).forget(segment)
             for epoch in metadata.segment_leader_epochs:
-                self._epoch_state(epoch).add_unreferenced(metadata.segment_id)
-            self._segments[metadata.segment_id] = metadata
+                self._epoch_state(epoch).add_unreferenced(segment)
+            self._rows[segment] = pack_segment(metadata)
 
     def apply_update(self, update: RemoteLogSegmentMetadataUpdate) -> None:
         """A later state of a known segment.
@@ -215,8 +102,9 @@ class RemoteLogMetadataCache:
             raise ValueError(
                 f"an update does not go to COPY_SEGMENT_STARTED segment={update.segment_id}"
             )
+        segment = update.segment_id.id.bytes
         with self._lock:
-            known = self._segments.get(update.segment_id)
+            known = self._rows.get(segment)
             if known is None:
                 if self.is_initialized:
                     raise RemoteResourceNotFoundError(
@@ -224,15 +112,79 @@ class RemoteLogMetadataCache:
                         f" segment={update.segment_id} state={update.state.name}"
                     )
                 return
-            if self._may_follow(update.segment_id, update.state):
-                self._advance(known.updated(update))
+            if self._may_follow(update.segment_id, known, update.state):
+                self._advance(segment, update_row(known, update))
+
+    def put(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """The whole state of a segment under its key (level 1), in any state and after any other:
+        what lay between may have been compacted away.
+
+        Another segment whose last record has this key is forgotten: its objects were deleted
+        before the key was used again.
+        """
+        segment = metadata.segment_id.id.bytes
+        end, leader = metadata.end_offset_inclusive, metadata.broker_leader_epoch
+        with self._lock:
+            predecessor = self._keys.get(end, leader)
+            if predecessor is not None and predecessor != segment:
+                self._forget(predecessor, only_of=(end, leader))
+            self._keys.set(end, leader, segment)
+            known = self._rows.get(segment)
+            row = pack_segment(metadata)
+            if known is not None and list(row_spans(known)) != list(row_spans(row)):
+                self._forget(segment)
+            if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+                self._forget(segment)
+                for epoch in metadata.segment_leader_epochs:
+                    self._epoch_state(epoch).add_unreferenced(segment)
+                self._rows[segment] = row
+            elif known is not None or (
+                metadata.state is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+            ):
+                self._advance(segment, row)
+
+    def remove_key(self, end_offset: Offset, leader_epoch: LeaderEpoch) -> None:
+        """A tombstone: forgets the segment whose last record had this key."""
+        with self._lock:
+            segment = self._keys.get(end_offset, leader_epoch)
+            if segment is not None:
+                self._keys.discard(end_offset, leader_epoch)
+                self._forget(segment, only_of=(end_offset, leader_epoch))
+
+    def find_by_key(
+        self, end_offset: Offset, leader_epoch: LeaderEpoch
+    ) -> RemoteLogSegmentMetadata | None:
+        """The live segment whose last record has this key."""
+        with self._lock:
+            segment = self._keys.get(end_offset, leader_epoch)
+            row = self._rows.get(segment) if segment is not None else None
+            if segment is None or row is None or row_key(row) != (end_offset, leader_epoch):
+                return None
+            return self._segment(segment)
+
+    def keys_at(self, end_offset: Offset) -> list[LeaderEpoch]:
+        """Epochs, ascending, of the keys of one end offset that await a tombstone or are live."""
+        with self._lock:
+            return [keyed.broker_leader_epoch for keyed in self._keys.at(end_offset)]
+
+    def stale_keys(self) -> list[tuple[Offset, LeaderEpoch, uuid.UUID]]:
+        """Keys with records of segments that are gone: their tombstones are still to be written.
+
+        Each with the segment that its last record is about, ascending by epoch at each offset.
+        """
+        with self._lock:
+            return [
+                (end, keyed.broker_leader_epoch, uuid.UUID(bytes=keyed.segment_id))
+                for end, keyed in self._keys
+                if keyed.segment_id not in self._rows
+            ]
 
     def find(self, leader_epoch: LeaderEpoch, offset: Offset) -> RemoteLogSegmentMetadata | None:
         """The finished segment whose part of `leader_epoch` holds `offset`. O(log n)."""
         with self._lock:
             state = self._epochs.get(leader_epoch)
             found = state.find(offset) if state is not None else None
-            return self._segments[found] if found is not None else None
+            return self._segment(found) if found is not None else None
 
     def find_with_txn_index(
         self, leader_epoch: LeaderEpoch, offset: Offset
@@ -252,38 +204,58 @@ class RemoteLogMetadataCache:
 
     def segments(self, leader_epoch: LeaderEpoch | None = None) -> list[RemoteLogSegmentMetadata]:
         """Segments in every state but DELETE_SEGMENT_FINISHED, ordered by start offset."""
-        with self._lock:
-            if leader_epoch is None:
-                listed = list(self._segments.values())
-            else:
-                state = self._epochs.get(leader_epoch)
-                ids = state.segment_ids() if state is not None else iter(())
-                listed = [self._segments[segment_id] for segment_id in ids]
-        return sorted(listed, key=lambda metadata: metadata.start_offset)
+        rows = self._listed_rows(leader_epoch)
+        rows.sort(key=lambda item: row_start_offset(item[1]))
+        return [self._unpack(segment, row) for segment, row in rows]
 
     def size_in_bytes(self, leader_epoch: LeaderEpoch) -> int:
         """Bytes of the epoch's segments in every state, as Kafka counts them."""
-        return sum(metadata.segment_size_in_bytes for metadata in self.segments(leader_epoch))
+        return sum(row_size_in_bytes(row) for _, row in self._listed_rows(leader_epoch))
 
-    def _advance(self, metadata: RemoteLogSegmentMetadata) -> None:
-        segment_id = metadata.segment_id
-        for span in epoch_spans(metadata):
+    def _listed_rows(self, leader_epoch: LeaderEpoch | None) -> list[tuple[bytes, bytes]]:
+        with self._lock:
+            if leader_epoch is None:
+                return list(self._rows.items())
+            state = self._epochs.get(leader_epoch)
+            ids = state.segment_ids() if state is not None else iter(())
+            return [(segment, self._rows[segment]) for segment in ids]
+
+    def _segment(self, segment: bytes) -> RemoteLogSegmentMetadata:
+        return self._unpack(segment, self._rows[segment])
+
+    def _unpack(self, segment: bytes, row: bytes) -> RemoteLogSegmentMetadata:
+        return unpack_segment(RemoteLogSegmentId(self.partition, uuid.UUID(bytes=segment)), row)
+
+    def _advance(self, segment: bytes, row: bytes) -> None:
+        target = row_state(row)
+        _, leader = row_key(row)
+        for span in row_spans(row):
             state = self._epoch_state(span.epoch)
-            match metadata.state:
+            match target:
                 case RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-                    state.finish(segment_id, span.start_offset, span.end_offset_inclusive)
+                    state.finish(segment, span.start_offset, span.end_offset_inclusive, leader)
                 case RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
-                    state.start_deletion(segment_id, span.start_offset)
+                    state.start_deletion(segment, span.start_offset)
                 case RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
-                    state.forget(segment_id)
-        if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
-            del self._segments[segment_id]
+                    state.forget(segment, span.start_offset)
+        if target is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            self._rows.pop(segment, None)
         else:
-            self._segments[segment_id] = metadata
+            self._rows[segment] = row
 
-    def _may_follow(self, segment_id: RemoteLogSegmentId, target: RemoteLogSegmentState) -> bool:
-        known = self._segments.get(segment_id)
-        source = known.state if known is not None else None
+    def _forget(self, segment: bytes, only_of: tuple[Offset, LeaderEpoch] | None = None) -> None:
+        """Drop a segment in whatever state, with `only_of` if that is its key."""
+        row = self._rows.get(segment)
+        if row is None or (only_of is not None and row_key(row) != only_of):
+            return
+        for span in row_spans(row):
+            self._epoch_state(span.epoch).forget(segment, span.start_offset)
+        del self._rows[segment]
+
+    def _may_follow(
+        self, segment_id: RemoteLogSegmentId, known: bytes | None, target: RemoteLogSegmentState
+    ) -> bool:
+        source = row_state(known) if known is not None else None
         if is_valid_transition(source, target):
             return True
         _logger.error(

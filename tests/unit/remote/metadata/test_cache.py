@@ -10,14 +10,13 @@ from dataclasses import replace
 import pytest
 
 from isotherm.errors import RemoteResourceNotFoundError
-from isotherm.remote.metadata.cache import (
+from isotherm.remote.metadata.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.epoch_state import (
     EpochSpan,
     RemoteLogLeaderEpochState,
-    RemoteLogMetadataCache,
     epoch_spans,
 )
 from isotherm.remote.segment_metadata import (
-    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -50,57 +49,45 @@ def finish(cache: RemoteLogMetadataCache, make_update: MakeUpdate) -> Callable[.
     return finish
 
 
-def segment_ids(partition: TopicIdPartition, count: int) -> list[RemoteLogSegmentId]:
-    return [RemoteLogSegmentId(partition, uuid.UUID(int=number)) for number in range(count)]
-
-
 def finished_ranges(
-    partition: TopicIdPartition, *ranges: tuple[int, int]
-) -> tuple[RemoteLogLeaderEpochState, list[RemoteLogSegmentId]]:
+    *ranges: tuple[int, int],
+) -> tuple[RemoteLogLeaderEpochState, list[bytes]]:
     state = RemoteLogLeaderEpochState()
-    ids = segment_ids(partition, len(ranges))
+    ids = [uuid.UUID(int=number).bytes for number in range(len(ranges))]
     for segment_id, (start, end) in zip(ids, ranges, strict=True):
         state.add_unreferenced(segment_id)
         state.finish(segment_id, start, end)
     return state, ids
 
 
-def test_epoch_state_wider_segment_takes_the_place_of_the_one_it_covers(
-    partition: TopicIdPartition,
-) -> None:
-    state, (first, second) = finished_ranges(partition, (10, 100), (5, 150))
+def test_epoch_state_wider_segment_takes_the_place_of_the_one_it_covers() -> None:
+    state, (first, second) = finished_ranges((10, 100), (5, 150))
     assert state.referenced() == [(5, second)]
     assert state.unreferenced == {first}
     assert state.highest_log_offset == 150
 
 
-def test_epoch_state_widest_of_four_is_the_only_one_referenced(
-    partition: TopicIdPartition,
-) -> None:
-    state, ids = finished_ranges(partition, (10, 100), (5, 150), (148, 155), (4, 200))
+def test_epoch_state_widest_of_four_is_the_only_one_referenced() -> None:
+    state, ids = finished_ranges((10, 100), (5, 150), (148, 155), (4, 200))
     assert state.referenced() == [(4, ids[3])]
     assert state.unreferenced == set(ids[:3])
 
 
-def test_epoch_state_same_range_twice_refers_to_the_later_one(partition: TopicIdPartition) -> None:
-    state, (first, second) = finished_ranges(partition, (10, 100), (10, 100))
+def test_epoch_state_same_range_twice_refers_to_the_later_one() -> None:
+    state, (first, second) = finished_ranges((10, 100), (10, 100))
     assert state.referenced() == [(10, second)]
     assert state.unreferenced == {first}
 
 
-def test_epoch_state_same_range_again_in_the_middle_refers_to_the_later_one(
-    partition: TopicIdPartition,
-) -> None:
-    state, (first, second, third) = finished_ranges(partition, (0, 50), (51, 100), (0, 50))
+def test_epoch_state_same_range_again_in_the_middle_refers_to_the_later_one() -> None:
+    state, (first, second, third) = finished_ranges((0, 50), (51, 100), (0, 50))
     assert state.referenced() == [(0, third), (51, second)]
     assert state.unreferenced == {first}
 
 
-def test_epoch_state_same_start_and_lower_end_still_finds_the_longer_segment(
-    partition: TopicIdPartition,
-) -> None:
+def test_epoch_state_same_start_and_lower_end_still_finds_the_longer_segment() -> None:
     """Kafka keeps the shorter one alone, and offsets 51 to 100 are gone (quirk 1)."""
-    state, (longer, shorter) = finished_ranges(partition, (0, 100), (0, 50))
+    state, (longer, shorter) = finished_ranges((0, 100), (0, 50))
     assert state.find(10) == shorter
     assert state.find(50) == shorter
     assert state.find(51) == longer
@@ -111,11 +98,9 @@ def test_epoch_state_same_start_and_lower_end_still_finds_the_longer_segment(
     assert state.find(10) == longer
 
 
-def test_epoch_state_offset_after_a_nested_segment_is_found_in_the_outer_one(
-    partition: TopicIdPartition,
-) -> None:
+def test_epoch_state_offset_after_a_nested_segment_is_found_in_the_outer_one() -> None:
     """Kafka finds the inner one, sees that it ends before, and answers nothing (quirk 2)."""
-    state, (outer, inner, far) = finished_ranges(partition, (0, 100), (20, 30), (200, 300))
+    state, (outer, inner, far) = finished_ranges((0, 100), (20, 30), (200, 300))
     assert [state.find(offset) for offset in (19, 20, 30, 31, 100)] == [
         outer,
         inner,

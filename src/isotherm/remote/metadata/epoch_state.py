@@ -1,0 +1,244 @@
+"""The remote segments of one leader epoch of a partition, and which of them holds an offset.
+
+Invariants:
+- a segment that is not yet DELETE_SEGMENT_FINISHED is in exactly one of the two: the finished
+  segments by start offset (only these answer look-ups), or the unreferenced ones;
+- `highest_log_offset` never falls, not even when segments are deleted.
+
+Offsets here are those of the epoch *within* a segment: a segment that spans two epochs is entered
+in both, each time with the part that belongs to that epoch.
+
+The rules are those of Kafka's RemoteLogLeaderEpochState, except where Kafka loses sight of offsets
+that a live segment holds (docs/decisions/0011). At feature level 1 a segment also has the leader
+epoch of the broker that copied it, and of two that overlap the later leader's answers, whatever
+the order in which they are heard of (KIP-1266, Scenario 2).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.types import NO_LEADER_EPOCH, LeaderEpoch, Offset
+
+
+class EpochSpan(NamedTuple):
+    """The part of a segment that belongs to one leader epoch; the end is inclusive."""
+
+    epoch: LeaderEpoch
+    start_offset: Offset
+    end_offset_inclusive: Offset
+
+
+class _Hidden(NamedTuple):
+    start: Offset
+    end: Offset
+    leader: LeaderEpoch
+
+
+def epoch_spans(metadata: RemoteLogSegmentMetadata) -> Iterator[EpochSpan]:
+    """The segment cut at its epochs' borders, ascending."""
+    starts = list(metadata.segment_leader_epochs.items())
+    for index, (epoch, start) in enumerate(starts):
+        last = index + 1 == len(starts)
+        end = metadata.end_offset_inclusive if last else starts[index + 1][1] - 1
+        yield EpochSpan(epoch, start, end)
+
+
+class RemoteLogLeaderEpochState:
+    """The segments of one leader epoch, by the bytes of their ids. Not thread-safe: the cache locks.
+
+    The finished segments lie in parallel columns, ordered by start offset and, where starts are
+    equal, with the longer one first. `_reach[i]` is the highest end among the first i + 1, which
+    finds a segment around an offset in O(log n) though segments may lie inside one another.
+
+    `_hidden` are the unreferenced segments that a later leader's covers; when that one goes, they
+    answer again. At level 0 the leader is not known (-1), and what is set aside stays aside.
+    """
+
+    __slots__ = (
+        "_ends",
+        "_hidden",
+        "_ids",
+        "_leaders",
+        "_reach",
+        "_starts",
+        "highest_log_offset",
+        "unreferenced",
+    )
+
+    def __init__(self) -> None:
+        self._starts = array("q")
+        self._ends = array("q")
+        self._ids: list[bytes] = []
+        self._leaders = array("i")
+        self._reach = array("q")
+        self._hidden: dict[bytes, _Hidden] = {}
+        self.unreferenced: set[bytes] = set()
+        self.highest_log_offset: Offset | None = None
+
+    def segment_ids(self) -> Iterator[bytes]:
+        yield from self._ids
+        yield from self.unreferenced
+
+    def referenced(self) -> list[tuple[Offset, bytes]]:
+        """The segments that answer look-ups, ascending by start offset."""
+        return list(zip(self._starts, self._ids, strict=True))
+
+    @property
+    def tail(self) -> tuple[Offset, Offset]:
+        """The last start offset and the highest end that was ever finished; -1 for none."""
+        highest = -1 if self.highest_log_offset is None else self.highest_log_offset
+        return (self._starts[-1] if self._starts else -1), highest
+
+    def find(self, offset: Offset) -> bytes | None:
+        """The segment that holds `offset`: the one that starts nearest below it, if it reaches
+        so far, else the first one that does."""
+        floor = bisect_right(self._starts, offset) - 1
+        if floor < 0:
+            return None
+        if self._ends[floor] >= offset:
+            return self._ids[floor]
+        around = bisect_left(self._reach, offset)
+        return self._ids[around] if around <= floor else None
+
+    def add_unreferenced(self, segment_id: bytes) -> None:
+        self.unreferenced.add(segment_id)
+
+    def finish(
+        self,
+        segment_id: bytes,
+        start: Offset,
+        end: Offset,
+        leader: LeaderEpoch = NO_LEADER_EPOCH,
+    ) -> None:
+        """Enter a finished segment; those at the tail that it covers become unreferenced."""
+        self._remove(segment_id, start)
+        self._hidden.pop(segment_id, None)
+        while (
+            self._starts
+            and self._starts[-1] >= start
+            and (self.highest_log_offset is None or self.highest_log_offset <= end)
+            and self._leaders[-1] <= leader
+        ):
+            self._evict(len(self._starts) - 1)
+        self._evict_covered_at(start, end, leader)
+        self._enter(segment_id, start, end, leader)
+        self.highest_log_offset = max(end, self.highest_log_offset or end)
+
+    def append_finished(
+        self, segment_ids: list[bytes], starts: array[int], ends: array[int], leaders: array[int]
+    ) -> None:
+        """As `finish` of each, for segments that follow one another above `tail`."""
+        self._ids += segment_ids
+        self._starts += starts
+        self._ends += ends
+        self._reach += ends
+        self._leaders += leaders
+        self.unreferenced.difference_update(segment_ids)
+
+    def start_deletion(self, segment_id: bytes, start: Offset) -> None:
+        self._leave(segment_id, start)
+        self.unreferenced.add(segment_id)
+
+    def forget(self, segment_id: bytes, start: Offset | None = None) -> None:
+        """Forget an unreferenced segment, and with its `start` one in any state."""
+        if start is not None:
+            self._leave(segment_id, start)
+        self._hidden.pop(segment_id, None)
+        self.unreferenced.discard(segment_id)
+
+    def _enter(self, segment_id: bytes, start: Offset, end: Offset, leader: LeaderEpoch) -> None:
+        if self._is_covered_by_later_leader(start, end, leader):
+            self.unreferenced.add(segment_id)
+            self._hidden[segment_id] = _Hidden(start, end, leader)
+            return
+        self._evict_of_earlier_leaders(start, end, leader)
+        self._insert(segment_id, start, end, leader)
+        self.unreferenced.discard(segment_id)
+
+    def _is_covered_by_later_leader(self, start: Offset, end: Offset, leader: LeaderEpoch) -> bool:
+        first = bisect_left(self._reach, end)
+        return any(
+            self._ends[index] >= end and self._leaders[index] > leader
+            for index in range(first, bisect_right(self._starts, start))
+        )
+
+    def _evict_of_earlier_leaders(self, start: Offset, end: Offset, leader: LeaderEpoch) -> None:
+        index = bisect_left(self._starts, start)
+        while index < len(self._starts) and self._starts[index] <= end:
+            if self._ends[index] <= end and self._leaders[index] < leader:
+                self._evict(index)
+            else:
+                index += 1
+
+    def _insert(self, segment_id: bytes, start: Offset, end: Offset, leader: LeaderEpoch) -> None:
+        index = bisect_right(self._starts, start)
+        while index > 0 and self._starts[index - 1] == start and self._ends[index - 1] < end:
+            index -= 1
+        self._starts.insert(index, start)
+        self._ends.insert(index, end)
+        self._ids.insert(index, segment_id)
+        self._leaders.insert(index, leader)
+        self._reach.insert(index, end)
+        self._restore_reach(index)
+
+    def _evict_covered_at(self, start: Offset, end: Offset, leader: LeaderEpoch) -> None:
+        """Kafka keeps one segment per start offset: an equal or shorter one makes room."""
+        index = bisect_left(self._starts, start)
+        while index < len(self._starts) and self._starts[index] == start:
+            if self._ends[index] <= end and self._leaders[index] <= leader:
+                self._evict(index)
+            else:
+                index += 1
+
+    def _evict(self, index: int) -> None:
+        segment_id = self._ids[index]
+        self.unreferenced.add(segment_id)
+        if self._leaders[index] != NO_LEADER_EPOCH:
+            self._hidden[segment_id] = _Hidden(
+                self._starts[index], self._ends[index], self._leaders[index]
+            )
+        self._delete_at(index)
+
+    def _leave(self, segment_id: bytes, start: Offset) -> None:
+        """A segment answers no longer; what it alone hid answers again."""
+        self._hidden.pop(segment_id, None)
+        end = self._remove(segment_id, start)
+        if end is None or not self._hidden:
+            return
+        hidden = [item for item in self._hidden.items() if start <= item[1].start <= end]
+        for other_id, other in sorted(hidden, key=lambda item: -item[1].leader):
+            del self._hidden[other_id]
+            self._enter(other_id, *other)
+
+    def _remove(self, segment_id: bytes, start: Offset) -> Offset | None:
+        """Take a segment out of the finished ones: its end, or None when it was not there."""
+        index = bisect_left(self._starts, start)
+        while index < len(self._starts) and self._starts[index] == start:
+            if self._ids[index] == segment_id:
+                end = self._ends[index]
+                self._delete_at(index)
+                return end
+            index += 1
+        return None
+
+    def _delete_at(self, index: int) -> None:
+        for column in (self._starts, self._ends, self._leaders, self._reach):
+            del column[index]
+        del self._ids[index]
+        self._restore_reach(index)
+
+    def _restore_reach(self, index: int) -> None:
+        """Make `_reach` right from `index` on; stops where a value was right already."""
+        first = index
+        reach = self._reach[index - 1] if index else -1
+        while index < len(self._ends):
+            reach = max(reach, self._ends[index])
+            if index > first and self._reach[index] == reach:
+                return
+            self._reach[index] = reach
+            index += 1
