@@ -116,19 +116,24 @@ class RemoteLogMetadataCache:
                 self._advance(segment, update_row(known, update))
 
     def put(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """The whole state of a segment under its key (level 1), in any state and after any other:
-        what lay between may have been compacted away.
+        """The whole state of a segment under its key (level 1); what lay between it and the state
+        before may have been compacted away.
 
         Another segment whose last record has this key is forgotten: its objects were deleted
-        before the key was used again.
+        before the key was used again. A record that would take a segment back to an earlier state
+        (of a leader that was deposed meanwhile) is dropped with an error in the log.
         """
         segment = metadata.segment_id.id.bytes
         end, leader = metadata.end_offset_inclusive, metadata.broker_leader_epoch
         with self._lock:
+            source = self._last_state(segment, end)
             predecessor = self._keys.get(end, leader)
             if predecessor is not None and predecessor != segment:
                 self._forget(predecessor, only_of=(end, leader))
             self._keys.set(end, leader, segment)
+            if source is not None and metadata.state < source:
+                _log_dropped(metadata.segment_id, source, metadata.state)
+                return
             known = self._rows.get(segment)
             row = pack_segment(metadata)
             if known is not None and list(row_spans(known)) != list(row_spans(row)):
@@ -142,6 +147,15 @@ class RemoteLogMetadataCache:
                 metadata.state is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
             ):
                 self._advance(segment, row)
+
+    def _last_state(self, segment: bytes, end: Offset) -> RemoteLogSegmentState | None:
+        """Of a segment that is gone, and whose keys await their tombstones, the last of all."""
+        row = self._rows.get(segment)
+        if row is not None:
+            return row_state(row)
+        if any(keyed.segment_id == segment for keyed in self._keys.at(end)):
+            return RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+        return None
 
     def remove_key(self, end_offset: Offset, leader_epoch: LeaderEpoch) -> None:
         """A tombstone: forgets the segment whose last record had this key."""
@@ -162,10 +176,30 @@ class RemoteLogMetadataCache:
                 return None
             return self._segment(segment)
 
-    def keys_at(self, end_offset: Offset) -> list[LeaderEpoch]:
-        """Epochs, ascending, of the keys of one end offset that await a tombstone or are live."""
+    def get(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        """A live segment, in whatever state."""
         with self._lock:
-            return [keyed.broker_leader_epoch for keyed in self._keys.at(end_offset)]
+            is_live = segment_id.id.bytes in self._rows
+            return self._segment(segment_id.id.bytes) if is_live else None
+
+    def get(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        with self._lock:
+            segment = segment_id.id.bytes
+            return self._segment(segment) if segment in self._rows else None
+
+    def keys_at(self, end_offset: Offset) -> list[tuple[LeaderEpoch, uuid.UUID]]:
+        """Epochs, ascending, of the keys of one end offset that are live or await a tombstone,
+        each with the segment that its last record is about."""
+        with self._lock:
+            return [
+                (keyed.broker_leader_epoch, uuid.UUID(bytes=keyed.segment_id))
+                for keyed in self._keys.at(end_offset)
+            ]
+
+    def keys(self) -> list[tuple[Offset, LeaderEpoch]]:
+        """Every key that is live or awaits a tombstone."""
+        with self._lock:
+            return [(end, keyed.broker_leader_epoch) for end, keyed in self._keys]
 
     def stale_keys(self) -> list[tuple[Offset, LeaderEpoch, uuid.UUID]]:
         """Keys with records of segments that are gone: their tombstones are still to be written.
@@ -243,6 +277,35 @@ class RemoteLogMetadataCache:
         else:
             self._rows[segment] = row
 
+    def _replace(self, segment: bytes, known: bytes | None, row: bytes) -> None:
+        target = row_state(row)
+        if known is not None and (
+            target is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+            or list(row_spans(known)) != list(row_spans(row))
+        ):
+            self._forget(segment)
+        if target is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            for span in row_spans(row):
+                self._epoch_state(span.epoch).add_unreferenced(segment)
+            self._rows[segment] = row
+        elif target is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED or known is not None:
+            self._advance(segment, row)
+
+    def _was_deleted_by_later_leader(
+        self, segment: bytes, end_offset: Offset, leader_epoch: LeaderEpoch
+    ) -> bool:
+        return any(
+            keyed.segment_id == segment and keyed.broker_leader_epoch > leader_epoch
+            for keyed in self._keys.at(end_offset)
+        )
+
+    def _may_become(
+        self, segment_id: RemoteLogSegmentId, known: bytes, metadata: RemoteLogSegmentMetadata
+    ) -> bool:
+        if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            return True
+        return self._may_follow(segment_id, known, metadata.state)
+
     def _forget(self, segment: bytes, only_of: tuple[Offset, LeaderEpoch] | None = None) -> None:
         """Drop a segment in whatever state, with `only_of` if that is its key."""
         row = self._rows.get(segment)
@@ -258,14 +321,22 @@ class RemoteLogMetadataCache:
         source = row_state(known) if known is not None else None
         if is_valid_transition(source, target):
             return True
-        _logger.error(
-            "metadata event dropped: invalid transition segment=%s from=%s to=%s",
-            segment_id,
-            source.name if source is not None else None,
-            target.name,
-        )
+        _log_dropped(segment_id, source, target)
         return False
 
     def _epoch_state(self, epoch: LeaderEpoch) -> RemoteLogLeaderEpochState:
         # Never removed, even when empty: highest_log_offset outlives the segments (KAFKA-12641).
         return self._epochs.setdefault(epoch, RemoteLogLeaderEpochState())
+
+
+def _log_dropped(
+    segment_id: RemoteLogSegmentId,
+    source: RemoteLogSegmentState | None,
+    target: RemoteLogSegmentState,
+) -> None:
+    _logger.error(
+        "metadata event dropped: invalid transition segment=%s from=%s to=%s",
+        segment_id,
+        source.name if source is not None else None,
+        target.name,
+    )
