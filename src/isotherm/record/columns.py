@@ -11,22 +11,23 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from isotherm.errors import CorruptRecordError
-from isotherm.record.batch import (
-    RECORD_SIZE_MIN,
-    BatchHeader,
-    CompressionType,
-    read_batch_header,
-    verify_batch_crc,
+from isotherm.record.batch import BatchHeader, read_batch_header
+from isotherm.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from isotherm.record.batch_table import (
+    DECODED_SIZE_MAX,
+    byte_array,
+    damaged,
+    load_kernels,
+    read_batch_table,
+    unpack_records,
+    verify_crcs,
 )
-from isotherm.record.batch_header import CODEC_MASK, CONTROL_FLAG, TRANSACTIONAL_FLAG
-from isotherm.record.compression import DECOMPRESSED_SIZE_MAX, decompress
+from isotherm.record.compression import DECOMPRESSED_SIZE_MAX
 from isotherm.record.control import ControlRecordType, read_control_record
 from isotherm.types import UNKNOWN_OFFSET
 
@@ -35,25 +36,22 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from isotherm.record.batch_table import (
+        BatchTable,
+        ByteArray,
+        Int8Array,
+        Int32Array,
+        Int64Array,
+    )
     from isotherm.record.varint import ReadBuffer
     from isotherm.types import Offset, Position, ProducerId
 
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
-    Int32Array: TypeAlias = npt.NDArray[np.int32]
-    Int8Array: TypeAlias = npt.NDArray[np.int8]
-    ByteArray: TypeAlias = npt.NDArray[np.uint8]
-    # Rows of column_kernels.BATCH.
-    BatchTable: TypeAlias = npt.NDArray[np.void]
+__all__ = ["COLUMNS", "COLUMNS_DEFAULT", "RecordColumns", "decode_columns", "load_kernels"]
 
 COLUMNS = frozenset({"offset", "timestamp", "key", "value", "headers"})
 COLUMNS_DEFAULT = frozenset({"offset", "timestamp", "key", "value"})
 
-# Decoded record bytes per call. Arrow's 32-bit offsets allow 2 GiB - 1.
-DECODED_SIZE_MAX = 1024 * 1024 * 1024
-
-_HEADER_SIZE_MIN = 61
 _OFFSET_MAX = 2**63 - 1
-_CRC_START = 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +73,6 @@ class RecordColumns:
     headers: pa.ListArray[Any] | None
     position_end: Position
     next_offset: Offset
-
-
-def load_kernels() -> ModuleType:
-    """Load the compiled kernels: 0.3 s with Numba's import, seconds if the cache is cold."""
-    from isotherm.record import column_kernels
-
-    return column_kernels
 
 
 def decode_columns(
@@ -119,18 +110,23 @@ def decode_columns(
     assert decoded_size_max < 2**31
     kernels = load_kernels()
     start, end = (0, _OFFSET_MAX) if offset_range is None else offset_range
-    data = _byte_array(buffer)
-    batches, position_end = _scan_headers(kernels, buffer, data)
+    data = byte_array(buffer)
+    batches, position_end = read_batch_table(buffer)
     in_range = _rows_in_range(batches, start, end)
     is_control = batches["attributes"] & CONTROL_FLAG != 0
     if verify_crc:
         # Markers outside the range count too: they end the transactions that are left out.
-        _verify_crcs(buffer, data, batches[in_range | is_control if aborted else in_range])
+        verify_crcs(buffer, batches[in_range | is_control if aborted else in_range])
     wanted = in_range & ~is_control & (batches["records_count"] > 0)
     if aborted:
         wanted &= ~_aborted_rows(buffer, batches, aborted)
     selected = batches[wanted]
-    unpacked, taken = _unpack(buffer, selected, decompressed_size_max, decoded_size_max)
+    unpacked, taken = unpack_records(
+        buffer,
+        selected,
+        decompressed_size_max=decompressed_size_max,
+        decoded_size_max=decoded_size_max,
+    )
     if taken < len(selected):
         position_end = int(selected["position"][taken])
         selected = selected[:taken]
@@ -145,42 +141,14 @@ def _next_offset(batches: BatchTable, row: int) -> Offset:
     return int(batches["base_offset"][row]) + int(batches["last_offset_delta"][row]) + 1
 
 
-def _byte_array(buffer: ReadBuffer) -> ByteArray:
-    # The kernels' one signature takes read-only arrays.
-    return np.frombuffer(memoryview(buffer).toreadonly(), dtype=np.uint8)
-
-
-def _scan_headers(
-    kernels: ModuleType, buffer: ReadBuffer, data: ByteArray
-) -> tuple[BatchTable, Position]:
-    # The table is as long as the buffer could make it; memory that is not written is not used.
-    table = np.empty(len(data) // _HEADER_SIZE_MIN + 1, dtype=kernels.BATCH)
-    count, position_end, is_damaged = kernels.scan_headers(data, table)
-    if is_damaged:
-        read_batch_header(buffer, position_end)
-        raise AssertionError(f"scan and reader disagree about a header position={position_end}")
-    return table[:count], position_end
-
-
 def _rows_in_range(batches: BatchTable, start: Offset, end: Offset) -> npt.NDArray[np.bool_]:
     base_offset: Int64Array = batches["base_offset"]
     next_offset: Int64Array = base_offset + batches["last_offset_delta"] + 1
     # The CRC does not cover the base offset; its order is all that can be checked.
     disordered = np.flatnonzero(base_offset[1:] < next_offset[:-1])
     if len(disordered):
-        raise _damaged(batches, int(disordered[0]) + 1, "batch begins before the last one ends")
+        raise damaged(batches, int(disordered[0]) + 1, "batch begins before the last one ends")
     return (next_offset > start) & (base_offset < end)
-
-
-def _verify_crcs(buffer: ReadBuffer, data: ByteArray, batches: BatchTable) -> None:
-    value = google_crc32c.value
-    positions = batches["position"]
-    starts = (positions + _CRC_START).tolist()
-    ends = (positions + batches["size"]).tolist()
-    for start, end, crc in zip(starts, ends, batches["crc"].tolist(), strict=True):
-        if value(data[start:end]) != crc:
-            position = start - _CRC_START
-            verify_batch_crc(buffer, position, read_batch_header(buffer, position))
 
 
 def _aborted_rows(
@@ -214,43 +182,6 @@ def _is_abort_marker(buffer: ReadBuffer, position: Position, header: BatchHeader
     return marker is not None and marker.type is ControlRecordType.ABORT
 
 
-def _unpack(
-    buffer: ReadBuffer, batches: BatchTable, decompressed_size_max: int, decoded_size_max: int
-) -> tuple[ByteArray, int]:
-    """Decompress what is compressed and point the rows there; how many rows fit the bound."""
-    codecs = batches["attributes"] & CODEC_MASK
-    if not codecs.any():
-        sizes = np.cumsum(batches["payload_end"] - batches["payload_start"])
-        fitting = int(np.searchsorted(sizes, decoded_size_max, side="right"))
-        return _byte_array(b""), max(fitting, min(1, len(batches)))
-    view = memoryview(buffer)
-    parts: list[bytes] = []
-    unpacked_size = 0
-    decoded_size = 0
-    taken = 0
-    for row, codec in zip(batches, codecs.tolist(), strict=True):
-        size = int(row["payload_end"] - row["payload_start"])
-        part = None
-        if codec:
-            part = decompress(
-                CompressionType(codec),
-                view[row["payload_start"] : row["payload_end"]],
-                decompressed_size_max,
-            )
-            size = len(part)
-        decoded_size += size
-        if decoded_size > decoded_size_max and taken > 0:
-            break
-        if part is not None:
-            row["payload_start"] = unpacked_size
-            unpacked_size += size
-            row["payload_end"] = unpacked_size
-            row["is_unpacked"] = 1
-            parts.append(part)
-        taken += 1
-    return _byte_array(parts[0] if len(parts) == 1 else b"".join(parts)), taken
-
-
 def _decode(
     kernels: ModuleType,
     data: ByteArray,
@@ -262,12 +193,8 @@ def _decode(
     position_end: Position,
     next_offset: Offset,
 ) -> RecordColumns:
-    payload_sizes = batches["payload_end"] - batches["payload_start"]
-    claimed = np.flatnonzero(batches["records_count"] * RECORD_SIZE_MIN > payload_sizes)
-    if len(claimed):
-        raise _damaged(batches, int(claimed[0]), "batch claims more records than it holds")
     count_max = int(batches["records_count"].sum())
-    size_max = int(payload_sizes.sum())
+    size_max = int((batches["payload_end"] - batches["payload_start"]).sum())
     offsets: Int64Array = np.empty(count_max, dtype=np.int64)
     timestamps: Int64Array = np.empty(count_max, dtype=np.int64)
     timestamp_types: Int8Array = np.empty(count_max, dtype=np.int8)
@@ -283,7 +210,7 @@ def _decode(
         )
     )
     if damaged_row >= 0:
-        raise _damaged(batches, damaged_row, f"record is damaged record_index={damaged_record}")
+        raise damaged(batches, damaged_row, f"record is damaged record_index={damaged_record}")
     headers = None
     if with_headers:
         headers = _decode_headers(
@@ -299,13 +226,6 @@ def _decode(
         headers=headers,
         position_end=position_end,
         next_offset=next_offset,
-    )
-
-
-def _damaged(batches: BatchTable, row: int, what: str) -> CorruptRecordError:
-    return CorruptRecordError(
-        f"{what} position={batches['position'][row]} base_offset={batches['base_offset'][row]}"
-        f" records_count={batches['records_count'][row]}"
     )
 
 
