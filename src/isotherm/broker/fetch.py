@@ -32,6 +32,7 @@ from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.types import NO_LEADER_EPOCH, Offset, ProducerId, TopicPartition
 
 if TYPE_CHECKING:
+    from isotherm.remote.quota import RemoteQuota
     from isotherm.remote.remote_log_manager import RemoteLogManager
     from isotherm.remote.remote_log_reader import RemoteRead
 
@@ -218,10 +219,12 @@ async def read_remote(
     """`reads` with their remote needs read, in parallel.
 
     A read that does not end in time gives no records and no error, and is dropped if it has not
-    begun: the client asks again.
+    begun: the client asks again. So does one that the fetch quota lets not begin in that time.
     """
     futures: dict[int, asyncio.Future[RemoteRead]] = {}
     answered = list(reads)
+    if await _held_up_by_quota(reads, remote_log_manager.fetch_quota, wait_s_max):
+        return [PartitionRead(each.response) if each.remote else each for each in reads]
     for index, read in enumerate(reads):
         if read.remote is None:
             continue
@@ -240,13 +243,33 @@ async def read_remote(
             answered[index] = _failed_read(read, error)
     try:
         if futures:
-            await asyncio.wait(futures.values(), timeout=wait_s_max)
+            _, late = await asyncio.wait(futures.values(), timeout=wait_s_max)
+            if late:
+                remote_log_manager.expirations.count_fetch()
         for index, future in futures.items():
             answered[index] = _finished_read(reads[index], future)
     finally:
         for future in futures.values():
             future.cancel()
     return answered
+
+
+async def _held_up_by_quota(
+    reads: Sequence[PartitionRead], quota: RemoteQuota, wait_s_max: float
+) -> bool:
+    """Whether the quota of KIP-956 lets no remote read begin now.
+
+    Waits for it first, unless there are local records to answer with: an empty answer would bring
+    the client back at once.
+    """
+    throttle_s = quota.throttle_s() if any(read.remote for read in reads) else 0.0
+    if throttle_s == 0:
+        return False
+    has_records = any(read.size and read.remote is None for read in reads)
+    wait_s = 0.0 if has_records else min(throttle_s, wait_s_max)
+    quota.note_throttled(wait_s)
+    await asyncio.wait((asyncio.get_running_loop().create_future(),), timeout=wait_s)
+    return quota.throttle_s() > 0
 
 
 def _failed_read(read: PartitionRead, error: IsothermError) -> PartitionRead:

@@ -158,6 +158,7 @@ async def _find_in_both_tiers(
     try:
         found = await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)
     except TimeoutError as error:
+        remote_log_manager.expirations.count_lookup(*partition.topic_partition)
         raise RequestTimedOutError(
             f"lookup by timestamp took too long partition={partition.topic_partition}"
         ) from error

@@ -16,7 +16,7 @@ Source: Kafka ClientQuotaManager, ClientRequestQuotaManager, Rate, SampledStat, 
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import NamedTuple
 
 from isotherm.broker.controller.client_quotas import (
@@ -28,6 +28,7 @@ from isotherm.broker.controller.client_quotas import (
     ClientQuotas,
 )
 from isotherm.clock import Clock
+from isotherm.metrics.sampled_rate import SampledRate
 
 # Who every client is without authentication (Kafka: KafkaPrincipal.ANONYMOUS).
 ANONYMOUS = "ANONYMOUS"
@@ -39,39 +40,6 @@ RATES_MAX = 10_000
 class Client(NamedTuple):
     user: str
     client_id: str
-
-
-class SampledRate:
-    """A rate per second over the last windows; times are in milliseconds and never go back."""
-
-    def __init__(self, window_ms: int, window_count: int) -> None:
-        self._window_ms = window_ms
-        self._window_count = window_count
-        self._windows: deque[list[float]] = deque()  # [start, sum]
-
-    def record(self, value: float, now_ms: float) -> None:
-        windows = self._windows
-        if not windows or now_ms - windows[-1][0] >= self._window_ms:
-            windows.append([now_ms, 0.0])
-        windows[-1][1] += value
-
-    def measure(self, now_ms: float) -> float:
-        """What was recorded, per second."""
-        oldest_age_ms = self._window_ms * self._window_count
-        while self._windows and now_ms - self._windows[0][0] >= oldest_age_ms:
-            self._windows.popleft()
-        return sum(window[1] for window in self._windows) * 1000 / self._span_ms(now_ms)
-
-    def _span_ms(self, now_ms: float) -> float:
-        """What the rate is taken over: the windows there are, and empty ones up to all but one."""
-        elapsed_ms = now_ms - self._windows[0][0] if self._windows else 0.0
-        missing = max(0, self._window_count - 1 - int(elapsed_ms / self._window_ms))
-        return elapsed_ms + missing * self._window_ms or self._window_ms
-
-    def throttle_ms(self, limit: float, now_ms: float) -> int:
-        """How long to do nothing so that the rate falls to `limit`; 0 within it."""
-        excess = self.measure(now_ms) - limit
-        return max(0, round(excess / limit * self._span_ms(now_ms)))
 
 
 class QuotaLimit(NamedTuple):

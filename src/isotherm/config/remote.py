@@ -69,8 +69,10 @@ class RemoteLogManagerConfig:
     remote_log_metadata_custom_metadata_max_bytes: int = key(
         INT,
         128,
-        "Largest custom metadata a storage manager may return for a segment (KIP-917).",
+        "Largest custom metadata a storage manager may return for a segment (KIP-917). A partition"
+        " that was returned more is copied no further until this changes; Kafka needs a restart.",
         check=at_least(0),
+        dynamic=True,
     )
     remote_log_index_file_cache_total_size_bytes: int = key(
         LONG,
@@ -141,7 +143,18 @@ class RemoteLogManagerConfig:
         "Rate limit of copying to the remote tier (KIP-956).",
         check=at_least(1),
         dynamic=True,
-        no_effect="the rate limits of KIP-956 are not built yet",
+    )
+    remote_log_manager_copy_quota_window_num: int = key(
+        INT,
+        11,
+        "Windows over which the rate of copying to the remote tier is measured.",
+        check=at_least(1),
+    )
+    remote_log_manager_copy_quota_window_size_seconds: int = key(
+        INT,
+        1,
+        "Length of such a window; also how long an unused rate may be caught up.",
+        check=at_least(1),
     )
     remote_log_manager_fetch_max_bytes_per_second: int = key(
         LONG,
@@ -149,7 +162,18 @@ class RemoteLogManagerConfig:
         "Rate limit of reading from the remote tier (KIP-956).",
         check=at_least(1),
         dynamic=True,
-        no_effect="the rate limits of KIP-956 are not built yet",
+    )
+    remote_log_manager_fetch_quota_window_num: int = key(
+        INT,
+        11,
+        "Windows over which the rate of reading from the remote tier is measured.",
+        check=at_least(1),
+    )
+    remote_log_manager_fetch_quota_window_size_seconds: int = key(
+        INT,
+        1,
+        "Length of such a window; also how long an unused rate may be caught up.",
+        check=at_least(1),
     )
     remote_fetch_max_wait_ms: int = key(
         INT,

@@ -46,6 +46,7 @@ class TopicGauge(enum.StrEnum):
     REMOTE_DELETE_LAG_SEGMENTS = "RemoteDeleteLagSegments"
     REMOTE_LOG_METADATA_COUNT = "RemoteLogMetadataCount"
     REMOTE_LOG_SIZE_BYTES = "RemoteLogSizeBytes"
+    REMOTE_LOG_SIZE_COMPUTATION_TIME = "RemoteLogSizeComputationTime"
 
 
 class BrokerTopicMetrics:

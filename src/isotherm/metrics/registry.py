@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 
-MetricT = TypeVar("MetricT", Counter, Gauge)
+MetricT = TypeVar("MetricT", Counter, Gauge, Summary)
 
 
 class Metrics:
@@ -24,6 +24,7 @@ class Metrics:
         self._lock = threading.Lock()
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
+        self._summaries: dict[str, Summary] = {}
 
     def counter(self, name: str, documentation: str, labels: tuple[str, ...] = ()) -> Counter:
         """A counter; `_total` is added to its name."""
@@ -36,6 +37,16 @@ class Metrics:
     def gauge(self, name: str, documentation: str, labels: tuple[str, ...] = ()) -> Gauge:
         return self._once(
             self._gauges, name, lambda: Gauge(name, documentation, labels, registry=self.registry)
+        )
+
+    def computed_gauge(self, name: str, documentation: str, compute: Callable[[], float]) -> None:
+        """A gauge that is computed when it is read; a later `compute` takes the place of this."""
+        self.gauge(name, documentation).set_function(compute)
+
+    def summary(self, name: str, documentation: str) -> Summary:
+        """Count and sum of what is observed: `_count` and `_sum` are added to its name."""
+        return self._once(
+            self._summaries, name, lambda: Summary(name, documentation, registry=self.registry)
         )
 
     def value(self, sample_name: str, **labels: str) -> float:

@@ -20,16 +20,28 @@ class BoundedPool:
         self._pending_max = pending_max
         self._count = 0
         self._lock = threading.Lock()
-        self._count_max = thread_count + pending_max
+        self._thread_count = thread_count
         self._pool = self._new_pool(thread_count)
         self._retired: list[ThreadPoolExecutor] = []
+
+    @property
+    def pending_count(self) -> int:
+        """What waits for a thread."""
+        with self._lock:
+            return max(0, self._count - self._thread_count)
+
+    @property
+    def idle_share(self) -> float:
+        """The share of the threads that have nothing to do, 0 to 1."""
+        with self._lock:
+            return max(0.0, 1 - self._count / self._thread_count)
 
     def resize(self, thread_count: int) -> None:
         """Work that is submitted from now on shares `thread_count` threads."""
         with self._lock:
             self._retired.append(self._pool)
             self._pool.shutdown(wait=False)
-            self._count_max = thread_count + self._pending_max
+            self._thread_count = thread_count
             self._pool = self._new_pool(thread_count)
 
     def _new_pool(self, thread_count: int) -> ThreadPoolExecutor:
@@ -38,7 +50,7 @@ class BoundedPool:
     def submit(self, work: Callable[[], ResultT]) -> Future[ResultT]:
         """NotEnoughMemoryError when too much waits already. Not after `close`."""
         with self._lock:
-            if self._count >= self._count_max:
+            if self._count >= self._thread_count + self._pending_max:
                 raise NotEnoughMemoryError(
                     f"too much work is waiting pool={self._name} count={self._count}"
                 )

@@ -32,9 +32,17 @@ from isotherm.metrics.registry import Metrics
 from isotherm.remote.bounded_pool import BoundedPool
 from isotherm.remote.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
 from isotherm.remote.remote_log_reader import RemoteLogReader, RemoteRead
 from isotherm.remote.remote_offset_lookup import RemoteOffsetLookup
+from isotherm.remote.remote_tier_metrics import (
+    Expirations,
+    ReadTimes,
+    RetentionShares,
+    publish_pools,
+    publish_quotas,
+)
 from isotherm.remote.segment_reader import RemoteSegmentReader
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.tasks.backoff import RetryBackoff
@@ -70,7 +78,11 @@ class _Led:
 
 
 class RemoteLogManager:
-    """Thread-safe."""
+    """Thread-safe.
+
+    `fetch_quota` counts what is read, and refuses nothing: whoever answers a client asks it first.
+    `expirations` counts the answers for which the tier was too slow.
+    """
 
     def __init__(
         self,
@@ -91,6 +103,19 @@ class RemoteLogManager:
         self._rng = rng
         self._metrics = metrics
         self._topic_metrics = BrokerTopicMetrics(metrics)
+        self._read_times = ReadTimes(metrics, clock)
+        self._retention_shares = RetentionShares(metrics)
+        self.expirations = Expirations(metrics)
+        self._copy_quota = RemoteQuota(
+            config.remote_log_manager_copy_max_bytes_per_second,
+            QuotaWindows.of_copying(config),
+            clock,
+        )
+        self.fetch_quota = RemoteQuota(
+            config.remote_log_manager_fetch_max_bytes_per_second,
+            QuotaWindows.of_fetching(config),
+            clock,
+        )
         self._metadata = metadata
         self._storage = storage
         self._index_cache = index_cache
@@ -103,7 +128,11 @@ class RemoteLogManager:
             rng=rng,
             broker_id=broker_id,
             metrics=self._topic_metrics,
-            custom_metadata_size_max=config.remote_log_metadata_custom_metadata_max_bytes,
+            retention_shares=self._retention_shares,
+            copy_quota=self._copy_quota,
+            custom_metadata_size_max=lambda: (
+                self._config.remote_log_metadata_custom_metadata_max_bytes
+            ),
         )
         self._prefetches = ThreadPoolExecutor(
             _PREFETCH_THREADS, thread_name_prefix="isotherm-remote-read-ahead"
@@ -128,6 +157,8 @@ class RemoteLogManager:
         self._expirations = PeriodicTasks(
             "remote-log-expiration", config.remote_log_manager_expiration_thread_pool_size, clock
         )
+        publish_pools(metrics, self._copies, self._readers)
+        publish_quotas(metrics, self._copy_quota, self.fetch_quota)
         self._lock = threading.Lock()
         self._led: dict[TopicIdPartition, _Led] = {}
         self._stopping: dict[TopicIdPartition, Future[None]] = {}
@@ -185,6 +216,7 @@ class RemoteLogManager:
         def work() -> RemoteRead:
             topic = partition.topic
             self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, topic)
+            began_s = self._read_times.begin()
             succeeded = False
             try:
                 found = self._reader.read(
@@ -200,9 +232,11 @@ class RemoteLogManager:
                 succeeded = True  # the consumer's doing, and no fault of the tier
                 raise
             finally:
+                self._read_times.end(began_s)
                 if not succeeded:
                     self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_ERRORS, topic)
             self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_BYTES, topic, len(found.records))
+            self.fetch_quota.record(len(found.records))
             return found
 
         return self._readers.submit(work)
@@ -224,7 +258,7 @@ class RemoteLogManager:
         )
 
     def update_config(self, config: RemoteLogManagerConfig) -> None:
-        """Take over the keys that may change while running: sizes of pools and index cache."""
+        """Take over the keys that may change while running."""
         with self._lock:
             if self._closed:
                 return
@@ -238,6 +272,8 @@ class RemoteLogManager:
         if expirers != old.remote_log_manager_expiration_thread_pool_size:
             self._expirations.resize(expirers)
         self._index_cache.resize(config.remote_log_index_file_cache_total_size_bytes)
+        self._copy_quota.update_limit(config.remote_log_manager_copy_max_bytes_per_second)
+        self.fetch_quota.update_limit(config.remote_log_manager_fetch_max_bytes_per_second)
 
     def run_tasks(self) -> None:
         """One run of every task of every partition, in the caller's thread, for tests."""
@@ -301,6 +337,7 @@ class RemoteLogManager:
             led.copy.release()
             led.expiration.release()
         self._topic_metrics.forget(partition.topic, partition.partition)
+        self._retention_shares.forget(partition.topic, partition.partition)
         with self._lock:
             self._stopping.pop(partition, None)
             is_led_again = partition in self._led

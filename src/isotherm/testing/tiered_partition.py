@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from isotherm.config.definition import LONG_MAX
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import IsothermError
 from isotherm.log.environment import LogEnvironment
@@ -35,8 +36,10 @@ from isotherm.record.batch import (
 )
 from isotherm.remote.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
 from isotherm.remote.remote_log_reader import RemoteLogReader, RemoteRead
+from isotherm.remote.remote_tier_metrics import RetentionShares
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
@@ -128,6 +131,7 @@ class TieredPartition:
             rng=self._rng,
         )
         self.metadata_topic = MemoryMetadataTopic(partition_count=3)
+        self.custom_metadata_size_max = 128
         self._open()
 
     def _open(self) -> None:
@@ -170,7 +174,9 @@ class TieredPartition:
             rng=self._rng,
             broker_id=BROKER_ID,
             metrics=BrokerTopicMetrics(self.metrics),
-            custom_metadata_size_max=128,
+            retention_shares=RetentionShares(self.metrics),
+            copy_quota=RemoteQuota(LONG_MAX, QuotaWindows(1000, 11), self.clock),
+            custom_metadata_size_max=lambda: self.custom_metadata_size_max,
         )
         self.copy_task = CopyTask(self.log, self.partition, self.tier)
         self.expiration_task = ExpirationTask(self.log, self.partition, self.tier)

@@ -22,8 +22,11 @@ from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_manager import LogManager
+from isotherm.metrics.registry import Metrics
 from isotherm.protocol.framing import RequestHeader
 from isotherm.record.batch import build_batch
+from isotherm.remote.quota import QuotaWindows, RemoteQuota
+from isotherm.remote.remote_tier_metrics import Expirations
 from isotherm.testing.sim_clock import SimClock
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -32,7 +35,10 @@ TOPIC_ID = uuid.UUID(int=7)
 class FakeRemoteLogManager:
     """Holds every read and look-up until the test answers it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: SimClock) -> None:
+        self.metrics = Metrics()
+        self.fetch_quota = RemoteQuota(1000, QuotaWindows(1000, 11), clock)
+        self.expirations = Expirations(self.metrics)
         self.reads: list[tuple[int, int, Future[Any]]] = []
         self.lookups: list[tuple[int, Future[Any]]] = []
         self.refuse: Exception | None = None
@@ -65,7 +71,7 @@ class Parts:
             ),
         )
         self.clock = SimClock()
-        self.remote = FakeRemoteLogManager()
+        self.remote = FakeRemoteLogManager(self.clock)
         self.log_manager = LogManager(
             [directory],
             config=self.config,

@@ -18,6 +18,7 @@ from isotherm.protocol.fetch import (
     FetchResponse,
     FetchTopic,
 )
+from isotherm.remote.remote_tier_metrics import FETCHES_EXPIRED
 
 TOPIC_ID = uuid.UUID(int=7)
 
@@ -329,6 +330,66 @@ def test_fetch_of_a_slow_remote_tier_is_empty_and_drops_the_read(parts: Any) -> 
         parts.tier_everything()
         (response,) = await answer(parts, request(asked(0)))
         assert (response.error_code, response.records) == (0, ())
+        await asyncio.sleep(0)
+        assert parts.remote.reads[0][2].cancelled()
+        assert parts.remote.metrics.value(FETCHES_EXPIRED + "_total") == 1
+
+    parts.run(scenario)
+
+
+def test_fetch_over_the_remote_quota_is_empty_and_reads_nothing(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.append(b"a")
+        parts.tier_everything()
+        parts.remote.fetch_quota.record(1_000_000)
+        (response,) = await answer(parts, request(asked(0)))
+        assert (response.error_code, response.records) == (0, ())
+        assert parts.remote.reads == []
+        assert parts.remote.fetch_quota.throttle_ms_max() == 20  # remote.fetch.max.wait.ms
+
+    parts.run(scenario)
+
+
+def test_fetch_over_the_remote_quota_hands_out_local_records_at_once(parts: Any) -> None:
+    async def scenario() -> None:
+        for index in (0, 1):
+            parts.append(b"a", index=index)
+        parts.tier_everything()
+        parts.remote.fetch_quota.record(1_000_000)
+        responses = await answer(parts, request(asked(0, 0), asked(0, 1)))
+        assert size_of(responses[0]) == 0
+        assert size_of(responses[1]) > 0
+        assert parts.remote.fetch_quota.throttle_ms_max() == 0
+
+    parts.run(scenario)
+
+
+def test_fetch_reads_the_remote_tier_once_the_quota_allows_it(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.append(b"a")
+        parts.tier_everything()
+        parts.remote.fetch_quota.record(1005)
+        waiting = asyncio.ensure_future(answer(parts, request(asked(0))))
+        await asyncio.sleep(0)
+        assert parts.remote.reads == []
+        parts.clock.advance(5)
+        while not parts.remote.reads:  # noqa: ASYNC110 - the fetch waits in real time
+            await asyncio.sleep(0.001)
+        parts.remote.reads[0][2].set_result(remote_read(b"cold"))
+        assert [size_of(response) for response in await waiting] == [4]
+
+    parts.run(scenario)
+
+
+def test_client_that_goes_away_cancels_its_remote_read(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.append(b"a")
+        parts.tier_everything()
+        waiting = asyncio.ensure_future(answer(parts, request(asked(0))))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
         await asyncio.sleep(0)
         assert parts.remote.reads[0][2].cancelled()
 

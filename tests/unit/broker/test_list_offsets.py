@@ -12,6 +12,7 @@ from kio.schema.list_offsets.v11 import request as v11
 
 from isotherm.broker.apis import list_offsets
 from isotherm.record.batch import build_batch
+from isotherm.remote.remote_tier_metrics import LOOKUPS_EXPIRED
 
 NONE = (-1, -1, -1)
 
@@ -130,6 +131,9 @@ def test_timestamp_that_the_remote_tier_answers_late_times_out(parts: Any) -> No
         parts.append(b"a")
         parts.tier_everything()
         assert await look_up(parts, 123, timeout_ms=1) == ErrorCode.request_timed_out
+        expired = LOOKUPS_EXPIRED + "_total"
+        assert parts.remote.metrics.value(expired, topic="t", partition="0") == 1
+        assert parts.remote.metrics.value(expired, topic="", partition="") == 1
 
     parts.run(scenario)
 

@@ -12,7 +12,6 @@ from isotherm.broker.controller.client_quotas import (
 from isotherm.broker.quotas import (
     Client,
     ClientQuotaManager,
-    SampledRate,
     find_limit,
 )
 from isotherm.testing.sim_clock import SimClock
@@ -22,40 +21,6 @@ ME = Client("me", "c")
 
 def entity(**parts):
     return frozenset((kind.replace("_", "-"), name) for kind, name in parts.items())
-
-
-def test_rate_of_the_first_window_counts_empty_ones_before_it():
-    rate = SampledRate(1000, 11)
-    rate.record(1000, 0)
-    assert rate.measure(0) == 100  # over 10 s: ten windows besides the one that goes on
-    assert rate.measure(500) == pytest.approx(1000 / 10.5)
-    assert rate.measure(1000) == 100  # one full window, nine empty ones
-
-
-def test_windows_that_are_too_old_fall_out():
-    rate = SampledRate(1000, 11)
-    rate.record(1000, 0)
-    rate.record(500, 10_999)
-    assert rate.measure(10_999) == pytest.approx(1500 / 10.999)
-    assert rate.measure(11_000) == pytest.approx(500 / 10.001)
-    assert rate.measure(30_000) == 0
-
-
-def test_values_of_one_window_are_added_up():
-    rate = SampledRate(1000, 3)
-    for now_ms in (0, 400, 999):
-        rate.record(10, now_ms)
-    rate.record(5, 1000)
-    assert rate.measure(1000) == pytest.approx(35 * 1000 / 2000)
-
-
-def test_throttle_brings_the_rate_down_to_the_limit():
-    """After waiting, the same amount over the longer time is exactly the limit."""
-    rate = SampledRate(1000, 11)
-    rate.record(2000, 0)
-    assert rate.throttle_ms(200, 0) == 0
-    assert rate.throttle_ms(100, 0) == 10_000  # (200 - 100) / 100 of ten seconds
-    assert rate.throttle_ms(160, 0) == 2_500
 
 
 SPECIFIC_FIRST = [

@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.errors import (
@@ -19,6 +21,14 @@ from isotherm.errors import (
 )
 from isotherm.log.log_read import FetchIsolation
 from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.remote.remote_tier_metrics import (
+    COPIERS_IDLE,
+    LOCAL_RETENTION_SIZE,
+    READ_TIME,
+    READER_QUEUE,
+    READERS_IDLE,
+    RETENTION_SIZE,
+)
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.testing.sim_clock import SimClock
@@ -286,3 +296,124 @@ def test_new_configuration_resizes_the_index_cache_and_the_readers(
         )
     )
     assert partition.index_cache.entry_count == 0
+
+
+def published(partition: TieredPartition) -> str:
+    return generate_latest(partition.metrics.registry).decode()
+
+
+def test_quotas_of_the_configuration_hold_and_change_while_running(
+    open_manager: Callable[..., RemoteLogManager], partition: TieredPartition
+) -> None:
+    config = replace(
+        RemoteLogManagerConfig(),
+        remote_log_manager_copy_max_bytes_per_second=1,
+        remote_log_manager_fetch_max_bytes_per_second=10,
+    )
+    manager = open_manager(
+        remote_log_manager_copy_max_bytes_per_second=1,
+        remote_log_manager_fetch_max_bytes_per_second=10,
+    )
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: len(partition.segments()) == 1)
+    partition.clock.await_waiters(1, within_s=1)
+    assert not all_copied(partition)
+    manager.update_config(replace(config, remote_log_manager_copy_max_bytes_per_second=1 << 30))
+    run_after(partition, 1000, lambda: all_copied(partition))
+    partition.delete_local_segments()
+    assert manager.fetch_quota.throttle_s() == 0
+    read(manager, partition, 0)
+    assert manager.fetch_quota.throttle_s() > 1
+    manager.update_config(replace(config, remote_log_manager_fetch_max_bytes_per_second=1 << 30))
+    assert manager.fetch_quota.throttle_s() < 0.001
+    text = published(partition)
+    for name in ("rlmcopy_byte_rate", "rlmfetch_byte_rate"):
+        assert partition.metrics.value(f"kafka_server_{name}") > 0
+    assert "kafka_server_remotelogmanager_remote_copy_throttle_time_avg " in text
+    throttled = "kafka_server_remotelogmanager_remote_copy_throttle_time_max"
+    assert partition.metrics.value(throttled) > 0
+    manager.fetch_quota.note_throttled(0.25)
+    for kind in ("avg", "max"):
+        name = f"kafka_server_remotelogmanager_remote_fetch_throttle_time_{kind}"
+        assert partition.metrics.value(name) == 250
+
+
+def test_copy_that_waits_for_its_quota_ends_with_the_manager(
+    open_manager: Callable[..., RemoteLogManager], partition: TieredPartition
+) -> None:
+    manager = open_manager(remote_log_manager_copy_max_bytes_per_second=1)
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: len(partition.segments()) == 1)
+    partition.clock.await_waiters(1, within_s=1)
+    manager.close()
+    assert not all_copied(partition)
+
+
+def test_pools_and_reads_are_published_as_kafka_names_them(
+    open_manager: Callable[..., RemoteLogManager], partition: TieredPartition
+) -> None:
+    manager = open_manager(remote_log_reader_threads=2, remote_log_reader_max_pending_tasks=2)
+    partition.copy_task.run()
+    partition.delete_local_segments()
+    began, hold = threading.Event(), threading.Event()
+    fetch = partition.store.fetch_log_segment
+
+    def held(*arguments: Any) -> memoryview:
+        began.set()
+        assert hold.wait(WAIT_S)
+        return fetch(*arguments)
+
+    partition.store.fetch_log_segment = held  # type: ignore[method-assign]
+    value = partition.metrics.value
+    assert (value(READERS_IDLE), value(READER_QUEUE), value(COPIERS_IDLE)) == (1, 0, 1)
+    futures = [
+        manager.read(
+            partition.log,
+            partition.partition,
+            0,
+            1,
+            isolation=FetchIsolation.HIGH_WATERMARK,
+            min_one_message=True,
+        )
+        for _ in range(3)
+    ]
+    assert began.wait(WAIT_S)
+    assert (value(READERS_IDLE), value(READER_QUEUE)) == (0, 1)
+    partition.clock.advance(50)
+    hold.set()
+    for future in futures:
+        future.result(WAIT_S)
+    assert value(READ_TIME + "_count") == 3
+    assert value(READ_TIME + "_sum") >= 50
+
+
+def test_running_copy_makes_the_copiers_less_idle(
+    open_manager: Callable[..., RemoteLogManager], partition: TieredPartition
+) -> None:
+    manager = open_manager(
+        remote_log_manager_copier_thread_pool_size=4,
+        remote_log_manager_copy_max_bytes_per_second=1,
+    )
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: len(partition.segments()) == 1)
+    partition.clock.await_waiters(1, within_s=1)
+    assert partition.metrics.value(COPIERS_IDLE) == 0.75
+
+
+def test_share_of_retention_is_published_and_forgotten(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: all_copied(partition))
+    size = sum(segment.segment_size_in_bytes for segment in partition.segments())
+    active = partition.log.segments()[-1].size_in_bytes
+    partition.update_config(retention_bytes=10_000, local_retention_bytes=5_000)
+    manager.run_tasks()
+    labels = {"topic": "flights", "partition": "0"}
+    value = partition.metrics.value
+    assert value(RETENTION_SIZE, **labels) == (size + active) * 100 // 10_000
+    assert value(LOCAL_RETENTION_SIZE, **labels) == partition.log.size_in_bytes * 100 // 5_000
+    assert value(RETENTION_SIZE, **labels) > 0
+    stopped = manager.stop_partitions([partition.partition], delete_remote=False)
+    run_after(partition, 1_000, stopped.done)
+    assert "retentionsizein_percent{" not in published(partition)

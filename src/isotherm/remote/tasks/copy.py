@@ -58,12 +58,12 @@ class CopyTask:
         self._copied_offset: Offset | None = None
         self._unconfirmed: tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate] | None
         self._unconfirmed = None
-        self._is_halted = False
+        self._halted_at_limit: int | None = None
 
     @property
     def is_halted(self) -> bool:
         """Copying of this partition has stopped until the leadership or the setting changes."""
-        return self._is_halted
+        return self._halted_at_limit == self._tier.custom_metadata_size_max()
 
     def cancel(self) -> None:
         """Copy no further segment; the one that is being copied is finished. Any thread."""
@@ -81,7 +81,7 @@ class CopyTask:
         if not log.remote_log_enabled or log.config.remote_log_copy_disable:
             self._report_lag(enabled=False)
             return
-        if self._is_halted or not self._tier.metadata.is_ready(self._partition):
+        if self.is_halted or not self._tier.metadata.is_ready(self._partition):
             return
         with ExitStack() as on_failure:
             on_failure.callback(self._report_lag, enabled=True)
@@ -111,7 +111,8 @@ class CopyTask:
             self._tier.clock.now_ms(),
         )
         for candidate in candidates:
-            if self._cancelled.is_set():
+            size = candidate.segment.size_in_bytes
+            if self._cancelled.is_set() or not self._tier.copy_quota.admit(size, self._cancelled):
                 return
             self._copy(candidate)
 
@@ -155,9 +156,9 @@ class CopyTask:
             data = segment_data(self._log, candidate)
             custom_metadata = self._tier.storage.copy_log_segment_data(metadata, data)
             on_failure.pop_all()
-        size, size_max = len(custom_metadata or b""), self._tier.custom_metadata_size_max
+        size, size_max = len(custom_metadata or b""), self._tier.custom_metadata_size_max()
         if size > size_max:
-            self._is_halted = True
+            self._halted_at_limit = size_max
             self._undo(metadata, custom_metadata)
             raise CustomMetadataTooLargeError(
                 "custom metadata of a copied segment is too large, the partition is copied no"

@@ -20,6 +20,7 @@ from isotherm.remote.tasks.copy import find_copied_offset
 from isotherm.remote.tasks.expiration_plan import (
     ExpirationState,
     RemoteSegmentDeletion,
+    finished_size,
     plan_expiration,
 )
 from isotherm.remote.tasks.tier import RemoteTierAccess
@@ -54,6 +55,7 @@ class ExpirationTask:
         with tier.copies.watch() as copying:
             segments = tier.metadata.list_remote_log_segments(self._partition)
         self._report_size(segments)
+        self._report_retention(segments)
         if not segments:
             return []
         if log.highest_offset_in_remote_storage == UNKNOWN_OFFSET:
@@ -61,7 +63,13 @@ class ExpirationTask:
             log.update_highest_offset_in_remote_storage(
                 find_copied_offset(tier, self._partition, log)
             )
-        plan = plan_expiration(segments, self._state(), copying)
+        state = self._state()
+        began_s = tier.clock.monotonic_s()
+        plan = plan_expiration(segments, state, copying)
+        self._set(
+            TopicGauge.REMOTE_LOG_SIZE_COMPUTATION_TIME,
+            round((tier.clock.monotonic_s() - began_s) * 1000),
+        )
         if plan.log_start_offset is not None:
             log.maybe_increment_log_start_offset(plan.log_start_offset)
         return self._delete(plan.deletions)
@@ -112,6 +120,16 @@ class ExpirationTask:
         )
         self._set(TopicGauge.REMOTE_LOG_METADATA_COUNT, len(segments))
         self._set(TopicGauge.REMOTE_LOG_SIZE_BYTES, size)
+
+    def _report_retention(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+        config, state = self._log.config, self._state()
+        total_size = state.only_local_size + finished_size(segments)
+        self._tier.retention_shares.set(
+            self._partition.topic,
+            self._partition.partition,
+            total=(total_size, config.retention_bytes),
+            local=(self._log.size_in_bytes, config.effective_local_retention_bytes),
+        )
 
     def _report_lag(self, waiting: Sequence[RemoteSegmentDeletion]) -> None:
         sizes = [deletion.metadata.segment_size_in_bytes for deletion in waiting]

@@ -34,6 +34,7 @@ class PeriodicTasks:
     def __init__(self, name: str, thread_count: int, clock: Clock) -> None:
         self._name = name
         self._clock = clock
+        self._thread_count = thread_count
         self._pool = self._new_pool(thread_count)
         self._retired: list[ThreadPoolExecutor] = []
         self._lock = threading.Lock()
@@ -55,9 +56,17 @@ class PeriodicTasks:
                 self._dispatcher.start()
         self._wakeup.set()
 
+    @property
+    def idle_share(self) -> float:
+        """The share of the threads that have nothing to do, 0 to 1."""
+        with self._lock:
+            running = sum(each.is_running for each in self._scheduled.values())
+            return max(0.0, 1 - running / self._thread_count)
+
     def resize(self, thread_count: int) -> None:
         """Ticks that begin from now on share `thread_count` threads; those that run go on."""
         with self._lock:
+            self._thread_count = thread_count
             self._retired.append(self._pool)
             self._pool.shutdown(wait=False)
             self._pool = self._new_pool(thread_count)

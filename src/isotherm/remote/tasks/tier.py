@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from isotherm.clock import Clock
 from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.quota import RemoteQuota
+from isotherm.remote.remote_tier_metrics import RetentionShares
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -30,7 +32,10 @@ class CachedIndexes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteTierAccess:
-    """The remote tier as a broker sees it. Thread-safe: of `rng`, one call at a time takes bits."""
+    """The remote tier as a broker sees it. Thread-safe: of `rng`, one call at a time takes bits.
+
+    `custom_metadata_size_max` answers the limit that holds now.
+    """
 
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
@@ -40,7 +45,9 @@ class RemoteTierAccess:
     rng: random.Random
     broker_id: BrokerId
     metrics: BrokerTopicMetrics
-    custom_metadata_size_max: int
+    retention_shares: RetentionShares
+    copy_quota: RemoteQuota
+    custom_metadata_size_max: Callable[[], int]
 
     def new_segment_id(self, partition: TopicIdPartition) -> RemoteLogSegmentId:
         return RemoteLogSegmentId(partition, uuid.UUID(int=self.rng.getrandbits(128), version=4))

@@ -19,6 +19,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.remote.tasks.copy import CopyTask, CustomMetadataTooLargeError, epochs_within
+from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry, read_leader_epoch_checkpoint
 from isotherm.testing.faulty_store import Fault, FaultyStore, Operation
 from isotherm.testing.tiered_partition import BROKER_ID, TieredPartition
@@ -298,6 +299,62 @@ def test_custom_metadata_over_the_limit_undoes_the_copy_and_stops_the_partition(
     assert deletions[0].custom_metadata == b"x" * 129
     task.run()
     assert len(store.trace) == 2, "one copy and one deletion, and nothing after"
+
+
+def test_partition_stopped_for_its_custom_metadata_goes_on_when_the_limit_changes(
+    filled: TieredPartition,
+) -> None:
+    task, _ = wordy(filled)
+    with pytest.raises(CustomMetadataTooLargeError):
+        task.run()
+    filled.custom_metadata_size_max = 127
+    with pytest.raises(CustomMetadataTooLargeError, match=r"max\.bytes=127"):
+        task.run()
+    filled.custom_metadata_size_max = 129
+    task.run()
+    assert [segment.custom_metadata for segment in filled.segments()] == [b"x" * 129] * 2
+
+
+def test_new_leadership_copies_a_partition_that_was_stopped_for_its_custom_metadata(
+    filled: TieredPartition,
+) -> None:
+    task, store = wordy(filled)
+    with pytest.raises(CustomMetadataTooLargeError):
+        task.run()
+    store.size = 1
+    task.run()
+    assert filled.segments() == []
+    led_again, store = wordy(filled)
+    store.size = 1
+    led_again.run()
+    assert len(filled.segments()) == 2
+
+
+def test_custom_metadata_over_the_limit_that_cannot_be_undone_is_deleted_later_with_it(
+    filled: TieredPartition,
+) -> None:
+    """One deletion is tried at once; the rest is the expiration task's, which hands the custom
+    metadata back as well: the storage manager may need it to find the objects."""
+    task, store = wordy(filled)
+    store.fail_next(Operation.DELETE, Fault.ERROR_BEFORE)
+    with pytest.raises(CustomMetadataTooLargeError):
+        task.run()
+    (left,) = filled.segments()
+    assert (left.state, left.custom_metadata) == (DELETE_STARTED, b"x" * 129)
+    ExpirationTask(filled.log, filled.partition, replace(filled.tier, storage=store)).run()
+    assert filled.segments() == []
+    assert filled.object_names() == []
+
+
+def test_copy_waits_for_its_quota(filled: TieredPartition) -> None:
+    """The clock of these tests moves on by itself when somebody waits."""
+    filled.tier.copy_quota.update_limit(100)
+    began_s = filled.clock.monotonic_s()
+    filled.copy_task.run()
+    first, second = filled.segments()
+    waited_s = filled.clock.monotonic_s() - began_s
+    assert waited_s == pytest.approx((first.segment_size_in_bytes - 100) / 100, abs=0.01)
+    assert second.event_timestamp_ms - first.event_timestamp_ms == round(waited_s * 1000)
 
 
 def test_copy_is_left_out_while_disabled_and_its_lag_is_zero(filled: TieredPartition) -> None:
