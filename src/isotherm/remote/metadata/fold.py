@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import MetadataTopic
 from isotherm.remote.metadata.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.events import decode_record, iterate_records
-from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore, partition_of
+from isotherm.remote.metadata.events import (
+    corrupt_record,
+    decode_record,
+    iterate_records,
+    partition_of,
+)
+from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
 from isotherm.types import TopicIdPartition
 
 
@@ -31,13 +37,17 @@ def fold_metadata_topic(
     read = range(topic.partition_count) if metadata_partitions is None else metadata_partitions
     for metadata_partition in read:
         for record in iterate_records(topic, metadata_partition):
-            event = decode_record(record)
-            partition = partition_of(event)
-            if not wanted(partition):
-                continue
-            if partition not in seen:
-                seen.add(partition)
-                store.open(partition)
-            store.apply(event)
+            change = decode_record(record)
+            if change.event is not None:
+                partition = partition_of(change.event)
+                if not wanted(partition):
+                    continue
+                if partition not in seen:
+                    seen.add(partition)
+                    store.open(partition)
+            try:
+                store.apply_change(change)
+            except CorruptMetadataError as error:
+                raise corrupt_record(record, str(error)) from error
     caches = {partition: store.get(partition) for partition in sorted(seen, key=str)}
     return {partition: cache for partition, cache in caches.items() if cache is not None}

@@ -27,7 +27,7 @@ from isotherm.errors import (
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
 from isotherm.remote.metadata.events import corrupt_record, decode_record, next_offset
-from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore, partition_of
+from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.types import Offset, TopicIdPartition
 
@@ -188,13 +188,13 @@ class MetadataPartitionReader:
         return users
 
     def _apply(self, record: MetadataTopicRecord, active: dict[TopicIdPartition, _User]) -> None:
-        event = decode_record(record)
+        change = decode_record(record)
+        partition = self._store.partition_of(change)
+        user = active.get(partition) if partition is not None else None
+        if user is None or record.offset <= user.applied_offset:
+            return
         try:
-            partition = partition_of(event)
-            user = active.get(partition)
-            if user is None or record.offset <= user.applied_offset:
-                return
-            self._store.apply(event)
+            self._store.apply_change(change)
         except CorruptMetadataError as error:
             raise corrupt_record(record, str(error)) from error
         user.applied_offset = record.offset

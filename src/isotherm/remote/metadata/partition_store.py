@@ -6,7 +6,15 @@ import logging
 import threading
 
 from isotherm.errors import CorruptMetadataError, RemoteResourceNotFoundError
+from isotherm.remote.metadata.api import MetadataTopicRecord
 from isotherm.remote.metadata.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.events import (
+    MetadataChange,
+    corrupt_record,
+    decode_record,
+    partition_of,
+)
+from isotherm.remote.metadata.keys import PartitionKey, SegmentKey, partition_key
 from isotherm.remote.metadata.serde import RemoteLogMetadataEvent
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
@@ -19,19 +27,6 @@ from isotherm.types import TopicIdPartition
 _logger = logging.getLogger(__name__)
 
 
-def partition_of(event: RemoteLogMetadataEvent) -> TopicIdPartition:
-    """The user partition that an event is about.
-
-    CorruptMetadataError for a segment snapshot, which names none: it belongs in no topic.
-    """
-    match event:
-        case RemoteLogSegmentMetadata() | RemotePartitionDeleteMetadata():
-            return event.topic_id_partition
-        case RemoteLogSegmentMetadataUpdate():
-            return event.segment_id.topic_id_partition
-    raise CorruptMetadataError(f"a segment snapshot names no partition segment={event.id}")
-
-
 class RemotePartitionMetadataStore:
     """Caches by partition, and the deletions under way. Thread-safe.
 
@@ -42,13 +37,33 @@ class RemotePartitionMetadataStore:
         self._lock = threading.Lock()
         self._caches: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
         self._deletions: dict[TopicIdPartition, RemotePartitionDeleteMetadata] = {}
+        self._partitions: dict[PartitionKey, TopicIdPartition] = {}
 
     def open(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         """The partition's cache, made empty when there is none."""
         with self._lock:
+            self._partitions[partition_key(partition)] = partition
             return self._caches.setdefault(partition, RemoteLogMetadataCache(partition))
 
+    def install(
+        self, cache: RemoteLogMetadataCache, deletion: RemotePartitionDeleteMetadata | None
+    ) -> None:
+        """Put what was folded elsewhere (fold.py) in the place of an opened partition's cache;
+        without effect when the partition was dropped meanwhile."""
+        with self._lock:
+            if cache.partition in self._caches:
+                self._caches[cache.partition] = cache
+                if deletion is not None:
+                    self._deletions[cache.partition] = deletion
+
     def drop(self, partition: TopicIdPartition) -> None:
+        with self._lock:
+            self._caches.pop(partition, None)
+            self._deletions.pop(partition, None)
+            self._partitions.pop(partition_key(partition), None)
+
+    def close(self, partition: TopicIdPartition) -> None:
+        """A partition's deletion is finished: it has no cache, until it is opened again."""
         with self._lock:
             self._caches.pop(partition, None)
             self._deletions.pop(partition, None)
@@ -62,36 +77,68 @@ class RemotePartitionMetadataStore:
         with self._lock:
             return self._deletions.get(partition)
 
-    def apply(self, event: RemoteLogMetadataEvent) -> None:
-        """Fold one event into its partition's cache.
+    def partition_of(self, change: MetadataChange) -> TopicIdPartition | None:
+        """The partition that a change is about; None for a tombstone of one that is not open."""
+        if change.event is not None:
+            return partition_of(change.event)
+        with self._lock:
+            return self._partitions.get(change.place)
+
+    def apply_record(self, record: MetadataTopicRecord) -> None:
+        """As `apply_change` of what the record says; its errors name the record."""
+        try:
+            self.apply_change(decode_record(record))
+        except CorruptMetadataError as error:
+            raise corrupt_record(record, str(error)) from error
+
+    def apply_change(self, change: MetadataChange) -> None:
+        """Fold one record into its partition's cache, if that is open.
 
         CorruptMetadataError when the event cannot stand where it stands (a segment that is added
         in a later state, say); nothing is changed then. An update of a segment nobody knows is
         logged and dropped, as Kafka does.
         """
-        partition = partition_of(event)
-        if isinstance(event, RemotePartitionDeleteMetadata):
-            self._apply_deletion(event)
+        partition = self.partition_of(change)
+        cache = self.get(partition) if partition is not None else None
+        if partition is None or cache is None:
             return
-        cache = self.get(partition)
-        if cache is None:
-            return
-        try:
-            if isinstance(event, RemoteLogSegmentMetadata):
-                cache.apply_add(event)
-            elif isinstance(event, RemoteLogSegmentMetadataUpdate):
-                cache.apply_update(event)
-        except ValueError as error:
-            raise CorruptMetadataError(
-                f"metadata event contradicts its kind reason={str(error)!r}"
-            ) from error
-        except RemoteResourceNotFoundError as error:
-            _logger.warning("metadata event dropped: %s", error)
+        if isinstance(change.event, RemotePartitionDeleteMetadata):
+            self._apply_deletion(change.event)
+        elif change.event is None:
+            self._apply_tombstone(partition, cache, change)
+        elif change.key is not None:
+            assert isinstance(change.event, RemoteLogSegmentMetadata)
+            cache.put(change.event)
+        else:
+            _apply_event(cache, change.event)
+
+    def _apply_tombstone(
+        self, partition: TopicIdPartition, cache: RemoteLogMetadataCache, change: MetadataChange
+    ) -> None:
+        if isinstance(change.key, SegmentKey):
+            cache.remove_key(change.key.end_offset, change.key.broker_leader_epoch)
+        else:
+            with self._lock:
+                self._deletions.pop(partition, None)
 
     def _apply_deletion(self, event: RemotePartitionDeleteMetadata) -> None:
+        if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+            self.close(event.topic_id_partition)
+            return
         with self._lock:
-            if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
-                self._caches.pop(event.topic_id_partition, None)
-                self._deletions.pop(event.topic_id_partition, None)
-            elif event.topic_id_partition in self._caches:
+            if event.topic_id_partition in self._caches:
                 self._deletions[event.topic_id_partition] = event
+
+
+def _apply_event(cache: RemoteLogMetadataCache, event: RemoteLogMetadataEvent) -> None:
+    try:
+        if isinstance(event, RemoteLogSegmentMetadata):
+            cache.apply_add(event)
+        elif isinstance(event, RemoteLogSegmentMetadataUpdate):
+            cache.apply_update(event)
+    except ValueError as error:
+        raise CorruptMetadataError(
+            f"metadata event contradicts its kind reason={str(error)!r}"
+        ) from error
+    except RemoteResourceNotFoundError as error:
+        _logger.warning("metadata event dropped: %s", error)
