@@ -182,11 +182,6 @@ class RemoteLogMetadataCache:
             is_live = segment_id.id.bytes in self._rows
             return self._segment(segment_id.id.bytes) if is_live else None
 
-    def get(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
-        with self._lock:
-            segment = segment_id.id.bytes
-            return self._segment(segment) if segment in self._rows else None
-
     def keys_at(self, end_offset: Offset) -> list[tuple[LeaderEpoch, uuid.UUID]]:
         """Epochs, ascending, of the keys of one end offset that are live or await a tombstone,
         each with the segment that its last record is about."""
