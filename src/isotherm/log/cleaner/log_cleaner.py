@@ -1,0 +1,171 @@
+"""The work of the cleaner's threads: clean the filthiest log, then the next, until none is due.
+
+A round that fails because its log is damaged marks the log as uncleanable, until the broker
+restarts; one that fails because its directory does takes that offline. Source: Kafka LogCleaner.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from isotherm.clock import Clock
+from isotherm.config.cleaner import CleanerConfig
+from isotherm.errors import LogCleaningAbortedError, LogDirFailedError, NotLeaderOrFollowerError
+from isotherm.log.cleaner.choice import LogToClean
+from isotherm.log.cleaner.cleaned_log import CleanedLog, CleanerStats
+from isotherm.log.cleaner.io_throttle import IoThrottle
+from isotherm.log.cleaner.log_cleaner_manager import Cleaning, LogCleanerManager
+from isotherm.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+class CleansLog(Protocol):
+    """One thread's cleaner, with its buffers; `cleaner.Cleaner` is it."""
+
+    def clean(
+        self,
+        log: PartitionLog,
+        to_clean: LogToClean,
+        *,
+        throttle: Callable[[int], None],
+        check_abort: Callable[[], None],
+    ) -> CleanedLog: ...
+
+
+class CleanerWorker:
+    """What one cleaner thread runs; `run` is called by that thread alone."""
+
+    def __init__(
+        self,
+        manager: LogCleanerManager,
+        throttle: IoThrottle,
+        clock: Clock,
+        make_cleaner: Callable[[], CleansLog],
+    ) -> None:
+        self._manager = manager
+        self._throttle = throttle
+        self._clock = clock
+        self._make_cleaner = make_cleaner
+        self._cleaner: CleansLog | None = None
+        self.last_stats: CleanerStats | None = None
+        """Of the last round that was finished."""
+        self.has_failed = False
+        """Whether the last run ended in an error that no log is to blame for."""
+
+    def run(self) -> None:
+        """Clean until no log is due, or the manager is stopped; apply retention in between."""
+        try:
+            while self._clean_filthiest():
+                pass
+        except BaseException:
+            self.has_failed = True
+            raise
+        self.has_failed = False
+
+    def _clean_filthiest(self) -> bool:
+        cleaning = self._manager.begin_filthiest()
+        if cleaning is not None:
+            self._clean(cleaning)
+        with self._manager.deletable_logs() as logs:
+            for log in logs:
+                with self._failure_marks(log, "delete old segments"):
+                    log.delete_old_segments(self._clock.now_ms())
+        return cleaning is not None
+
+    def _clean(self, cleaning: Cleaning) -> None:
+        log, to_clean = cleaning.log, cleaning.to_clean
+        end_offset = to_clean.first_dirty_offset
+        try:
+            if self._cleaner is None:
+                self._cleaner = self._make_cleaner()
+            with self._failure_marks(log, "clean"):
+                cleaned = self._cleaner.clean(
+                    log,
+                    to_clean,
+                    throttle=lambda size: self._pay(cleaning, size),
+                    check_abort=cleaning.check_abort,
+                )
+                end_offset = max(end_offset, cleaned.end_offset)
+                self.last_stats = cleaned.stats
+                _report(log, to_clean, cleaned)
+        finally:
+            self._manager.done_cleaning(cleaning, end_offset)
+
+    def _pay(self, cleaning: Cleaning, size: int) -> None:
+        self._throttle.pay(size, cleaning.aborted)
+        cleaning.check_abort()
+
+    @contextmanager
+    def _failure_marks(self, log: PartitionLog, action: str) -> Iterator[None]:
+        """Keep a failure of one log from the others."""
+        try:
+            yield
+        except LogCleaningAbortedError as error:
+            logger.info("%s", error)
+        except (LogDirFailedError, NotLeaderOrFollowerError):
+            logger.warning("log is left action=%s log=%r", action, log, exc_info=True)
+        except Exception:
+            logger.exception("log is uncleanable from now on action=%s log=%r", action, log)
+            self._manager.mark_uncleanable(log)
+
+
+class LogCleaner:
+    """The workers and what they share. `reconfigure` and `workers` belong to who owns the threads;
+    the rest may be read from any thread."""
+
+    def __init__(
+        self,
+        manager: LogCleanerManager,
+        config: CleanerConfig,
+        *,
+        clock: Clock,
+        make_cleaner: Callable[[CleanerConfig], CleansLog],
+    ) -> None:
+        """`make_cleaner` is called in a worker's own thread, before its first round."""
+        self.manager = manager
+        self.config = config
+        self.workers: tuple[CleanerWorker, ...] = ()
+        self._clock = clock
+        self._make_cleaner = make_cleaner
+        self._throttle = IoThrottle(clock, config.log_cleaner_io_max_bytes_per_second)
+        self.reconfigure(config)
+
+    def reconfigure(self, config: CleanerConfig) -> None:
+        """Replace the workers, none of which runs; the new ones share the new bounds."""
+        self.config = config
+        self._throttle.update_rate(config.log_cleaner_io_max_bytes_per_second)
+        self.workers = tuple(
+            CleanerWorker(
+                self.manager, self._throttle, self._clock, lambda: self._make_cleaner(config)
+            )
+            for _ in range(config.log_cleaner_threads)
+        )
+
+
+def _report(log: PartitionLog, to_clean: LogToClean, cleaned: CleanedLog) -> None:
+    stats = cleaned.stats
+    logger.info(
+        "log is cleaned partition=%s dirty_from=%d clean_to=%d seconds=%.3f map_seconds=%.3f"
+        " bytes_read=%d bytes_written=%d records_read=%d records_written=%d"
+        " buffer_utilization=%.3f",
+        log.topic_partition,
+        to_clean.first_dirty_offset,
+        cleaned.end_offset,
+        stats.elapsed_s,
+        stats.elapsed_map_s,
+        stats.bytes_read,
+        stats.bytes_written,
+        stats.messages_read,
+        stats.messages_written,
+        stats.buffer_utilization,
+    )
+    if stats.invalid_messages_read:
+        logger.warning(
+            "records without a key were dropped partition=%s count=%d",
+            log.topic_partition,
+            stats.invalid_messages_read,
+        )
