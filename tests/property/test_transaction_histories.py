@@ -25,6 +25,10 @@ from isotherm.record.control import (
     read_control_record,
 )
 from isotherm.record.validation import AppendOrigin
+from isotherm.spark.offsets import OffsetRange
+from isotherm.spark.planning import lineage_pieces, plan_reads
+from isotherm.spark.readers import ReadSettings, read_segments
+from isotherm.spark.transactions import CommittedHistory
 from isotherm.testing.tiered_partition import TieredPartition
 from isotherm.types import Offset
 
@@ -32,6 +36,7 @@ SEEDS = range(20)
 STEPS = 60
 PRODUCERS = 4
 NOT_TRANSACTIONAL = -1
+TINY_READS = ReadSettings(fetch_bytes=150, fetch_ahead=1, batch_bytes=300)
 
 
 @dataclass
@@ -39,6 +44,7 @@ class Written:
     value: bytes
     producer_id: int
     committed: bool | None = None  # None while its transaction is open
+    marker_offset: Offset | None = None
 
 
 @dataclass
@@ -85,6 +91,7 @@ class History:
     def append_plain(self) -> None:
         for offset in self._append(NOT_TRANSACTIONAL):
             self.written[offset].committed = True
+            self.written[offset].marker_offset = offset
 
     def _append(self, owner: int, **producer: object) -> list[Offset]:
         count = self.rng.randint(1, 3)
@@ -113,9 +120,10 @@ class History:
             coordinator_epoch=0,
             timestamp_ms=self.tiered.clock.now_ms(),
         )
-        self.tiered.append_batch(marker, origin=AppendOrigin.COORDINATOR)
+        marker_offset = self.tiered.append_batch(marker, origin=AppendOrigin.COORDINATOR)
         for offset in producer.open_offsets:
             self.written[offset].committed = commit
+            self.written[offset].marker_offset = marker_offset
         producer.open_offsets = []
 
     def roll(self) -> None:
@@ -172,6 +180,44 @@ class History:
                 offset = header.next_offset
         return found
 
+    def check_bucket(self) -> int:
+        """What Spark reads of the bucket alone; how many records that is."""
+        partition = self.tiered.partition.topic_partition
+        pieces = lineage_pieces(self.tiered.segments())
+        history = CommittedHistory(self.tiered.store, {partition: pieces})
+        stable = history.stable_pieces()[partition]
+        if not pieces:
+            assert stable == []
+            return 0
+        bucket_end = pieces[-1].end_offset
+        undecided = [
+            offset
+            for offset, each in self.written.items()
+            if offset < bucket_end
+            and (each.marker_offset is None or each.marker_offset >= bucket_end)
+        ]
+        end = min(undecided, default=bucket_end)
+        assert max((piece.end_offset for piece in stable), default=0) == end
+        start = self.rng.randrange(end + 1)
+        wanted = OffsetRange(partition, start, self.rng.randint(start, end))
+        reads = plan_reads(stable, wanted)
+        parts = [part for read in reads for part in read.split(self.rng.randint(1, 3))]
+        (marked,) = history.with_aborted([parts])
+        decoded = read_segments(
+            marked, self.tiered.store, frozenset({"value"}), settings=TINY_READS
+        )
+        found = {
+            offset: value.as_py()
+            for _, columns in decoded
+            for offset, value in zip(columns.offset.tolist(), columns.value, strict=True)
+        }
+        assert found == {
+            offset: each.value
+            for offset, each in self.written.items()
+            if wanted.start <= offset < wanted.end and each.committed
+        }
+        return len(found)
+
     def _read(self, offset: Offset, max_bytes: int) -> tuple[memoryview, list[tuple[int, Offset]]]:
         isolation = FetchIsolation.TXN_COMMITTED
         try:
@@ -192,14 +238,27 @@ def test_read_committed_sees_what_was_committed_and_nothing_else(tmp_path: Path,
         history.check()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_spark_reads_of_the_bucket_what_was_committed_and_nothing_else(
+    tmp_path: Path, seed: int
+) -> None:
+    history = History(tmp_path, seed)
+    for step in range(STEPS):
+        history.step()
+        if step % 6 == 0:
+            history.check_bucket()
+
+
 def test_histories_reach_both_tiers_and_aborted_transactions(tmp_path: Path) -> None:
     """Or the test above shows less than it says."""
-    aborted = remote = 0
+    aborted = remote = in_bucket = 0
     for seed in SEEDS:
         history = History(tmp_path / str(seed), seed)
         for _ in range(STEPS):
             history.step()
         aborted += sum(each.committed is False for each in history.written.values())
         remote += history.tiered.log.local_log_start_offset
+        in_bucket += sum(history.check_bucket() for _ in range(5))
     assert aborted > 100
     assert remote > 100
+    assert in_bucket > 100

@@ -41,6 +41,7 @@ from isotherm.spark.planning import (
 )
 from isotherm.spark.readers import first_offset_not_before
 from isotherm.spark.sources_of_metadata import SegmentSource
+from isotherm.spark.transactions import CommittedHistory
 from isotherm.types import Offset, TimestampMs, TopicIdPartition, TopicPartition
 
 _logger = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class BatchQuery:
         self._storage = storage
         self._segment_source = segment_source
         self._brokers = brokers
+        self._transactions: CommittedHistory | None = None
 
     def plan(self) -> list[ReadTask]:
         """The tasks that together read every wanted record once.
@@ -99,6 +101,9 @@ class BatchQuery:
             [p.topic_partition for p in partitions] if partitions is not None else histories,
         )
         pieces = {partition: lineage_pieces(histories.get(partition, ())) for partition in chosen}
+        if options.reads_committed:
+            self._transactions = CommittedHistory(self._storage, pieces)
+            pieces = self._transactions.stable_pieces()
         if self._brokers is None:
             return {p: PartitionView(pieces[p], _bucket_bounds(pieces[p], 0)) for p in chosen}
         broker_bounds = self._brokers.bounds(chosen)
@@ -149,6 +154,8 @@ class BatchQuery:
         merge_ranges: bool,
     ) -> list[ReadTask]:
         reads = [self._reads(views[wanted.topic_partition], wanted) for wanted in ranges]
+        if self._transactions is not None:
+            reads = self._transactions.with_aborted(reads)
         return plan_tasks(reads, self._options.target_bytes_per_task, merge_ranges=merge_ranges)
 
     def _reads(self, view: PartitionView, wanted: OffsetRange) -> list[Read]:

@@ -1,7 +1,8 @@
 """What the brokers know: topics with their ids, and the offsets a partition has now.
 
-Only the driver asks, a few requests per query, over librdkafka's admin client. Offsets are those
-of uncommitted reads (the high watermark), as the Kafka source's default is.
+Only the driver asks, a few requests per query, over librdkafka's admin client. A partition ends at
+its high watermark, as the Kafka source's default is, or at the last stable offset for a query that
+reads committed.
 
 librdkafka cannot ask for the earliest local or the highest tiered offset (KIP-405's ListOffsets
 -4 and -5), so the join of bucket and tail comes from the metadata: the offset after the last
@@ -69,7 +70,7 @@ class Brokers(Protocol):
         """The partitions of `topics`; UnknownTopicOrPartitionError naming one that is missing."""
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetBounds]:
-        """Log start and high watermark, whichever tier holds the records."""
+        """Log start and end, whichever tier holds the records."""
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, TimestampMs]
@@ -88,8 +89,16 @@ class KafkaBrokers:
     """`Brokers` over librdkafka."""
 
     def __init__(
-        self, properties: Mapping[str, str], clock: Clock, settings: RequestSettings
+        self,
+        properties: Mapping[str, str],
+        clock: Clock,
+        settings: RequestSettings,
+        *,
+        reads_committed: bool = False,
     ) -> None:
+        self._isolation = (
+            IsolationLevel.READ_COMMITTED if reads_committed else IsolationLevel.READ_UNCOMMITTED
+        )
         self._clock = clock
         self._settings = settings
         try:
@@ -142,9 +151,7 @@ class KafkaBrokers:
         }
         answers = self._answers(
             "offsets",
-            lambda: self._admin.list_offsets(
-                request, isolation_level=IsolationLevel.READ_UNCOMMITTED
-            ),
+            lambda: self._admin.list_offsets(request, isolation_level=self._isolation),
         )
         return {TopicPartition(tp.topic, tp.partition): a.offset for tp, a in answers.items()}
 

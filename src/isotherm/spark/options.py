@@ -56,6 +56,10 @@ BOOTSTRAP_SERVERS = "bootstrap.servers"
 # Every setting of the storage manager but those that have an option of their own.
 STORAGE_SETTINGS = frozenset(config_keys(ObjectStoreSettings)) - {"url", "layout"}
 
+READ_UNCOMMITTED = "read_uncommitted"
+READ_COMMITTED = "read_committed"
+
+_ISOLATION_PROPERTY = "isolation.level"
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _FORBIDDEN_KAFKA_PROPERTIES = {
     "auto.offset.reset": "set startingOffsets",
@@ -173,6 +177,15 @@ class SourceOptions:
         " set. `.schema(...)` with some of the columns does the same. Spark asks a Python source"
         " for every column of its schema, so naming them is what saves the work.",
     )
+    isolation_level: str | None = key(
+        optional(STRING),
+        None,
+        "`read_uncommitted`, the default, or `read_committed`: records of aborted transactions are"
+        " no rows, and reading ends before the first transaction that is still open. The same as"
+        " `kafka.isolation.level`.",
+        name="isolationLevel",
+        check=one_of(READ_UNCOMMITTED, READ_COMMITTED),
+    )
     fail_on_data_loss: bool = key(
         BOOLEAN,
         True,
@@ -272,6 +285,16 @@ class SourceOptions:
     @property
     def reads_tail(self) -> bool:
         return self.has_brokers if self.include_tail is None else self.include_tail
+
+    @property
+    def isolation(self) -> str:
+        return self.isolation_level or self.kafka_properties.get(
+            _ISOLATION_PROPERTY, READ_UNCOMMITTED
+        )
+
+    @property
+    def reads_committed(self) -> bool:
+        return self.isolation == READ_COMMITTED
 
     @property
     def metadata_source(self) -> str:
@@ -396,11 +419,16 @@ def _check_kafka_properties(options: SourceOptions) -> None:
             raise ConfigError(
                 f"property of the client is not supported option=kafka.{name} hint={reason!r}"
             )
-    isolation = options.kafka_properties.get("isolation.level", "read_uncommitted")
-    if isolation != "read_uncommitted":
+    isolation = options.kafka_properties.get(_ISOLATION_PROPERTY, options.isolation)
+    if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise ConfigError(
-            "only uncommitted reads are supported option=kafka.isolation.level"
-            f" value={isolation} hint='records of aborted transactions are among the rows'"
+            f"no such isolation level option=kafka.{_ISOLATION_PROPERTY} value={isolation}"
+            f" expected_one_of={READ_UNCOMMITTED},{READ_COMMITTED}"
+        )
+    if isolation != options.isolation:
+        raise ConfigError(
+            f"two isolation levels are asked for option=isolationLevel value={options.isolation}"
+            f" option=kafka.{_ISOLATION_PROPERTY} value={isolation} hint='set one of them'"
         )
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.spark.offsets import OffsetRange
 from isotherm.types import LeaderEpoch, Offset, TopicPartition
 
@@ -44,7 +45,8 @@ class SegmentPiece:
 class SegmentRead:
     """Part `part` of `parts` of the bytes that hold a range of offsets of one segment.
 
-    The parts have about the same size and together hold every batch once.
+    The parts have about the same size and together hold every batch once. Records of the `aborted`
+    transactions are left out.
     """
 
     segment: RemoteLogSegmentMetadata
@@ -52,6 +54,7 @@ class SegmentRead:
     end_offset: Offset
     part: int = 0
     parts: int = 1
+    aborted: tuple[AbortedTransaction, ...] = ()
 
     @property
     def topic_partition(self) -> TopicPartition:

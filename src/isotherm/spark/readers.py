@@ -211,6 +211,7 @@ def _decode(
                     rest,
                     offset_range=(read.start_offset, read.end_offset),
                     columns=columns,
+                    aborted=read.aborted,
                     decoded_size_max=settings.batch_bytes,
                 )
                 if decoded.position_end == 0:

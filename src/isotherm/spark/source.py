@@ -109,7 +109,7 @@ def _read_tail(
 
     return read_tail(
         read,
-        consumer_properties(options.kafka_properties, options.group_id_prefix),
+        consumer_properties(options.kafka_properties, options.group_id_prefix, options.isolation),
         schema,
         clock=SystemClock(),
         batch_bytes=options.batch_bytes,

@@ -43,8 +43,10 @@ _LOST = (
 )
 
 
-def consumer_properties(kafka_properties: Mapping[str, str], group_id: str) -> dict[str, Any]:
-    """Client properties of the tail's consumers.
+def consumer_properties(
+    kafka_properties: Mapping[str, str], group_id: str, isolation: str
+) -> dict[str, Any]:
+    """Client properties of the tail's consumers; `isolation` is Kafka's isolation.level.
 
     librdkafka's own defaults differ from the Kafka source's in what matters here: it would hide
     records of open transactions, and jump silently when an offset is gone.
@@ -56,7 +58,7 @@ def consumer_properties(kafka_properties: Mapping[str, str], group_id: str) -> d
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
-            "isolation.level": "read_uncommitted",
+            "isolation.level": isolation,
         }
     )
 
@@ -73,7 +75,7 @@ def read_tail(
 ) -> Iterator[pa.RecordBatch]:
     """Records of `read` in batches of about `batch_bytes` of keys and values.
 
-    Offsets without a record (control batches, compaction) are passed over: the end is reached at
+    Offsets without a record (control batches, compaction, aborted transactions) are passed over: the end is reached at
     a record at or beyond it, or at the partition's end. Raises OffsetOutOfRangeError when the
     brokers no longer have the offsets, RequestTimedOutError when nothing comes for
     `poll_timeout_ms`.

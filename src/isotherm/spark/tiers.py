@@ -68,4 +68,9 @@ def open_brokers(options: SourceOptions) -> Brokers | None:
         retries=options.fetch_offset_retries,
         retry_interval_ms=options.fetch_offset_retry_interval_ms,
     )
-    return KafkaBrokers(options.kafka_properties, SystemClock(), settings)
+    return KafkaBrokers(
+        options.kafka_properties,
+        SystemClock(),
+        settings,
+        reads_committed=options.reads_committed,
+    )

@@ -113,7 +113,12 @@ def test_pattern_must_match_the_whole_name() -> None:
         ({"kafka.value.deserializer": "x"}, "kafka.value.deserializer"),
         ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit"),
         ({"kafka.interceptor.classes": "x"}, "kafka.interceptor.classes"),
-        ({"kafka.isolation.level": "read_committed"}, "kafka.isolation.level"),
+        ({"kafka.isolation.level": "snapshot"}, "kafka.isolation.level value=snapshot"),
+        ({"isolationLevel": "snapshot"}, "key=isolationLevel"),
+        (
+            {"isolationLevel": "read_committed", "kafka.isolation.level": "read_uncommitted"},
+            "two isolation levels",
+        ),
     ],
 )
 def test_wrong_values_are_refused_naming_the_option(given: dict[str, str], words: str) -> None:

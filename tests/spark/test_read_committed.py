@@ -1,0 +1,131 @@
+"""read_committed across the tiers, against what a consumer reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame, SparkSession
+
+from isotherm.testing.embedded_broker import EmbeddedBroker
+from oracle.consumed_records import consume_all
+
+TOPIC = "orders"
+TIMEOUT_S = 60
+TIERED = {
+    "remote.storage.enable": "true",
+    "local.retention.bytes": "1",
+    "segment.bytes": "1048576",
+    "retention.ms": "-1",
+    "file.delete.delay.ms": "100",
+}
+
+
+def transactional(broker: EmbeddedBroker, name: str) -> Producer:
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": name,
+            "batch.size": 50_000,
+            "linger.ms": 1,
+        }
+    )
+    producer.init_transactions(TIMEOUT_S)
+    return producer
+
+
+def write(producer: Producer, label: str, count: int) -> None:
+    for number in range(count):
+        producer.produce(TOPIC, value=f"{label}-{number}-".encode().ljust(7000, b"x"))
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def await_closed_segments_are_remote(broker: EmbeddedBroker, count: int) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    folder: Path = broker.directory / "log" / f"{TOPIC}-0"
+    bucket = broker.directory / "bucket"
+    while (
+        len(list(folder.glob("*.log"))) > 1 + count
+        or len(list(bucket.rglob("*.rsm-manifest"))) == 0
+    ):
+        assert time.monotonic() < deadline, "the topic was not tiered in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def orders(broker: EmbeddedBroker) -> Iterator[dict[str, str]]:
+    """Transactions that end in another segment than they began in, in the tail, and not at all."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.create_topics([NewTopic(TOPIC, 1, 1, config=TIERED)]).values():
+        future.result(TIMEOUT_S)
+    first, second, late = (transactional(broker, name) for name in ("first", "second", "late"))
+    for round_number in range(4):
+        for producer in (first, second):
+            producer.begin_transaction()
+        write(first, f"committed-{round_number}", 150)
+        write(second, f"aborted-{round_number}", 150)
+        write(first, f"committed-too-{round_number}", 20)
+        first.commit_transaction(TIMEOUT_S)
+        second.abort_transaction(TIMEOUT_S)
+    await_closed_segments_are_remote(broker, 0)
+    # Begins in a segment that is copied once the transaction is over, ends in the tail.
+    late.begin_transaction()
+    write(late, "aborted-in-the-tail", 250)
+    late.abort_transaction(TIMEOUT_S)
+    await_closed_segments_are_remote(broker, 0)
+    first.begin_transaction()
+    write(first, "committed-at-the-end", 5)
+    first.commit_transaction(TIMEOUT_S)
+    second.begin_transaction()
+    write(second, "open", 5)
+    yield {
+        "path": (broker.directory / "bucket").as_uri(),
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "subscribe": TOPIC,
+    }
+    second.abort_transaction(TIMEOUT_S)
+
+
+def load(spark: SparkSession, options: dict[str, str], **more: object) -> DataFrame:
+    reader = spark.read.format("isotherm").options(**options)
+    return reader.options(**{name: str(value) for name, value in more.items()}).load()
+
+
+def rows_of(frame: DataFrame) -> list[tuple[int, bytes]]:
+    return sorted(
+        (row.offset, bytes(row.value)) for row in frame.select("offset", "value").collect()
+    )
+
+
+@pytest.mark.parametrize("more", [{}, {"minPartitions": 7}, {"targetBytesPerTask": 300_000}])
+def test_rows_are_what_a_read_committed_consumer_reads(
+    spark: SparkSession, broker: EmbeddedBroker, orders: dict[str, str], more: dict[str, object]
+) -> None:
+    consumed = consume_all(broker.bootstrap_servers, TOPIC, isolation_level="read_committed")
+    expected = sorted((record.offset, record.value) for record in consumed)
+    assert len(expected) == 4 * 170 + 5
+    assert rows_of(load(spark, orders, isolationLevel="read_committed", **more)) == expected
+
+
+def test_kafkas_own_property_means_the_same(spark: SparkSession, orders: dict[str, str]) -> None:
+    committed = load(spark, orders, **{"kafka.isolation.level": "read_committed"})
+    assert committed.count() == 4 * 170 + 5
+
+
+def test_uncommitted_rows_are_all_records(spark: SparkSession, orders: dict[str, str]) -> None:
+    assert load(spark, orders).count() == 4 * 320 + 250 + 5 + 5
+
+
+def test_bucket_alone_ends_before_what_it_cannot_decide(
+    spark: SparkSession, orders: dict[str, str]
+) -> None:
+    alone = {"path": orders["path"], "subscribe": TOPIC}
+    rows = rows_of(load(spark, alone, isolationLevel="read_committed"))
+    assert rows
+    assert all(value.startswith(b"committed-") for _, value in rows)
+    everything = rows_of(load(spark, orders, isolationLevel="read_committed"))
+    assert rows == everything[: len(rows)]
