@@ -62,6 +62,10 @@ class Workload:
             "log_level": 0,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200,
+            # By default librdkafka 2.16 forgets a cluster whose last broker goes away, except where
+            # it keeps the group's coordinator: the next TxnOffsetCommit waits for a connection that
+            # it never makes again, past any time limit. It does so with Apache Kafka as well.
+            "metadata.recovery.strategy": "none",
             **{key.replace("_", "."): value for key, value in settings.items()},
         }
 
