@@ -1,4 +1,5 @@
-"""TopicBasedRemoteLogMetadataManager: polled by the test, and following in the background."""
+"""TopicBasedRemoteLogMetadataManager on a topic in memory: polled by the test at both levels, and
+following in the background."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import pytest
 
 from isotherm.clock import SystemClock
 from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.event_writer import KeyedMetadata
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.testing.conformance.remote_metadata import RemoteLogMetadataManagerConformance
@@ -20,6 +22,23 @@ class TestPolled(RemoteLogMetadataManagerConformance):
     def manager(self) -> TopicBasedRemoteLogMetadataManager:
         return TopicBasedRemoteLogMetadataManager(
             MemoryMetadataTopic(3), clock=SimClock(auto_advance=True), metrics=Metrics()
+        )
+
+    @pytest.fixture
+    def settle(self, manager: TopicBasedRemoteLogMetadataManager) -> Callable[[], None]:
+        return manager.poll
+
+
+class TestKeyed(RemoteLogMetadataManagerConformance):
+    """Feature level 1."""
+
+    @pytest.fixture
+    def manager(self) -> TopicBasedRemoteLogMetadataManager:
+        return TopicBasedRemoteLogMetadataManager(
+            MemoryMetadataTopic(3),
+            clock=SimClock(auto_advance=True),
+            metrics=Metrics(),
+            keyed=KeyedMetadata(MemoryMetadataTopic(3), lambda _: 1),
         )
 
     @pytest.fixture

@@ -1,8 +1,9 @@
-"""A `MetadataTopic` in memory: appends are visible at once."""
+"""A `MetadataTopic` in memory: appends are visible at once, and `compact` is what a cleaner leaves."""
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Callable
 
 from isotherm.errors import OffsetOutOfRangeError
@@ -21,6 +22,7 @@ class MemoryMetadataTopic:
         self.append_visible = True
         """While False, appended records are stored but neither `read` nor `offsets` shows them."""
         self._visible = [0] * partition_count
+        self._ends = [0] * partition_count
 
     @property
     def partition_count(self) -> int:
@@ -32,11 +34,13 @@ class MemoryMetadataTopic:
         if self.before_append is not None:
             self.before_append(partition, value)
         with self._lock:
-            records = self._partitions[partition]
-            offset = len(records)
-            records.append(MetadataTopicRecord(partition, offset, timestamp_ms, key, value))
+            offset = self._ends[partition]
+            self._ends[partition] += 1
+            self._partitions[partition].append(
+                MetadataTopicRecord(partition, offset, timestamp_ms, key, value)
+            )
             if self.append_visible:
-                self._visible[partition] = len(records)
+                self._visible[partition] = self._ends[partition]
             return offset
 
     def read(
@@ -50,7 +54,11 @@ class MemoryMetadataTopic:
                 )
             taken: list[MetadataTopicRecord] = []
             size = 0
-            for record in self._partitions[partition][start_offset:end]:
+            records = self._partitions[partition]
+            first = bisect_left(records, start_offset, key=lambda record: record.offset)
+            for record in records[first:]:
+                if record.offset >= end:
+                    break
                 size += len(record.value or b"")
                 if taken and size > max_bytes:
                     break
@@ -64,7 +72,21 @@ class MemoryMetadataTopic:
     def show_all(self) -> None:
         """Make visible what was appended while `append_visible` was False."""
         with self._lock:
-            self._visible = [len(records) for records in self._partitions]
+            self._visible = list(self._ends)
+
+    def compact(self, *, keep_tombstones: bool = False) -> None:
+        """Leave the last record of each key, without tombstones, as the cleaner does once their
+        time is over; records without a key go. Offsets stay."""
+        with self._lock:
+            for number, records in enumerate(self._partitions):
+                last = {record.key: record.offset for record in records if record.key is not None}
+                self._partitions[number] = [
+                    record
+                    for record in records
+                    if record.key is not None
+                    and last[record.key] == record.offset
+                    and (keep_tombstones or record.value is not None)
+                ]
 
     def records(self) -> list[MetadataTopicRecord]:
         """Every record of every partition, for tests to look at."""

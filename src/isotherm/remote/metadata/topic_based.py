@@ -1,11 +1,12 @@
-"""RemoteLogMetadataManager on a topic: every event is a record, state is the fold of the events.
+"""RemoteLogMetadataManager on a topic: state is the fold of the topic's records.
 
-The user partitions assigned to this broker are spread over the metadata topic's partitions by
+At feature level 0 every event is a record; at level 1 every record is the whole state under a key,
+and the events are in the audit topic (event_writer.py). The user partitions assigned to this broker are spread over the metadata topic's partitions by
 keys.py. Assigning one replays its metadata partition from the start; then the partition is
 followed live by one background thread. A write is done once it has been read back, so that a
 caller who awaited it sees it.
 
-Source: Kafka TopicBasedRemoteLogMetadataManager, feature level 0 (docs/formats).
+Source: Kafka TopicBasedRemoteLogMetadataManager; KIP-1266 for level 1 (docs/formats).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from concurrent.futures import Future
 
 from isotherm.clock import Clock
 from isotherm.errors import (
+    IsothermError,
     RemoteResourceNotFoundError,
     RemoteStorageNotReadyError,
     RetriableError,
@@ -24,10 +26,16 @@ from isotherm.errors import (
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopic
 from isotherm.remote.metadata.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.event_writer import (
+    KeyedMetadata,
+    MetadataEventWriter,
+    is_unapplied,
+)
+from isotherm.remote.metadata.events import partition_of
 from isotherm.remote.metadata.keys import metadata_partition
 from isotherm.remote.metadata.metadata_partition_reader import MetadataPartitionReader
 from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
-from isotherm.remote.metadata.serde import RemoteLogMetadataEvent, encode_event
+from isotherm.remote.metadata.serde import KeyedEvent
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
@@ -60,7 +68,9 @@ class TopicBasedRemoteLogMetadataManager:
         clock: Clock,
         metrics: Metrics,
         settings: TopicBasedSettings | None = None,
+        keyed: KeyedMetadata | None = None,
     ) -> None:
+        """Without `keyed` the level is 0 for ever."""
         self._topic = topic
         self._clock = clock
         self._metrics = metrics
@@ -68,6 +78,8 @@ class TopicBasedRemoteLogMetadataManager:
         self._store = RemotePartitionMetadataStore()
         self._lock = threading.Lock()
         self._readers: dict[int, MetadataPartitionReader] = {}
+        self._writer = MetadataEventWriter(topic, keyed, clock, metrics)
+        self._audit_checked: set[int] = set()
         self._stopping = threading.Event()
         self._wakeup = threading.Event()
         self._thread: threading.Thread | None = None
@@ -85,13 +97,13 @@ class TopicBasedRemoteLogMetadataManager:
         self._wakeup.set()
         if self._thread is not None:
             self._thread.join()
-        for reader in self._readers_snapshot():
+        for _, reader in self._readers_snapshot():
             reader.close(RemoteStorageNotReadyError("the metadata manager is closed"))
 
     def poll(self) -> None:
         """Read every assigned metadata partition to its end. Errors of the topic are raised."""
-        for reader in self._readers_snapshot():
-            reader.poll()
+        for number, reader in self._readers_snapshot():
+            self._read(number, reader)
 
     def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> Future[None]:
         if metadata.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
@@ -168,7 +180,12 @@ class TopicBasedRemoteLogMetadataManager:
             and reader.failure is None
         )
 
-    def _publish(self, partition: TopicIdPartition, event: RemoteLogMetadataEvent) -> Future[None]:
+    def write_lock(self, number: int) -> threading.RLock:
+        """Held, nothing is written to this metadata partition through this manager: for what
+        rewrites it (migration) or judges by what it holds (clean-up)."""
+        return self._writer.lock(number)
+
+    def _publish(self, partition: TopicIdPartition, event: KeyedEvent) -> Future[None]:
         reader = self._reader_of(partition)
         if reader is None or not reader.serves(partition):
             raise RemoteResourceNotFoundError(
@@ -178,7 +195,12 @@ class TopicBasedRemoteLogMetadataManager:
             raise reader.failure
         reader.check_room()
         number = metadata_partition(partition, self._topic.partition_count)
-        offset = self._topic.append(number, None, encode_event(event), self._clock.now_ms())
+        with self._writer.lock(number):
+            if self._writer.is_keyed(number):
+                self._read(number, reader)
+            offset = self._write(number, partition, event)
+        if offset is None:
+            return _done()
         wait_s = self._settings.remote_log_metadata_consume_wait_ms / 1000
         future = reader.expect(offset, self._clock.monotonic_s() + wait_s)
         try:
@@ -188,6 +210,35 @@ class TopicBasedRemoteLogMetadataManager:
         if not future.done():
             self._wakeup.set()
         return future
+
+    def _write(self, number: int, partition: TopicIdPartition, event: KeyedEvent) -> Offset | None:
+        # A partition whose deletion is finished has no cache, and no segments.
+        cache = self._store.get(partition) or RemoteLogMetadataCache(partition)
+        try:
+            return self._writer.write(number, event, cache)
+        except (IsothermError, OSError):
+            # The audit topic may have the event; the next look finds out.
+            self._audit_checked.discard(number)
+            raise
+
+    def _read(self, number: int, reader: MetadataPartitionReader) -> None:
+        """Read to the end; the first time at level 1, apply the event that a crash cut in two."""
+        reader.poll()
+        if number in self._audit_checked or not self._writer.is_keyed(number):
+            return
+        with self._writer.lock(number):
+            event = self._writer.last_audited(number)
+            partition = partition_of(event) if event is not None else None
+            cache = self._store.get(partition) if partition is not None else None
+            if event is not None and partition is not None and cache is not None:
+                deletion = self._store.deletion(partition)
+                if reader.failure is None and is_unapplied(event, cache, deletion):
+                    _logger.warning(
+                        "audited metadata event is applied after a stop event=%s", event
+                    )
+                    self._writer.append_unapplied(number, event, cache)
+                    reader.poll()
+            self._audit_checked.add(number)
 
     def _cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         cache = self._store.get(partition)
@@ -219,23 +270,29 @@ class TopicBasedRemoteLogMetadataManager:
         with self._lock:
             return self._readers.get(metadata_partition(partition, self._topic.partition_count))
 
-    def _readers_snapshot(self) -> list[MetadataPartitionReader]:
+    def _readers_snapshot(self) -> list[tuple[int, MetadataPartitionReader]]:
         with self._lock:
-            return list(self._readers.values())
+            return list(self._readers.items())
 
     def _follow(self) -> None:
         while not self._stopping.is_set():
-            for reader in self._readers_snapshot():
-                self._tick(reader)
+            for number, reader in self._readers_snapshot():
+                self._tick(number, reader)
             self._clock.wait(
                 self._wakeup, self._settings.remote_log_metadata_poll_interval_ms / 1000
             )
             self._wakeup.clear()
 
-    def _tick(self, reader: MetadataPartitionReader) -> None:
+    def _tick(self, number: int, reader: MetadataPartitionReader) -> None:
         try:
-            reader.poll()
+            self._read(number, reader)
         except Exception:  # the background tick: logged and counted, tried again
             _logger.exception("metadata topic cannot be read reader=%s", reader)
             self._metrics.counter(FOLLOW_ERRORS, FOLLOW_ERRORS_TEXT).inc()
         reader.expire(self._clock.monotonic_s())
+
+
+def _done() -> Future[None]:
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future

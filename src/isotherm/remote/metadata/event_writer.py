@@ -1,0 +1,166 @@
+"""Appends metadata events as the feature level wants them.
+
+At level 0 an event is one record of the metadata topic. At level 1 it is two, in this order:
+
+    audit topic       the event
+    metadata topic    the whole state that it leads to, under its key; then tombstones, if any
+
+So every state that the metadata topic ever had is in the audit topic. An event whose append to the
+metadata topic did not come about (a crash, an error) is the last one of its audit partition, because
+writes to one partition come one after the other; it is appended before the next event, or when the
+partition is read after a restart, whichever is first (docs/decisions/0026). Doing that is right for
+every event: each is published only when what it states has happened, or may as well begin.
+
+A tombstone that cannot be appended is left to the cleanup manager, and fails nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from isotherm.clock import Clock
+from isotherm.errors import CorruptMetadataError, IsothermError
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.api import MetadataTopic
+from isotherm.remote.metadata.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.keyed_writes import KeyedWrite, plan_write
+from isotherm.remote.metadata.keys import MetadataKey
+from isotherm.remote.metadata.serde import (
+    KeyedEvent,
+    RemoteLogSegmentMetadataSnapshot,
+    decode_event,
+    encode_event,
+    encode_keyed_event,
+)
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from isotherm.types import Offset
+
+_logger = logging.getLogger(__name__)
+
+LOST_TOMBSTONES = "isotherm_remote_log_metadata_lost_tombstones"
+LOST_TOMBSTONES_TEXT = "Tombstones that could not be appended; the cleanup manager does it later."
+
+_AUDIT_READ_MAX_BYTES = 1  # one record is read in any case
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedMetadata:
+    """What level 1 needs: the audit topic, which has as many partitions as the metadata topic, and
+    which level holds for one of them now (it rises when the partition has been migrated)."""
+
+    audit_topic: MetadataTopic
+    level: Callable[[int], int]
+
+
+class MetadataEventWriter:
+    """One per metadata manager. `lock(number)` is held around every other call about `number`, so
+    that writes to a metadata partition come one after the other, each after what the caches have
+    read back."""
+
+    def __init__(
+        self, topic: MetadataTopic, keyed: KeyedMetadata | None, clock: Clock, metrics: Metrics
+    ) -> None:
+        self._topic = topic
+        self._keyed = keyed
+        self._clock = clock
+        self._metrics = metrics
+        self._locks = [threading.RLock() for _ in range(topic.partition_count)]
+
+    def lock(self, number: int) -> threading.RLock:
+        return self._locks[number]
+
+    def is_keyed(self, number: int) -> bool:
+        return self._keyed is not None and self._keyed.level(number) > 0
+
+    def write(self, number: int, event: KeyedEvent, cache: RemoteLogMetadataCache) -> Offset | None:
+        """Append `event`; the offset in the metadata topic whose reading back makes it visible.
+
+        None when there is nothing to record. What `plan_write` raises, and what the topics raise.
+        """
+        if self._keyed is None or not self.is_keyed(number):
+            return self._topic.append(number, None, encode_event(event), self._clock.now_ms())
+        planned = plan_write(event, cache)
+        if planned is None:
+            return None
+        self._keyed.audit_topic.append(
+            number, planned.key.encode(), encode_keyed_event(planned.event), self._clock.now_ms()
+        )
+        return self._append_state(number, planned)
+
+    def last_audited(self, number: int) -> KeyedEvent | None:
+        """The last event of the audit partition, None when it is empty or holds no such thing."""
+        if self._keyed is None:
+            return None
+        start, end = self._keyed.audit_topic.offsets(number)
+        if start == end:
+            return None
+        (last,) = self._keyed.audit_topic.read(number, end - 1, _AUDIT_READ_MAX_BYTES)
+        try:
+            event = decode_event(last.value or b"")
+        except CorruptMetadataError as error:
+            _logger.warning(
+                "last event of the audit topic cannot be read metadata_partition=%d offset=%d: %s",
+                number,
+                last.offset,
+                error,
+            )
+            return None
+        return None if isinstance(event, RemoteLogSegmentMetadataSnapshot) else event
+
+    def append_unapplied(
+        self, number: int, event: KeyedEvent, cache: RemoteLogMetadataCache
+    ) -> Offset | None:
+        """Append the state of an audited event that the metadata topic lacks."""
+        planned = plan_write(event, cache)
+        return None if planned is None else self._append_state(number, planned)
+
+    def append_tombstones(self, number: int, keys: tuple[MetadataKey, ...]) -> int:
+        """Append tombstones until one cannot be; how many."""
+        for index, key in enumerate(keys):
+            try:
+                self._topic.append(number, key.encode(), None, self._clock.now_ms())
+            except (IsothermError, OSError) as error:
+                lost = len(keys) - index
+                self._metrics.counter(LOST_TOMBSTONES, LOST_TOMBSTONES_TEXT).inc(lost)
+                _logger.warning("tombstones are left for later key=%s: %s", key, error)
+                return index
+        return len(keys)
+
+    def _append_state(self, number: int, planned: KeyedWrite) -> Offset:
+        offset = self._topic.append(
+            number, planned.key.encode(), encode_keyed_event(planned.state), self._clock.now_ms()
+        )
+        self.append_tombstones(number, planned.tombstones)
+        return offset
+
+
+def is_unapplied(
+    event: KeyedEvent,
+    cache: RemoteLogMetadataCache,
+    deletion: RemotePartitionDeleteMetadata | None,
+) -> bool:
+    """Whether the last event of an audit partition is missing in what the metadata topic tells.
+
+    Nothing happened after it, so what is told must be the state that it leads to.
+    """
+    match event:
+        case RemoteLogSegmentMetadata():
+            return cache.get(event.segment_id) is None
+        case RemoteLogSegmentMetadataUpdate():
+            known = cache.get(event.segment_id)
+            if event.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+                return known is not None
+            return known is not None and known.state is not event.state
+        case RemotePartitionDeleteMetadata():
+            if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+                return deletion is not None
+            return deletion is None or deletion.state is not event.state

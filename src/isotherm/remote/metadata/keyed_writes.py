@@ -1,0 +1,178 @@
+"""What is written for a metadata event at feature level 1, and under which keys. Pure.
+
+The value of a key is always the whole state. A segment keeps the key of its upload, but that a
+deletion by the leader of a later epoch is written under that leader's epoch, as in KIP-1266's
+Scenario 4, if nothing has a record there: several uploads of one segment are deleted under one
+epoch, and the record of one must not take the place of another's that is still needed.
+
+Tombstones follow DELETE_SEGMENT_FINISHED and DELETE_PARTITION_FINISHED, which state that the
+objects are gone: for every key with a record of it, the key of that last state after the others,
+so that whatever is cut off leaves the last state in force.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import NamedTuple
+
+from isotherm.errors import InvalidRequestError, RemoteResourceNotFoundError
+from isotherm.remote.metadata.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.keys import (
+    MetadataKey,
+    SegmentKey,
+    partition_key,
+    segment_key,
+)
+from isotherm.remote.metadata.lifecycle import is_valid_transition
+from isotherm.remote.metadata.serde import KeyedEvent
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from isotherm.types import NO_LEADER_EPOCH, LeaderEpoch, TopicIdPartition
+
+_logger = logging.getLogger(__name__)
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+class KeyedWrite(NamedTuple):
+    """`event` goes to the audit topic, `state` to the compacted one, both under `key`; then the
+    tombstones, in order."""
+
+    key: MetadataKey
+    state: RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata
+    event: KeyedEvent
+    tombstones: tuple[MetadataKey, ...] = ()
+
+
+def plan_write(event: KeyedEvent, cache: RemoteLogMetadataCache) -> KeyedWrite | None:
+    """What to write for `event`; `cache` has everything that was written before.
+
+    None when there is nothing to record: a deletion of a segment that nobody knows any more, or a
+    state that cannot follow. RemoteResourceNotFoundError for a COPY_SEGMENT_FINISHED of such a
+    segment: whoever copied it must not count on it. InvalidRequestError for a start under
+    the key of a segment whose objects are still promised.
+    """
+    match event:
+        case RemoteLogSegmentMetadata():
+            return _plan_start(event, cache)
+        case RemoteLogSegmentMetadataUpdate():
+            return _plan_update(event, cache)
+        case RemotePartitionDeleteMetadata():
+            return _plan_partition_delete(event, cache)
+
+
+def key_of(metadata: RemoteLogSegmentMetadata) -> SegmentKey:
+    """The key under which a state is written that carries its broker leader epoch."""
+    return segment_key(
+        metadata.topic_id_partition, metadata.end_offset_inclusive, metadata.broker_leader_epoch
+    )
+
+
+def _plan_start(
+    started: RemoteLogSegmentMetadata, cache: RemoteLogMetadataCache
+) -> KeyedWrite | None:
+    known = cache.get(started.segment_id)
+    if known is not None and known.state is not STARTED:
+        _log_dropped(started.segment_id, known.state, started.state)
+        return None
+    epoch = started.broker_leader_epoch
+    if epoch == NO_LEADER_EPOCH:
+        # The last epoch of its records is the least that the epoch of its leader can be.
+        epoch = max(started.segment_leader_epochs)
+    state = replace(started, broker_leader_epoch=epoch)
+    occupant = cache.find_by_key(state.end_offset_inclusive, epoch)
+    if (
+        occupant is not None
+        and occupant.segment_id != state.segment_id
+        and occupant.state is FINISHED
+    ):
+        raise InvalidRequestError(
+            "a segment cannot be copied again while its last copy under this key is promised"
+            f" key={key_of(state)} segment={occupant.segment_id}"
+        )
+    return KeyedWrite(key_of(state), state, state)
+
+
+def _plan_update(
+    update: RemoteLogSegmentMetadataUpdate, cache: RemoteLogMetadataCache
+) -> KeyedWrite | None:
+    known = cache.get(update.segment_id)
+    source = known.state if known is not None else None
+    if known is None or not is_valid_transition(source, update.state):
+        if update.state is FINISHED:
+            raise RemoteResourceNotFoundError(
+                "the copy of a segment that is gone or going cannot be finished"
+                f" segment={update.segment_id} state={source.name if source is not None else None}"
+            )
+        _log_dropped(update.segment_id, source, update.state)
+        return None
+    published_under = update.broker_leader_epoch
+    if published_under == NO_LEADER_EPOCH:
+        published_under = known.broker_leader_epoch
+    state = replace(
+        known.updated(update),
+        broker_leader_epoch=_epoch_of_key(known, update.state, published_under, cache),
+    )
+    event = replace(
+        update,
+        broker_leader_epoch=published_under,
+        end_offset_inclusive=known.end_offset_inclusive,
+    )
+    key = key_of(state)
+    if update.state is not DELETE_FINISHED:
+        return KeyedWrite(key, state, event)
+    others = [
+        segment_key(state.topic_id_partition, state.end_offset_inclusive, epoch)
+        for epoch, segment in cache.keys_at(state.end_offset_inclusive)
+        if segment == state.segment_id.id
+    ]
+    return KeyedWrite(key, state, event, (*(other for other in others if other != key), key))
+
+
+def _epoch_of_key(
+    known: RemoteLogSegmentMetadata,
+    target: RemoteLogSegmentState,
+    published_under: LeaderEpoch,
+    cache: RemoteLogMetadataCache,
+) -> LeaderEpoch:
+    own = known.broker_leader_epoch
+    if target in (STARTED, FINISHED) or published_under <= own:
+        return own
+    taken = {epoch for epoch, _ in cache.keys_at(known.end_offset_inclusive)}
+    return own if published_under in taken else published_under
+
+
+def _plan_partition_delete(
+    delete: RemotePartitionDeleteMetadata, cache: RemoteLogMetadataCache
+) -> KeyedWrite:
+    partition = delete.topic_id_partition
+    tombstones: tuple[MetadataKey, ...] = ()
+    if delete.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+        # The deletion's own key stays: Scenario 5.
+        tombstones = tuple(_keys_of_partition(partition, cache))
+    return KeyedWrite(partition_key(partition), delete, delete, tombstones)
+
+
+def _keys_of_partition(
+    partition: TopicIdPartition, cache: RemoteLogMetadataCache
+) -> list[SegmentKey]:
+    return [segment_key(partition, end, epoch) for end, epoch in sorted(cache.keys())]
+
+
+def _log_dropped(
+    segment_id: object, source: RemoteLogSegmentState | None, target: RemoteLogSegmentState
+) -> None:
+    _logger.error(
+        "metadata event dropped: invalid transition segment=%s from=%s to=%s",
+        segment_id,
+        source.name if source is not None else None,
+        target.name,
+    )
