@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from isotherm.log.fs import FileSystem
 from isotherm.testing.broker_process import BrokerProcess
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
@@ -29,9 +30,11 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., EmbeddedBroker]]:
     with contextlib.ExitStack() as started:
 
         def start(
-            settings: Mapping[str, str] | None = None, directory: Path = tmp_path / "broker"
+            settings: Mapping[str, str] | None = None,
+            directory: Path = tmp_path / "broker",
+            fs: FileSystem | None = None,
         ) -> EmbeddedBroker:
-            return started.enter_context(EmbeddedBroker(directory, settings))
+            return started.enter_context(EmbeddedBroker(directory, settings, fs=fs))
 
         yield start
 

@@ -5,10 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from isotherm.clock import Clock
+from isotherm.config.broker import BrokerConfig
+from isotherm.log.log_manager import LogManager
 
 logger = logging.getLogger(__name__)
+
+# How late after file.delete.delay.ms a file may go; Kafka has no key for it either.
+FILE_DELETION_INTERVAL_MS = 1000
+
+# How late after flush.ms a log may be flushed where log.flush.scheduler.interval.ms is longer.
+# Kafka, whose default interval is for ever, would not look at flush.ms at all.
+FLUSH_INTERVAL_MS_MAX = 1000
 
 
 class PeriodicTask:
@@ -53,3 +63,46 @@ class PeriodicTask:
             except Exception:
                 logger.exception("background task failed task=%s", self._name)
             delay_s = self._interval_s
+
+
+def start_log_tasks(
+    config: BrokerConfig, log_manager: LogManager, clock: Clock
+) -> list[PeriodicTask]:
+    """Begin the background work of the logs; the caller stops each task."""
+    ticks: dict[str, tuple[Callable[[], object], int]] = {
+        "log-retention": (
+            log_manager.delete_expired_segments,
+            config.log_retention_check_interval_ms,
+        ),
+        "log-flusher": (
+            log_manager.flush_dirty_logs,
+            min(config.log_flush_scheduler_interval_ms, FLUSH_INTERVAL_MS_MAX),
+        ),
+        "log-checkpoint": (
+            partial(_flush_and_checkpoint, log_manager),
+            min(
+                config.log_flush_offset_checkpoint_interval_ms,
+                config.log_flush_start_offset_checkpoint_interval_ms,
+            ),
+        ),
+        "log-file-deletion": (log_manager.delete_marked_files, FILE_DELETION_INTERVAL_MS),
+    }
+    tasks = []
+    for name, (tick, interval_ms) in ticks.items():
+        task = PeriodicTask(
+            f"isotherm-{name}",
+            tick,
+            clock,
+            initial_delay_s=config.log_initial_task_delay_ms / 1000,
+            interval_s=interval_ms / 1000,
+        )
+        task.start()
+        tasks.append(task)
+    return tasks
+
+
+def _flush_and_checkpoint(log_manager: LogManager) -> None:
+    """Kafka flushes a segment when it is rolled. Here that waits for the next checkpoint, which
+    is what would tell a recovery of it."""
+    log_manager.flush_closed_segments()
+    log_manager.checkpoint()

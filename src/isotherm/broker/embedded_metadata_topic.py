@@ -16,6 +16,7 @@ from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.clock import Clock
 from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import build_batch, iterate_batches, read_records
+from isotherm.record.validation import AppendOrigin
 from isotherm.remote.metadata.api import MetadataTopicRecord
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TimestampMs
 
@@ -40,7 +41,12 @@ class EmbeddedMetadataTopic:
     ) -> Offset:
         batch = build_batch([(timestamp_ms, key, value, ())])
         hosted = self._partition(partition)
-        info = hosted.append(batch, required_acks=ACKS_LEADER, now_ms=self._clock.now_ms())
+        info = hosted.append(
+            batch,
+            required_acks=ACKS_LEADER,
+            now_ms=self._clock.now_ms(),
+            origin=AppendOrigin.COORDINATOR,
+        )
         hosted.log.flush()
         return info.first_offset
 

@@ -13,16 +13,16 @@ def lead_partitions(controller: Controller, replica_manager: ReplicaManager) -> 
     Once per start, after the broker has registered and before anything is served.
     """
 
-    def add(topic: TopicImage) -> None:
+    def add(topic: TopicImage, *, is_new: bool) -> None:
         leader_epochs = {each.partition: each.leader_epoch for each in topic.partitions}
         config = controller.topic_config(topic.name)
-        replica_manager.add_topic(topic.name, topic.topic_id, leader_epochs, config)
+        replica_manager.add_topic(topic.name, topic.topic_id, leader_epochs, config, is_new=is_new)
 
     def follow(change: MetadataChange) -> None:
         for topic in change.deleted:
             replica_manager.remove_topic(topic.name)
         for topic in (*change.created, *change.grown):
-            add(topic)
+            add(topic, is_new=True)
         for name in change.reconfigured:
             replica_manager.update_config(name, controller.topic_config(name))
         if change.broker_config is not None:
@@ -31,6 +31,6 @@ def lead_partitions(controller: Controller, replica_manager: ReplicaManager) -> 
                 replica_manager.update_config(name, controller.topic_config(name))
 
     for topic in controller.image.topics_by_name.values():
-        add(topic)
+        add(topic, is_new=False)
     replica_manager.delete_strays()
     controller.add_listener(follow)

@@ -2,7 +2,8 @@
 
 The controller's changes arrive on the control thread; requests look partitions up on the event
 loop. Topics are replaced as a whole, so a look-up sees a topic either with all its partitions or
-not at all. Source: Kafka ReplicaManager.scala.
+not at all. A partition whose log directory has failed is offline until the broker starts again
+with the directory repaired; every look-up of it says so. Source: Kafka ReplicaManager.scala.
 """
 
 from __future__ import annotations
@@ -10,16 +11,21 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from isotherm.broker.partition import Partition
 from isotherm.broker.purgatory import Purgatory
 from isotherm.config.topic import TopicConfig
-from isotherm.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+from isotherm.errors import (
+    LogDirFailedError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
 from isotherm.log.partition_log import PartitionLog
+from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.types import (
     CLUSTER_METADATA_TOPIC,
     LeaderEpoch,
@@ -36,9 +42,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostedTopic:
+    """`partitions` are those that are served; `offline` are the others, by index."""
+
     name: str
     topic_id: uuid.UUID
+    config: TopicConfig
     partitions: Mapping[int, Partition]
+    offline: frozenset[int] = frozenset()
+
+    def topic_id_partitions(self) -> list[TopicIdPartition]:
+        return [
+            TopicIdPartition(self.topic_id, self.name, index)
+            for index in (*self.partitions, *self.offline)
+        ]
 
 
 class ReplicaManager:
@@ -61,12 +77,17 @@ class ReplicaManager:
         """By id when the request has one, else by name.
 
         UnknownTopicIdError or UnknownTopicOrPartitionError: the client refreshes its metadata.
+        LogDirFailedError: the partition is offline.
         """
         if topic is None:
             topic = self._name_of(topic_id)
         hosted = self._topics.get(topic)
         found = hosted.partitions.get(partition) if hosted is not None else None
         if found is None:
+            if hosted is not None and partition in hosted.offline:
+                raise LogDirFailedError(
+                    f"the partition's log directory is offline topic={topic} partition={partition}"
+                )
             raise UnknownTopicOrPartitionError(
                 f"no such partition topic={topic} partition={partition}"
             )
@@ -78,6 +99,10 @@ class ReplicaManager:
             text = "none" if topic_id is None else uuid_to_text(topic_id)
             raise UnknownTopicIdError(f"no topic has this id topic_id={text}")
         return name
+
+    def is_offline(self, topic: str, partition: int) -> bool:
+        hosted = self._topics.get(topic)
+        return hosted is not None and partition in hosted.offline
 
     def topics(self) -> tuple[HostedTopic, ...]:
         return tuple(self._topics.values())
@@ -117,18 +142,32 @@ class ReplicaManager:
         topic_id: uuid.UUID,
         leader_epochs: Mapping[int, LeaderEpoch],
         config: TopicConfig,
+        *,
+        is_new: bool = True,
     ) -> None:
         """Lead these partitions of a topic, at these epochs; a log that is not there is made.
 
-        Called again with more partitions, it adds those and leaves the others as they are.
+        Called again with more partitions, it adds those and leaves the others as they are. Of a
+        topic that is not new, a partition without a log may have it in a directory that is
+        offline, so it is offline too: a new, empty log would hide its records.
         """
-        known = self._topics[name].partitions if name in self._topics else {}
-        added = {
-            index: self._lead(TopicIdPartition(topic_id, name, index), epoch, config)
-            for index, epoch in leader_epochs.items()
-            if index not in known
-        }
-        self._topics[name] = HostedTopic(name, topic_id, {**known, **added})
+        known = self._topics.get(name) or HostedTopic(name, topic_id, config, {})
+        may_be_offline = not is_new and bool(self._log_manager.offline_log_dirs())
+        added: dict[int, Partition] = {}
+        offline = set(known.offline)
+        for index, epoch in leader_epochs.items():
+            if index in known.partitions or index in known.offline:
+                continue
+            log = self._log_manager.log(TopicPartition(name, index))
+            if may_be_offline and (log is None or not log.log_dir.is_online):
+                offline.add(index)
+            else:
+                added[index] = self._lead(TopicIdPartition(topic_id, name, index), epoch, config)
+        if offline != known.offline:
+            logger.error("partitions are offline topic=%s partitions=%s", name, sorted(offline))
+        self._topics[name] = replace(
+            known, partitions={**known.partitions, **added}, offline=frozenset(offline)
+        )
         self._names[topic_id] = name
         self._tell_remote(added.values())
 
@@ -148,6 +187,38 @@ class ReplicaManager:
         partition.make_leader()
         return partition
 
+    def take_offline(self, log_dir: LogDir) -> None:
+        """Serve no partition of a directory that has failed, and wake what waits for one.
+
+        The remote tier keeps what it has of them; nothing is copied or deleted meanwhile.
+        """
+        for topic in self.topics():
+            failed = {
+                index: partition
+                for index, partition in topic.partitions.items()
+                if partition.log.log_dir is log_dir
+            }
+            if not failed:
+                continue
+            served = {i: each for i, each in topic.partitions.items() if i not in failed}
+            self._topics[topic.name] = replace(
+                topic, partitions=served, offline=topic.offline | failed.keys()
+            )
+            logger.error(
+                "partitions are offline topic=%s partitions=%s", topic.name, sorted(failed)
+            )
+            for partition in failed.values():
+                partition.leave()
+            if self._remote_log_manager is not None:
+                self._remote_log_manager.stop_partitions(
+                    [
+                        partition.topic_id_partition
+                        for partition in failed.values()
+                        if partition.log.remote_log_enabled
+                    ],
+                    delete_remote=False,
+                )
+
     def remove_topic(self, name: str) -> None:
         """Stop serving a deleted topic and delete its logs, in both tiers.
 
@@ -155,17 +226,17 @@ class ReplicaManager:
         """
         hosted = self._topics.pop(name)
         del self._names[hosted.topic_id]
-        tiered = [
-            partition.topic_id_partition
-            for partition in hosted.partitions.values()
-            if partition.log.remote_log_enabled
-        ]
         for partition in hosted.partitions.values():
             partition.leave()
-        if self._remote_log_manager is not None and tiered:
-            self._remote_log_manager.stop_partitions(tiered, delete_remote=True)
-        for partition in hosted.partitions.values():
-            self._log_manager.delete_log(partition.topic_partition)
+        is_tiered = is_remote_log_enabled(
+            name, hosted.config, system_enabled=self._remote_log_manager is not None
+        )
+        if self._remote_log_manager is not None and is_tiered:
+            self._remote_log_manager.stop_partitions(
+                hosted.topic_id_partitions(), delete_remote=True
+            )
+        for each in hosted.topic_id_partitions():
+            self._log_manager.delete_log(each.topic_partition)
 
     def update_config(self, name: str, config: TopicConfig) -> None:
         """Give a topic's logs their new configuration; tiering begins where it is now enabled.
@@ -174,9 +245,10 @@ class ReplicaManager:
         is on this disk (KIP-950, remote.log.delete.on.disable).
         """
         newly_tiered, untiered = [], []
+        self._topics[name] = replace(self._topics[name], config=config)
         for partition in self._topics[name].partitions.values():
             was_tiered = partition.log.remote_log_enabled
-            partition.log.update_config(config)
+            self._log_manager.update_log_config(partition.log, config)
             if partition.log.remote_log_enabled and not was_tiered:
                 newly_tiered.append(partition)
             elif was_tiered and not partition.log.remote_log_enabled:

@@ -71,9 +71,9 @@ def serve(
     _start_logging(log_level)
     broker_config = parse_broker_config({name: entry.value for name, entry in settings.items()})
     # A broker takes half a second to import; the other commands do not wait for it.
-    from isotherm.broker.node import run
+    from isotherm.broker.process import exit_at_once, run
 
-    run(broker_config)
+    exit_at_once(run(broker_config))
 
 
 def _print_settings(settings: dict[str, Setting], *, as_json: bool) -> None:

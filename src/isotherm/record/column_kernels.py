@@ -44,6 +44,23 @@ BATCH = np.dtype(
     ]
 )
 
+# Where a record lies: `key_start` and `end` are positions in what its batch was decoded from.
+PLACE = np.dtype(
+    [
+        ("offset", np.int64),
+        # Of the batch with LogAppendTime.
+        ("timestamp", np.int64),
+        ("key_start", np.int64),
+        ("end", np.int64),
+        # Index of the row.
+        ("batch", np.int32),
+        # -1 for null.
+        ("key_size", np.int32),
+        ("value_size", np.int32),
+        ("is_kept", np.int32),
+    ]
+)
+
 # Results of `check_records`.
 RECORDS_VALID = 0
 RECORD_DAMAGED = 1
@@ -69,6 +86,7 @@ _INT64_OUT = types.Array(types.int64, 1, "C")
 _ROWS_OUT = types.Tuple((_INT64_OUT, _INT64_OUT, _INT8_OUT))
 _BINARY_OUT = types.Tuple((_INT32_OUT, _BYTES_OUT, _BYTES_OUT))
 _BATCHES = types.Array(numba.from_dtype(BATCH), 1, "C")
+_PLACES = types.Array(numba.from_dtype(PLACE), 1, "C")
 
 
 @register_jitable(forceinline=True)
@@ -121,7 +139,7 @@ def _null_mask(size, row):
 
 
 @intrinsic
-def _copy(_context, source, _start, _size, target, _target_start):
+def copy(_context, source, _start, _size, target, _target_start):
     """memcpy: three times as fast here as a loop, whose last bytes are copied one by one."""
 
     def generate(context, builder, signature, arguments):
@@ -306,13 +324,13 @@ def decode_records(
             if len(key_ends):
                 key_validity[count >> 3] &= _null_mask(key_size, count)
                 key_size = max(key_size, 0)
-                _copy(source, key_start, key_size, key_data, keys_size)
+                copy(source, key_start, key_size, key_data, keys_size)
                 keys_size += key_size
                 key_ends[count + 1] = keys_size
             if len(value_ends):
                 value_validity[count >> 3] &= _null_mask(value_size, count)
                 value_size = max(value_size, 0)
-                _copy(source, value_start, value_size, value_data, values_size)
+                copy(source, value_start, value_size, value_data, values_size)
                 values_size += value_size
                 value_ends[count + 1] = values_size
             if len(headers_positions):
@@ -324,6 +342,47 @@ def decode_records(
         if position != row.payload_end:
             return row_index, row.records_count, 0, 0, 0, 0, 0, 0
     return -1, -1, count, keys_size, values_size, headers_total, names_total, header_values_total
+
+
+@numba.njit(
+    [types.UniTuple(types.int64, 3)(_BYTES, _BYTES, _BATCHES, _PLACES)],
+    cache=True,
+    nogil=True,
+)
+def locate_records(data, unpacked, batches, places):
+    """Fill `places` with where each record of `batches` lies, marked as kept.
+
+    Returns row and index of a damaged record (or -1, -1), and the number of records.
+    """
+    count = 0
+    for row_index in range(len(batches)):
+        row = batches[row_index]
+        source = unpacked if row.is_unpacked else data
+        position = row.payload_start
+        base_offset = row.base_offset
+        base_timestamp = row.base_timestamp
+        is_log_append_time = row.attributes & _LOG_APPEND_TIME_FLAG != 0
+        for index in range(row.records_count):
+            (position, timestamp_delta, offset_delta, key_start, key_size, _, value_size) = (
+                _read_record(source, position, row.payload_end)[:7]
+            )
+            if position < 0 or offset_delta < 0 or offset_delta > row.last_offset_delta:
+                return row_index, index, 0
+            place = places[count]
+            place.offset = base_offset + offset_delta
+            place.timestamp = (
+                row.max_timestamp if is_log_append_time else base_timestamp + timestamp_delta
+            )
+            place.key_start = key_start
+            place.end = position
+            place.batch = row_index
+            place.key_size = key_size
+            place.value_size = value_size
+            place.is_kept = 1
+            count += 1
+        if position != row.payload_end:
+            return row_index, row.records_count, 0
+    return -1, -1, count
 
 
 @numba.njit(
@@ -351,13 +410,13 @@ def decode_headers(data, unpacked, headers_positions, list_ends, names, values):
         headers_count, position = _read_varint(source, position, end)
         for _ in range(headers_count):
             size, position = _read_varint(source, position, end)
-            _copy(source, position, size, name_data, names_size)
+            copy(source, position, size, name_data, names_size)
             names_size += size
             name_ends[count + 1] = names_size
             size, position = _read_varint(source, position + size, end)
             value_validity[count >> 3] &= _null_mask(size, count)
             size = max(size, 0)
-            _copy(source, position, size, value_data, values_size)
+            copy(source, position, size, value_data, values_size)
             values_size += size
             value_ends[count + 1] = values_size
             position += size
@@ -367,7 +426,7 @@ def decode_headers(data, unpacked, headers_positions, list_ends, names, values):
 
 @numba.njit(
     [
-        types.UniTuple(types.int64, 4)(
+        types.UniTuple(types.int64, 3)(
             *(_BYTES, types.int64, types.int64),
             *(types.boolean, types.int64, types.int64),
         )
@@ -387,28 +446,26 @@ def check_records(
 
     Timestamps other than -1 must lie in [timestamp_min, timestamp_max].
 
-    Returns the verdict and the index of the record it is about, then the largest timestamp and
-    the index of the first record that has it.
+    Returns the verdict, the index of the record it is about, and the largest timestamp: of the
+    records, or the one that is out of range.
     """
     position = 0
     largest_timestamp = np.int64(_NO_TIMESTAMP)
-    largest_index = 0
     for index in range(records_count):
         position, timestamp_delta, offset_delta, _, key_size, _, _, _, _, _, _ = _read_record(
             payload, position, len(payload)
         )
         if position < 0:
-            return RECORD_DAMAGED, index, 0, 0
+            return RECORD_DAMAGED, index, 0
         if offset_delta != index:
-            return OFFSET_NOT_CONSECUTIVE, index, 0, 0
+            return OFFSET_NOT_CONSECUTIVE, index, 0
         if key_required and key_size < 0:
-            return KEY_MISSING, index, 0, 0
+            return KEY_MISSING, index, 0
         timestamp = base_timestamp + timestamp_delta
         if timestamp != _NO_TIMESTAMP and not timestamp_min <= timestamp <= timestamp_max:
-            return TIMESTAMP_OUT_OF_RANGE, index, timestamp, 0
+            return TIMESTAMP_OUT_OF_RANGE, index, timestamp
         if timestamp > largest_timestamp:
             largest_timestamp = timestamp
-            largest_index = index
     if position != len(payload):
-        return RECORD_DAMAGED, records_count, 0, 0
-    return RECORDS_VALID, -1, largest_timestamp, largest_index
+        return RECORD_DAMAGED, records_count, 0
+    return RECORDS_VALID, -1, largest_timestamp

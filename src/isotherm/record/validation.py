@@ -45,7 +45,7 @@ from isotherm.record.batch import (
 )
 from isotherm.record.batch_header import PRODUCER_ATTRIBUTES_MASK, read_codec
 from isotherm.record.compression import COMPRESSION_TYPE_MAX
-from isotherm.types import NO_TIMESTAMP, UNKNOWN_OFFSET
+from isotherm.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from isotherm.config.topic import TopicConfig
@@ -70,7 +70,8 @@ class AppendOrigin(Enum):
     """Who appends: a client's Produce request, or the broker itself.
 
     The broker may append several batches at once, control batches, and producer batches without
-    a sequence. Everything else is checked alike.
+    a sequence. It has made the records itself: they are not looked into, which lets a start do
+    without the compiled kernels.
     """
 
     CLIENT = "client"
@@ -81,20 +82,13 @@ class ValidatedRecords(NamedTuple):
     """Batches as they are to be appended.
 
     `records` is the memory that was given, patched, or new memory where a codec was changed.
-    `batch_headers` are the headers in it, in order and without gaps. The largest timestamp's
-    offset is that of the first record that has it.
+    `batch_headers` are the headers in it, in order and without gaps.
     """
 
     records: memoryview
     last_offset: Offset
     max_timestamp: TimestampMs
-    offset_of_max_timestamp: Offset
     batch_headers: tuple[BatchHeader, ...]
-
-
-class _LargestTimestamp(NamedTuple):
-    timestamp_ms: TimestampMs
-    record_index: int
 
 
 def validate_and_assign_offsets(
@@ -118,7 +112,10 @@ def validate_and_assign_offsets(
     batches = _read_batches(records, origin)
     for position, header in batches:
         _check_batch(records, position, header, config, origin)
-    largest = [_check_records(records, *batch, config, now_ms) for batch in batches]
+    if origin is AppendOrigin.COORDINATOR:
+        largest = [header.max_timestamp for _, header in batches]
+    else:
+        largest = [_check_records(records, *batch, config, now_ms) for batch in batches]
     stored = _with_stored_codec(records, batches, config)
     return _assign(stored, largest, config, next_offset, leader_epoch, now_ms)
 
@@ -223,7 +220,8 @@ def _check_records(
     header: BatchHeader,
     config: TopicConfig,
     now_ms: TimestampMs,
-) -> _LargestTimestamp:
+) -> TimestampMs:
+    """The largest timestamp."""
     try:
         payload = read_payload(records, position, header)
     except CorruptRecordError as error:
@@ -234,7 +232,7 @@ def _check_records(
     # Here and not above: Numba is loaded when the first batch is checked.
     from isotherm.record import column_kernels as kernels
 
-    verdict, index, timestamp_ms, largest_index = kernels.check_records(
+    verdict, index, timestamp_ms = kernels.check_records(
         np.frombuffer(payload.toreadonly(), dtype=np.uint8),
         header.records_count,
         header.base_timestamp,
@@ -255,7 +253,7 @@ def _check_records(
         raise InvalidRecordError(
             f"record is damaged record_index={index} records_count={header.records_count}"
         )
-    return _LargestTimestamp(timestamp_ms, largest_index)
+    return int(timestamp_ms)
 
 
 def _with_stored_codec(
@@ -296,7 +294,7 @@ def _compression_level(target: CompressionType, config: TopicConfig) -> int | No
 
 def _assign(
     stored: bytearray | memoryview,
-    largest: list[_LargestTimestamp],
+    largest: list[TimestampMs],
     config: TopicConfig,
     next_offset: Offset,
     leader_epoch: LeaderEpoch,
@@ -305,9 +303,9 @@ def _assign(
     stamps = config.message_timestamp_type == "LogAppendTime"
     timestamp_type = TimestampType.LOG_APPEND_TIME if stamps else TimestampType.CREATE_TIME
     headers: list[BatchHeader] = []
-    max_timestamp, offset_of_max = NO_TIMESTAMP, UNKNOWN_OFFSET
+    max_timestamp = NO_TIMESTAMP
     position = 0
-    for timestamp_ms, record_index in largest:
+    for timestamp_ms in largest:
         batch_timestamp = now_ms if stamps else timestamp_ms
         assign_offsets(
             stored,
@@ -318,12 +316,10 @@ def _assign(
             max_timestamp=batch_timestamp,
         )
         header = read_batch_header(stored, position)
-        if batch_timestamp > max_timestamp:
-            max_timestamp = batch_timestamp
-            offset_of_max = next_offset + (0 if stamps else record_index)
+        max_timestamp = max(max_timestamp, batch_timestamp)
         headers.append(header)
         position += header.size_in_bytes
         next_offset = header.next_offset
     return ValidatedRecords(
-        memoryview(stored), headers[-1].last_offset, max_timestamp, offset_of_max, tuple(headers)
+        memoryview(stored), headers[-1].last_offset, max_timestamp, tuple(headers)
     )

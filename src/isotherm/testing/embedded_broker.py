@@ -15,6 +15,7 @@ import uvloop
 from isotherm.broker.node import BrokerNode
 from isotherm.config.broker import parse_broker_config
 from isotherm.config.layers import embedded_defaults
+from isotherm.log.fs import FileSystem
 
 # Quick to start and quick to tier; everything else as `isotherm serve` has it.
 TEST_SETTINGS: Mapping[str, str] = {
@@ -33,11 +34,18 @@ class EmbeddedBroker:
     they belong to that thread unless they say otherwise.
     """
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        fs: FileSystem | None = None,
+    ) -> None:
         """`directory` gets `log/` and `bucket/`; `settings` go over TEST_SETTINGS."""
         texts = {**embedded_defaults(directory), **TEST_SETTINGS, **(settings or {})}
         self.directory = directory
         self.config = parse_broker_config(texts)
+        self.fs = fs
         self.node: BrokerNode
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -71,6 +79,14 @@ class EmbeddedBroker:
         self._thread.join()
         self._thread = None
 
+    def wait_failed(self, timeout_s: float) -> None:
+        """TimeoutError when the broker has not failed by then; it is still to be stopped."""
+        failed: Future[None] = Future()
+        self._loop.call_soon_threadsafe(
+            self.node.failed.add_done_callback, lambda _: failed.set_result(None)
+        )
+        failed.result(timeout_s)
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -89,7 +105,7 @@ class EmbeddedBroker:
     async def _serve(self, started: Future[None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self.node = BrokerNode(self.config)
+        self.node = BrokerNode(self.config, fs=self.fs)
         try:
             await self.node.start()
         except BaseException as error:  # noqa: BLE001 - raised in the thread that starts it

@@ -30,7 +30,7 @@ from isotherm.record.columns import COLUMNS, RecordColumns, decode_columns
 from isotherm.record.compression import compress, decompress
 from isotherm.record.control import read_control_records
 from isotherm.record.crc import crc32c
-from isotherm.record.validation import AppendOrigin, validate_and_assign_offsets
+from isotherm.record.validation import validate_and_assign_offsets
 from isotherm.record.varint import read_unsigned_varint, read_varint, read_varlong
 
 SIZE_MAX = 1 << 16
@@ -233,7 +233,6 @@ def test_validation_rejects_or_stores_what_can_be_read(strategies, data) -> None
             next_offset=10,
             leader_epoch=0,
             now_ms=2**42,
-            origin=data.draw(st.sampled_from(AppendOrigin)),
         )
     except RejectedError:
         assert batch == given_bytes

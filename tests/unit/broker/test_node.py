@@ -68,19 +68,30 @@ def test_stop_leaves_a_clean_folder_that_can_be_opened_again(tmp_path: Path) -> 
     assert second.services.cluster_id == first.services.cluster_id
 
 
-def test_start_without_a_directory_that_holds_partitions_is_refused(tmp_path: Path) -> None:
+def test_start_without_a_directory_keeps_what_may_be_in_it_offline(tmp_path: Path) -> None:
     """A new log in another directory would begin at offset 0 and hide the records."""
     first, second = tmp_path / "first", tmp_path / "second"
     both = config(tmp_path, log_dirs=f"{first},{second}")
-    start_and_stop(BrokerNode(both))
+    whole = BrokerNode(both)
+    start_and_stop(whole)
+    in_second = {path.name for path in second.glob("*-*") if path.is_dir()}
+    assert in_second
     second.rename(tmp_path / "away")
     second.write_text("not a folder")
-    with pytest.raises(LogDirFailedError, match=r"partitions=__remote_log_metadata-\d") as caught:
-        start_and_stop(BrokerNode(both))
-    assert str(second) in str(caught.value)
+    half = BrokerNode(both)
+    start_and_stop(half)
+    offline = {
+        f"{topic.name}-{index}"
+        for topic in half.services.replica_manager.topics()
+        for index in topic.offline
+    }
+    assert offline == in_second
+    assert not any((first / name).exists() for name in in_second)
     second.unlink()
     (tmp_path / "away").rename(second)
-    start_and_stop(BrokerNode(both))
+    healed = BrokerNode(both)
+    start_and_stop(healed)
+    assert not any(topic.offline for topic in healed.services.replica_manager.topics())
 
 
 def test_every_start_raises_the_leader_epochs_by_one(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_batch_gets_offsets_and_epoch_in_place(codec: CompressionType) -> None:
     validated = validate(batch)
     assert validated.records.obj is batch
     assert validated.last_offset == 1003
-    assert (validated.max_timestamp, validated.offset_of_max_timestamp) == (NOW + 7, 1001)
+    assert validated.max_timestamp == NOW + 7
     [header] = validated.batch_headers
     assert (header.base_offset, header.partition_leader_epoch) == (1000, 7)
     assert header.crc == crc
@@ -110,7 +110,7 @@ def test_maximum_timestamp_that_is_wrong_is_set_right() -> None:
 
 def test_batch_without_timestamps_has_none() -> None:
     validated = validate(build_batch([NewRecord(-1, b"k", b"v")]))
-    assert (validated.max_timestamp, validated.offset_of_max_timestamp) == (-1, -1)
+    assert validated.max_timestamp == -1
 
 
 @CODECS
@@ -122,7 +122,7 @@ def test_append_time_is_set_on_the_whole_batch(codec: CompressionType) -> None:
     )
     validated = validate(batch, config)
     assert validated.records.obj is batch
-    assert (validated.max_timestamp, validated.offset_of_max_timestamp) == (NOW, 1000)
+    assert validated.max_timestamp == NOW
     assert validated.batch_headers[0].timestamp_type is TimestampType.LOG_APPEND_TIME
     assert [record.timestamp_ms for record in stored(validated)] == [NOW, NOW]
 
@@ -372,7 +372,7 @@ def test_broker_appends_several_batches() -> None:
     run = build_batch(RECORDS) + build_batch([NewRecord(NOW + 8, b"z", b"z")], base_offset=55)
     validated = validate(run, origin=AppendOrigin.COORDINATOR)
     assert [header.base_offset for header in validated.batch_headers] == [1000, 1004]
-    assert (validated.max_timestamp, validated.offset_of_max_timestamp) == (NOW + 8, 1004)
+    assert validated.max_timestamp == NOW + 8
     assert [record.offset for record in stored(validated)] == list(range(1000, 1005))
     recoded = validate(run, TopicConfig(compression_type="lz4"), AppendOrigin.COORDINATOR)
     assert stored(recoded) == stored(validated)

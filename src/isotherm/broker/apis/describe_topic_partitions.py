@@ -4,7 +4,8 @@ Versions  0.
 Behaviour Topics in the order of their names, all of them if none is named, and their partitions up
           to the limit of the request or of max.request.partition.size.limit; where it ends, the
           cursor tells where the next request goes on. A cursor of a topic that is gone goes on with
-          the next one. A topic that is not there, or cannot be, has an error of its own.
+          the next one. A topic that is not there, or cannot be, has an error of its own. An offline
+          partition has no leader, and no error.
 Not done  Eligible leader replicas: a partition has one replica.
 KIPs      966
 """
@@ -21,11 +22,13 @@ from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.image import PartitionImage, TopicImage
 from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.internal_topics import is_internal
+from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
 
 NO_THROTTLE = datetime.timedelta()
+NO_LEADER = -1
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -50,7 +53,7 @@ def handle(context: RequestContext, request: Any) -> Any:
             topics.append(_unknown_topic(name))
             continue
         partitions = topic.partitions[start : start + remaining]
-        topics.append(_topic_fields(topic, partitions))
+        topics.append(_topic_fields(services.replica_manager, topic, partitions))
         remaining -= len(partitions)
         end, start = start + len(partitions), 0
         if end < len(topic.partitions):
@@ -58,25 +61,33 @@ def handle(context: RequestContext, request: Any) -> Any:
     return _response(context, topics, None)
 
 
-def _topic_fields(topic: TopicImage, partitions: tuple[PartitionImage, ...]) -> dict[str, Any]:
+def _topic_fields(
+    replica_manager: ReplicaManager, topic: TopicImage, partitions: tuple[PartitionImage, ...]
+) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": is_internal(topic.name),
-        "partitions": [_partition_fields(partition) for partition in partitions],
+        "partitions": [
+            _partition_fields(
+                partition, is_offline=replica_manager.is_offline(topic.name, partition.partition)
+            )
+            for partition in partitions
+        ],
         "topic_authorized_operations": TOPIC_OPERATIONS,
     }
 
 
-def _partition_fields(partition: PartitionImage) -> dict[str, Any]:
+def _partition_fields(partition: PartitionImage, *, is_offline: bool) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.none,
         "partition_index": partition.partition,
-        "leader_id": partition.leader,
+        "leader_id": NO_LEADER if is_offline else partition.leader,
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,
+        "offline_replicas": partition.replicas if is_offline else (),
         "eligible_leader_replicas": (),
         "last_known_elr": (),
     }

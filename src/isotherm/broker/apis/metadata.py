@@ -8,7 +8,9 @@ Behaviour Addresses are those of the listener the request came in by. Topics tha
           are made first if auto.create.topics.enable and the client allow it, and are answered as
           existing in the same response (Kafka answers with a retriable error once). A topic asked
           for twice is answered once. Without an authorizer every operation is authorized.
-Not done  Offline replicas: a partition on a failed log directory is shown like any other.
+          A partition on a failed log directory has no leader and LEADER_NOT_AVAILABLE; the
+          broker is its offline replica.
+Not done  -
 KIPs      4 · 78 · 430 authorized operations · 516 topic ids · 1102 re-bootstrap
 """
 
@@ -26,16 +28,18 @@ from isotherm.broker.authorized_operations import (
     NOT_ASKED_FOR,
     TOPIC_OPERATIONS,
 )
-from isotherm.broker.context import RequestContext
+from isotherm.broker.context import BrokerServices, RequestContext
 from isotherm.broker.controller.image import MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.controller.topic_rules import NewTopic, check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.internal_topics import is_internal
+from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
 
 NO_THROTTLE = datetime.timedelta()
+NO_LEADER = -1
 FIRST_NULL_FOR_ALL_VERSION = 1
 FIRST_DECLINABLE_VERSION = 4
 FIRST_TOPIC_ID_VERSION = 12
@@ -62,11 +66,12 @@ async def handle(context: RequestContext, request: Any) -> Any:
         ]
         return _response(context, request, answers)
     _check_ids_allowed(request, version)
+    topics = _asked_for(request)
     refused: dict[str, ErrorCode] = {}
     if services.config.auto_create_topics_enable and _allows_creation(request, version):
-        refused = await _create_missing(context, request.topics)
+        refused = await _create_missing(context, topics)
     image = services.controller.image
-    answers = [_answer(image, topic, refused) for topic in _distinct(request.topics)]
+    answers = [_answer(image, topic, refused) for topic in topics]
     return _response(context, request, answers)
 
 
@@ -85,6 +90,12 @@ def _allows_creation(request: Any, version: int) -> bool:
     return version < FIRST_DECLINABLE_VERSION or bool(request.allow_auto_topic_creation)
 
 
+def _asked_for(request: Any) -> list[Any]:
+    """Each topic once. A request that has ids is about these alone, whatever names it has."""
+    by_id = {topic.topic_id: topic for topic in request.topics if getattr(topic, "topic_id", None)}
+    return list(by_id.values()) or list(_distinct(request.topics))
+
+
 def _distinct(topics: Iterable[Any]) -> Iterable[Any]:
     return {(topic.name, getattr(topic, "topic_id", None)): topic for topic in topics}.values()
 
@@ -93,7 +104,11 @@ async def _create_missing(context: RequestContext, topics: Iterable[Any]) -> dic
     """Make the topics that are asked for by name and are not there; the codes of those refused."""
     controller = context.services.controller
     image = controller.image
-    names = {topic.name for topic in topics if topic.name is not None}
+    names = {
+        topic.name
+        for topic in topics
+        if not getattr(topic, "topic_id", None) and topic.name is not None
+    }
     missing = [NewTopic(name=name) for name in sorted(names - set(image.topics_by_name))]
     if not missing:
         return {}
@@ -102,8 +117,8 @@ async def _create_missing(context: RequestContext, topics: Iterable[Any]) -> dic
 
 
 def _answer(image: MetadataImage, asked: Any, refused: dict[str, ErrorCode]) -> TopicAnswer:
-    if asked.name is None:
-        topic_id = asked.topic_id
+    topic_id = getattr(asked, "topic_id", None)
+    if topic_id is not None or asked.name is None:
         topic = image.topics_by_id.get(topic_id) if topic_id is not None else None
         if topic is None:
             return TopicAnswer(None, ErrorCode.unknown_topic_id, topic_id=topic_id)
@@ -140,7 +155,7 @@ def _response(context: RequestContext, request: Any, answers: Sequence[TopicAnsw
             ],
             "cluster_id": services.cluster_id,
             "controller_id": node_id,
-            "topics": [_topic_fields(answer, request) for answer in answers],
+            "topics": [_topic_fields(services, answer, request) for answer in answers],
             "cluster_authorized_operations": CLUSTER_OPERATIONS
             if getattr(request, "include_cluster_authorized_operations", False)
             else NOT_ASKED_FOR,
@@ -149,7 +164,7 @@ def _response(context: RequestContext, request: Any, answers: Sequence[TopicAnsw
     )
 
 
-def _topic_fields(answer: TopicAnswer, request: Any) -> dict[str, Any]:
+def _topic_fields(services: BrokerServices, answer: TopicAnswer, request: Any) -> dict[str, Any]:
     topic = answer.topic
     operations = getattr(request, "include_topic_authorized_operations", False)
     return {
@@ -157,20 +172,28 @@ def _topic_fields(answer: TopicAnswer, request: Any) -> dict[str, Any]:
         "name": topic.name if topic else answer.name,
         "topic_id": topic.topic_id if topic else answer.topic_id,
         "is_internal": is_internal(topic.name if topic else answer.name or ""),
-        "partitions": list(map(_partition_fields, topic.partitions)) if topic else (),
+        "partitions": [
+            _partition_fields(services.replica_manager, topic.name, partition)
+            for partition in topic.partitions
+        ]
+        if topic
+        else (),
         "topic_authorized_operations": TOPIC_OPERATIONS if operations else NOT_ASKED_FOR,
     }
 
 
-def _partition_fields(partition: PartitionImage) -> dict[str, Any]:
+def _partition_fields(
+    replica_manager: ReplicaManager, topic: str, partition: PartitionImage
+) -> dict[str, Any]:
+    is_offline = replica_manager.is_offline(topic, partition.partition)
     return {
-        "error_code": ErrorCode.none,
+        "error_code": ErrorCode.leader_not_available if is_offline else ErrorCode.none,
         "partition_index": partition.partition,
-        "leader_id": partition.leader,
+        "leader_id": NO_LEADER if is_offline else partition.leader,
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,
-        "offline_replicas": (),
+        "offline_replicas": partition.replicas if is_offline else (),
     }
 
 

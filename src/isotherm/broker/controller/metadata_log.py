@@ -20,6 +20,7 @@ from isotherm.record.batch import (
     read_records,
     verify_batch_crc,
 )
+from isotherm.record.validation import AppendOrigin
 from isotherm.types import CLUSTER_METADATA_TOPIC, Offset, TopicPartition
 
 METADATA_TOPIC_PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
@@ -52,7 +53,9 @@ class MetadataLog:
         """
         now_ms = self._clock.now_ms()
         batch = build_batch([NewRecord(now_ms, None, encode_framed(r)) for r in records])
-        self._log.append_as_leader(batch, self._epoch, now_ms=now_ms)
+        self._log.append_as_leader(
+            batch, self._epoch, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
+        )
         self._log.flush()
         self._log.update_high_watermark(self._log.log_end_offset)
         return self._log.log_end_offset

@@ -37,6 +37,13 @@ class NobodyWaits:
         return
 
 
+class NothingFailed:
+    """A replica manager without logs, none of them offline."""
+
+    def is_offline(self, topic: str, partition: int) -> bool:
+        return False
+
+
 class Broker:
     def __init__(self, cluster_metadata: Any, executor: ThreadPoolExecutor) -> None:
         self._cluster_metadata = cluster_metadata
@@ -83,7 +90,7 @@ class Broker:
                 Endpoint("INTERNAL", "10.0.0.1", 19092),
             ),
             controller=self.controller,
-            replica_manager=cast("Any", None),
+            replica_manager=cast("Any", NothingFailed()),
             fetch_sessions=cast("Any", None),
             group_coordinator=cast("Any", None),
             transaction_coordinator=cast("Any", None),

@@ -1,0 +1,71 @@
+"""The coordinators of groups and of transactions, from the broker's configuration and its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+from isotherm.broker.controller.controller import Controller, MetadataChange
+from isotherm.broker.groups.group_coordinator import GroupCoordinator
+from isotherm.broker.groups.offsets_topic import OffsetsTopic
+from isotherm.broker.groups.shards import GroupShards
+from isotherm.broker.replica_manager import ReplicaManager
+from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
+from isotherm.broker.transactions.transaction_log import TransactionLog
+from isotherm.broker.transactions.transaction_markers import TransactionMarkers
+from isotherm.clock import Clock
+from isotherm.config.groups import GroupConfig
+from isotherm.config.transactions import TransactionConfig
+
+
+def open_group_coordinator(
+    config: GroupConfig,
+    controller: Controller,
+    replica_manager: ReplicaManager,
+    control_executor: ThreadPoolExecutor,
+    *,
+    clock: Clock,
+    rng: random.Random,
+) -> GroupCoordinator:
+    """Started: it loads what `__consumer_offsets` holds, and hears of deleted topics."""
+    loop = asyncio.get_running_loop()
+    shards = GroupShards(
+        OffsetsTopic(config, controller, replica_manager, clock),
+        config,
+        clock,
+        lambda change: loop.run_in_executor(control_executor, change),
+    )
+    coordinator = GroupCoordinator(config, shards, lambda: controller.image, rng, loop)
+    coordinator.start()
+
+    def follow(change: MetadataChange) -> None:
+        if change.deleted:
+            names = [topic.name for topic in change.deleted]
+            loop.call_soon_threadsafe(coordinator.topics_deleted, names)
+
+    controller.add_listener(follow)
+    return coordinator
+
+
+def open_transaction_coordinator(
+    config: TransactionConfig,
+    controller: Controller,
+    replica_manager: ReplicaManager,
+    markers: TransactionMarkers,
+    control_executor: ThreadPoolExecutor,
+    *,
+    clock: Clock,
+) -> TransactionCoordinator:
+    """Not started: what it completes at start needs the groups to be loaded."""
+    loop = asyncio.get_running_loop()
+    return TransactionCoordinator(
+        config,
+        TransactionLog(config, controller, replica_manager, clock),
+        markers,
+        clock=clock,
+        run_control=lambda change: loop.run_in_executor(control_executor, change),
+        new_producer_id=lambda: loop.run_in_executor(
+            control_executor, controller.generate_producer_id
+        ),
+    )

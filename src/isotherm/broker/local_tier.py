@@ -1,0 +1,69 @@
+"""The broker's log directories at start: locked, identified, their metadata read, their logs loaded."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from typing import NamedTuple
+
+from isotherm.broker.controller.controller import Controller
+from isotherm.broker.controller.metadata_log import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
+from isotherm.broker.identity import establish_identity
+from isotherm.clock import Clock
+from isotherm.config.broker import BrokerConfig
+from isotherm.log.fs import FileSystem
+from isotherm.log.log_dir import LogDir
+from isotherm.log.log_manager import LogManager
+from isotherm.types import uuid_to_text
+
+
+class LocalTier(NamedTuple):
+    log_manager: LogManager
+    controller: Controller
+    cluster_id: str
+
+
+def open_local_tier(
+    config: BrokerConfig,
+    *,
+    clock: Clock,
+    fs: FileSystem,
+    rng: random.Random,
+    on_log_dir_failure: Callable[[LogDir], None],
+) -> LocalTier:
+    """Load everything that is on disk; the caller shuts the log manager down.
+
+    Raises IsothermError naming what is in the way, with nothing left locked.
+    """
+    # The controller needs the metadata log, which the log manager opens; the configurations of
+    # the other logs come from the controller.
+    log_manager = LogManager(
+        config.log_dirs,
+        config=config,
+        topic_config_for=lambda topic: controller.topic_config(topic),
+        clock=clock,
+        fs=fs,
+        rng=rng,
+        on_log_dir_failure=on_log_dir_failure,
+    )
+    try:
+        metadata_log = log_manager.open_metadata_log(METADATA_LOG_CONFIG, METADATA_TOPIC_ID)
+        live_dirs = [log_dir.path for log_dir in log_manager.live_log_dirs()]
+        cluster_id = establish_identity(fs, live_dirs, config.node_id, lambda: new_id(rng))
+        controller = Controller(
+            metadata_log, config=config, clock=clock, new_id=lambda: new_id(rng)
+        )
+        log_manager.startup()
+    except BaseException:
+        log_manager.shutdown()
+        raise
+    return LocalTier(log_manager, controller, cluster_id)
+
+
+def new_id(rng: random.Random) -> uuid.UUID:
+    """A random id whose text does not look like an option on a command line, as in Kafka."""
+    while True:
+        made = uuid.UUID(int=rng.getrandbits(128), version=4)
+        if not uuid_to_text(made).startswith("-"):
+            return made
