@@ -20,6 +20,7 @@ from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 
 
@@ -63,11 +64,13 @@ def open_remote_log_manager(
         storage=storage,
         metadata=metadata,
         index_cache=index_cache,
+        pending_deletions=PendingDeletions(config.log_dirs[0], fs),
         clock=clock,
         rng=rng,
         metrics=metrics,
     )
     metadata.start()
+    remote_log_manager.resume_deletions()
     replica_manager.start_tiering(remote_log_manager)
     return remote_log_manager
 

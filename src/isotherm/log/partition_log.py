@@ -304,15 +304,22 @@ class PartitionLog:
         self.producers.on_log_start_offset(offset)
 
     def update_highest_offset_in_remote_storage(self, offset: Offset) -> None:
-        """Raise it: local segments that end at or below may go. Lower values are ignored."""
+        """Raise it: local segments that end at or below may go. Lower values are ignored, and any
+        while the log is not tiered."""
         with self._lock:
+            if not self.remote_log_enabled:
+                return
             self._highest_offset_in_remote_storage = max(
                 self._highest_offset_in_remote_storage, offset
             )
 
     def update_config(self, config: TopicConfig) -> None:
+        """A log that is no longer tiered forgets what the remote tier held: it is deleted there,
+        and tiered again, the log is copied anew before local retention may take it."""
         with self._lock:
             self.config = config
+            if not self.remote_log_enabled:
+                self._highest_offset_in_remote_storage = UNKNOWN_OFFSET
 
     # Rolling and flushing
 

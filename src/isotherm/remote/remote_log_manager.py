@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from isotherm.clock import Clock
@@ -50,6 +51,7 @@ from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
+from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.remote.tasks.periodic_tasks import PeriodicTasks
 from isotherm.remote.tasks.retried_work import RetriedWork
 from isotherm.remote.tasks.tier import RemoteTierAccess
@@ -92,6 +94,7 @@ class RemoteLogManager:
         storage: RemoteStorageManager,
         metadata: RemoteLogMetadataManager,
         index_cache: RemoteIndexCache,
+        pending_deletions: PendingDeletions,
         clock: Clock,
         rng: random.Random,
         metrics: Metrics,
@@ -117,6 +120,7 @@ class RemoteLogManager:
             clock,
         )
         self._metadata = metadata
+        self._pending_deletions = pending_deletions
         self._storage = storage
         self._index_cache = index_cache
         self._tier = RemoteTierAccess(
@@ -166,12 +170,19 @@ class RemoteLogManager:
 
     def on_leadership_change(self, logs: Iterable[PartitionLog]) -> None:
         """Look after these logs, which this broker leads now. Logs that are not tiered are left
-        out; those that are looked after already go on as they are."""
+        out; those that are looked after already go on as they are; those that are being stopped
+        follow when that is done, so that a deletion takes nothing that is copied after it."""
         tiered = {
             TopicIdPartition(log.topic_id, *log.topic_partition): log
             for log in logs
             if log.remote_log_enabled and log.topic_id is not None
         }
+        with self._lock:
+            if self._closed:
+                return
+            stopping = {each: self._stopping[each] for each in tiered if each in self._stopping}
+        for partition, done in stopping.items():
+            done.add_done_callback(partial(self._lead_again, tiered.pop(partition)))
         self._metadata.on_partition_leadership_changes(tiered, ())
         for partition, log in tiered.items():
             with self._lock:
@@ -186,16 +197,28 @@ class RemoteLogManager:
             )
         self._expirations.schedule("index-cache", self._evict_indexes, self._interval_s)
 
+    def _lead_again(self, log: PartitionLog, _: Future[None]) -> None:
+        self.on_leadership_change([log])
+
+    def resume_deletions(self) -> Future[None]:
+        """Go on with what `stop_partitions` was deleting when an earlier process ended; before the
+        first `on_leadership_change`."""
+        return self.stop_partitions(self._pending_deletions.partitions(), delete_remote=True)
+
     def stop_partitions(
         self, partitions: Iterable[TopicIdPartition], *, delete_remote: bool
     ) -> Future[None]:
         """Look after these no more: at once, but for a task that is running.
 
         With `delete_remote` everything that the remote tier holds of them is deleted too, tried
-        again until it succeeds. The future is done when all of that is.
+        again until it succeeds, by the next process if need be. The future is done when all of
+        that is.
         """
+        stopped = set(partitions)
+        if delete_remote:
+            self._pending_deletions.add(stopped)
         return _all_done(
-            [self._stop(partition, delete_remote=delete_remote) for partition in set(partitions)]
+            [self._stop(partition, delete_remote=delete_remote) for partition in stopped]
         )
 
     def read(
@@ -306,12 +329,13 @@ class RemoteLogManager:
     def _stop(self, partition: TopicIdPartition, *, delete_remote: bool) -> Future[None]:
         with self._lock:
             led = self._led.pop(partition, None)
+            earlier = self._stopping.get(partition)
             done = self._stopping[partition] = Future()
-        running: list[Future[None]] = []
+        running = [earlier] if earlier is not None else []
         if led is not None:
             led.copy.cancel()
             led.expiration.cancel()
-            running = [self._copies.cancel(partition), self._expirations.cancel(partition)]
+            running += [self._copies.cancel(partition), self._expirations.cancel(partition)]
         if delete_remote:
             self._metadata.on_partition_leadership_changes([partition], ())
         deletion = self._retried("partition-deletion", partition)
@@ -325,24 +349,26 @@ class RemoteLogManager:
                 wait_s = deletion.run(lambda: delete_remote_partition(self._tier, partition))
                 if wait_s is not None:
                     return wait_s
-            self._ended(partition, led)
+                self._pending_deletions.remove(partition)
+            self._ended(partition, led, done)
             done.set_result(None)
             return None
 
-        self._expirations.schedule(("stop", partition), stop)
+        self._expirations.schedule(("stop", partition, id(done)), stop)
         return done
 
-    def _ended(self, partition: TopicIdPartition, led: _Led | None) -> None:
+    def _ended(self, partition: TopicIdPartition, led: _Led | None, stopped: Future[None]) -> None:
         if led is not None:
             led.copy.release()
             led.expiration.release()
         self._topic_metrics.forget(partition.topic, partition.partition)
         self._retention_shares.forget(partition.topic, partition.partition)
         with self._lock:
-            self._stopping.pop(partition, None)
-            is_led_again = partition in self._led
-        if not is_led_again:
+            is_last = self._stopping.get(partition) is stopped
+        if is_last:
             self._metadata.on_stop_partitions([partition])
+            with self._lock:
+                self._stopping.pop(partition, None)
 
     def _tick(self, kind: str, partition: TopicIdPartition, task: _Task) -> Callable[[], float]:
         retried = self._retried(kind, partition)

@@ -19,6 +19,7 @@ from isotherm.errors import (
     RemoteStorageError,
     RemoteStorageNotReadyError,
 )
+from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_read import FetchIsolation
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.remote_tier_metrics import (
@@ -30,6 +31,7 @@ from isotherm.remote.remote_tier_metrics import (
     RETENTION_SIZE,
 )
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.testing.sim_clock import SimClock
 from isotherm.testing.tiered_partition import TieredPartition, records_of
@@ -57,6 +59,7 @@ def open_manager(partition: TieredPartition) -> Iterator[Callable[..., RemoteLog
             storage=partition.store,
             metadata=partition.metadata,
             index_cache=partition.index_cache,
+            pending_deletions=PendingDeletions(partition.log.directory.parent, OsFileSystem()),
             clock=partition.clock,
             rng=random.Random(0),
             metrics=partition.metrics,
@@ -92,6 +95,7 @@ def run_after(partition: TieredPartition, ms: int, until: Callable[[], bool]) ->
     for _ in range(WAIT_S * 100):
         if until():
             return
+        partition.metadata.poll()
         partition.clock.advance(ms)
         pause.wait(0.01)  # of real time, in which the tasks work
     raise AssertionError("the tasks did not get there")
@@ -417,3 +421,64 @@ def test_share_of_retention_is_published_and_forgotten(
     stopped = manager.stop_partitions([partition.partition], delete_remote=False)
     run_after(partition, 1_000, stopped.done)
     assert "retentionsizein_percent{" not in published(partition)
+
+
+def test_partition_tiered_again_while_it_is_deleted_is_copied_when_that_is_done(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    """KIP-950: off with remote.log.delete.on.disable and on again at once. Copying meanwhile, the
+    deletion would take the new copies, and local retention what only those hold."""
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: all_copied(partition))
+    old = {segment.segment_id for segment in partition.segments()}
+    partition.store.fail_always(Operation.DELETE, Fault.ERROR_BEFORE)
+    partition.update_config(remote_storage_enable=False, remote_log_delete_on_disable=True)
+    stopped = manager.stop_partitions([partition.partition], delete_remote=True)
+    errors = "isotherm_remote_log_task_errors_total"
+    run_after(
+        partition, 100, lambda: partition.metrics.value(errors, task="partition-deletion") >= 1
+    )
+    partition.update_config(remote_storage_enable=True)
+    manager.on_leadership_change([partition.log])
+    assert partition.log.highest_offset_in_remote_storage == -1
+    partition.delete_local_segments()
+    assert partition.log.local_log_start_offset == 0, "nothing of it is copied any more"
+    partition.store.heal()
+    run_after(partition, 10_000, lambda: stopped.done() and all_copied(partition))
+    assert not old & {segment.segment_id for segment in partition.segments()}
+    partition.delete_local_segments()
+    assert read(manager, partition, 0)[0] == b"record-00"
+
+
+def test_deletion_that_a_restart_cut_off_is_resumed(
+    open_manager: Callable[..., RemoteLogManager], partition: TieredPartition
+) -> None:
+    first = open_manager()
+    first.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: all_copied(partition))
+    partition.store.fail_always(Operation.DELETE, Fault.ERROR_BEFORE)
+    first.stop_partitions([partition.partition], delete_remote=True)
+    errors = "isotherm_remote_log_task_errors_total"
+    run_after(
+        partition, 100, lambda: partition.metrics.value(errors, task="partition-deletion") >= 1
+    )
+    first.close()
+    assert partition.object_names() != []
+    partition.store.heal()
+    partition.restart()
+    second = open_manager()
+    resumed = second.resume_deletions()
+    run_after(partition, 1_000, resumed.done)
+    assert partition.object_names() == []
+    assert second.resume_deletions().done()
+
+
+def test_partition_stopped_twice_is_deleted_when_the_second_stop_says_so(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: all_copied(partition))
+    first = manager.stop_partitions([partition.partition], delete_remote=False)
+    second = manager.stop_partitions([partition.partition], delete_remote=True)
+    run_after(partition, 1_000, lambda: first.done() and second.done())
+    assert partition.object_names() == []

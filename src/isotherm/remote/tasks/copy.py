@@ -176,7 +176,8 @@ class CopyTask:
         self._unconfirmed = None
         self._tier.copies.end(metadata.segment_id)
         self._copied_offset = metadata.end_offset_inclusive
-        self._log.update_highest_offset_in_remote_storage(metadata.end_offset_inclusive)
+        if not self._cancelled.is_set():  # else it may be deleted remotely at any moment
+            self._log.update_highest_offset_in_remote_storage(metadata.end_offset_inclusive)
         self._tier.metrics.mark(
             TopicMeter.REMOTE_COPY_BYTES, self._partition.topic, metadata.segment_size_in_bytes
         )
