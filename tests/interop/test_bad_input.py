@@ -199,8 +199,8 @@ def test_client_that_leaves_during_a_long_poll_is_forgotten(
     ("damage", "code"),
     [
         (lambda records: records[:-1] + bytes([records[-1] ^ 1]), ErrorCode.corrupt_message),
-        (lambda records: records[:-1], ErrorCode.corrupt_message),
-        (lambda records: records[:20], ErrorCode.corrupt_message),
+        (lambda records: records[:-1], ErrorCode.invalid_record),
+        (lambda records: records[:20], ErrorCode.invalid_record),
         (lambda records: records[:16] + b"\0" + records[17:], ErrorCode.invalid_record),
         (lambda records: records[:16] + b"\1" + records[17:], ErrorCode.invalid_record),
         (
@@ -225,8 +225,8 @@ def test_acks_0_error_closes_the_connection(client: RawClient, topic: str) -> No
     assert client.is_hung_up_on()
 
 
-def test_unknown_version_of_api_versions_gets_the_table(client: RawClient) -> None:
-    client.send(request(18, 77))
+def test_unknown_version_of_api_versions_is_told_which_are_known(client: RawClient) -> None:
+    client.send(request(18, 77, b"\0"))
     assert struct.unpack_from(">ih", client.receive()) == (1, ErrorCode.unsupported_version)
 
 

@@ -114,6 +114,8 @@ def _alter(
     controller: Controller, kind: int, name: str, changes: Changes, *, validate_only: bool
 ) -> None:
     if kind == ResourceType.TOPIC:
+        if not name:
+            raise InvalidRequestError("topics have no defaults of their own that could be set")
         check_topic_name(name)
         asked = changes(controller.topic_texts(name))
         _check_names(asked)

@@ -31,6 +31,7 @@ from isotherm.protocol.primitives import (
 CONTROL_REQUEST_SIZE_MAX = 16 * 1024 * 1024
 
 FRAME_SIZE_BYTES = 4
+FIRST_FLEXIBLE_API_VERSIONS = 3
 
 _FRAME_SIZE = struct.Struct(">i")
 _REQUEST_HEADER_START = struct.Struct(">hhi")
@@ -83,9 +84,16 @@ def split_frames(buffer: memoryview, *, size_max: int) -> tuple[list[memoryview]
 def _decode_request_header(payload: Buffer, position: int) -> tuple[RequestHeader, int]:
     api_key, api_version, correlation_id = _REQUEST_HEADER_START.unpack_from(payload, position)
     client_id, position = read_legacy_nullable_string(payload, position + 8)
-    if is_served(api_key, api_version) and request_class(api_key, api_version).__flexible__:
+    if _has_flexible_header(api_key, api_version):
         position = skip_tagged_fields(payload, position)
     return RequestHeader(api_key, api_version, correlation_id, client_id), position
+
+
+def _has_flexible_header(api_key: int, api_version: int) -> bool:
+    if is_served(api_key, api_version):
+        return bool(request_class(api_key, api_version).__flexible__)
+    # The one request of an unserved version that is answered.
+    return api_key == ApiKey.API_VERSIONS and api_version >= FIRST_FLEXIBLE_API_VERSIONS
 
 
 _guarded_request_header = guarded(_decode_request_header, "RequestHeader")
@@ -94,8 +102,8 @@ _guarded_request_header = guarded(_decode_request_header, "RequestHeader")
 def read_request_frame(payload: memoryview) -> RequestFrame:
     """The header of a request, and the body as a view; ProtocolError when there is no header.
 
-    Of a version that is not served only the fields of header v1 are read, and the body is of no
-    use: that is enough to answer with UNSUPPORTED_VERSION.
+    Of a version that is not served the body is of no use: ApiVersions is answered without it, and
+    any other request closes its connection.
     """
     header, position = _guarded_request_header(payload, 0)
     return RequestFrame(header, payload[position:])

@@ -2,7 +2,8 @@
 
 Versions  0-1. 1 flexible.
 Behaviour Quotas of users, client ids, both together, and addresses are set or taken away, durably,
-          each entity as a whole or not at all. Those on produced bytes, fetched bytes and request
+          each entity as a whole or not at all; one that is named twice is refused, and answered
+          once. An address may be the name of a host, which must be known. Those on produced bytes, fetched bytes and request
           time are in effect when it is answered (see isotherm.broker.quotas).
 Not done  controller_mutation_rate and connection_creation_rate are kept and not enforced.
 KIPs      13 · 124 request time · 546
@@ -10,13 +11,17 @@ KIPs      13 · 124 request time · 546
 
 from __future__ import annotations
 
+import asyncio
 import datetime
-from typing import Any
+import ipaddress
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.broker.controller.client_quotas import QuotaChange
+from isotherm.broker.controller.client_quotas import IP, QuotaChange
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.errors import InvalidRequestError, RejectedError
@@ -25,42 +30,72 @@ from isotherm.protocol.entities import entity_of
 
 NO_THROTTLE = datetime.timedelta()
 
+Parts: TypeAlias = tuple[tuple[str, str | None], ...]
+
 
 async def handle(context: RequestContext, request: Any) -> Any:
     controller = context.services.controller
-    errors = await context.services.run_control(lambda: _alter_all(controller, request))
+    unknown_hosts = await _unknown_hosts(request)
+    errors = await context.services.run_control(
+        lambda: _alter_all(controller, request, unknown_hosts)
+    )
     return _response(
         context,
-        request,
-        [(code_of(error), str(error)) if error else (ErrorCode.none, None) for error in errors],
+        {
+            entity: (code_of(error), str(error)) if error else (ErrorCode.none, None)
+            for entity, error in errors.items()
+        },
     )
 
 
-def _alter_all(controller: Controller, request: Any) -> list[RejectedError | None]:
-    entities = [frozenset(_parts(entry)) for entry in request.entries]
-    errors: list[RejectedError | None] = []
-    for entry, entity in zip(request.entries, entities, strict=True):
+def _alter_all(
+    controller: Controller, request: Any, unknown_hosts: frozenset[str]
+) -> dict[Parts, RejectedError | None]:
+    counts = Counter(frozenset(_parts(entry)) for entry in request.entries)
+    errors: dict[Parts, RejectedError | None] = {}
+    for entry in request.entries:
+        parts = _parts(entry)
         try:
-            if entities.count(entity) > 1:
-                raise InvalidRequestError("an entity is named twice in one request")
+            if counts[frozenset(parts)] > 1:
+                raise InvalidRequestError(f"an entity is named twice in one request entity={parts}")
+            for kind, name in parts:
+                if kind == IP and name in unknown_hosts:
+                    raise InvalidRequestError(f"no address, and no host that has one ip={name}")
             controller.alter_client_quotas(
-                _parts(entry),
+                parts,
                 [QuotaChange(op.key, None if op.remove else op.value) for op in entry.ops],
                 validate_only=request.validate_only,
             )
         except RejectedError as error:
-            errors.append(error)
+            errors[parts] = error
         else:
-            errors.append(None)
+            errors[parts] = None
     return errors
 
 
-def _parts(entry: Any) -> list[tuple[str, str | None]]:
-    return [(part.entity_type, part.entity_name) for part in entry.entity]
+async def _unknown_hosts(request: Any) -> frozenset[str]:
+    """Of the addresses that are spelled as the names of hosts, those that are none."""
+    asked = {
+        name for entry in request.entries for kind, name in _parts(entry) if kind == IP and name
+    }
+    unknown = set()
+    for name in sorted(asked):
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            try:
+                await asyncio.get_running_loop().getaddrinfo(name, None)
+            except (OSError, UnicodeError):
+                unknown.add(name)
+    return frozenset(unknown)
+
+
+def _parts(entry: Any) -> Parts:
+    return tuple((part.entity_type, part.entity_name) for part in entry.entity)
 
 
 def _response(
-    context: RequestContext, request: Any, outcomes: list[tuple[ErrorCode, str | None]]
+    context: RequestContext, outcomes: Mapping[Parts, tuple[ErrorCode, str | None]]
 ) -> Any:
     return entity_of(
         response_class(ApiKey.ALTER_CLIENT_QUOTAS, context.header.api_version),
@@ -70,11 +105,9 @@ def _response(
                 {
                     "error_code": error_code,
                     "error_message": message,
-                    "entity": [
-                        {"entity_type": kind, "entity_name": name} for kind, name in _parts(entry)
-                    ],
+                    "entity": [{"entity_type": kind, "entity_name": name} for kind, name in parts],
                 }
-                for entry, (error_code, message) in zip(request.entries, outcomes, strict=True)
+                for parts, (error_code, message) in outcomes.items()
             ],
         },
     )
@@ -82,4 +115,4 @@ def _response(
 
 def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
     """Every entity is answered with `error_code`."""
-    return _response(context, request, [(error_code, None)] * len(request.entries))
+    return _response(context, {_parts(entry): (error_code, None) for entry in request.entries})

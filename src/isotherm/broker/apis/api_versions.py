@@ -65,10 +65,13 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def unsupported_version_response() -> Any:
-    """For a version that is not served; to be written as version 0."""
+    """For a version that is not served; to be written as version 0. As Kafka's, it tells of the
+    versions of ApiVersions alone: the client asks again.
+    """
+    own = [each for each in _API_KEYS if each["api_key"] == ApiKey.API_VERSIONS]
     return entity_of(
         response_class(ApiKey.API_VERSIONS, 0),
-        {"error_code": ErrorCode.unsupported_version, "api_keys": _API_KEYS},
+        {"error_code": ErrorCode.unsupported_version, "api_keys": own},
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
+from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.groups.consumer_group import (
     ASSIGNORS,
     HeartbeatResult,
@@ -28,6 +29,7 @@ from isotherm.broker.groups.consumer_group import (
 )
 from isotherm.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from isotherm.broker.groups.topic_catalog import matching_names
+from isotherm.errors import InvalidRegularExpressionError
 from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
 
@@ -54,6 +56,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
             result = coordinator.consumer.heartbeat(request.group_id, beat)
     except MemberRejectedError as error:
         return _error(context, request, error.code, str(error))
+    except InvalidRegularExpressionError as error:
+        return _error(context, request, code_of(error), str(error))
     return _response(context, result)
 
 
@@ -61,7 +65,7 @@ def _check(context: RequestContext, request: Any) -> None:
     """What can be said of a request without its group."""
     version = context.header.api_version
     is_join = request.member_epoch == JOIN_EPOCH
-    if not request.group_id:
+    if not request.group_id.strip():
         _refuse("a group has no name")
     if not request.member_id and (version >= FIRST_REGEX_VERSION or not is_join):
         _refuse("a member has no id")

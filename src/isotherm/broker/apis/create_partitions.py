@@ -2,7 +2,7 @@
 
 Versions  0-3. 2 flexible.
 Behaviour Partitions are added in one durable batch before the answer; each topic has its own error,
-          a topic named twice gets INVALID_REQUEST. validate_only checks and adds nothing. Topics
+          a topic named twice gets one INVALID_REQUEST. validate_only checks and adds nothing. Topics
           whose keys are found by the number of partitions (group offsets, transactions, remote
           metadata) are refused with POLICY_VIOLATION, as are more than 10,000 new partitions.
 Not done  The timeout has no effect: partitions exist when the answer is sent.
@@ -31,17 +31,15 @@ async def handle(context: RequestContext, request: Any) -> Any:
     errors = await context.services.run_control(
         lambda: controller.create_partitions(asked, validate_only=request.validate_only)
     )
-    return _response(
-        context,
-        [
-            (
-                topic.topic,
-                code_of(error) if error else ErrorCode.none,
-                str(error) if error else None,
-            )
-            for topic, error in zip(asked, errors, strict=True)
-        ],
-    )
+    answers = {
+        topic.topic: (
+            topic.topic,
+            code_of(error) if error else ErrorCode.none,
+            str(error) if error else None,
+        )
+        for topic, error in zip(asked, errors, strict=True)
+    }
+    return _response(context, list(answers.values()))
 
 
 def _new_partitions(topic: Any) -> NewPartitions:

@@ -3,7 +3,8 @@
 Versions  2-7. 4 -1 stands for the broker's default number of partitions and replicas · 5 flexible,
           the topic's configuration in the response · 7 topic ids in the response.
 Behaviour Topics are made in one durable batch before the answer; each topic has its own error, and
-          those without one are made. validate_only checks and makes nothing. Names, numbers,
+          those without one are made; one that is named twice is refused, and answered once.
+          validate_only checks and makes nothing. Names, numbers,
           assignments and settings are checked as in Kafka's controller, tiered-storage rules
           included. More than 10,000 partitions in one request are refused with POLICY_VIOLATION.
 Not done  The timeout has no effect: topics exist when the answer is sent.
@@ -36,13 +37,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
         lambda: controller.create_topics(topics, validate_only=request.validate_only)
     )
     config = context.services.config
-    return _response(
-        context,
-        [
-            _created_fields(result, topic, config)
-            for result, topic in zip(results, topics, strict=True)
-        ],
-    )
+    answers = {
+        topic.name: _created_fields(result, topic, config)
+        for result, topic in zip(results, topics, strict=True)
+    }
+    return _response(context, list(answers.values()))
 
 
 def _new_topic(topic: Any) -> NewTopic:

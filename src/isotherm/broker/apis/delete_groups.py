@@ -24,9 +24,8 @@ NO_THROTTLE = datetime.timedelta()
 
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
-    return _response(
-        context, [(group_id, _delete(context, group_id)) for group_id in request.groups_names]
-    )
+    names = dict.fromkeys(request.groups_names)
+    return _response(context, [(group_id, _delete(context, group_id)) for group_id in names])
 
 
 def _delete(context: RequestContext, group_id: str) -> ErrorCode:

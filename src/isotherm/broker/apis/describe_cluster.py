@@ -27,10 +27,13 @@ BROKERS, CONTROLLERS = 1, 2
 
 def handle(context: RequestContext, request: Any) -> Any:
     if context.header.api_version >= FIRST_ENDPOINT_TYPE_VERSION:
-        if request.endpoint_type == CONTROLLERS:
-            return error_response(context, request, ErrorCode.mismatched_endpoint_type)
-        if request.endpoint_type != BROKERS:
-            return error_response(context, request, ErrorCode.unsupported_endpoint_type)
+        asked = request.endpoint_type
+        if asked == CONTROLLERS:
+            message = f"this is an endpoint of brokers endpoint_type={asked}"
+            return _refusal(context, ErrorCode.mismatched_endpoint_type, message)
+        if asked != BROKERS:
+            message = f"no such type of endpoint endpoint_type={asked}"
+            return _refusal(context, ErrorCode.unsupported_endpoint_type, message)
     services = context.services
     _, host, port = services.endpoint(context.listener_name)
     config = services.config
@@ -62,5 +65,10 @@ def _response(context: RequestContext, fields: dict[str, Any]) -> Any:
     )
 
 
+def _refusal(context: RequestContext, error_code: ErrorCode, message: str | None) -> Any:
+    fields = {"error_code": error_code, "error_message": message, "cluster_id": "", "brokers": ()}
+    return _response(context, fields)
+
+
 def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, {"error_code": error_code, "cluster_id": "", "brokers": ()})
+    return _refusal(context, error_code, None)

@@ -15,6 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
+from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
 from isotherm.errors import IsothermError
@@ -39,6 +40,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 def _described(context: RequestContext, topic: str, index: int) -> dict[str, Any]:
     try:
+        check_topic_name(topic)
         partition = context.services.replica_manager.find_partition(topic, None, index)
     except IsothermError as error:
         return _failed(index, code_of(error), error_message(error))

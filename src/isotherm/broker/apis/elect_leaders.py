@@ -20,9 +20,13 @@ from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
 
 NO_THROTTLE = datetime.timedelta()
+PREFERRED, UNCLEAN = 0, 1
+ELECTION_TYPES = frozenset({PREFERRED, UNCLEAN})
 
 
 def handle(context: RequestContext, request: Any) -> Any:
+    if getattr(request, "election_type", PREFERRED) not in ELECTION_TYPES:
+        return error_response(context, request, ErrorCode.invalid_request)
     return _response(
         context,
         ErrorCode.none,
@@ -34,6 +38,13 @@ def handle(context: RequestContext, request: Any) -> Any:
             for asked in request.topic_partitions or ()
         ],
     )
+
+
+_MESSAGES = {
+    ErrorCode.unknown_topic_or_partition: "no such partition partition={}-{}",
+    ErrorCode.election_not_needed: "the only replica leads already partition={}-{}",
+    ErrorCode.invalid_request: "no such type of election partition={}-{}",
+}
 
 
 def _outcome(context: RequestContext, topic: str, partition: int) -> ErrorCode:
@@ -58,7 +69,11 @@ def _response(
                 {
                     "topic": topic,
                     "partition_result": [
-                        {"partition_id": number, "error_code": code, "error_message": None}
+                        {
+                            "partition_id": number,
+                            "error_code": code,
+                            "error_message": _MESSAGES.get(code, "").format(topic, number) or None,
+                        }
                         for number, code in partitions
                     ],
                 }

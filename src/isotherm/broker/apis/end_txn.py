@@ -22,6 +22,7 @@ from isotherm.broker.transactions.transaction_state import (
     TRANSACTION_V2,
     ProducerIdAndEpoch,
 )
+from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
 from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -32,6 +33,8 @@ FIRST_V2_VERSION = 5
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
+    if not request.transactional_id:
+        raise InvalidRequestError("a transactional id is not empty")
     is_v2 = context.header.api_version >= FIRST_V2_VERSION
     producer = await context.services.transaction_coordinator.end_transaction(
         request.transactional_id,

@@ -17,7 +17,6 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
 
@@ -32,7 +31,8 @@ def handle(context: RequestContext, request: Any) -> Any:
     has_key_type = context.header.api_version >= FIRST_KEY_TYPE_VERSION
     key_type = request.key_type if has_key_type else GROUP
     if key_type not in (GROUP, TRANSACTION):
-        raise InvalidRequestError(f"unknown coordinator key type key_type={key_type}")
+        message = f"no such type of coordinator key_type={key_type}"
+        return _response(context, request, ErrorCode.invalid_request, NO_NODE, message)
     endpoint = context.services.endpoint(context.listener_name)
     node = {
         "node_id": context.services.config.node_id,
@@ -48,10 +48,14 @@ def error_response(context: RequestContext, request: Any, error_code: ErrorCode)
 
 
 def _response(
-    context: RequestContext, request: Any, error_code: ErrorCode, node: dict[str, Any]
+    context: RequestContext,
+    request: Any,
+    error_code: ErrorCode,
+    node: dict[str, Any],
+    message: str | None = None,
 ) -> Any:
     version = context.header.api_version
-    answer = {"error_code": error_code, "error_message": None, **node}
+    answer = {"error_code": error_code, "error_message": message, **node}
     if version >= FIRST_BATCHED_VERSION:
         fields: dict[str, Any] = {
             "coordinators": [{"key": key, **answer} for key in request.coordinator_keys]

@@ -5,7 +5,7 @@ Versions  1-11. 2 isolation level · 4 leader epochs · 6 flexible · 7 timestam
 Behaviour Each partition has its own error. Timestamps are looked up in both tiers; partitions that
           need the remote tier are looked up in parallel, bounded by the request's timeout or by
           remote.list.offsets.request.timeout.ms. See isotherm.broker.offset_lookup.
-          A special timestamp that the version does not know gets UNSUPPORTED_VERSION.
+          A partition named twice gets INVALID_REQUEST. A special timestamp that the version does not know gets UNSUPPORTED_VERSION.
 Not done  A replica's view (replica id >= 0 reads up to the log end; there is nobody to ask).
 KIPs      79 timestamps · 405 -4 · 734 -3 · 1005 -5 · 1023 -6 · 1075 remote lookups
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple
 
@@ -48,8 +49,15 @@ class Answer(NamedTuple):
 
 
 def handle(context: RequestContext, request: Any) -> Any:
+    asked_times = Counter(
+        (topic.name, asked.partition_index)
+        for topic in request.topics
+        for asked in topic.partitions
+    )
     answers = [
-        _look_up(context, request, topic.name, asked)
+        Answer(error=ErrorCode.invalid_request)
+        if asked_times[topic.name, asked.partition_index] > 1
+        else _look_up(context, request, topic.name, asked)
         for topic in request.topics
         for asked in topic.partitions
     ]

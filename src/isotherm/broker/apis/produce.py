@@ -119,6 +119,29 @@ def _produce(
     )
 
 
+def _read_header(records: memoryview, partition: Partition) -> BatchHeader:
+    """The errors are Kafka's: what is no whole batch of magic 2 is no record batch to it."""
+    where = f"partition={partition.topic_partition}"
+    if not records:
+        raise InvalidRecordError(f"no record batch {where}")
+    if len(records) < HEADER_SIZE:
+        raise InvalidRecordError(f"a record batch is cut short {where} size={len(records)}")
+    magic = read_magic(records)
+    if magic > MAGIC:
+        raise CorruptMessageError(f"no such magic {where} magic={magic}")
+    if magic < MAGIC:
+        raise InvalidRecordError(
+            f"only record batches of magic {MAGIC} may be produced {where} magic={magic}"
+        )
+    header = read_batch_header(records)
+    if header.size_in_bytes > len(records):
+        raise InvalidRecordError(
+            f"a record batch is cut short {where} size={len(records)}"
+            f" announced={header.size_in_bytes}"
+        )
+    return header
+
+
 def _checked_records(
     context: RequestContext,
     request: ProduceRequest,
@@ -130,19 +153,8 @@ def _checked_records(
         raise InvalidTopicError(
             f"topic is written by the broker alone topic={partition.topic_partition.topic}"
         )
-    if not produced.records:
-        raise InvalidRecordError(f"no record batch partition={partition.topic_partition}")
-    if len(produced.records) < HEADER_SIZE:
-        raise CorruptMessageError(
-            f"a record batch is cut short partition={partition.topic_partition}"
-            f" size={len(produced.records)}"
-        )
-    if read_magic(produced.records) != MAGIC:
-        raise InvalidRecordError(
-            f"only record batches of magic {MAGIC} may be produced"
-            f" partition={partition.topic_partition} magic={read_magic(produced.records)}"
-        )
-    header = read_batch_header(produced.records)
+    records = produced.records or memoryview(b"")
+    header = _read_header(records, partition)
     api_version = context.header.api_version
     if header.is_transactional:
         _admit_transactional(context, request, partition, header)
@@ -150,7 +162,7 @@ def _checked_records(
         raise UnsupportedCompressionTypeError(
             f"zstd is not allowed below version {FIRST_ZSTD_VERSION} api_version={api_version}"
         )
-    return produced.records
+    return records
 
 
 def _admit_transactional(

@@ -27,6 +27,8 @@ FIRST_PROTOCOL_VERSION = 5
 async def handle(context: RequestContext, request: Any) -> Any:
     version = context.header.api_version
     has_protocol = version >= FIRST_PROTOCOL_VERSION
+    if has_protocol and (request.protocol_type is None or request.protocol_name is None):
+        return error_response(context, request, ErrorCode.inconsistent_group_protocol)
     result = await context.services.group_coordinator.sync(
         request.group_id,
         member_id=request.member_id,

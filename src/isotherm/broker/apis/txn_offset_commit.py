@@ -42,6 +42,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
     groups = context.services.group_coordinator
     await groups.ensure_topic()
     offsets = _known_offsets(context, request)
+    if not offsets:
+        return error_response(context, request, ErrorCode.unknown_topic_or_partition)
     producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     _admit(context, request, producer)
     has_member = context.header.api_version >= FIRST_MEMBER_VERSION

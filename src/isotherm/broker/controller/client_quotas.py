@@ -131,6 +131,10 @@ def matching_quotas(
             raise InvalidRequestError(f"no such type of match match_type={each.match_type}")
         if each.match_type == MatchType.EXACT and each.name is None:
             raise InvalidRequestError(f"an exact match needs a name entity_type={each.entity_type}")
+        if each.match_type != MatchType.EXACT and each.name is not None:
+            raise InvalidRequestError(
+                f"a name is for an exact match entity_type={each.entity_type} name={each.name}"
+            )
     if IP in kinds and len(kinds) > 1:
         raise InvalidRequestError(f"an address goes with no other entity types={kinds}")
     return [

@@ -112,7 +112,7 @@ def test_validating_only_changes_nothing(hosted):
     ("kind", "name", "change", "code"),
     [
         (TOPIC, "gone", ("retention.ms", SET, "1"), ErrorCode.unknown_topic_or_partition),
-        (TOPIC, "", ("retention.ms", SET, "1"), ErrorCode.invalid_topic_exception),
+        (TOPIC, "", ("retention.ms", SET, "1"), ErrorCode.invalid_request),
         (TOPIC, "t", ("retention.mss", SET, "1"), ErrorCode.invalid_config),
         (TOPIC, "t", ("retention.ms", SET, "x"), ErrorCode.invalid_config),
         (TOPIC, "t", ("retention.ms", APPEND, "1"), ErrorCode.invalid_config),

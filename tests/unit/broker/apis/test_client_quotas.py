@@ -29,8 +29,13 @@ def alter(broker, *entries, version=1, validate_only=False):
         ],
         validate_only=validate_only,
     ).entries
-    for (entity, _), answer in zip(entries, answers, strict=True):
-        assert {part.entity_type: part.entity_name for part in answer.entity} == entity
+    answered = [
+        {part.entity_type: part.entity_name for part in answer.entity} for answer in answers
+    ]
+    # Each entity once.
+    assert answered == [
+        entity for number, (entity, _) in enumerate(entries) if entity not in answered[:number]
+    ]
     return [answer.error_code for answer in answers]
 
 
@@ -139,7 +144,7 @@ def test_what_cannot_be_a_quota_is_refused_and_the_rest_is_set(broker, entity, c
 
 def test_entity_named_twice_is_refused(broker):
     entry = ({"user": "u"}, {"producer_byte_rate": 1.0})
-    assert alter(broker, entry, entry) == [ErrorCode.invalid_request] * 2
+    assert alter(broker, entry, entry) == [ErrorCode.invalid_request]
 
 
 def test_validating_only_sets_nothing(broker):

@@ -1,0 +1,175 @@
+"""What a broker cannot do is refused as Apache Kafka refuses it: the same raw requests to both.
+
+Versions and APIs that are not served: the answer must be the same bytes, or the same hanging up.
+Sound requests for things that are unknown, illegal or too much (`refused_requests.jsonl`): the
+error codes must be the same; where Kafka explains itself Isotherm does too, and names the thing.
+What differs on purpose is listed here with its reason, and must go on differing
+(docs/decisions/0020-refusals-are-kafkas.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.errors import ErrorCode
+
+from isotherm.protocol.api_versions import SERVED, ApiKey
+from isotherm.testing.embedded_broker import EmbeddedBroker
+from oracle.kafka import KafkaOracle
+from oracle.raw_requests import (
+    CLOSED,
+    Outcome,
+    ask,
+    outcomes,
+    read_answer,
+    request_frame,
+    request_header,
+)
+
+TIMEOUT_S = 30
+FIRST_FLEXIBLE_API_VERSIONS = 3
+SETTINGS = {"auto.create.topics.enable": "false", "transaction.state.log.num.partitions": "1"}
+# Kafka knows these keys, on its controllers.
+CONTROLLERS_KEYS = frozenset({52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 82})
+MAKE_INTERNAL_TOPICS: list[tuple[int, int, dict[str, Any]]] = [
+    (ApiKey.FIND_COORDINATOR, 6, {"key_type": 0, "coordinator_keys": ["g"]}),
+    (ApiKey.FIND_COORDINATOR, 6, {"key_type": 1, "coordinator_keys": ["t"]}),
+    (ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ["nobody"]}),
+    (ApiKey.DESCRIBE_GROUPS, 5, {"groups": ["nobody"]}),
+]
+
+
+class Case(NamedTuple):
+    name: str
+    api: str
+    version: int
+    fields: Mapping[str, Any]
+
+    @property
+    def frame(self) -> bytes:
+        return request_frame(ApiKey[self.api], self.version, self.fields)
+
+
+CASES = [
+    Case(**json.loads(line))
+    for line in Path(__file__).with_name("refused_requests.jsonl").read_text("utf-8").splitlines()
+]
+
+# What Isotherm answers otherwise, and why; all of it is in the decision record.
+DIFFERENT: Mapping[str, str] = {
+    "create collide": "Kafka makes both topics, whose metrics then have one name",
+    "alter op 9": "UNKNOWN_SERVER_ERROR explains nothing",
+    "alter broker unknown": "a misspelled key would be kept and have no effect",
+    "alter group unknown key": "groups have no settings of their own here",
+    "alter group bad": "groups have no settings of their own here",
+    "alter logger": "there are no loggers of Java here",
+    "alter logger badlevel": "there are no loggers of Java here",
+    "feature dup": "one of two levels would be dropped without a word",
+    "quota nan": "no rate is above or below it",
+    "quota dup type": "one of two names would be dropped without a word",
+    "list offsets iso 5": "UNKNOWN_SERVER_ERROR helps nobody: what is not 1 is read_uncommitted",
+    "produce byte behind": "bytes that the client sent would be dropped without a word",
+    "produce no such codec": "UNKNOWN_SERVER_ERROR explains nothing, and clients send it again",
+    "produce compressed garbage": "UNKNOWN_SERVER_ERROR explains nothing, and clients send it again",
+    "produce negative count": "the header is damaged whatever the records are",
+}
+
+
+@pytest.fixture(scope="module")
+def servers(kafka: KafkaOracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Isotherm and Kafka, set up alike."""
+    with EmbeddedBroker(tmp_path_factory.mktemp("isotherm"), SETTINGS) as isotherm:
+        both = [isotherm.bootstrap_servers, kafka.bootstrap_server]
+        for each in both:
+            admin = AdminClient({"bootstrap.servers": each})
+            admin.create_topics([NewTopic("known", 2, 1)])["known"].result(TIMEOUT_S)
+            for api, version, fields in MAKE_INTERNAL_TOPICS:
+                ask_until_available(each, api, version, fields)
+        yield both
+
+
+def ask_until_available(server: str, api: int, version: int, fields: Mapping[str, Any]) -> None:
+    """Kafka makes its internal topics when they are first needed, and answers later."""
+    not_yet = {
+        ErrorCode.coordinator_not_available,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.not_coordinator,
+    }
+    for _ in range(200):
+        answer = ask(server, request_frame(api, version, fields))
+        assert isinstance(answer, bytes)
+        found = outcomes(read_answer(api, version, answer))
+        if not_yet.isdisjoint(each.error_code for each in found.values()):
+            return
+    raise AssertionError("the coordinator does not come up")
+
+
+def unserved() -> list[tuple[int, int]]:
+    versions = [
+        (int(key), version)
+        for key, (low, high) in SERVED.items()
+        for version in sorted({low - 1, high + 1, high + 2, -1, 32767, -32768})
+        if not low <= version <= high
+    ]
+    return versions + [(key, 0) for key in sorted({-1, 93, 32767, -32768} | CONTROLLERS_KEYS)]
+
+
+def test_requests_that_are_not_served_get_the_same_bytes_or_are_hung_up_on(
+    servers: list[str],
+) -> None:
+    differences = []
+    for key, version in unserved():
+        header = request_header(key, version, is_flexible=False)
+        for frame in (header, header + b"\0", header + bytes(20)):
+            ours, theirs = (ask(each, frame) for each in servers)
+            if ours != theirs or (key != ApiKey.API_VERSIONS and ours != CLOSED):
+                differences.append((key, version, len(frame), ours, theirs))
+    assert differences == []
+
+
+def test_cut_requests_are_hung_up_on(servers: list[str]) -> None:
+    differences = []
+    for case in CASES:
+        frame = case.frame
+        # At its end a flexible request has tagged fields, of the message and of what it ends in.
+        ours, theirs = (ask(each, frame[: len(frame) - 1]) == CLOSED for each in servers)
+        if (ours, theirs) != (True, True):
+            differences.append((case.name, ours, theirs))
+    assert differences == []
+
+
+def found(server: str, case: Case) -> dict[str, Outcome] | str:
+    answer = ask(server, case.frame)
+    if isinstance(answer, str):
+        return answer
+    return outcomes(read_answer(ApiKey[case.api], case.version, answer))
+
+
+def codes(answer: dict[str, Outcome] | str) -> dict[str, str] | str:
+    if isinstance(answer, str):
+        return answer
+    return {path: ErrorCode(outcome.error_code).name for path, outcome in answer.items()}
+
+
+def explained(answer: dict[str, Outcome] | str) -> set[str]:
+    if isinstance(answer, str):
+        return set()
+    return {path for path, each in answer.items() if each.error_code != 0 and each.error_message}
+
+
+def test_refused_requests_get_kafkas_error_codes_and_are_explained_where_kafka_explains(
+    servers: list[str],
+) -> None:
+    differences = {}
+    for case in CASES:
+        ours, theirs = (found(each, case) for each in servers)
+        if codes(ours) != codes(theirs) or not explained(ours) >= explained(theirs):
+            differences[case.name] = f"{case.name}\n  isotherm {ours}\n  kafka    {theirs}"
+    unexpected = [each for name, each in differences.items() if name not in DIFFERENT]
+    assert not unexpected, "\n".join(unexpected)
+    assert differences.keys() == DIFFERENT.keys()
