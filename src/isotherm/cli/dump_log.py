@@ -40,7 +40,8 @@ Row = dict[str, Any]
 _EXIT_DAMAGE = 3
 _BATCH_COLUMNS = [
     "base_offset", "last_offset", "count", "position", "size", "codec", "crc_valid",
-    "leader_epoch", "producer_id", "producer_epoch", "base_sequence", "max_timestamp", "flags",
+    "leader_epoch", "producer_id", "producer_epoch", "base_sequence", "max_timestamp",
+    "delete_horizon_ms", "flags",
 ]  # fmt: skip
 
 
@@ -180,6 +181,7 @@ def _batch_rows(data: memoryview, damage: list[str]) -> Iterator[Row]:
             "producer_epoch": header.producer_epoch,
             "base_sequence": header.base_sequence,
             "max_timestamp": header.max_timestamp,
+            "delete_horizon_ms": header.delete_horizon_ms,
             "flags": _flags(header),
         }
 

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
+from isotherm.record.batch import build_batch, read_batch_header, read_records, rebuild_batch
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka" / "log"
 
@@ -32,6 +33,21 @@ def test_dump_segment_shows_each_batch_of_kafkas(codec: str) -> None:
     offsets = [row["base_offset"] for row in rows]
     assert offsets == sorted(offsets)
     assert rows[0]["base_offset"] == 0
+
+
+def test_dump_segment_shows_until_when_tombstones_are_kept(tmp_path: Path) -> None:
+    """Kafka's DumpLogSegments prints it as `deleteHorizonMs: OptionalLong[...]`."""
+    written = build_batch([(1_700_000_000_000, b"a", None, ())])
+    header = read_batch_header(written)
+    kept = rebuild_batch(
+        header, read_records(written, 0, header), delete_horizon_ms=1_700_086_500_000
+    )
+    segment = tmp_path / "00000000000000000000.log"
+    segment.write_bytes(kept + build_batch([(1, b"b", b"", ())], base_offset=1))
+    code, rows, _ = dump(segment)
+    assert code == 0
+    assert [row["delete_horizon_ms"] for row in rows] == [1_700_086_500_000, None]
+    assert [row["flags"] for row in rows] == [["delete-horizon"], []]
 
 
 def test_dump_records_shows_transaction_markers() -> None:
