@@ -36,7 +36,7 @@ from isotherm.errors import (
 )
 from isotherm.spark.offsets import OffsetBounds
 from isotherm.types import (
-    REMOTE_LOG_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPICS,
     Offset,
     TimestampMs,
     TopicIdPartition,
@@ -49,7 +49,7 @@ INTERNAL_TOPICS = frozenset(
         "__consumer_offsets",
         "__transaction_state",
         "__share_group_state",
-        REMOTE_LOG_METADATA_TOPIC,
+        *REMOTE_LOG_METADATA_TOPICS,
     }
 )
 

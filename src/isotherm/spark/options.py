@@ -36,7 +36,7 @@ from isotherm.config.definition import (
     optional,
 )
 from isotherm.errors import ConfigError, UnknownConfigError
-from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.remote.storage.settings import ObjectStoreSettings, key_pair_file_keys
 from isotherm.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -59,6 +59,7 @@ STORAGE_SETTINGS = frozenset(config_keys(ObjectStoreSettings)) - {"url", "layout
 READ_UNCOMMITTED = "read_uncommitted"
 READ_COMMITTED = "read_committed"
 
+_KEY_PAIRS = "encryption.key.pairs"
 _ISOLATION_PROPERTY = "isolation.level"
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _FORBIDDEN_KAFKA_PROPERTIES = {
@@ -349,6 +350,7 @@ def parse_options(texts: Mapping[str, str]) -> SourceOptions:
         name.lower(): (field_name, option)
         for name, (field_name, option) in config_keys(SourceOptions).items()
     }
+    key_files = _key_pair_files(texts)
     fields: dict[str, object] = {}
     kafka: dict[str, str] = {}
     storage: dict[str, str] = {}
@@ -361,6 +363,8 @@ def parse_options(texts: Mapping[str, str]) -> SourceOptions:
             kafka[lowered.removeprefix(KAFKA_PREFIX)] = text
         elif lowered in STORAGE_SETTINGS:
             storage[lowered] = text
+        elif lowered in key_files:
+            storage[key_files[lowered]] = text
         else:
             raise _unknown_option(name)
     options = SourceOptions(
@@ -373,6 +377,15 @@ def parse_options(texts: Mapping[str, str]) -> SourceOptions:
     _check_sources(options)
     _check_limits(options)
     return options
+
+
+def _key_pair_files(texts: Mapping[str, str]) -> dict[str, str]:
+    """Storage settings whose names hold the id of a key pair, by their lower-case form.
+
+    Ids of key pairs keep their case only where they are values.
+    """
+    ids = next((text for name, text in texts.items() if name.lower() == _KEY_PAIRS), "")
+    return {name.lower(): name for key_id in LIST.parse(ids) for name in key_pair_file_keys(key_id)}
 
 
 def _unknown_option(name: str) -> UnknownConfigError:

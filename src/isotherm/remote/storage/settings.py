@@ -121,8 +121,9 @@ class ObjectStoreSettings:
     encryption_key_pairs: tuple[str, ...] = key(
         LIST,
         (),
-        "Ids of the RSA key pairs at hand. For each, encryption.key.pairs.<id>.public.key.file and"
-        " encryption.key.pairs.<id>.private.key.file name its PEM files.",
+        "Ids of the RSA key pairs at hand. For each, encryption.key.pairs.<id>.private.key.file"
+        " names the PEM file that reading takes, and encryption.key.pairs.<id>.public.key.file the"
+        " one that writing takes.",
     )
     encryption_key_pair_files: tuple[tuple[str, KeyPairFiles], ...] = ()
     custom_metadata_fields_include: tuple[str, ...] = key(
@@ -186,6 +187,9 @@ class ObjectStoreSettings:
                 f" key=encryption.key.pair.id value={self.encryption_key_pair_id}"
                 f" configured={','.join(self._key_pairs) or 'none'}"
             )
+        if self.encryption_enabled and self._active_key_pair.public_key_file is None:
+            name = f"encryption.key.pairs.{self.encryption_key_pair_id}.public.key.file"
+            raise ConfigError(f"a configuration key must be set key={name}")
         if self.layout != AIVEN and (self.compression_enabled or self.encryption_enabled):
             raise ConfigError(
                 f"layout keeps segments as they are: no compression, no encryption"
@@ -195,6 +199,10 @@ class ObjectStoreSettings:
     @property
     def _key_pairs(self) -> dict[str, KeyPairFiles]:
         return dict(self.encryption_key_pair_files)
+
+    @property
+    def _active_key_pair(self) -> KeyPairFiles:
+        return self._key_pairs[self.encryption_key_pair_id or ""]
 
     def __repr__(self) -> str:
         shown = ", ".join(
@@ -240,6 +248,12 @@ class ObjectStoreSettings:
         return SegmentTransforms(transform, key_ring)
 
 
+def key_pair_file_keys(key_id: str) -> tuple[str, str]:
+    """The keys that name the files of one of `encryption.key.pairs`: public, private."""
+    prefix = f"encryption.key.pairs.{key_id}"
+    return f"{prefix}.public.key.file", f"{prefix}.private.key.file"
+
+
 def _split_key_pairs(
     config: Mapping[str, str],
 ) -> tuple[dict[str, str], tuple[tuple[str, KeyPairFiles], ...]]:
@@ -247,11 +261,8 @@ def _split_key_pairs(
     plain = dict(config)
     pairs: list[tuple[str, KeyPairFiles]] = []
     for key_id in LIST.parse(config.get("encryption.key.pairs", "")):
-        files: list[str] = []
-        for kind in ("public", "private"):
-            name = f"encryption.key.pairs.{key_id}.{kind}.key.file"
-            if name not in plain:
-                raise ConfigError(f"a configuration key must be set key={name}")
-            files.append(plain.pop(name))
-        pairs.append((key_id, KeyPairFiles(*files)))
+        public, private = key_pair_file_keys(key_id)
+        if private not in plain:
+            raise ConfigError(f"a configuration key must be set key={private}")
+        pairs.append((key_id, KeyPairFiles(plain.pop(public, None), plain.pop(private))))
     return plain, tuple(pairs)

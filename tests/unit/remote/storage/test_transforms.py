@@ -353,3 +353,15 @@ def test_copy_repeated_with_another_setting_is_read_as_it_now_is(setup: Setup) -
     assert manager.fetch_log_segment(segment.metadata, 0) == segment.log_bytes()
     manager.copy_log_segment_data(segment.metadata, segment.data)
     assert manager.fetch_log_segment(replace(segment.metadata), 0) == segment.log_bytes()
+
+
+def test_public_key_file_is_needed_to_write_only(
+    setup: Setup, key_files: dict[str, dict[str, str]]
+) -> None:
+    writer = encryption_config(key_files, "first")
+    private_only = {k: v for k, v in writer.items() if not k.endswith("public.key.file")}
+    with pytest.raises(ConfigError, match=r"key=encryption\.key\.pairs\.first\.public\.key\.file"):
+        setup.manager(private_only)
+    segment = setup.copied(writer)
+    reader = setup.manager({k: v for k, v in private_only.items() if k != "encryption.enabled"})
+    assert reader.fetch_log_segment(segment.metadata, 0) == segment.log_bytes()

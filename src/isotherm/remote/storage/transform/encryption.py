@@ -59,9 +59,9 @@ class AesGcmStep:
 
 @dataclass(frozen=True, slots=True)
 class KeyPairFiles:
-    """PEM files of one key pair. The private one is needed to read only."""
+    """PEM files of one key pair: the private one to read, the public one to write."""
 
-    public_key_file: str
+    public_key_file: str | None
     private_key_file: str
 
 
@@ -74,7 +74,9 @@ class KeyRing:
     def __init__(self, active_id: str | None, key_pairs: Mapping[str, KeyPairFiles]) -> None:
         self._active_id = active_id
         self._public = {
-            key_id: _load_key(files.public_key_file) for key_id, files in key_pairs.items()
+            key_id: _load_key(files.public_key_file)
+            for key_id, files in key_pairs.items()
+            if files.public_key_file is not None
         }
         self._private = {
             key_id: _load_key(files.private_key_file) for key_id, files in key_pairs.items()
