@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isotherm.config.topic import TopicConfig
-from isotherm.types import CLUSTER_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC
+from isotherm.types import CLUSTER_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPICS
 
 # Kafka's internal topics, and the two logs that the remote tier itself depends on.
 TOPICS_NEVER_TIERED = frozenset(
@@ -11,7 +11,7 @@ TOPICS_NEVER_TIERED = frozenset(
         "__consumer_offsets",
         "__transaction_state",
         "__share_group_state",
-        REMOTE_LOG_METADATA_TOPIC,
+        *REMOTE_LOG_METADATA_TOPICS,
         CLUSTER_METADATA_TOPIC,
     }
 )

@@ -30,7 +30,7 @@ from isotherm.errors import (
 )
 from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
-from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS, Offset
 
 NO_THROTTLE = datetime.timedelta()
 UP_TO_HIGH_WATERMARK = -1
@@ -49,7 +49,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 def _answer(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
     try:
-        if is_internal(topic) or topic == REMOTE_LOG_METADATA_TOPIC:
+        if is_internal(topic) or topic in REMOTE_LOG_METADATA_TOPICS:
             raise InvalidTopicError(f"records of an internal topic are not deleted topic={topic}")
         partition = context.services.replica_manager.find_partition(
             topic, None, asked.partition_index

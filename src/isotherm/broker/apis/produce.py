@@ -54,7 +54,7 @@ from isotherm.record.batch import (
     read_batch_header,
     read_magic,
 )
-from isotherm.types import REMOTE_LOG_METADATA_TOPIC
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ FIRST_ZSTD_VERSION = 7
 FIRST_ABORTABLE_VERSION = 11
 FIRST_ADDING_VERSION = 12
 WRITTEN_BY_BROKER_ALONE = frozenset(
-    {REMOTE_LOG_METADATA_TOPIC, "__consumer_offsets", "__transaction_state"}
+    {*REMOTE_LOG_METADATA_TOPICS, "__consumer_offsets", "__transaction_state"}
 )
 
 

@@ -86,7 +86,7 @@ from isotherm.errors import (
     UnknownTopicOrPartitionError,
 )
 from isotherm.log.partition_log import PartitionLog
-from isotherm.types import REMOTE_LOG_METADATA_TOPIC, ProducerId
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS, ProducerId
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +111,7 @@ class MetadataChange(NamedTuple):
     reconfigured: tuple[str, ...] = ()
     broker_config: BrokerConfig | None = None
     quotas_changed: bool = False
+    features_changed: bool = False
 
 
 MetadataListener: TypeAlias = Callable[[MetadataChange], None]
@@ -217,7 +218,8 @@ class Controller:
             )
         records: list[MetadataRecord] = []
         if METADATA_VERSION_FEATURE not in self._image.features:
-            records += new_cluster_features()
+            initial = self._config.remote.remote_log_metadata_compaction_initial_level
+            records += new_cluster_features(initial)
         records.append(self._registration(endpoints))
         records += [
             PartitionChangeRecord(
@@ -333,7 +335,7 @@ class Controller:
         if counts[topic.topic_id] > 1:
             raise InvalidRequestError(f"topic is named twice topic={topic.name}")
         remote = self._config.remote
-        if topic.name == REMOTE_LOG_METADATA_TOPIC and remote.remote_log_storage_system_enable:
+        if topic.name in REMOTE_LOG_METADATA_TOPICS and remote.remote_log_storage_system_enable:
             # Without it every tiered segment of every topic would be lost from sight.
             raise PolicyViolationError(
                 f"the topic is in use by the remote tier and is not deleted topic={topic.name}"
@@ -435,6 +437,7 @@ class Controller:
         if records and not validate_only:
             self._commit(records)
             logger.info("features are updated features=%s", dict(self._image.features))
+            self._tell(MetadataChange(self._image, features_changed=True))
 
     def alter_client_quotas(
         self,

@@ -17,6 +17,7 @@ METADATA_VERSION = 30  # of Kafka 4.3: the version whose record formats are writ
 
 GROUP_VERSION_FEATURE = "group.version"  # 1: the consumer protocol (KIP-848)
 TRANSACTION_VERSION_FEATURE = "transaction.version"  # 2: an epoch per transaction (KIP-890)
+METADATA_COMPACTION_FEATURE = "remote.log.metadata.compaction"  # 1: keyed, compacted (KIP-1266)
 
 
 class SupportedLevels(NamedTuple):
@@ -30,14 +31,23 @@ SUPPORTED_FEATURES: Mapping[str, SupportedLevels] = {
     METADATA_VERSION_FEATURE: SupportedLevels(METADATA_VERSION_MIN, METADATA_VERSION),
     GROUP_VERSION_FEATURE: SupportedLevels(0, 1),
     TRANSACTION_VERSION_FEATURE: SupportedLevels(0, 2),
+    METADATA_COMPACTION_FEATURE: SupportedLevels(0, 1),
 }
 
+# What the newer level wrote, the older one cannot read: the formats of the metadata log, and the
+# keyed records of the remote log metadata, whose history compaction has dropped.
+_NEVER_LOWERED = (METADATA_VERSION_FEATURE, METADATA_COMPACTION_FEATURE)
 
-def new_cluster_features() -> list[FeatureLevelRecord]:
-    """A new cluster has every feature at its highest level; an older one keeps what it has."""
+
+def new_cluster_features(metadata_compaction_level: int) -> list[FeatureLevelRecord]:
+    """A new cluster has every feature at its highest level, but for the one that is configured
+    (remote.log.metadata.compaction.initial.level); an older one keeps what it has."""
+    chosen = {METADATA_COMPACTION_FEATURE: metadata_compaction_level}
+    levels = {name: chosen.get(name, each.max) for name, each in SUPPORTED_FEATURES.items()}
     return [
-        FeatureLevelRecord(name=name, feature_level=levels.max)
-        for name, levels in SUPPORTED_FEATURES.items()
+        FeatureLevelRecord(name=name, feature_level=level)
+        for name, level in levels.items()
+        if level
     ]
 
 
@@ -93,6 +103,5 @@ def _check(update: FeatureUpdate, current_level: int) -> None:
     if update.level < current_level:
         if update.upgrade_type == UpgradeType.UPGRADE:
             raise InvalidUpdateVersionError(f"an upgrade cannot go to a lower level {facts}")
-        if update.name == METADATA_VERSION_FEATURE:
-            # The log has records of the newer formats.
+        if update.name in _NEVER_LOWERED:
             raise InvalidUpdateVersionError(f"this feature is never lowered {facts}")

@@ -17,11 +17,11 @@ from isotherm.errors import (
     PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
-from isotherm.types import REMOTE_LOG_METADATA_TOPIC, BrokerId
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS, BrokerId
 
 # A key's partition follows from their number: with another one, what is stored is not found again.
 TOPICS_OF_FIXED_SIZE = frozenset(
-    {"__consumer_offsets", "__transaction_state", REMOTE_LOG_METADATA_TOPIC}
+    {"__consumer_offsets", "__transaction_state", *REMOTE_LOG_METADATA_TOPICS}
 )
 
 

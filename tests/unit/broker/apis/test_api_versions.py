@@ -37,6 +37,7 @@ def test_features_with_a_level_0_are_shown_from_version_4_on(broker):
         "metadata.version": (7, 30),
         "group.version": (0, 1),
         "transaction.version": (0, 2),
+        "remote.log.metadata.compaction": (0, 1),
     }
 
 

@@ -34,6 +34,19 @@ def test_level_that_is_set_already_is_fine(broker, version):
     assert broker.controller.image is before
 
 
+def test_metadata_compaction_is_raised_and_never_lowered(broker):
+    name = "remote.log.metadata.compaction"
+    for validate_only, level in ((True, None), (False, 1)):
+        answer = update(broker, (name, 1, UPGRADE), validate_only=validate_only)
+        assert (answer.error_code, answer.error_message) == (ErrorCode.none, None)
+        assert broker.controller.image.features.get(name) == level
+    for kind in (UPGRADE, SAFE, UNSAFE):
+        answer = update(broker, (name, 0, kind))
+        assert answer.error_code is ErrorCode.invalid_update_version
+        assert broker.controller.image.features[name] == 1
+    assert update(broker, (name, 2, UPGRADE)).error_code is ErrorCode.invalid_update_version
+
+
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_unknown_feature_is_named(broker, version):
     answer = update(broker, ("no.such", 1, UPGRADE if version else True), version=version)

@@ -6,6 +6,7 @@ import pytest
 
 from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
 from isotherm.broker.controller.controller import PRODUCER_ID_BLOCK_SIZE, MetadataChange
+from isotherm.broker.controller.features import FeatureUpdate
 from isotherm.broker.controller.image import ConfigResource
 from isotherm.broker.controller.metadata_log import METADATA_TOPIC_PARTITION
 from isotherm.broker.controller.records import (
@@ -54,6 +55,31 @@ def test_first_start_records_the_features_and_the_broker(cluster_metadata):
     assert image.features == FEATURES
     assert image.brokers[1].fenced is False
     assert image.end_offset == 4
+
+
+@pytest.mark.parametrize(("level", "recorded"), [(0, None), (1, 1)])
+def test_new_cluster_starts_metadata_compaction_where_it_is_configured(
+    cluster_metadata, level, recorded
+):
+    name = "remote.log.metadata.compaction"
+    remote = RemoteLogManagerConfig(remote_log_metadata_compaction_initial_level=level)
+    controller = cluster_metadata.start(BrokerConfig(remote=remote))
+    assert controller.image.features.get(name) == recorded
+    # A cluster that is there keeps its level, whatever the key says then.
+    other = RemoteLogManagerConfig(remote_log_metadata_compaction_initial_level=1 - level)
+    replayed = cluster_metadata.replayed(BrokerConfig(remote=other))
+    replayed.register_broker([])
+    assert replayed.image.features.get(name) == recorded
+
+
+def test_change_of_a_feature_is_told(cluster_metadata):
+    remote = RemoteLogManagerConfig(remote_log_metadata_compaction_initial_level=0)
+    controller = cluster_metadata.start(BrokerConfig(remote=remote))
+    told = []
+    controller.add_listener(told.append)
+    controller.update_features([FeatureUpdate("remote.log.metadata.compaction", 1, 1)])
+    assert [change.features_changed for change in told] == [True]
+    assert told[0].image.features["remote.log.metadata.compaction"] == 1
 
 
 def test_topic_is_made_with_the_brokers_defaults(cluster_metadata):
