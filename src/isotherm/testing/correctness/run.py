@@ -68,8 +68,6 @@ CONSUMER: Mapping[str, str] = {"group_id": "consumer", "group_protocol": "consum
 class Report:
     """What a run did and found."""
 
-    with_copies: bool = False
-    """Whether consume-transform-produce chains take part."""
     rounds: int = 0
     faults: Counter[Fault] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
@@ -78,6 +76,8 @@ class Report:
     records_sent: int = 0
     records_read: int = 0
     segments_in_bucket: int = 0
+    partitions_in_both_tiers: int = 0
+    """Partitions that the final readers began in the bucket and ended on the local disk."""
     anomalies: list[Anomaly] = field(default_factory=list)
 
     def add_operations(self, operations: Sequence[Operation]) -> None:
@@ -95,7 +95,9 @@ class Report:
         names = Counter(anomaly.name for anomaly in self.anomalies)
         found = " ".join(f"{name}={count}" for name, count in sorted(names.items()))
         return [
-            f"rounds={self.rounds} segments_in_bucket={self.segments_in_bucket}",
+            f"rounds={self.rounds}",
+            f"segments in_bucket={self.segments_in_bucket}",
+            f"partitions in_both_tiers={self.partitions_in_both_tiers}",
             f"records sent={self.records_sent} read={self.records_read}",
             f"faults {faults}",
             f"operations {done}",
@@ -112,10 +114,9 @@ def run(
     directory: Path,
     clock: Clock,
     say: Callable[[str], None],
-    with_copies: bool = False,
 ) -> Report:
     """Rounds one after the other for about `seconds`; `directory` is emptied after clean ones."""
-    report = Report(with_copies)
+    report = Report()
     end_s = clock.monotonic_s() + seconds
     while not report.anomalies and (left_s := end_s - clock.monotonic_s()) > 0:
         report.rounds += 1
@@ -137,7 +138,7 @@ def run_round(
         "group.initial.rebalance.delay.ms": "100",
     }
     nemesis = Nemesis(directory, settings, rng=random.Random(rng.random()), clock=clock)  # noqa: S311
-    workload = Workload(nemesis.broker.bootstrap_servers, clock, with_copies=report.with_copies)
+    workload = Workload(nemesis.broker.bootstrap_servers, clock)
     try:
         workload.make_topics()
         _work(workload, nemesis, rng, seconds)
@@ -155,9 +156,23 @@ def run_round(
     report.add_operations(operations)
     report.faults += nemesis.faults
     report.segments_in_bucket += sum(1 for _ in (directory / "bucket").rglob("*.log"))
+    report.partitions_in_both_tiers += _partitions_in_both_tiers(directory)
     report.anomalies += check(operations)
     if copies:
         report.anomalies += check_copies(operations, EVENTS, COPIES)
+
+
+def _partitions_in_both_tiers(directory: Path) -> int:
+    """Partitions whose first records are no longer on the local disk, while the last ones are.
+
+    Nothing is ever deleted from these topics: what is not here is in the bucket.
+    """
+    count = 0
+    for topic, partition_count in PARTITIONS.items():
+        for partition in range(partition_count):
+            local = (directory / "log" / f"{topic}-{partition}").glob("*.log")
+            count += min(int(log.stem) for log in local) > 0
+    return count
 
 
 def _work(workload: Workload, nemesis: Nemesis, rng: random.Random, seconds: float) -> None:
@@ -195,7 +210,7 @@ def _works(workload: Workload, rng: random.Random) -> list[Callable[[], None]]:
 
 def _serves_copies(workload: Workload) -> bool:
     served = served_api_keys(workload.bootstrap_servers)
-    return workload.with_copies and {JOIN_GROUP_KEY, ADD_PARTITIONS_TO_TXN_KEY} <= served
+    return {JOIN_GROUP_KEY, ADD_PARTITIONS_TO_TXN_KEY} <= served
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -203,7 +218,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="repeats a mix of operations and faults")
     parser.add_argument("--seconds", type=float, default=ROUND_S, help="how long to work")
     parser.add_argument("--directory", type=Path, help="where brokers keep their data")
-    parser.add_argument("--copies", action="store_true", help="with consume-transform-produce")
     chosen = parser.parse_args(arguments)
     clock = SystemClock()
     seed = chosen.seed if chosen.seed is not None else clock.now_ms()
@@ -216,7 +230,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         directory=directory,
         clock=clock,
         say=say,
-        with_copies=chosen.copies,
     )
     for line in report.lines():
         say(line)

@@ -51,7 +51,6 @@ class Workload:
     clock: Clock
     history: History = field(default_factory=History)
     stopping: threading.Event = field(default_factory=threading.Event)
-    with_copies: bool = False
     _values: Iterator[Value] = field(default_factory=lambda: itertools.count(1))
 
     def client_config(self, **settings: Any) -> dict[str, Any]:
