@@ -1,0 +1,136 @@
+"""The example of a storage manager of one's own, held to the contract."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from examples.multi_bucket.storage import MultiBucketStorageManager
+from isotherm.errors import ConfigError, CorruptMetadataError
+from isotherm.testing.conformance.remote_storage import (
+    FolderAccess,
+    RemoteStorageManagerConformance,
+    StoreUnderTest,
+    copied,
+)
+from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.segment_files import SegmentMaker
+
+LOCAL_TOPIC_LENGTH_MAX = 220
+
+
+def config_of(folder: Path, *names: str, **more: str) -> dict[str, str]:
+    urls = {f"bucket.{name}.url": (folder / name).as_uri() for name in names}
+    return {"buckets": ",".join(names), **urls, **more}
+
+
+def store_of(folder: Path, *names: str, **more: str) -> StoreUnderTest:
+    manager = MultiBucketStorageManager.from_config(config_of(folder, *names, **more))
+    return StoreUnderTest(manager, FolderAccess(folder))
+
+
+class TestMultiBucket(RemoteStorageManagerConformance):
+    topic_length_max = LOCAL_TOPIC_LENGTH_MAX
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> StoreUnderTest:
+        return store_of(tmp_path / "buckets", "near", "far", "third")
+
+
+class TestMultiBucketWithCustomMetadataOfItsOwn(RemoteStorageManagerConformance):
+    """The inner manager's custom metadata has room beside the bucket's name."""
+
+    topic_length_max = LOCAL_TOPIC_LENGTH_MAX
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> StoreUnderTest:
+        more = {"custom.metadata.fields.include": "REMOTE_SIZE", "compression.enabled": "true"}
+        return store_of(tmp_path / "buckets", "near", "far", **more)
+
+
+def test_segments_are_spread_and_found_after_buckets_were_added(tmp_path: Path) -> None:
+    maker = SegmentMaker(tmp_path / "segments")
+    segments = [maker.segment(start_offset=number * 100) for number in range(12)]
+    store = store_of(tmp_path, "near", "far")
+    kept = [copied(store, segment) for segment in segments]
+    used = {name.partition("/")[0] for name in store.raw.object_keys()} & {"near", "far"}
+    assert used == {"near", "far"}
+    later = store_of(tmp_path, "third", "far", "near")
+    for segment, metadata in zip(segments, kept, strict=True):
+        assert later.manager.fetch_log_segment(metadata, 0) == segment.log_bytes()
+        later.manager.delete_log_segment_data(metadata)
+    left = {name.partition("/")[0] for name in later.raw.object_keys()}
+    assert not left & {"near", "far", "third"}
+
+
+def test_segment_of_a_bucket_that_is_not_configured_is_named(tmp_path: Path) -> None:
+    store = store_of(tmp_path, "near")
+    metadata = copied(store, SegmentMaker(tmp_path / "segments").segment())
+    with pytest.raises(CorruptMetadataError, match="configured=far"):
+        store_of(tmp_path, "far").manager.fetch_log_segment(metadata, 0)
+
+
+@pytest.mark.parametrize("names", [(), ("x" * 33,)])
+def test_buckets_that_cannot_be_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="key=buckets"):
+        store_of(tmp_path, *names)
+
+
+def test_broker_tiers_into_several_buckets_and_reads_back(
+    tmp_path: Path, start_broker: Callable[..., EmbeddedBroker]
+) -> None:
+    keys = config_of(tmp_path / "buckets", "near", "far")
+    broker = start_broker(
+        {
+            "remote.log.storage.manager.class.name": (
+                "examples.multi_bucket.storage.MultiBucketStorageManager"
+            ),
+            **{f"rsm.config.{key}": value for key, value in keys.items()},
+        }
+    )
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    topic = NewTopic(
+        "spread",
+        1,
+        config={
+            "remote.storage.enable": "true",
+            "segment.bytes": "1048576",
+            "local.retention.bytes": "1",
+        },
+    )
+    admin.create_topics([topic])["spread"].result(20)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    values = [b"%07d" % number + bytes(100_000) for number in range(60)]
+    for value in values:
+        producer.produce("spread", value)
+        producer.flush(20)
+    log = broker.node.services.replica_manager.find_partition("spread", None, 0).log
+    pause = threading.Event()
+    for _ in range(2000):
+        if log.local_log_start_offset >= len(values) // 2:
+            break
+        pause.wait(0.01)
+    assert log.local_log_start_offset >= len(values) // 2
+    used = {path.name for path in (tmp_path / "buckets").iterdir() if any(path.rglob("*.log"))}
+    assert used == {"near", "far"}
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe(["spread"])
+    found = []
+    while len(found) < len(values):
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.error() is None
+        found.append(message.value())
+    consumer.close()
+    assert found == values
