@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from isotherm.broker.controller.controller import Controller
     from isotherm.broker.fetch_sessions import FetchSessionCache
     from isotherm.broker.groups.group_coordinator import GroupCoordinator
+    from isotherm.broker.kernel_warm_up import KernelWarmUp
     from isotherm.broker.replica_manager import ReplicaManager
     from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
     from isotherm.broker.transactions.transaction_markers import TransactionMarkers
     from isotherm.clock import Clock
     from isotherm.config.broker import BrokerConfig
+    from isotherm.metrics.broker_traffic import BrokerTraffic
     from isotherm.protocol.framing import RequestHeader
     from isotherm.remote.remote_log_manager import RemoteLogManager
 
@@ -52,7 +54,8 @@ class BrokerServices:
 
     `control_executor` has one thread: changes of the cluster's metadata (Controller methods that
     write, and the partitions made or deleted in their wake) run there, one at a time and in order.
-    Reading `controller.image` is fine on any thread.
+    Reading `controller.image` is fine on any thread. In `flush_executor` logs are flushed before
+    they are answered for. `traffic` is marked on the event loop.
     """
 
     config: BrokerConfig
@@ -67,6 +70,9 @@ class BrokerServices:
     transaction_markers: TransactionMarkers
     remote_log_manager: RemoteLogManager | None
     control_executor: Executor
+    flush_executor: Executor
+    kernels: KernelWarmUp
+    traffic: BrokerTraffic
 
     def endpoint(self, listener_name: str) -> Endpoint:
         """The advertised endpoint of the listener that a request came in by."""
@@ -83,9 +89,11 @@ class BrokerServices:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """One request's surroundings. `listener_name` is where the connection came in."""
+    """One request's surroundings. `listener_name` is where the connection came in, `arrived_s`
+    the clock's monotonic time when the request was there as a whole."""
 
     services: BrokerServices
     header: RequestHeader
     client_address: str
     listener_name: str
+    arrived_s: float = 0.0

@@ -73,13 +73,14 @@ from isotherm.broker.error_mapping import error_code
 from isotherm.broker.quotas import ClientQuotaManager
 from isotherm.broker.request_meter import RequestMeter
 from isotherm.errors import IsothermError, UnsupportedVersionError
+from isotherm.metrics.request_metrics import RequestMetrics
 from isotherm.protocol.api_versions import ApiKey, is_served
 from isotherm.protocol.framing import (
-    RequestHeader,
     read_request,
     read_request_frame,
     write_response,
 )
+from isotherm.protocol.served_table import api_name
 
 logger = logging.getLogger(__name__)
 
@@ -160,12 +161,17 @@ class Dispatcher:
         self._services = services
         self._apis = apis
         self._quotas = quotas
+        self.metrics = RequestMetrics({int(key): api_name(key) for key in apis})
 
     def handle_frame(self, frame: memoryview, connection: Connection) -> Answer | PendingAnswer:
         """Raises IsothermError when the connection must be closed."""
         header, body = read_request_frame(frame)
         context = RequestContext(
-            self._services, header, connection.client_address, connection.listener_name
+            self._services,
+            header,
+            connection.client_address,
+            connection.listener_name,
+            self._services.clock.monotonic_s(),
         )
         if not is_served(header.api_key, header.api_version):
             return _answer_unserved(context)
@@ -190,7 +196,7 @@ class Dispatcher:
         try:
             response = respond() if meter is None else meter.timed(respond)
             if not isinstance(response, Awaitable):
-                return _encode(context.header, response, meter)
+                return self._encode(context, response, meter)
             # The connection keeps the future, and cancels it when the client goes away.
             future = asyncio.ensure_future(response)
             return PendingAnswer(
@@ -215,15 +221,20 @@ class Dispatcher:
                 exc_info=error,
             )
         error_response = self._apis[header.api_key].error_response
-        return _encode(header, error_response(context, request, error_code(error)), meter)
+        return self._encode(context, error_response(context, request, error_code(error)), meter)
 
-
-def _encode(header: RequestHeader, response: Any, meter: RequestMeter | None) -> Answer:
-    if meter is not None:
-        response = meter.throttled(response)
-    if response is None:
-        return ()
-    return write_response(header.api_key, header.api_version, header.correlation_id, response)
+    def _encode(self, context: RequestContext, response: Any, meter: RequestMeter | None) -> Answer:
+        header = context.header
+        if meter is not None:
+            response = meter.throttled(response)
+        answer = (
+            ()
+            if response is None
+            else write_response(header.api_key, header.api_version, header.correlation_id, response)
+        )
+        total_s = self._services.clock.monotonic_s() - context.arrived_s
+        self.metrics.mark(header.api_key, header.api_version, total_s * 1000)
+        return answer
 
 
 def _answer_unserved(context: RequestContext) -> Answer:

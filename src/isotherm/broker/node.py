@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from isotherm.broker.background import start_log_tasks
@@ -26,6 +25,7 @@ from isotherm.broker.controller.controller import Controller, MetadataChange
 from isotherm.broker.coordinators import open_group_coordinator, open_transaction_coordinator
 from isotherm.broker.dispatch import Dispatcher
 from isotherm.broker.fetch_sessions import FetchSessionCache
+from isotherm.broker.kernel_warm_up import KernelWarmUp
 from isotherm.broker.led_partitions import lead_partitions
 from isotherm.broker.local_tier import LocalTier, open_local_tier
 from isotherm.broker.purgatory import Purgatory
@@ -39,8 +39,8 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.log.fs import FileSystem, OsFileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
+from isotherm.metrics.broker_traffic import BrokerTraffic
 from isotherm.metrics.registry import Metrics
-from isotherm.record.columns import load_kernels
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.types import TopicPartition
 
@@ -49,6 +49,10 @@ logger = logging.getLogger(__name__)
 # How long a stop waits for clients to take the answers they are owed; Kafka's supervisors kill a
 # broker that takes much longer than this in all.
 DRAIN_TIMEOUT_S = 2.0
+
+# How many logs of a directory are flushed at once for producers that wait: a disk takes the next
+# flush while it works on one.
+FLUSHES_PER_LOG_DIR = 2
 
 
 class BrokerNode:
@@ -70,11 +74,14 @@ class BrokerNode:
         self._rng = rng or random.SystemRandom()
         self._fs = fs or OsFileSystem()
         self._started = contextlib.AsyncExitStack()
+        self._traffic = BrokerTraffic()
         self.metrics = Metrics()
+        self.metrics.registry.register(self._traffic)
         self.endpoints: tuple[Endpoint, ...] = ()
         self.services: BrokerServices
         self.failed: asyncio.Future[None]
         self._loop: asyncio.AbstractEventLoop
+        self._kernels: KernelWarmUp
         self._is_serving = False
 
     async def start(self) -> None:
@@ -90,8 +97,7 @@ class BrokerNode:
         await self._started.aclose()
 
     async def _start(self, started: contextlib.AsyncExitStack) -> None:
-        # Half a second of imports, which the first produced batch would otherwise wait for.
-        threading.Thread(target=load_kernels, name="isotherm-warm-up", daemon=True).start()
+        self._kernels = KernelWarmUp()
         server = Server(self._config, self._loop)
         started.push_async_callback(server.stop, 0)
         self.endpoints = await server.bind()
@@ -114,8 +120,17 @@ class BrokerNode:
         remote_log_manager = self._open_remote_tier(started, controller, replica_manager)
         for task in start_log_tasks(self._config, log_manager, self._clock):
             started.callback(task.stop)
+        flush_executor = ThreadPoolExecutor(
+            FLUSHES_PER_LOG_DIR * len(self._config.log_dirs), thread_name_prefix="isotherm-flush"
+        )
+        started.callback(flush_executor.shutdown)
         self.services = self._open_services(
-            cluster_id, controller, replica_manager, remote_log_manager, control_executor
+            cluster_id,
+            controller,
+            replica_manager,
+            remote_log_manager,
+            control_executor,
+            flush_executor,
         )
         controller.add_listener(
             lambda change: self._reconfigure(change, server, log_manager, remote_log_manager)
@@ -123,7 +138,9 @@ class BrokerNode:
         started.push_async_callback(self._drain, server, purgatory)
         quotas = self._open_quotas(controller)
         self._is_serving = True
-        await server.serve(Dispatcher(self.services, quotas=quotas))
+        dispatcher = Dispatcher(self.services, quotas=quotas)
+        self.metrics.registry.register(dispatcher.metrics)
+        await server.serve(dispatcher)
         logger.info(
             "broker serves node_id=%d cluster_id=%s listeners=%s",
             self._config.node_id,
@@ -138,6 +155,7 @@ class BrokerNode:
         replica_manager: ReplicaManager,
         remote_log_manager: RemoteLogManager | None,
         control_executor: ThreadPoolExecutor,
+        flush_executor: ThreadPoolExecutor,
     ) -> BrokerServices:
         group_coordinator = open_group_coordinator(
             self._config.groups,
@@ -175,6 +193,9 @@ class BrokerNode:
             transaction_markers=transaction_markers,
             remote_log_manager=remote_log_manager,
             control_executor=control_executor,
+            flush_executor=flush_executor,
+            kernels=self._kernels,
+            traffic=self._traffic,
         )
 
     def _open_local_tier(self) -> LocalTier:
@@ -224,6 +245,8 @@ class BrokerNode:
         log_manager: LogManager,
         remote_log_manager: RemoteLogManager | None,
     ) -> None:
+        for topic in change.deleted:
+            self._loop.call_soon_threadsafe(self._traffic.forget, topic.name)
         config = change.broker_config
         if config is None:
             return

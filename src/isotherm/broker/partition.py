@@ -73,7 +73,9 @@ class Partition:
     ) -> AppendInfo:
         """Append as leader; `records` is changed in place (offsets, epoch).
 
-        A coordinator's own records (origin COORDINATOR) carry no sequences, and may be markers.
+        A coordinator's own records (origin COORDINATOR) carry no sequences, and may be markers;
+        where flush.messages asks for it they are durable on return. A client's are flushed by
+        whoever answers it (`AppendInfo.needs_flush`).
 
         Raises what `PartitionLog.append_as_leader` raises, and NotEnoughReplicasError when acks=all
         asks for more in-sync replicas than there can be.
@@ -90,6 +92,8 @@ class Partition:
             )
             self.log.update_high_watermark(self.log.log_end_offset)
             self.appended_size += len(records)
+        if info.needs_flush and origin is AppendOrigin.COORDINATOR:
+            self.log.flush()
         self._on_change(self.topic_partition)
         return info
 

@@ -17,7 +17,8 @@ from isotherm.types import NO_TIMESTAMP, Offset, Position, TimestampMs, TopicPar
 class AppendInfo(NamedTuple):
     """What became of an append; for a duplicate, of the first one.
 
-    log_append_time_ms is -1 unless the topic stamps records itself.
+    log_append_time_ms is -1 unless the topic stamps records itself. `needs_flush`: with it,
+    flush.messages are not durable; who appended flushes the log before it answers.
     """
 
     first_offset: Offset
@@ -26,10 +27,16 @@ class AppendInfo(NamedTuple):
     log_append_time_ms: TimestampMs
     log_start_offset: Offset
     duplicate: bool
+    needs_flush: bool = False
 
     @classmethod
     def of_duplicate(
-        cls, batch: ProducerBatch, log_start_offset: Offset, *, stamps_records: bool
+        cls,
+        batch: ProducerBatch,
+        log_start_offset: Offset,
+        *,
+        stamps_records: bool,
+        needs_flush: bool,
     ) -> AppendInfo:
         return cls(
             batch.first_offset,
@@ -38,6 +45,7 @@ class AppendInfo(NamedTuple):
             batch.timestamp_ms if stamps_records else NO_TIMESTAMP,
             log_start_offset,
             duplicate=True,
+            needs_flush=needs_flush,
         )
 
 

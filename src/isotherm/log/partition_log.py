@@ -193,7 +193,8 @@ class PartitionLog:
         """Check a request's batches, give them offsets (in place) and append them, all or none.
 
         A batch that an idempotent producer sends again is not appended: the answer holds the
-        offsets of the first time. Not durable before `flush` (nor is it in Kafka).
+        offsets of the first time. Not durable before `flush`, which is the caller's where
+        the answer asks for it (Kafka does it here).
 
         Raises the RejectedErrors of `record.validation`, InvalidProducerEpochError and
         OutOfOrderSequenceError with nothing appended; LogDirFailedError when the disk fails.
@@ -210,24 +211,29 @@ class PartitionLog:
             duplicate = check_producers(self.producers, validated, origin)
             if duplicate is not None:
                 return AppendInfo.of_duplicate(
-                    duplicate, self._log_start_offset, stamps_records=self._stamps_records
+                    duplicate,
+                    self._log_start_offset,
+                    stamps_records=self._stamps_records,
+                    needs_flush=self._needs_flush,
                 )
             check_fits_segment(self.topic_partition, validated, self.config)
             first_offset = self._log_end_offset
             if leader_epoch >= 0:
                 self.leader_epochs.assign(leader_epoch, first_offset)
             self._append(validated, now_ms)
-            info = AppendInfo(
+            return AppendInfo(
                 first_offset,
                 validated.last_offset,
                 validated.max_timestamp,
                 now_ms if self._stamps_records else NO_TIMESTAMP,
                 self._log_start_offset,
                 duplicate=False,
+                needs_flush=self._needs_flush,
             )
-        if self._log_end_offset - self._recovery_point >= self.config.flush_messages:
-            self.flush()
-        return info
+
+    @property
+    def _needs_flush(self) -> bool:
+        return self._log_end_offset - self._recovery_point >= self.config.flush_messages
 
     @property
     def _stamps_records(self) -> bool:

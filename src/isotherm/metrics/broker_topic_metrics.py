@@ -1,4 +1,4 @@
-"""Kafka's BrokerTopicMetrics, per topic and for the whole broker.
+"""The remote tier's part of Kafka's BrokerTopicMetrics, per topic and for the whole broker.
 
 `kafka.server:type=BrokerTopicMetrics,name=RemoteCopyBytesPerSec,topic=t` becomes
 `kafka_server_brokertopicmetrics_remotecopybytes_total{topic="t"}`, and without the topic the sum
@@ -19,14 +19,6 @@ _ALL_TOPICS = ""
 class TopicMeter(enum.StrEnum):
     """Kafka's meters; the exporter gives their counts, and Prometheus makes the rates."""
 
-    MESSAGES_IN = "MessagesInPerSec"
-    BYTES_IN = "BytesInPerSec"
-    BYTES_OUT = "BytesOutPerSec"
-    BYTES_REJECTED = "BytesRejectedPerSec"
-    TOTAL_PRODUCE_REQUESTS = "TotalProduceRequestsPerSec"
-    FAILED_PRODUCE_REQUESTS = "FailedProduceRequestsPerSec"
-    TOTAL_FETCH_REQUESTS = "TotalFetchRequestsPerSec"
-    FAILED_FETCH_REQUESTS = "FailedFetchRequestsPerSec"
     REMOTE_COPY_BYTES = "RemoteCopyBytesPerSec"
     REMOTE_COPY_REQUESTS = "RemoteCopyRequestsPerSec"
     REMOTE_COPY_ERRORS = "RemoteCopyErrorsPerSec"

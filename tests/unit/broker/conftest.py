@@ -14,19 +14,21 @@ import pytest
 
 from isotherm.broker.context import BrokerServices, Endpoint, RequestContext
 from isotherm.broker.fetch_sessions import FetchSessionCache
+from isotherm.broker.kernel_warm_up import KernelWarmUp
 from isotherm.broker.partition import Partition
 from isotherm.broker.purgatory import Purgatory
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
-from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_manager import LogManager
+from isotherm.metrics.broker_traffic import BrokerTraffic
 from isotherm.metrics.registry import Metrics
 from isotherm.protocol.framing import RequestHeader
 from isotherm.record.batch import build_batch
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.remote_tier_metrics import Expirations
+from isotherm.testing.faulty_fs import FaultyFileSystem
 from isotherm.testing.sim_clock import SimClock
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -71,17 +73,19 @@ class Parts:
             ),
         )
         self.clock = SimClock()
+        self.fs = FaultyFileSystem()
         self.remote = FakeRemoteLogManager(self.clock)
         self.log_manager = LogManager(
             [directory],
             config=self.config,
             topic_config_for=lambda topic: TopicConfig(),
             clock=self.clock,
-            fs=OsFileSystem(),
+            fs=self.fs,
             rng=random.Random(0),
         )
         self.log_manager.startup()
         self.control = ThreadPoolExecutor(1)
+        self.kernels = KernelWarmUp()
 
     def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
         """Run `scenario` with partitions 0 and 1 of topic `t`, led with epoch 3."""
@@ -105,7 +109,11 @@ class Parts:
                 transaction_markers=cast("Any", None),
                 remote_log_manager=cast("Any", self.remote),
                 control_executor=self.control,
+                flush_executor=self.control,
+                kernels=self.kernels,
+                traffic=BrokerTraffic(),
             )
+            await self.kernels.wait()
             await scenario()
 
         asyncio.run(asyncio.wait_for(main(), 30))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,8 +15,10 @@ from isotherm.broker.dispatch import APIS, Api, Dispatcher
 from isotherm.errors import InvalidRequestError, UnsupportedVersionError
 from isotherm.protocol.api_versions import SERVED, ApiKey
 from isotherm.protocol.errors import ProtocolError
+from isotherm.testing.sim_clock import SimClock
 
 FIND_COORDINATOR = 10
+SERVICES = cast("BrokerServices", SimpleNamespace(clock=SimClock()))
 
 
 class Client:
@@ -34,8 +37,7 @@ def find_coordinator(answer: Any) -> Dispatcher:
     def error_response(context: Any, request: Any, code: ErrorCode) -> Any:
         return response(code)
 
-    services = cast("BrokerServices", None)
-    return Dispatcher(services, {FIND_COORDINATOR: Api(answer, error_response)})
+    return Dispatcher(SERVICES, {FIND_COORDINATOR: Api(answer, error_response)})
 
 
 def response(code: ErrorCode) -> Any:

@@ -145,6 +145,47 @@ def test_fetch_ends_empty_when_the_wait_is_over(parts: Any) -> None:
     parts.run(scenario)
 
 
+def test_fetch_waiting_for_a_partition_that_goes_offline_is_told(parts: Any) -> None:
+    async def scenario() -> None:
+        waiting = asyncio.ensure_future(answer(parts, request(asked(0), max_wait_ms=WAIT_MS)))
+        await asyncio.sleep(0)
+        (log_dir,) = parts.log_manager.log_dirs()
+        log_dir.fail(OSError("no such disk"), "test")
+        parts.replica_manager.take_offline(log_dir)
+        (response,) = await waiting
+        assert response.error_code == ErrorCode.kafka_storage_error
+        (response,) = await answer(parts, request(asked(0)))
+        assert response.error_code == ErrorCode.kafka_storage_error
+
+    parts.run(scenario)
+
+
+def test_meters_count_what_is_read(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.append(b"a", b"b")
+        await answer(parts, request(asked(0), asked(0, 1)))
+        await answer(parts, request(asked(1000)))
+        traffic = parts.services.traffic.of("t")
+        assert traffic.bytes_out == parts.partition().log.size_in_bytes
+        assert (traffic.total_fetch_requests, traffic.failed_fetch_requests) == (3, 0)
+
+    parts.run(scenario)
+
+
+def test_fetch_of_damaged_records_is_counted_as_failed(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.append(b"a")
+        (segment,) = parts.partition().log.segments()
+        with segment.log_path.open("r+b") as file:
+            file.seek(8)
+            file.write(b"\xff\xff\xff\xff")
+        (response,) = await answer(parts, request(asked(0)))
+        assert response.error_code == ErrorCode.corrupt_message
+        assert parts.services.traffic.of("t").failed_fetch_requests == 1
+
+    parts.run(scenario)
+
+
 def test_fetch_waiting_for_a_deleted_topic_is_told(parts: Any) -> None:
     async def scenario() -> None:
         waiting = asyncio.ensure_future(answer(parts, request(asked(0), max_wait_ms=WAIT_MS)))

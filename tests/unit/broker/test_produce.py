@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import struct
+import threading
 import uuid
 from typing import Any
 
@@ -9,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import produce
 from isotherm.broker.context import HangUpError
+from isotherm.broker.kernel_warm_up import KernelWarmUp
 from isotherm.config.topic import TopicConfig
 from isotherm.protocol.produce import (
     ProducePartition,
@@ -230,5 +233,130 @@ def test_produce_error_in_one_partition_leaves_the_other(parts: Any) -> None:
         response = produce.handle(parts.context(0, 9), wanted)
         assert response is not None
         assert [each.error_code for each in response.topics[0].partitions] == [0, 3, 0]
+
+    parts.run(scenario)
+
+
+# Flushing
+
+
+def flushed_every(parts: Any, count: int) -> None:
+    for index in (0, 1):
+        parts.partition(index).log.update_config(TopicConfig(flush_messages=count))
+
+
+def syncs(parts: Any, partition: int = 0) -> int:
+    (segment,) = parts.partition(partition).log.segments()
+    return int(parts.fs.sync_counts[segment.log_path])
+
+
+def test_produce_is_answered_once_flush_messages_are_on_disk(parts: Any) -> None:
+    async def scenario() -> None:
+        flushed_every(parts, 3)
+        assert answer(parts, request(batch(parts, b"a", b"b"))).error_code == 0
+        assert syncs(parts) == 0
+        response = await produce.handle(parts.context(0, 9), request(batch(parts, b"c")))
+        assert response.topics[0].partitions[0].base_offset == 2
+        assert syncs(parts) == 1
+        assert parts.partition().log.recovery_point == 3
+        assert answer(parts, request(batch(parts, b"d"))).error_code == 0
+        assert syncs(parts) == 1
+
+    parts.run(scenario)
+
+
+def test_flush_keeps_nobody_else_waiting(parts: Any) -> None:
+    async def scenario() -> None:
+        flushed_every(parts, 2)
+        disk_is_slow = threading.Event()
+        parts.control.submit(disk_is_slow.wait)
+        waiting = asyncio.ensure_future(
+            produce.handle(parts.context(0, 9), request(batch(parts, b"a", b"b")))
+        )
+        await asyncio.sleep(0)
+        assert answer(parts, request(batch(parts, b"c"), partition=1)).error_code == 0
+        assert not waiting.done()
+        disk_is_slow.set()
+        assert (await waiting).topics[0].partitions[0].error_code == 0
+
+    parts.run(scenario)
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+def test_flush_that_fails_is_told(parts: Any, acks: int) -> None:
+    async def scenario() -> None:
+        flushed_every(parts, 1)
+        waiting = produce.handle(parts.context(0, 9), request(batch(parts, b"a"), acks=acks))
+        parts.fs.fail(parts.partition().log.directory)
+        if acks == 0:
+            with pytest.raises(HangUpError, match="kafka_storage_error"):
+                await waiting
+        else:
+            partition = (await waiting).topics[0].partitions[0]
+            assert partition.error_code == ErrorCode.kafka_storage_error
+        parts.fs.heal()
+
+    parts.run(scenario)
+
+
+# Waiting for the compiled kernels
+
+
+def test_produce_before_the_kernels_are_loaded_waits_for_them(parts: Any) -> None:
+    async def scenario() -> None:
+        loaded = threading.Event()
+        parts.services.kernels = KernelWarmUp(loaded.wait)
+        waiting = asyncio.ensure_future(
+            produce.handle(parts.context(0, 9), request(batch(parts, b"a")))
+        )
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert parts.partition().log.log_end_offset == 0
+        loaded.set()
+        assert (await waiting).topics[0].partitions[0].error_code == 0
+        assert parts.partition().log.log_end_offset == 1
+
+    parts.run(scenario)
+
+
+def test_kernels_that_cannot_be_loaded_are_told_to_who_waits(parts: Any) -> None:
+    def fail() -> None:
+        raise ImportError("no such kernels")
+
+    async def scenario() -> None:
+        with pytest.raises(ImportError, match="no such kernels"):
+            await KernelWarmUp(fail).wait()
+
+    parts.run(scenario)
+
+
+# Meters
+
+
+def test_meters_count_what_was_written(parts: Any) -> None:
+    async def scenario() -> None:
+        records = batch(parts, b"a", b"b", b"c")
+        answer(parts, request(records))
+        answer(parts, request(batch(parts, b"d"), partition=1))
+        traffic = parts.services.traffic.of("t")
+        assert traffic.messages_in == 4
+        assert traffic.bytes_in == len(records) + len(batch(parts, b"d"))
+        assert traffic.total_produce_requests == 2
+        assert (traffic.failed_produce_requests, traffic.bytes_rejected) == (0, 0)
+
+    parts.run(scenario)
+
+
+def test_meters_count_what_was_refused(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.partition().log.update_config(TopicConfig(max_message_bytes=100))
+        large = batch(parts, bytes(200))
+        assert answer(parts, request(large)).error_code == ErrorCode.message_too_large
+        traffic = parts.services.traffic.of("t")
+        assert (traffic.bytes_rejected, traffic.failed_produce_requests) == (len(large), 0)
+        not_first = batch(parts, b"a", base_offset=5)
+        assert answer(parts, request(not_first)).error_code == ErrorCode.invalid_record
+        assert traffic.failed_produce_requests == 1
+        assert (traffic.total_produce_requests, traffic.messages_in, traffic.bytes_in) == (2, 0, 0)
 
     parts.run(scenario)

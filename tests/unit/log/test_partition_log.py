@@ -81,8 +81,8 @@ def offsets_read(log: PartitionLog, start: int = 0, **how: Any) -> list[int]:
 
 def test_append_tells_the_offsets_and_keeps_the_bytes(directory: Path) -> None:
     log = open_local_log(directory)
-    assert append(log, 3, timestamp=T0 + 7) == (0, 2, T0 + 7, -1, 0, False)
-    assert append(log, 2, epoch=4) == (3, 4, T0, -1, 0, False)
+    assert append(log, 3, timestamp=T0 + 7) == (0, 2, T0 + 7, -1, 0, False, False)
+    assert append(log, 2, epoch=4) == (3, 4, T0, -1, 0, False, False)
     stored = log.read(0, 10**6).records
     assert stored == records(3, timestamp=T0 + 7, partition_leader_epoch=0) + records(
         2, base_offset=3, partition_leader_epoch=4
@@ -439,13 +439,11 @@ def test_flush_raises_the_recovery_point(directory: Path) -> None:
     assert log.recovery_point == 12
 
 
-def test_flush_messages_flushes_every_so_many_records(directory: Path) -> None:
+def test_append_asks_for_a_flush_from_flush_messages_on(directory: Path) -> None:
     log = open_local_log(directory, config=TopicConfig(flush_messages=3))
-    points = []
-    for _ in range(7):
-        append(log)
-        points.append(log.recovery_point)
-    assert points == [0, 0, 3, 3, 3, 6, 6]
+    assert [append(log).needs_flush for _ in range(5)] == [False, False, True, True, True]
+    log.flush()
+    assert [append(log).needs_flush for _ in range(3)] == [False, False, True]
 
 
 def test_maybe_flush_takes_the_active_segment_when_flush_ms_has_passed(directory: Path) -> None:

@@ -33,6 +33,7 @@ from isotherm.broker.fetch_sessions import FetchContext, PartitionKey
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.errors import IsothermError
 from isotherm.log.log_read import FetchIsolation
+from isotherm.metrics.broker_traffic import TopicTraffic
 from isotherm.protocol.fetch import (
     FetchPartition,
     FetchPartitionResponse,
@@ -42,6 +43,18 @@ from isotherm.protocol.fetch import (
 )
 
 READ_COMMITTED = 1
+
+# Kafka (ReplicaManager.readFromLog) has no meter for these: they are no fault of the broker's.
+NOT_COUNTED_AS_FAILED = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.replica_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.offset_out_of_range,
+    }
+)
 
 
 def handle(
@@ -61,8 +74,8 @@ def handle(
     min_bytes = min(request.min_bytes, max_bytes)
     if not _may_wait(request.max_wait_ms, min_bytes, reads):
         if all(read.remote is None for read in reads):
-            return _respond(context, fetch, reads)
-        return _finish(context, fetch, reader, reads)
+            return _respond(context, fetch, targets, reads)
+        return _finish(context, fetch, reader, targets, reads)
     delayed = DelayedFetch(
         targets, reads, appended_sizes, reader, min_bytes, asyncio.get_running_loop()
     )
@@ -82,13 +95,14 @@ async def _answer_later(
 ) -> FetchResponse:
     await delayed.future
     reads = reader.read_partitions(targets, _max_bytes(context, request))
-    return await _finish(context, fetch, reader, reads)
+    return await _finish(context, fetch, reader, targets, reads)
 
 
 async def _finish(
     context: RequestContext,
     fetch: FetchContext,
     reader: FetchReader,
+    targets: Sequence[FetchTarget],
     reads: Sequence[PartitionRead],
 ) -> FetchResponse:
     """The response, once the remote tier has been read for the partitions that need it."""
@@ -96,13 +110,28 @@ async def _finish(
     if remote_log_manager is not None:
         wait_s_max = context.services.config.remote.remote_fetch_max_wait_ms / 1000
         reads = await read_remote(reads, reader.isolation, remote_log_manager, wait_s_max)
-    return _respond(context, fetch, reads)
+    return _respond(context, fetch, targets, reads)
 
 
 def _respond(
-    context: RequestContext, fetch: FetchContext, reads: Sequence[PartitionRead]
+    context: RequestContext,
+    fetch: FetchContext,
+    targets: Sequence[FetchTarget],
+    reads: Sequence[PartitionRead],
 ) -> FetchResponse:
+    for target, read in zip(targets, reads, strict=True):
+        if target.partition is not None:
+            topic = target.partition.topic_partition.topic
+            _mark(context.services.traffic.of(topic), read.response)
     return fetch.respond([read.response for read in reads], context.services.clock.now_ms())
+
+
+def _mark(traffic: TopicTraffic, response: FetchPartitionResponse) -> None:
+    traffic.total_fetch_requests += 1
+    for records in response.records:
+        traffic.bytes_out += len(records)
+    if response.error_code and response.error_code not in NOT_COUNTED_AS_FAILED:
+        traffic.failed_fetch_requests += 1
 
 
 def _max_bytes(context: RequestContext, request: FetchRequest) -> int:

@@ -4,7 +4,8 @@ Versions  3-13, shown as 0-13 (see isotherm.protocol.api_versions). 5 log start 
           allowed · 8 error message · 9 flexible · 10 current leader · 11 TRANSACTION_ABORTABLE ·
           12 transactions of version 2 · 13 topic ids
 Behaviour Partitions are appended one after the other; each has its own error. acks=1 and acks=all
-          are the same with one replica: answered after the append. acks=0 has no answer, and an
+          are the same with one replica: answered after the append, or where flush.messages asks
+          for it after a flush, which other requests do not wait for. acks=0 has no answer, and an
           error closes the connection, as in Kafka: the client would not learn of it otherwise.
           The broker's own topics take no records from clients: one that cannot be decoded would
           stop every reader of it.
@@ -17,7 +18,10 @@ KIPs      98 idempotence, transactions · 467 error message · 516 topic ids · 
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -34,10 +38,15 @@ from isotherm.errors import (
     InvalidRecordError,
     InvalidTopicError,
     IsothermError,
+    LogDirFailedError,
     NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    RecordListTooLargeError,
+    RecordTooLargeError,
     TransactionalIdAuthorizationError,
     UnsupportedCompressionTypeError,
 )
+from isotherm.metrics.broker_traffic import TopicTraffic
 from isotherm.protocol.produce import (
     ProducePartition,
     ProducePartitionResponse,
@@ -67,17 +76,75 @@ WRITTEN_BY_BROKER_ALONE = frozenset(
     {*REMOTE_LOG_METADATA_TOPICS, "__consumer_offsets", "__transaction_state"}
 )
 
+# Kafka (ReplicaManager.appendToLocalLog) has no meter for these: they are no fault of the broker's.
+NOT_COUNTED_AS_FAILED = (
+    LogDirFailedError,
+    NotLeaderOrFollowerError,
+    RecordTooLargeError,
+    RecordListTooLargeError,
+    CorruptMessageError,
+)
 
-def handle(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+
+class _Appended(NamedTuple):
+    """One partition's answer; it is true once `unflushed` is flushed."""
+
+    response: ProducePartitionResponse
+    unflushed: Partition | None = None
+
+
+def handle(
+    context: RequestContext, request: ProduceRequest
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         return error_response(context, request, ErrorCode.invalid_required_acks)
-    topics = [
-        ProduceTopicResponse(
-            topic.name,
-            topic.topic_id,
-            [_produce(context, request, topic, partition) for partition in topic.partitions],
-        )
+    if not context.services.kernels.is_ready:
+        return _append_later(context, request)
+    return _append_now(context, request)
+
+
+async def _append_later(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+    await context.services.kernels.wait()
+    answer = _append_now(context, request)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _append_now(
+    context: RequestContext, request: ProduceRequest
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    appended = [
+        [_produce(context, request, topic, produced) for produced in topic.partitions]
         for topic in request.topics
+    ]
+    if any(each.unflushed is not None for topic in appended for each in topic):
+        return _answer_once_flushed(context, request, appended)
+    return _answer(request, appended)
+
+
+async def _answer_once_flushed(
+    context: RequestContext, request: ProduceRequest, appended: list[list[_Appended]]
+) -> ProduceResponse | None:
+    loop, executor = asyncio.get_running_loop(), context.services.flush_executor
+
+    async def flushed(each: _Appended) -> _Appended:
+        if each.unflushed is None:
+            return each
+        try:
+            await loop.run_in_executor(executor, each.unflushed.log.flush)
+        except IsothermError as error:
+            return _refused(each.response.partition, error)
+        return each
+
+    return _answer(
+        request,
+        [await asyncio.gather(*(flushed(each) for each in topic)) for topic in appended],
+    )
+
+
+def _answer(request: ProduceRequest, appended: list[list[_Appended]]) -> ProduceResponse | None:
+    topics = [
+        ProduceTopicResponse(topic.name, topic.topic_id, [each.response for each in partitions])
+        for topic, partitions in zip(request.topics, appended, strict=True)
     ]
     if request.acks != ACKS_NONE:
         return ProduceResponse(topics)
@@ -96,27 +163,47 @@ def _produce(
     request: ProduceRequest,
     topic: ProduceTopic,
     produced: ProducePartition,
-) -> ProducePartitionResponse:
-    replica_manager = context.services.replica_manager
+) -> _Appended:
+    services = context.services
+    traffic = None
     try:
-        partition = replica_manager.find_partition(topic.name, topic.topic_id, produced.partition)
-        records = _checked_records(context, request, partition, produced)
-        info = partition.append(
-            records, required_acks=request.acks, now_ms=context.services.clock.now_ms()
+        partition = services.replica_manager.find_partition(
+            topic.name, topic.topic_id, produced.partition
         )
+        traffic = services.traffic.of(partition.topic_partition.topic)
+        traffic.total_produce_requests += 1
+        records = _checked_records(context, request, partition, produced)
+        info = partition.append(records, required_acks=request.acks, now_ms=services.clock.now_ms())
     except IsothermError as error:
         logger.debug("produce refused topic=%s partition=%d", topic.name, produced.partition)
-        return ProducePartitionResponse(
-            partition=produced.partition,
-            error_code=code_of(error),
-            error_message=error_message(error),
-        )
-    return ProducePartitionResponse(
+        if traffic is not None:
+            _mark_refused(traffic, error, len(produced.records or b""))
+        return _refused(produced.partition, error)
+    if not info.duplicate:
+        traffic.messages_in += info.last_offset - info.first_offset + 1
+        traffic.bytes_in += len(records)
+    response = ProducePartitionResponse(
         partition=produced.partition,
         base_offset=info.first_offset,
         log_append_time_ms=info.log_append_time_ms,
         log_start_offset=info.log_start_offset,
     )
+    return _Appended(response, partition if info.needs_flush else None)
+
+
+def _refused(partition: int, error: IsothermError) -> _Appended:
+    return _Appended(
+        ProducePartitionResponse(
+            partition=partition, error_code=code_of(error), error_message=error_message(error)
+        )
+    )
+
+
+def _mark_refused(traffic: TopicTraffic, error: IsothermError, size: int) -> None:
+    if isinstance(error, RecordTooLargeError):
+        traffic.bytes_rejected += size
+    if not isinstance(error, NOT_COUNTED_AS_FAILED):
+        traffic.failed_produce_requests += 1
 
 
 def _read_header(records: memoryview, partition: Partition) -> BatchHeader:

@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -23,6 +24,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.errors import IsothermError
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_manager import LogManager
+from isotherm.metrics.broker_traffic import BrokerTraffic
 from isotherm.protocol.api_versions import ApiKey, request_class, response_class
 from isotherm.protocol.codec import decoder
 from isotherm.protocol.entities import entity_of
@@ -97,6 +99,9 @@ class Broker:
             transaction_markers=cast("Any", None),
             remote_log_manager=None,
             control_executor=self._executor,
+            flush_executor=self._executor,
+            kernels=cast("Any", SimpleNamespace(is_ready=True)),
+            traffic=BrokerTraffic(),
         )
 
     def context(self, api_key: int, version: int, listener: str = "PLAINTEXT") -> RequestContext:

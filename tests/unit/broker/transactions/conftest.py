@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -30,6 +31,7 @@ from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import IsothermError
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_manager import LogManager
+from isotherm.metrics.broker_traffic import BrokerTraffic
 from isotherm.protocol.api_versions import request_class, response_class
 from isotherm.protocol.codec import decoder
 from isotherm.protocol.entities import entity_of
@@ -133,6 +135,9 @@ class Broker:
             transaction_markers=self.markers,
             remote_log_manager=None,
             control_executor=executor,
+            flush_executor=executor,
+            kernels=cast("Any", SimpleNamespace(is_ready=True)),
+            traffic=BrokerTraffic(),
         )
 
     def _topics(self) -> tuple[Any, ...]:
