@@ -96,6 +96,12 @@ class RemoteLogManagerConfig:
         " -1 keeps it until space is needed.",
         check=at_least(-1),
     )
+    remote_log_index_file_cache_statistics_enable: bool = key(
+        BOOLEAN,
+        False,
+        "Whether the index cache counts hits, misses, fetches and removals as metrics."
+        " Isotherm's own key.",
+    )
     remote_log_manager_copier_thread_pool_size: int = key(
         INT, 10, "Threads that copy segments to the remote tier.", check=at_least(1), dynamic=True
     )

@@ -8,6 +8,8 @@ Invariants:
   the next `evict_expired`, which the owner calls at regular times.
 - However many threads ask for a segment, one fetches its indexes; nobody waits for the fetch of
   another segment. The lock is never held while the remote store or a file's content is read.
+- Every entry that leaves is told to the removal listener once, with the cause, after the fact and
+  outside the lock.
 - A file that leaves the cache is renamed with `.deleted` at once and unlinked later, so that no
   reader waits for the file system to free a large file.
 
@@ -37,6 +39,12 @@ from isotherm.remote.index_cache_entry import (
     check_index,
     index_files,
     parse_index_file_name,
+)
+from isotherm.remote.index_cache_statistics import (
+    CacheStatistics,
+    RemovalCause,
+    RemovalListener,
+    RemovedEntry,
 )
 from isotherm.remote.segment_metadata import (
     IndexType,
@@ -90,9 +98,12 @@ class RemoteIndexCache:
         clock: Clock,
         fs: FileSystem,
         memory_size_bytes: int = MEMORY_SIZE_BYTES,
+        on_removal: RemovalListener | None = None,
+        statistics: CacheStatistics | None = None,
     ) -> None:
         """Take over what an earlier process left in `directory`. ttl_ms 0 or -1: nothing expires.
 
+        `on_removal` is called in whichever thread removed the entry and must not block.
         RemoteStorageError when the directory cannot be used.
         """
         self._directory = directory
@@ -102,6 +113,9 @@ class RemoteIndexCache:
         self._clock = clock
         self._fs = fs
         self._memory_size_bytes = memory_size_bytes
+        self._on_removal = on_removal
+        self._statistics = statistics
+        self._removed: deque[RemovedEntry] = deque()
         self._lock = threading.Lock()
         self._closed = False
         self._residents: OrderedDict[uuid.UUID, _Resident] = OrderedDict()
@@ -112,6 +126,7 @@ class RemoteIndexCache:
         self._marked: deque[tuple[float, Path]] = deque()
         with self._disk_errors():
             self._take_over_directory()
+        self._tell_removals()
 
     @property
     def entry_count(self) -> int:
@@ -134,6 +149,7 @@ class RemoteIndexCache:
         key = metadata.segment_id.id
         with self._lock, self._disk_errors():
             self._check_open()
+            self._count_request(key)
             entry = self._lookup(key)
             if entry is not None:
                 return entry
@@ -141,18 +157,22 @@ class RemoteIndexCache:
             is_loader = loading is None
             if loading is None:
                 loading = self._loading[key] = _Loading()
-        if is_loader:
-            self._load_for_all(metadata, loading)
+        try:
+            if is_loader:
+                self._load_for_all(metadata, loading)
+        finally:
+            self._tell_removals()
         return loading.done.result()
 
     def remove(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None:
         """Forget segments that are being deleted remotely; unknown ones are no error."""
         with self._lock, self._disk_errors():
             for segment_id in segment_ids:
-                self._evict(segment_id.id)
+                self._evict(segment_id.id, RemovalCause.EXPLICIT)
                 loading = self._loading.get(segment_id.id)
                 if loading is not None:
                     loading.discarded = True
+        self._tell_removals()
 
     def evict_expired(self) -> None:
         """One turn of the background sweep: expired entries go, and files marked long enough."""
@@ -163,7 +183,8 @@ class RemoteIndexCache:
                 key, oldest = next(iter(self._residents.items()))
                 if not self._is_expired(oldest):
                     break
-                self._evict(key)
+                self._evict(key, RemovalCause.EXPIRED)
+        self._tell_removals()
         self._unlink_marked(self._clock.monotonic_s())
 
     def resize(self, total_size_bytes: int) -> None:
@@ -171,6 +192,7 @@ class RemoteIndexCache:
         with self._lock, self._disk_errors():
             self._total_size_bytes = total_size_bytes
             self._evict_over_size()
+        self._tell_removals()
 
     def close(self) -> None:
         """Idempotent. Files stay for the next process; `get` raises ValueError from now on."""
@@ -191,7 +213,7 @@ class RemoteIndexCache:
         if resident is None:
             return None
         if self._is_expired(resident):
-            self._evict(key)
+            self._evict(key, RemovalCause.EXPIRED)
             return None
         resident.last_access_s = self._clock.monotonic_s()
         self._residents.move_to_end(key)
@@ -199,6 +221,13 @@ class RemoteIndexCache:
         if entry is not None:
             self._memory.move_to_end(key)
         return entry
+
+    def _count_request(self, key: uuid.UUID) -> None:
+        if self._statistics is not None:
+            resident = self._residents.get(key)
+            self._statistics.count_request(
+                is_hit=resident is not None and not self._is_expired(resident)
+            )
 
     def _is_expired(self, resident: _Resident) -> bool:
         idle_ms = (self._clock.monotonic_s() - resident.last_access_s) * 1000
@@ -227,12 +256,13 @@ class RemoteIndexCache:
 
     def _evict_over_size(self) -> None:
         while self._resident_size > self._total_size_bytes:
-            self._evict(next(iter(self._residents)))
+            self._evict(next(iter(self._residents)), RemovalCause.SIZE)
 
-    def _evict(self, key: uuid.UUID) -> None:
+    def _evict(self, key: uuid.UUID, cause: RemovalCause) -> None:
         resident = self._forget(key)
         if resident is not None:
             self._mark_files(resident.files)
+            self._removed.append(RemovedEntry(resident.files, resident.size, cause))
 
     def _forget(self, key: uuid.UUID) -> _Resident | None:
         resident = self._residents.pop(key, None)
@@ -253,6 +283,17 @@ class RemoteIndexCache:
                 self._marked.append((due_s, marked))
 
     # -- outside the lock
+
+    def _tell_removals(self) -> None:
+        while self._removed:
+            try:
+                removed = self._removed.popleft()
+            except IndexError:  # another thread tells it
+                return
+            if self._statistics is not None:
+                self._statistics.count_removal(removed)
+            if self._on_removal is not None:
+                self._on_removal(removed)
 
     def _load_for_all(self, metadata: RemoteLogSegmentMetadata, loading: _Loading) -> None:
         """Load as the one thread that does, and give everybody who waits the outcome."""
@@ -299,10 +340,12 @@ class RemoteIndexCache:
         return content
 
     def _fetch(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
+        if kind is IndexType.TRANSACTION and metadata.txn_index_empty:
+            return b""
+        if self._statistics is not None:
+            self._statistics.count_fetch()
         if kind is not IndexType.TRANSACTION:
             return self._storage.fetch_index(metadata, kind)
-        if metadata.txn_index_empty:
-            return b""
         try:
             return self._storage.fetch_index(metadata, kind)
         except RemoteResourceNotFoundError:
@@ -321,13 +364,19 @@ class RemoteIndexCache:
         self._fs.rename(temporary, path)
 
     def _unlink_marked(self, now_s: float) -> None:
-        with self._lock:
-            due: list[Path] = []
-            while self._marked and self._marked[0][0] <= now_s:
-                due.append(self._marked.popleft()[1])
-        with self._disk_errors():
-            for path in due:
-                self._fs.remove(path)
+        """A file that cannot be unlinked now is tried again at the next turn."""
+        while True:
+            with self._lock:
+                if not self._marked or self._marked[0][0] > now_s:
+                    return
+                marked = self._marked.popleft()
+            try:
+                with self._disk_errors():
+                    self._fs.remove(marked[1])
+            except RemoteStorageError:
+                with self._lock:
+                    self._marked.append(marked)
+                raise
 
     # -- start
 

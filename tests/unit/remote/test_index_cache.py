@@ -9,16 +9,24 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from isotherm.errors import CorruptIndexError, RemoteResourceNotFoundError, RemoteStorageError
 from isotherm.log.fs import OsFileSystem
+from isotherm.metrics.registry import Metrics
 from isotherm.remote.index_cache import (
     ENTRY_SIZE_MIN,
     FILE_DELETE_DELAY_MS,
     RemoteIndexCache,
+)
+from isotherm.remote.index_cache_statistics import (
+    CacheStatistics,
+    RemovalCause,
+    RemovedEntry,
 )
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.testing.segment_files import (
@@ -72,7 +80,7 @@ class Setup:
         self.store = IndexStore()
         self.clock = SimClock()
 
-    def cache(self, entries: float = 100, ttl_ms: int = TTL_MS, **options: int) -> RemoteIndexCache:
+    def cache(self, entries: float = 100, ttl_ms: int = TTL_MS, **options: Any) -> RemoteIndexCache:
         """Room for so many entries of `segment`."""
         return RemoteIndexCache(
             self.directory,
@@ -605,3 +613,165 @@ def test_closed_cache_refuses_and_keeps_its_files(setup: Setup) -> None:
 
 def _replace(metadata: RemoteLogSegmentMetadata, **changes: object) -> RemoteLogSegmentMetadata:
     return RemoteLogSegmentMetadata(**{**metadata._fields(), **changes})
+
+
+# -- what it tells about itself
+
+
+def test_listener_hears_of_each_removal_once_with_its_cause(setup: Setup) -> None:
+    heard: list[RemovedEntry] = []
+    cache = setup.cache(entries=2, on_removal=heard.append)
+    first, second, third = (setup.segment(start_offset=number) for number in range(3))
+    for metadata in (first, second, third):
+        cache.get(metadata)
+    cache.remove([second.segment_id, first.segment_id])
+    setup.clock.advance(TTL_MS)
+    cache.evict_expired()
+    cache.evict_expired()
+    assert [(each.files.start_offset, each.cause) for each in heard] == [
+        (0, RemovalCause.SIZE),
+        (1, RemovalCause.EXPLICIT),
+        (2, RemovalCause.EXPIRED),
+    ]
+    assert heard[0].size == ENTRY_SIZE
+
+
+def test_listener_hears_of_an_expired_entry_that_is_asked_for(setup: Setup) -> None:
+    heard: list[RemovedEntry] = []
+    cache = setup.cache(on_removal=heard.append)
+    metadata = setup.segment()
+    cache.get(metadata)
+    setup.clock.advance(TTL_MS)
+    cache.get(metadata)
+    assert [each.cause for each in heard] == [RemovalCause.EXPIRED]
+
+
+def test_listener_may_use_the_cache(setup: Setup) -> None:
+    """It is called outside the lock."""
+    counts: list[int] = []
+    cache = setup.cache(entries=1, on_removal=lambda _: counts.append(cache.entry_count))
+    cache.get(setup.segment())
+    cache.get(setup.segment())
+    assert counts == [1]
+
+
+def test_statistics_count_requests_fetches_and_removals(setup: Setup) -> None:
+    statistics = CacheStatistics()
+    metrics = Metrics()
+    statistics.publish(metrics)
+    cache = setup.cache(entries=1, statistics=statistics)
+    assert statistics.snapshot().hit_ratio == 1
+    first = setup.segment()
+    second = replace(setup.segment(), txn_index_empty=True)
+    for metadata in (first, first, first, second):
+        cache.get(metadata)
+    now = statistics.snapshot()
+    assert (now.hits, now.misses, now.fetches) == (2, 2, 5)
+    assert now.removals == {RemovalCause.SIZE: 1}
+    assert now.hit_ratio == 0.5
+    for name, value in (("hits", 2), ("misses", 2), ("fetches", 5), ("removals", 1)):
+        assert metrics.value(f"isotherm_remote_index_cache_{name}") == value
+
+
+def test_file_that_cannot_be_unlinked_is_tried_again(setup: Setup) -> None:
+    cache = setup.cache()
+    metadata = setup.segment()
+    cache.get(metadata)
+    cache.remove([metadata.segment_id])
+    setup.clock.advance(FILE_DELETE_DELAY_MS)
+    blocked = setup.path(metadata, ".index.deleted")
+    blocked.unlink()
+    blocked.mkdir()
+    with pytest.raises(RemoteStorageError):
+        cache.evict_expired()
+    blocked.rmdir()
+    blocked.touch()
+    cache.evict_expired()
+    assert setup.files() == set()
+
+
+def test_reads_and_removals_that_race_leave_one_live_entry(setup: Setup) -> None:
+    cache = setup.cache()
+    metadata = setup.segment()
+    start = threading.Barrier(3)
+
+    def race(work: Callable[[], object]) -> None:
+        start.wait(HUNG_S)
+        for _ in range(100):
+            work()
+
+    with ThreadPoolExecutor(3) as pool:
+        racing = [
+            pool.submit(race, lambda: cache.get(metadata)),
+            pool.submit(race, lambda: cache.get(metadata)),
+            pool.submit(race, lambda: cache.remove([metadata.segment_id])),
+        ]
+        for each in racing:
+            each.result(HUNG_S)
+    cache.get(metadata)
+    assert cache.entry_count == 1
+    live = {name for name in setup.files() if not name.endswith(".deleted")}
+    assert live == setup.live_files(metadata)
+
+
+KAFKAS_CASES = {
+    "testIndexFileNameAndLocationOnDisk": "test_files_bear_kafkas_names",
+    "testFetchIndexFromRemoteStorage": (
+        "test_first_access_fetches_each_index_once_and_later_ones_nothing"
+    ),
+    "testFetchIndexForMissingTransactionIndex": (
+        "test_missing_transaction_index_becomes_an_empty_file"
+    ),
+    "testPositionForNonExistentEntry": "test_lookup_outside_the_index_gives_its_ends",
+    "testCacheEntryExpiry": "test_entry_beyond_the_bound_evicts_the_least_recently_used",
+    "shouldThrowErrorWhenAccessedAfterCacheClose": (
+        "test_closed_cache_refuses_and_keeps_its_files"
+    ),
+    "testCloseIsIdempotent": "test_closed_cache_refuses_and_keeps_its_files",
+    "testClose": "test_closed_cache_refuses_and_keeps_its_files",
+    "testCacheEntryIsDeletedOnRemoval": (
+        "test_evicted_files_are_marked_then_unlinked_after_the_delay"
+    ),
+    "testCleanerThreadShutdown": "test_file_that_cannot_be_unlinked_is_tried_again",
+    "testConcurrentReadWriteAccessForCache": "test_fetch_in_progress_blocks_no_other_segment",
+    "testReloadCacheAfterClose": "test_entries_survive_a_restart_without_a_fetch",
+    "testRemoveItem": "test_removed_segment_is_gone_and_fetched_again",
+    "testRemoveNonExistentItem": "test_removal_of_several_and_of_unknown_segments",
+    "testRemoveMultipleItems": "test_removal_of_several_and_of_unknown_segments",
+    "testClearCacheAndIndexFilesWhenResizeCache": "test_shrinking_evicts_and_growing_keeps",
+    "testCorrectnessForCacheAndIndexFilesWhenResizeCache": (
+        "test_shrinking_evicts_and_growing_keeps"
+    ),
+    "testCorruptCacheIndexFileExistsButNotInCache": (
+        "test_corrupt_file_left_by_an_earlier_process_is_fetched_again"
+    ),
+    "testConcurrentRemoveReadForCache1": "test_removal_during_a_fetch_leaves_nothing",
+    "testConcurrentRemoveReadForCache2": "test_reads_and_removals_that_race_leave_one_live_entry",
+    "testMultipleIndexEntriesExecutionInCorruptException": (
+        "test_corrupt_time_index_costs_no_second_offset_index"
+    ),
+    "testIndexFileAlreadyExistOnDiskButNotInCache": (
+        "test_content_dropped_from_memory_comes_from_disk"
+    ),
+    "testRSMReturnCorruptedIndexFile": (
+        "test_corrupt_index_from_the_store_is_an_error_and_not_cached"
+    ),
+    "testConcurrentCacheDeletedFileExists": (
+        "test_marked_file_of_an_earlier_removal_is_overwritten"
+    ),
+    "testDeleteInvalidIndexFilesOnInit": (
+        "test_restart_removes_leftovers_and_incomplete_sets_only"
+    ),
+    "testFetchIndexAccessibleWhenMarkedForCleanup": "test_entry_in_hand_works_after_its_removal",
+    "testCacheTtlCanBeDisabled": "test_ttl_can_be_disabled",
+    "testCacheTtlEviction": "test_entry_expires_after_the_ttl",
+    "testCacheTtlRefreshOnAccess": "test_access_refreshes_the_ttl",
+    "testCacheTtlWithMultipleEntries": "test_entries_expire_each_by_its_own_access",
+    "testSizeAndTimeBasedEviction": "test_size_and_time_evict_together",
+}
+"""RemoteIndexCacheTest's methods, those that KIP-1264 names among them, and our case of each."""
+
+
+def test_every_case_of_kafkas_has_one_here() -> None:
+    assert len(KAFKAS_CASES) == 31
+    assert [name for name in KAFKAS_CASES.values() if not callable(globals().get(name))] == []
