@@ -5,14 +5,14 @@ Owned and serialized by the log. What a stop leaves behind, loading removes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from isotherm.log.fs import FileSystem
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.producer_snapshots import ProducerSnapshots
-from isotherm.types import TimestampMs
+from isotherm.types import Offset, TimestampMs
 
 
 class _Marked(NamedTuple):
@@ -27,11 +27,23 @@ class DeletionQueue:
         self._snapshots = snapshots
         self._marked: list[_Marked] = []
 
-    def mark(self, segments: Sequence[LogSegment], due_ms: TimestampMs) -> None:
-        """Rename the files of segments, in the order given."""
+    def mark(
+        self,
+        segments: Sequence[LogSegment],
+        due_ms: TimestampMs,
+        *,
+        reused_base_offsets: Collection[Offset] = (),
+    ) -> None:
+        """Rename the files of segments, in the order given.
+
+        Producer snapshots go along, but for those at `reused_base_offsets`, where other segments
+        begin from now on.
+        """
         for segment in segments:
             segment.rename_to_deleted()
-            snapshot = self._snapshots.rename_to_deleted(segment.base_offset)
+            snapshot = None
+            if segment.base_offset not in reused_base_offsets:
+                snapshot = self._snapshots.rename_to_deleted(segment.base_offset)
             self._marked.append(_Marked(due_ms, segment, snapshot))
 
     def delete_due(self, now_ms: TimestampMs) -> None:

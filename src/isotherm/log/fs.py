@@ -75,6 +75,9 @@ class FileSystem(Protocol):
 
     def modified_ms(self, path: Path) -> TimestampMs: ...
 
+    def set_modified_ms(self, path: Path, modified_ms: TimestampMs) -> None:
+        """Not durable: where it is lost, the file looks as young as it is."""
+
     def list_names(self, directory: Path) -> list[str]:
         """Names in a directory, sorted."""
 
@@ -209,6 +212,9 @@ class OsFileSystem:
 
     def modified_ms(self, path: Path) -> TimestampMs:
         return path.stat().st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: Path, modified_ms: TimestampMs) -> None:
+        os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def list_names(self, directory: Path) -> list[str]:
         return sorted(os.listdir(directory))

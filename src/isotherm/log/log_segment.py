@@ -207,6 +207,16 @@ class LogSegment:
         )
 
     @property
+    def offset_index_size(self) -> int:
+        """Size in bytes of the entries; as `time_index_size`."""
+        index = self._offset_index_bytes()
+        return offset_index_entry_count(index) * OFFSET_INDEX_ENTRY_SIZE
+
+    @property
+    def time_index_size(self) -> int:
+        return time_index_entry_count(self._time_index_bytes()) * TIME_INDEX_ENTRY_SIZE
+
+    @property
     def first_batch_timestamp_ms(self) -> TimestampMs | None:
         """Largest timestamp of the first batch, from which segment.ms counts; None when empty."""
         if self._first_batch_timestamp_ms is None and self.size_in_bytes > 0:
@@ -314,8 +324,11 @@ class LogSegment:
         if first is not None:
             yield from scan_headers(self._log_file(), first.position, self.size_in_bytes)
 
+    def read_bytes(self, position: Position, size: int) -> bytes:
+        return self._log_file().read_at(position, size)
+
     def read_batch(self, position: Position, header: BatchHeader) -> bytes:
-        return self._log_file().read_at(position, header.size_in_bytes)
+        return self.read_bytes(position, header.size_in_bytes)
 
     def scan_verified(self) -> Iterator[tuple[Position, BatchHeader]]:
         """See `scan_verified_batches`: the whole file, for recovery."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isotherm.config.topic import TopicConfig
+from isotherm.errors import LogCleaningAbortedError
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.log_read import floor_index
 from isotherm.log.log_segment import LogSegment
@@ -68,6 +69,20 @@ class LogSegments:
     def remove_first(self, count: int) -> tuple[LogSegment, ...]:
         removed, self.all = self.all[:count], self.all[count:]
         return removed
+
+    def check_replaceable(self, segments: Sequence[LogSegment]) -> None:
+        """LogCleaningAbortedError unless these are a run of the log, without the active one."""
+        first = next((i for i, each in enumerate(self.all) if each is segments[0]), 0)
+        if tuple(segments) != self.all[first:-1][: len(segments)]:
+            raise LogCleaningAbortedError(
+                f"segments to be replaced are not in the log any more dir={self._directory}"
+                f" base_offset={segments[0].base_offset} count={len(segments)}"
+            )
+
+    def replace(self, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> None:
+        """Put `new` in the place of `old`, a run of segments without the active one."""
+        first = self.all.index(old[0])
+        self.all = (*self.all[:first], *new, *self.all[first + len(old) :])
 
     def truncate_to(self, offset: Offset, config: TopicConfig) -> tuple[LogSegment, ...]:
         """Cut the segment that holds `offset`, which is active then; the removed later ones."""

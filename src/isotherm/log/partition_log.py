@@ -17,16 +17,13 @@ import threading
 import uuid
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import NotLeaderOrFollowerError, OffsetOutOfRangeError
-from isotherm.log.append import (
-    AppendInfo,
-    check_fits_segment,
-    check_producers,
-    producer_batches,
-)
+from isotherm.log.append import AppendInfo, check_fits_segment, check_producers, producer_batches
+from isotherm.log.cleaner.swap import swap_segments
 from isotherm.log.deletion_queue import DeletionQueue
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.leader_epoch_cache import LeaderEpochCache
@@ -43,19 +40,16 @@ from isotherm.log.log_segment import LogSegment, TimestampAndOffset
 from isotherm.log.log_segments import LogSegments
 from isotherm.log.producer_replay import rebuild_producers
 from isotherm.log.producer_snapshots import ProducerSnapshots
-from isotherm.log.producer_state import ProducerStateManager
-from isotherm.log.retention import DeletedSegment, RetentionState, plan_retention
+from isotherm.log.producer_state import LastRecord, ProducerStateManager
+from isotherm.log.retention import DeletedSegment, RetentionState, deleted_segments, plan_retention
 from isotherm.log.tiering import is_remote_log_enabled
-from isotherm.record.validation import (
-    AppendOrigin,
-    ValidatedRecords,
-    validate_and_assign_offsets,
-)
+from isotherm.record.validation import AppendOrigin, ValidatedRecords, validate_and_assign_offsets
 from isotherm.types import (
     NO_TIMESTAMP,
     UNKNOWN_OFFSET,
     LeaderEpoch,
     Offset,
+    ProducerId,
     TimestampMs,
     TopicPartition,
 )
@@ -87,7 +81,7 @@ class PartitionLog:
         self.config = config
         self.leader_epochs = leader_epochs
         self.producers = producers
-        self._environment = environment
+        self.environment = environment
         self._segments = LogSegments(environment, directory, segments, config)
         self._snapshots = snapshots
         self._log_start_offset = log_start_offset
@@ -151,7 +145,7 @@ class PartitionLog:
         return is_remote_log_enabled(
             self.topic_partition.topic,
             self.config,
-            system_enabled=self._environment.remote_storage_system_enable,
+            system_enabled=self.environment.remote_storage_system_enable,
         )
 
     @property
@@ -333,7 +327,7 @@ class PartitionLog:
         """Close the active segment and begin a new one; nothing when the active one is empty."""
         with self._lock, self._errors_fail_dir("roll"):
             if self._segments.active.size_in_bytes > 0:
-                self._roll(self._environment.clock.now_ms())
+                self._roll(self.environment.clock.now_ms())
 
     def _roll(self, now_ms: TimestampMs) -> None:
         self._snapshots.take(self.producers)
@@ -358,13 +352,13 @@ class PartitionLog:
             if segment.base_offset < end_offset:
                 segment.sync()
         self._snapshots.sync(start_offset)
-        self._environment.cache.fs.sync_directory(self.directory)
+        self.environment.cache.fs.sync_directory(self.directory)
         with self._lock:
             if active is not self._segments.active:
                 # Rolled meanwhile: its indexes were trimmed after they were synced.
                 end_offset = min(end_offset, active.base_offset)
             self._recovery_point = max(self._recovery_point, end_offset)
-            self._last_flush_ms = self._environment.clock.now_ms()
+            self._last_flush_ms = self.environment.clock.now_ms()
 
     def maybe_flush(self, now_ms: TimestampMs) -> None:
         """Flush when flush.ms has passed; closed segments in any case."""
@@ -384,30 +378,38 @@ class PartitionLog:
             if plan.roll_active or count == len(self._segments.all):
                 self._roll(now_ms)
             doomed = self._segments.remove_first(count)
-            deleted = [
-                DeletedSegment(segment.base_offset, segment.size_in_bytes, deletion.reason)
-                for segment, deletion in zip(doomed, plan.deletions, strict=True)
-            ]
             self._mark_for_deletion(doomed, now_ms)
             keeps_remote_start = self.remote_log_enabled and not self.config.remote_log_copy_disable
             first_base = self._segments.first_base_offset
             if doomed and not keeps_remote_start and first_base > self._log_start_offset:
                 self._raise_log_start(first_base)
-            return deleted
+            return deleted_segments(doomed, plan)
 
     def _retention_state(self) -> RetentionState:
-        return RetentionState(
-            self._segments.all,
-            self._log_end_offset,
-            self._high_watermark,
-            self._log_start_offset,
-            self.local_log_start_offset,
-            self._highest_offset_in_remote_storage,
-            self.remote_log_enabled,
+        return RetentionState.of(
+            self.view(), self._highest_offset_in_remote_storage, self.remote_log_enabled
         )
 
     def _mark_for_deletion(self, segments: Sequence[LogSegment], now_ms: TimestampMs) -> None:
         self._deletions.mark(segments, now_ms + self.config.file_delete_delay_ms)
+
+    def replace_segments(self, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> None:
+        """Put finished `.cleaned` segments in the place of a run of others: see `cleaner.swap`.
+
+        Raises LogCleaningAbortedError, with nothing done, when the log has changed there meanwhile.
+        """
+        with self._lock, self._errors_fail_dir("replace segments"):
+            self._segments.check_replaceable(old)
+            fs, now_ms = self.environment.cache.fs, self.environment.clock.now_ms()
+            due_ms = now_ms + self.config.file_delete_delay_ms
+            swap_segments(
+                fs, self.directory, old, new, partial(self._deletions.mark, due_ms=due_ms)
+            )
+            self._segments.replace(old, new)
+
+    def last_records_of_producers(self) -> dict[ProducerId, LastRecord]:
+        with self._lock:
+            return self.producers.last_records()
 
     def delete_marked_files(self, now_ms: TimestampMs) -> None:
         """Remove the files that were marked file.delete.delay.ms ago."""
@@ -434,7 +436,7 @@ class PartitionLog:
                 return
             doomed = self._segments.truncate_to(offset, self.config)
             # Newest first: a crash in between must leave no gap.
-            self._mark_for_deletion(doomed[::-1], self._environment.clock.now_ms())
+            self._mark_for_deletion(doomed[::-1], self.environment.clock.now_ms())
             # The batch that held `offset` may have begun below the log start.
             self._set_end(max(self._log_start_offset, self._segments.active.read_next_offset()))
 
@@ -444,7 +446,7 @@ class PartitionLog:
             self._truncate_fully_and_start_at(offset)
 
     def _truncate_fully_and_start_at(self, offset: Offset) -> None:
-        now_ms = self._environment.clock.now_ms()
+        now_ms = self.environment.clock.now_ms()
         self._mark_for_deletion(self._segments.all, now_ms)
         self._segments.begin_anew(offset, self.config, now_ms)
         self._log_start_offset = min(self._log_start_offset, offset)
@@ -456,10 +458,10 @@ class PartitionLog:
         self._high_watermark = min(self._high_watermark, end_offset)
         self.leader_epochs.truncate_from_end(end_offset)
         self._snapshots.remove_where_above(end_offset)
-        now_ms = self._environment.clock.now_ms()
+        now_ms = self.environment.clock.now_ms()
         rebuild_producers(self.producers, self._snapshots, self._segments.all, end_offset, now_ms)
         self._segments.active.sync()
-        self._environment.cache.fs.sync_directory(self.directory)
+        self.environment.cache.fs.sync_directory(self.directory)
 
     def close(self) -> None:
         """Make everything durable and trim the indexes, so that loading needs no recovery.
@@ -476,7 +478,7 @@ class PartitionLog:
                 # These even if all is flushed: they have just been written.
                 active.sync()
                 self._snapshots.sync(self._log_end_offset)
-                self._environment.cache.fs.sync_directory(self.directory)
+                self.environment.cache.fs.sync_directory(self.directory)
                 self._flush(active, self._log_end_offset)
             self._is_closed = True
 

@@ -61,6 +61,14 @@ class ProducerBatch(NamedTuple):
         return (self.last_sequence - self.offset_delta) & SEQUENCE_MAX
 
 
+class LastRecord(NamedTuple):
+    """What stands for a producer in the log: the offset of its last data record, None when only
+    a marker has been seen of it in its epoch."""
+
+    data_offset: Offset | None
+    epoch: ProducerEpoch
+
+
 class CompletedTransaction(NamedTuple):
     producer_id: ProducerId
     first_offset: Offset
@@ -108,6 +116,15 @@ class ProducerStateManager:
 
     def producer(self, producer_id: ProducerId) -> ProducerState | None:
         return self._producers.get(producer_id)
+
+    def last_records(self) -> dict[ProducerId, LastRecord]:
+        """Of each producer."""
+        return {
+            producer_id: LastRecord(
+                state.batches[-1].last_offset if state.batches else None, state.epoch
+            )
+            for producer_id, state in self._producers.items()
+        }
 
     # Checks of a batch before it is written
 

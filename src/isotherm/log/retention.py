@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from isotherm.config.topic import TopicConfig
+from isotherm.log.log_read import LogView
 from isotherm.types import Offset, TimestampMs
 
 
@@ -60,6 +61,20 @@ class RetentionState:
     highest_offset_in_remote_storage: Offset
     remote_log_enabled: bool
 
+    @classmethod
+    def of(
+        cls, view: LogView, highest_offset_in_remote_storage: Offset, remote_log_enabled: bool
+    ) -> RetentionState:
+        return cls(
+            view.segments,
+            view.log_end_offset,
+            view.high_watermark,
+            view.log_start_offset,
+            view.local_log_start_offset,
+            highest_offset_in_remote_storage,
+            remote_log_enabled,
+        )
+
     def upper_bound_offset(self, index: int) -> Offset:
         following = index + 1
         if following < len(self.segments):
@@ -80,6 +95,16 @@ class RetentionPlan:
 
 
 _Breach = Callable[[int], bool]
+
+
+def deleted_segments(
+    segments: Sequence[RetainedSegment], plan: RetentionPlan
+) -> list[DeletedSegment]:
+    """What became of the segments that the plan named."""
+    return [
+        DeletedSegment(segment.base_offset, segment.size_in_bytes, deletion.reason)
+        for segment, deletion in zip(segments, plan.deletions, strict=True)
+    ]
 
 
 def plan_retention(

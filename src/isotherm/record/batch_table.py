@@ -121,7 +121,7 @@ def _unpack(
     for row, codec in zip(batches, codecs.tolist(), strict=True):
         size = int(row["payload_end"] - row["payload_start"])
         part = None
-        if codec:
+        if codec and size:
             part = decompress(
                 CompressionType(codec),
                 view[row["payload_start"] : row["payload_end"]],

@@ -464,8 +464,7 @@ def check_records(
         timestamp = base_timestamp + timestamp_delta
         if timestamp != _NO_TIMESTAMP and not timestamp_min <= timestamp <= timestamp_max:
             return TIMESTAMP_OUT_OF_RANGE, index, timestamp
-        if timestamp > largest_timestamp:
-            largest_timestamp = timestamp
+        largest_timestamp = max(largest_timestamp, timestamp)
     if position != len(payload):
         return RECORD_DAMAGED, records_count, 0
     return RECORDS_VALID, -1, largest_timestamp

@@ -188,6 +188,9 @@ class CrashFileSystem:
     def modified_ms(self, path: Path) -> TimestampMs:
         return self._os.modified_ms(path)
 
+    def set_modified_ms(self, path: Path, modified_ms: TimestampMs) -> None:
+        self._os.set_modified_ms(path, modified_ms)
+
     def list_names(self, directory: Path) -> list[str]:
         return self._os.list_names(directory)
 

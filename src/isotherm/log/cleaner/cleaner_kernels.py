@@ -1,0 +1,254 @@
+"""Compiled loops of the log cleaner: the offset map, which records stay, and index entries.
+
+See `isotherm.record.column_kernels` for how kernels are written here and why, and for the tables.
+"""
+
+# Numba types these functions by the signatures that they are compiled for.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable"
+# mypy: disable-error-code="assignment,var-annotated"
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import intrinsic, register_jitable
+
+from isotherm.record.column_kernels import BATCH, PLACE
+from isotherm.record.filter_kernels import WRITTEN
+
+# Slot of the offset map: the key's hash, and the newest offset plus one, 0 in an empty slot.
+SLOT = np.dtype([("high", np.uint64), ("low", np.uint64), ("next_offset", np.int64)])
+
+# What `index_batches` carries from one run of batches to the next.
+INDEXING = np.dtype(
+    [
+        ("base_offset", np.int64),
+        ("position", np.int64),
+        ("size_since_entry", np.int64),
+        ("largest_timestamp", np.int64),
+        ("offset_of_largest", np.int64),
+        ("last_indexed_timestamp", np.int64),
+    ]
+)
+
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+_UINT64_OUT = types.Array(types.uint64, 1, "C")
+_INT64_OUT = types.Array(types.int64, 1, "C")
+_ENTRIES_OUT = types.Array(types.int64, 2, "C")
+_BATCHES = types.Array(numba.from_dtype(BATCH), 1, "C")
+_PLACES = types.Array(numba.from_dtype(PLACE), 1, "C")
+_SLOTS = types.Array(numba.from_dtype(SLOT), 1, "C")
+_WRITTEN = types.Array(numba.from_dtype(WRITTEN), 1, "C")
+_INDEXING = types.Array(numba.from_dtype(INDEXING), 1, "C")
+
+
+@intrinsic
+def _load_word(_context, source, _position):
+    """The 8 bytes at a position, in the machine's order."""
+
+    def generate(context, builder, signature, arguments):
+        source, position = arguments
+        data = context.make_array(signature.args[0])(context, builder, source).data
+        word_pointer = context.get_value_type(types.uint64).as_pointer()
+        loaded = builder.load(builder.bitcast(builder.gep(data, [position]), word_pointer))
+        loaded.align = 1
+        return loaded
+
+    return types.uint64(source, types.int64), generate
+
+
+@register_jitable(forceinline=True)
+def _rotate(value, count):
+    return (value << np.uint64(count)) | (value >> np.uint64(64 - count))
+
+
+@register_jitable(forceinline=True)
+def _sip_round(v0, v1, v2, v3):
+    v0 += v1
+    v1 = _rotate(v1, 13) ^ v0
+    v0 = _rotate(v0, 32)
+    v2 += v3
+    v3 = _rotate(v3, 16) ^ v2
+    v0 += v3
+    v3 = _rotate(v3, 21) ^ v0
+    v2 += v1
+    v1 = _rotate(v1, 17) ^ v2
+    v2 = _rotate(v2, 32)
+    return v0, v1, v2, v3
+
+
+@register_jitable(forceinline=True)
+def _siphash(source, start, size, key_0, key_1):
+    """SipHash-2-4 with 128 bits of output (Aumasson, Bernstein), as two little-endian words."""
+    v0 = key_0 ^ np.uint64(0x736F6D6570736575)
+    v1 = key_1 ^ np.uint64(0x646F72616E646F6D) ^ np.uint64(0xEE)
+    v2 = key_0 ^ np.uint64(0x6C7967656E657261)
+    v3 = key_1 ^ np.uint64(0x7465646279746573)
+    position = start
+    last_word = start + size - 8
+    while position <= last_word:
+        word = _load_word(source, position)
+        v3 ^= word
+        v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+        v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+        v0 ^= word
+        position += 8
+    word = np.uint64(size & 0xFF) << np.uint64(56)
+    for index in range(start + size - position):
+        word |= np.uint64(source[position + index]) << np.uint64(8 * index)
+    v3 ^= word
+    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    v0 ^= word
+    v2 ^= np.uint64(0xEE)
+    for _ in range(4):
+        v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    high = v0 ^ v1 ^ v2 ^ v3
+    v1 ^= np.uint64(0xDD)
+    for _ in range(4):
+        v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    return high, v0 ^ v1 ^ v2 ^ v3
+
+
+@numba.njit(
+    [types.void(_BYTES, _BYTES, _BATCHES, _PLACES, _UINT64_OUT, _UINT64_OUT)],
+    cache=True,
+    nogil=True,
+)
+def hash_keys(data, unpacked, batches, places, hash_key, hashes):
+    """Two words of hash for the key of each place; of null keys they are not set."""
+    key_0 = hash_key[0]
+    key_1 = hash_key[1]
+    for index in range(len(places)):
+        place = places[index]
+        if place.key_size >= 0:
+            source = unpacked if batches[place.batch].is_unpacked else data
+            high, low = _siphash(source, place.key_start, np.int64(place.key_size), key_0, key_1)
+            hashes[2 * index] = high
+            hashes[2 * index + 1] = low
+
+
+@register_jitable(forceinline=True)
+def _first_slot(slots, high):
+    """A slot for a hash: its upper half scaled to their number, which is below 2^32."""
+    return np.int64(((high >> np.uint64(32)) * np.uint64(len(slots))) >> np.uint64(32))
+
+
+@register_jitable(forceinline=True)
+def _find_slot(slots, high, low):
+    """The slot of a hash, or the empty one where it belongs; -1 when all others are taken."""
+    index = _first_slot(slots, high)
+    for _ in range(len(slots)):
+        slot = slots[index]
+        if slot.next_offset == 0 or (slot.high == high and slot.low == low):
+            return index
+        index += 1
+        if index == len(slots):
+            index = 0
+    return -1
+
+
+@numba.njit(
+    [
+        types.UniTuple(types.int64, 2)(
+            *(_SLOTS, _PLACES, _UINT64_OUT),
+            *(types.int64, types.int64, types.int64),
+        )
+    ],
+    cache=True,
+    nogil=True,
+)
+def put_offsets(slots, places, hashes, start_offset, entry_count, entry_count_max):
+    """Take in the offset of each keyed place at or above `start_offset`, in order.
+
+    Returns the number of entries then, and the place at which there were `entry_count_max` of them
+    already (whether or not its key is one of them), or -1.
+    """
+    for index in range(len(places)):
+        place = places[index]
+        if place.key_size < 0 or place.offset < start_offset:
+            continue
+        if entry_count >= entry_count_max:
+            return entry_count, index
+        high = hashes[2 * index]
+        low = hashes[2 * index + 1]
+        slot = slots[_find_slot(slots, high, low)]
+        if slot.next_offset == 0:
+            entry_count += 1
+            slot.high = high
+            slot.low = low
+        slot.next_offset = place.offset + 1
+    return entry_count, -1
+
+
+@numba.njit(
+    [
+        types.int64(
+            *(_SLOTS, _BATCHES, _PLACES, _UINT64_OUT),
+            *(types.int64, types.int64),
+            _INT64_OUT,
+        )
+    ],
+    cache=True,
+    nogil=True,
+)
+def choose_records(slots, batches, places, hashes, latest_offset, now, expiry):
+    """Set `is_kept` of each place in a data batch; how many had no key, and were dropped for it.
+
+    A record stays above `latest_offset`, and where its key has no newer offset, unless it is a
+    tombstone whose time is over: `expiry` of its batch, which is the time or an infinite one.
+    """
+    invalid_count = 0
+    for index in range(len(places)):
+        place = places[index]
+        if place.offset > latest_offset:
+            continue
+        if place.key_size < 0:
+            place.is_kept = 0
+            invalid_count += 1
+            continue
+        found = _find_slot(slots, hashes[2 * index], hashes[2 * index + 1])
+        is_newest = found < 0 or place.offset + 1 >= slots[found].next_offset
+        has_expired = place.value_size < 0 and now >= expiry[place.batch]
+        place.is_kept = is_newest and not has_expired
+    return invalid_count
+
+
+@numba.njit(
+    [
+        types.UniTuple(types.int64, 2)(
+            *(_WRITTEN, _INDEXING, types.int64, _ENTRIES_OUT, _ENTRIES_OUT),
+        )
+    ],
+    cache=True,
+    nogil=True,
+)
+def index_batches(batches, indexing, index_interval, offset_entries, time_entries):
+    """The index entries of a run of batches appended to a segment, by the rule of KAFKA-806.
+
+    As `LogSegment.index_batch`; entries are (relative offset, position) and (timestamp, relative
+    offset). Returns how many there are of each.
+    """
+    state = indexing[0]
+    offset_count = 0
+    time_count = 0
+    for index in range(len(batches)):
+        batch = batches[index]
+        relative_offset = batch.last_offset - state.base_offset
+        if batch.max_timestamp > state.largest_timestamp:
+            state.largest_timestamp = batch.max_timestamp
+            state.offset_of_largest = relative_offset
+        if state.size_since_entry > index_interval:
+            offset_entries[offset_count, 0] = relative_offset
+            offset_entries[offset_count, 1] = state.position
+            offset_count += 1
+            if state.largest_timestamp > state.last_indexed_timestamp:
+                time_entries[time_count, 0] = state.largest_timestamp
+                time_entries[time_count, 1] = state.offset_of_largest
+                time_count += 1
+                state.last_indexed_timestamp = state.largest_timestamp
+            state.size_since_entry = 0
+        state.size_since_entry += batch.size
+        state.position += batch.size
+    return offset_count, time_count

@@ -1,0 +1,93 @@
+"""The first pass over a log: the newest offset of each key in its dirty part.
+
+Source: Kafka Cleaner.buildOffsetMap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from isotherm.log.cleaner.cleaned_log import CleanerStats
+from isotherm.log.cleaner.offset_map import OffsetMap
+from isotherm.log.cleaner.segment_reader import Chunk, SegmentReader
+from isotherm.log.cleaner.transactions import CleanedTransactions
+from isotherm.log.log_read import aborted_transactions, floor_index
+from isotherm.log.log_segment import LogSegment
+from isotherm.record.batch_table import verify_crcs
+from isotherm.record.filter import locate_records
+from isotherm.types import Offset
+
+
+def build_offset_map(
+    offset_map: OffsetMap,
+    segments: Sequence[LogSegment],
+    start_offset: Offset,
+    end_offset: Offset,
+    reader: SegmentReader,
+    stats: CleanerStats,
+) -> None:
+    """Take in the keys of [start_offset, end_offset), the latter a segment's base, until the map is
+    full: then `latest_offset` says how far it came, which may be within a batch.
+
+    `segments` are the log's, with the one at `end_offset`. Control batches, aborted transactions
+    and records without a key do not count. Raises CorruptRecordError for a batch that fails its
+    CRC: for what it says, records elsewhere would be dropped.
+    """
+    first = max(0, floor_index(segments, start_offset))
+    dirty = [segment for segment in segments[first:] if segment.base_offset < end_offset]
+    transactions = CleanedTransactions()
+    transactions.add_aborted(aborted_transactions(segments[first:], start_offset, end_offset))
+    for index, segment in enumerate(dirty):
+        found = segment.find_batch(start_offset)
+        position = segment.size_in_bytes if found is None else found.position
+        for chunk in reader.chunks(segment, position):
+            if not _add_chunk(offset_map, chunk, start_offset, transactions, stats):
+                return
+        following = index + 1
+        next_base = dirty[following].base_offset if following < len(dirty) else end_offset
+        # Over gaps as well: below the next segment there is nothing more to come.
+        offset_map.latest_offset = next_base - 1
+
+
+def _add_chunk(
+    offset_map: OffsetMap,
+    chunk: Chunk,
+    start_offset: Offset,
+    transactions: CleanedTransactions,
+    stats: CleanerStats,
+) -> bool:
+    """Whether there was room for all of it."""
+    batches = chunk.batches
+    verify_crcs(chunk.data, batches)
+    is_skipped = chunk.is_control
+    for row, header in chunk.transactional_headers():
+        if header.is_control:
+            transactions.on_control_batch(header, chunk.control_record(row, header))
+        else:
+            is_skipped[row] = transactions.on_data_batch(header)
+    batches["records_count"][is_skipped] = 0
+    places = locate_records(chunk.data, chunk.unpacked, batches)
+    hashes = offset_map.hash_keys(chunk.array, chunk.unpacked, batches, places)
+    rejected = offset_map.put(places, hashes, start_offset)
+    last_offsets = chunk.last_offsets
+    if rejected >= 0:
+        row = int(places["batch"][rejected])
+        own = places[:rejected][places["batch"][:rejected] == row]
+        taken = own["offset"][(own["key_size"] >= 0) & (own["offset"] >= start_offset)]
+        stats.map_messages_read += int(chunk.records_count[:row].sum()) + len(own)
+        _raise_latest_offset(offset_map, np.append(last_offsets[:row], taken), start_offset)
+        return False
+    stats.map_messages_read += int(chunk.records_count.sum())
+    stats.map_bytes_read += chunk.size
+    _raise_latest_offset(offset_map, last_offsets, start_offset)
+    return True
+
+
+def _raise_latest_offset(
+    offset_map: OffsetMap, offsets: np.ndarray[tuple[int], np.dtype[np.int64]], start: Offset
+) -> None:
+    """To the last of these, which rise, unless that is below the dirty part."""
+    if len(offsets) and offsets[-1] >= start:
+        offset_map.latest_offset = int(offsets[-1])

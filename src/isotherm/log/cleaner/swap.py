@@ -1,0 +1,75 @@
+"""Putting cleaned segments in the place of those they were made from, safe at every crash.
+
+    1. the new segments are durable as `.cleaned`         crash: they go, nothing has happened
+    2. renamed to `.swap`, highest base offset first      crash: a `.cleaned` is left, so do
+    3. the old segments are renamed to `.deleted`         crash from here on: loading removes the
+    4. the new ones lose `.swap`                          old ones and strips `.swap`
+
+What loading removes are segments that begin within the offsets of the swap files. Old segments of
+which nothing is left may begin above: an empty *cover* file with the base of the last old segment
+goes through steps 1 to 3 with the new ones, and is removed then. (Kafka does without; there, such
+segments come back after a crash, tombstones not included.)
+Source: Kafka LocalLog.replaceSegments, LogLoader.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from isotherm.log.fs import FileSystem
+from isotherm.log.log_segment import LogSegment
+from isotherm.segment.file_names import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    segment_file_name,
+)
+from isotherm.types import Offset
+
+
+class MarkForDeletion(Protocol):
+    """`DeletionQueue.mark`, the time being given already."""
+
+    def __call__(
+        self, segments: Sequence[LogSegment], *, reused_base_offsets: Collection[Offset]
+    ) -> None: ...
+
+
+def swap_segments(
+    fs: FileSystem,
+    directory: Path,
+    old: Sequence[LogSegment],
+    new: Sequence[LogSegment],
+    mark_for_deletion: MarkForDeletion,
+) -> None:
+    """Both ascend; `new` are finished `.cleaned` segments. Under the log's lock."""
+    cover = _begin_cover(fs, directory, old, new)
+    if cover is not None:
+        cover = _rename(fs, cover, SWAP_SUFFIX)
+    for segment in reversed(new):
+        segment.rename_files(SWAP_SUFFIX)
+    mark_for_deletion(old, reused_base_offsets={segment.base_offset for segment in new})
+    if cover is not None:
+        fs.remove(cover)
+    for segment in new:
+        segment.rename_files("")
+    fs.sync_directory(directory)
+
+
+def _begin_cover(
+    fs: FileSystem, directory: Path, old: Sequence[LogSegment], new: Sequence[LogSegment]
+) -> Path | None:
+    last_base = old[-1].base_offset
+    if len(old) == 1 or new[-1].read_next_offset() > last_base:
+        return None
+    path = directory / segment_file_name(last_base, LOG_SUFFIX, CLEANED_SUFFIX)
+    fs.write_bytes(path, b"")
+    return path
+
+
+def _rename(fs: FileSystem, path: Path, temporary_suffix: str) -> Path:
+    target = path.with_name(path.name.removesuffix(CLEANED_SUFFIX) + temporary_suffix)
+    fs.rename(path, target)
+    return target

@@ -1,0 +1,81 @@
+"""What the cleaner knows of transactions while it walks over a log, batch after batch.
+
+A data batch of an aborted transaction loses its records. A marker may go once a walk has met no
+batch of its transaction, kept empty or not: the marker is what tells readers how those ended, and
+the last trace of its producer's epoch. Source: Kafka CleanedTransactionMetadata.java.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from isotherm.record.batch import BatchHeader
+from isotherm.record.control import ControlRecord, ControlRecordType
+from isotherm.segment.transaction_index import AbortedTransaction
+from isotherm.types import Offset, ProducerId
+
+
+@dataclass(slots=True)
+class _OngoingAborted:
+    transaction: AbortedTransaction
+    has_batches: bool = False
+
+
+class CleanedTransactions:
+    """Fed with the transactional and control batches of a log in rising order of offset.
+
+    `add_aborted` announces aborted transactions before their first batch; one may be announced
+    again by each segment that it touches.
+    """
+
+    def __init__(self) -> None:
+        self._announced: list[tuple[Offset, AbortedTransaction]] = []
+        self._ongoing_aborted: dict[ProducerId, _OngoingAborted] = {}
+        self._ongoing_committed: set[ProducerId] = set()
+        self._retained: list[AbortedTransaction] = []
+
+    def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
+        for transaction in transactions:
+            heapq.heappush(self._announced, (transaction.first_offset, transaction))
+
+    def on_data_batch(self, header: BatchHeader) -> bool:
+        """Whether the batch belongs to an aborted transaction: all its records go."""
+        self._begin_aborted_up_to(header.last_offset)
+        if not header.is_transactional:
+            return False
+        aborted = self._ongoing_aborted.get(header.producer_id)
+        if aborted is None:
+            self._ongoing_committed.add(header.producer_id)
+            return False
+        aborted.has_batches = True
+        return True
+
+    def on_control_batch(self, header: BatchHeader, marker: ControlRecord | None) -> bool:
+        """Whether the batch has served its time; `marker` is its record, None when it has none."""
+        self._begin_aborted_up_to(header.last_offset)
+        if marker is None:
+            return True
+        if marker.type is ControlRecordType.ABORT:
+            aborted = self._ongoing_aborted.pop(header.producer_id, None)
+            if aborted is None or not aborted.has_batches:
+                return True
+            self._retained.append(aborted.transaction)
+            return False
+        if marker.type is ControlRecordType.COMMIT:
+            was_seen = header.producer_id in self._ongoing_committed
+            self._ongoing_committed.discard(header.producer_id)
+            return not was_seen
+        return False
+
+    def take_retained(self) -> list[AbortedTransaction]:
+        """Aborted transactions whose markers were met since the last call and must stay: the new
+        segment's transaction index names them."""
+        retained, self._retained = self._retained, []
+        return retained
+
+    def _begin_aborted_up_to(self, offset: Offset) -> None:
+        while self._announced and self._announced[0][0] <= offset:
+            _, transaction = heapq.heappop(self._announced)
+            self._ongoing_aborted.setdefault(transaction.producer_id, _OngoingAborted(transaction))

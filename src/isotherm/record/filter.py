@@ -1,0 +1,199 @@
+"""Record batches written again with a part of their records, as compaction does.
+
+    unpack_records (batch_table)   decompress
+    locate_records                 find every record; the caller clears `is_kept` of some
+    outcomes                       what becomes of each batch
+    write_filtered                 the bytes
+
+What stays of a batch that loses records: base offset, last offset delta, leader epoch, producer
+id, epoch and base sequence, flags, timestamp type and codec (at its default level). The maximum
+timestamp is that of the kept records (LogAppendTime: unchanged). A batch that keeps everything is
+copied as it is. Python works per batch at most, and only for those that are written anew.
+Source: Kafka MemoryRecords.filterTo, KIP-534.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import google_crc32c
+import numpy as np
+
+from isotherm.record.batch_header import CODEC_MASK, DELETE_HORIZON_FLAG, HEADER_SIZE
+from isotherm.record.batch_table import byte_array, damaged, load_kernels, verify_crcs
+from isotherm.record.compression import CompressionType, compress
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import numpy.typing as npt
+
+    from isotherm.record.batch_table import BatchTable, BoolArray, ByteArray
+    from isotherm.record.varint import ReadBuffer
+    from isotherm.types import TimestampMs
+
+    # Rows of column_kernels.PLACE, filter_kernels.OUTCOME and filter_kernels.WRITTEN.
+    PlaceTable: TypeAlias = npt.NDArray[np.void]
+    OutcomeTable: TypeAlias = npt.NDArray[np.void]
+    WrittenTable: TypeAlias = npt.NDArray[np.void]
+
+_CRC = struct.Struct(">I")
+_CRC_POSITION = 17
+_CRC_START = 21
+
+
+def load_filter_kernels() -> ModuleType:
+    from isotherm.record import filter_kernels
+
+    return filter_kernels
+
+
+class FilteredBatches(NamedTuple):
+    """`batches` say what an index needs to know of each one in `records`."""
+
+    records: memoryview
+    batches: WrittenTable
+
+    def head(self, count: int) -> FilteredBatches:
+        return FilteredBatches(self.records[: self._start_of(count)], self.batches[:count])
+
+    def tail(self, count: int) -> FilteredBatches:
+        return FilteredBatches(self.records[self._start_of(count) :], self.batches[count:])
+
+    def _start_of(self, index: int) -> int:
+        return int(self.batches["size"][:index].sum())
+
+
+def locate_records(buffer: ReadBuffer, unpacked: ByteArray, batches: BatchTable) -> PlaceTable:
+    """Every record of unpacked batches; those of rows with `records_count` 0 are not looked at.
+
+    Raises CorruptRecordError at a damaged record.
+    """
+    kernels = load_kernels()
+    unread = batches["records_count"] == 0
+    batches["payload_end"][unread] = batches["payload_start"][unread]
+    places = np.empty(int(batches["records_count"].sum()), dtype=kernels.PLACE)
+    damaged_row, damaged_record, _ = kernels.locate_records(
+        byte_array(buffer), unpacked, batches, places
+    )
+    if damaged_row >= 0:
+        raise damaged(batches, damaged_row, f"record is damaged record_index={damaged_record}")
+    return places
+
+
+def decide_outcomes(
+    batches: BatchTable,
+    places: PlaceTable,
+    records_count: npt.NDArray[np.int64],
+    *,
+    kept_when_empty: BoolArray,
+    gets_horizon: BoolArray,
+    gets_horizon_with_tombstone: BoolArray,
+    new_horizon_ms: TimestampMs,
+) -> OutcomeTable:
+    """What becomes of each batch, after `is_kept` has been set in `places`.
+
+    `records_count` is what each batch had (`locate_records` may have been told to skip some). The
+    delete horizon `new_horizon_ms` is given to batches that have none and keep a record, where
+    `gets_horizon`, or `gets_horizon_with_tombstone` and a kept record has no value.
+    """
+    kernels = load_filter_kernels()
+    outcomes = np.zeros(len(batches), dtype=kernels.OUTCOME)
+    kernels.summarize_kept(batches, places, outcomes)
+    kept_count = outcomes["kept_count"]
+    is_empty = kept_count == 0
+    has_horizon = batches["attributes"] & DELETE_HORIZON_FLAG != 0
+    gets_horizon = gets_horizon | (gets_horizon_with_tombstone & (outcomes["keeps_tombstone"] != 0))
+    gets_horizon = gets_horizon & ~has_horizon & ~is_empty
+    is_rebuilt = ~is_empty & (gets_horizon | (kept_count < records_count))
+    outcomes["kind"] = np.select(
+        [is_rebuilt, ~is_empty, kept_when_empty],
+        [kernels.REBUILT, kernels.COPIED, kernels.EMPTIED],
+        kernels.DROPPED,
+    )
+    outcomes["has_horizon"] = has_horizon | gets_horizon
+    outcomes["base_timestamp"] = np.select(
+        [gets_horizon, has_horizon],
+        [np.int64(new_horizon_ms), batches["base_timestamp"]],
+        outcomes["base_timestamp"],
+    )
+    return outcomes
+
+
+def write_filtered(
+    buffer: ReadBuffer,
+    unpacked: ByteArray,
+    batches: BatchTable,
+    places: PlaceTable,
+    outcomes: OutcomeTable,
+) -> FilteredBatches:
+    """The batches that are left, and their bytes.
+
+    Raises CorruptRecordError for a batch that has to be written anew and fails its CRC: with a new
+    CRC its damage could not be noticed any more.
+    """
+    kernels = load_filter_kernels()
+    data = byte_array(buffer)
+    if (outcomes["kind"] == kernels.COPIED).all():
+        return _unchanged(kernels, buffer, batches)
+    rebuilt = outcomes["kind"] == kernels.REBUILT
+    verify_crcs(buffer, batches[rebuilt | (outcomes["kind"] == kernels.EMPTIED)])
+    payloads = _write_payloads(kernels, data, unpacked, batches, places, outcomes, rebuilt)
+    payload_sizes = outcomes["payload_end"] - outcomes["payload_start"]
+    copied_size = batches["size"][outcomes["kind"] == kernels.COPIED].sum()
+    size_max = int(copied_size + payload_sizes.sum()) + HEADER_SIZE * len(batches)
+    out = np.empty(size_max, dtype=np.uint8)
+    written = np.empty(len(batches), dtype=kernels.WRITTEN)
+    count, size = kernels.write_batches(data, payloads, batches, outcomes, out, written)
+    _write_crcs(out, written[:count])
+    return FilteredBatches(memoryview(out.data)[:size], written[:count])
+
+
+def _unchanged(kernels: ModuleType, buffer: ReadBuffer, batches: BatchTable) -> FilteredBatches:
+    written = np.zeros(len(batches), dtype=kernels.WRITTEN)
+    for name in ("position", "size", "base_offset", "max_timestamp"):
+        written[name] = batches[name]
+    written["last_offset"] = batches["base_offset"] + batches["last_offset_delta"]
+    return FilteredBatches(memoryview(buffer)[: int(batches["size"].sum())], written)
+
+
+def _write_payloads(
+    kernels: ModuleType,
+    data: ByteArray,
+    unpacked: ByteArray,
+    batches: BatchTable,
+    places: PlaceTable,
+    outcomes: OutcomeTable,
+    rebuilt: BoolArray,
+) -> ByteArray:
+    """The records of rebuilt batches, compressed where they were; `outcomes` say where."""
+    rows = np.flatnonzero(rebuilt)
+    payload_sizes = batches["payload_end"][rows] - batches["payload_start"][rows]
+    growth = outcomes["kept_count"][rows].sum() * kernels.RECORD_GROWTH_MAX
+    payloads = np.empty(int(payload_sizes.sum() + growth), dtype=np.uint8)
+    kernels.write_payloads(data, unpacked, batches, places, outcomes, payloads)
+    codecs = batches["attributes"][rows] & CODEC_MASK
+    if not codecs.any():
+        return byte_array(payloads.data)
+    parts: list[bytes] = []
+    position = 0
+    for row, codec in zip(rows.tolist(), codecs.tolist(), strict=True):
+        outcome = outcomes[row]
+        raw = payloads.data[int(outcome["payload_start"]) : int(outcome["payload_end"])]
+        part = compress(CompressionType(codec), raw)
+        outcome["payload_start"] = position
+        position += len(part)
+        outcome["payload_end"] = position
+        parts.append(part)
+    return byte_array(b"".join(parts))
+
+
+def _write_crcs(out: ByteArray, written: WrittenTable) -> None:
+    new = written[written["is_new"] != 0]
+    starts = new["position"].tolist()
+    ends = (new["position"] + new["size"]).tolist()
+    value = google_crc32c.value
+    pack_into = _CRC.pack_into
+    for start, end in zip(starts, ends, strict=True):
+        pack_into(out.data, start + _CRC_POSITION, value(out[start + _CRC_START : end]))
