@@ -9,7 +9,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -661,8 +660,8 @@ def test_statistics_count_requests_fetches_and_removals(setup: Setup) -> None:
     statistics.publish(metrics)
     cache = setup.cache(entries=1, statistics=statistics)
     assert statistics.snapshot().hit_ratio == 1
-    first = setup.segment()
-    second = replace(setup.segment(), txn_index_empty=True)
+    first = setup.segment(with_transaction_index=True)
+    second = setup.segment(with_transaction_index=False)
     for metadata in (first, first, first, second):
         cache.get(metadata)
     now = statistics.snapshot()
