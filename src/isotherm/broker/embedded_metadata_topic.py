@@ -1,8 +1,7 @@
-"""`__remote_log_metadata` in this broker: MetadataTopic over its own partitions.
+"""`__remote_log_metadata`, or its audit topic, in this broker: MetadataTopic over its own partitions.
 
-The topic is made through the controller when it is not there, as Kafka makes it: 50 partitions
-unless configured, cleanup.policy=delete, unlimited retention, no tiering. Once made, its partition
-count is fixed: it decides which partition holds a segment's events.
+The topics are made through the controller when they are not there (remote_tier.py). Once made, their
+partition count is fixed: it decides which partition holds a segment's events.
 
 A record is on disk before `append` returns. Kafka leaves that to its replicas; here it is what
 keeps a power cut from forgetting segments whose local copies have been deleted.
@@ -27,7 +26,14 @@ ACKS_LEADER = 1
 class EmbeddedMetadataTopic:
     """See `isotherm.remote.metadata.api.MetadataTopic`. Any thread."""
 
-    def __init__(self, replica_manager: ReplicaManager, clock: Clock, partition_count: int) -> None:
+    def __init__(
+        self,
+        replica_manager: ReplicaManager,
+        clock: Clock,
+        partition_count: int,
+        topic: str = REMOTE_LOG_METADATA_TOPIC,
+    ) -> None:
+        self._topic = topic
         self._replica_manager = replica_manager
         self._clock = clock
         self._partition_count = partition_count
@@ -53,21 +59,17 @@ class EmbeddedMetadataTopic:
     def read(
         self, partition: int, start_offset: Offset, max_bytes: int
     ) -> list[MetadataTopicRecord]:
-        read = self._partition(partition).log.read(
-            start_offset,
-            max_bytes,
-            isolation=FetchIsolation.HIGH_WATERMARK,
-            min_one_message=True,
-        )
-        return [
-            MetadataTopicRecord(
-                partition, record.offset, record.timestamp_ms, record.key, record.value
+        log = self._partition(partition).log
+        position = start_offset
+        while True:
+            read = log.read(
+                position, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True
             )
-            for position, header in iterate_batches(read.records)
-            if not header.is_control
-            for record in read_records(read.records, position, header)
-            if record.offset >= start_offset
-        ]
+            records = _records(partition, read.records, start_offset)
+            position = _end_offset(read.records, position)
+            # The cleaner leaves batches without records, and these are not the end.
+            if records or not read.records:
+                return records
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         log = self._partition(partition).log
@@ -77,4 +79,20 @@ class EmbeddedMetadataTopic:
         """The partitions belong to the broker."""
 
     def _partition(self, partition: int) -> Partition:
-        return self._replica_manager.find_partition(REMOTE_LOG_METADATA_TOPIC, None, partition)
+        return self._replica_manager.find_partition(self._topic, None, partition)
+
+
+def _records(
+    partition: int, batches: memoryview, start_offset: Offset
+) -> list[MetadataTopicRecord]:
+    return [
+        MetadataTopicRecord(partition, record.offset, record.timestamp_ms, record.key, record.value)
+        for position, header in iterate_batches(batches)
+        if not header.is_control
+        for record in read_records(batches, position, header)
+        if record.offset >= start_offset
+    ]
+
+
+def _end_offset(batches: memoryview, start_offset: Offset) -> Offset:
+    return max((header.next_offset for _, header in iterate_batches(batches)), default=start_offset)

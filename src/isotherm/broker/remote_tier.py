@@ -6,8 +6,8 @@ import importlib
 import random
 
 from isotherm.broker.controller.controller import Controller
-from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.remote_metadata_topics import MetadataLevels, ensure_metadata_topics
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -16,12 +16,14 @@ from isotherm.errors import ConfigError
 from isotherm.log.fs import FileSystem
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.index_cache import DIRECTORY_NAME, RemoteIndexCache
+from isotherm.remote.index_cache_statistics import CacheStatistics
+from isotherm.remote.metadata.event_writer import KeyedMetadata
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
-from isotherm.types import REMOTE_LOG_METADATA_TOPIC
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS, LeaderEpoch, TopicIdPartition
 
 
 def open_remote_log_manager(
@@ -36,20 +38,29 @@ def open_remote_log_manager(
 ) -> RemoteLogManager:
     """Make the remote tier and hand it the partitions; the caller closes it.
 
-    Makes `__remote_log_metadata` when it is not there. On the control thread, or before there is
+    Makes the metadata topics when they are not there. On the control thread, or before there is
     one. ConfigError names the key under `rsm.config.` or `rlmm.config.` that is wrong.
     """
     settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
     storage = load_storage_manager(config.remote)
-    ensure_metadata_topic(controller, settings)
+    levels = MetadataLevels(controller)
+    ensure_metadata_topics(controller, settings, levels)
+    partition_count = settings.remote_log_metadata_topic_num_partitions
+    topic, audit_topic = (
+        EmbeddedMetadataTopic(replica_manager, clock, partition_count, name)
+        for name in REMOTE_LOG_METADATA_TOPICS
+    )
     metadata = TopicBasedRemoteLogMetadataManager(
-        EmbeddedMetadataTopic(
-            replica_manager, clock, settings.remote_log_metadata_topic_num_partitions
-        ),
+        topic,
         clock=clock,
         metrics=metrics,
         settings=settings,
+        keyed=KeyedMetadata(audit_topic, levels.level),
     )
+    statistics = None
+    if config.remote.remote_log_index_file_cache_statistics_enable:
+        statistics = CacheStatistics()
+        statistics.publish(metrics)
     index_cache = RemoteIndexCache(
         config.log_dirs[0] / DIRECTORY_NAME,
         storage,
@@ -57,6 +68,7 @@ def open_remote_log_manager(
         ttl_ms=config.remote.remote_log_index_file_cache_ttl_ms,
         clock=clock,
         fs=fs,
+        statistics=statistics,
     )
     remote_log_manager = RemoteLogManager(
         config.remote,
@@ -65,6 +77,7 @@ def open_remote_log_manager(
         metadata=metadata,
         index_cache=index_cache,
         pending_deletions=PendingDeletions(config.log_dirs[0], fs),
+        leader_epoch_of=lambda partition: _leader_epoch(controller, partition),
         clock=clock,
         rng=rng,
         metrics=metrics,
@@ -73,6 +86,13 @@ def open_remote_log_manager(
     remote_log_manager.resume_deletions()
     replica_manager.start_tiering(remote_log_manager)
     return remote_log_manager
+
+
+def _leader_epoch(controller: Controller, partition: TopicIdPartition) -> LeaderEpoch | None:
+    topic = controller.image.topics_by_id.get(partition.topic_id)
+    if topic is None or partition.partition >= len(topic.partitions):
+        return None
+    return topic.partitions[partition.partition].leader_epoch
 
 
 def load_storage_manager(config: RemoteLogManagerConfig) -> RemoteStorageManager:
@@ -93,36 +113,3 @@ def load_storage_manager(config: RemoteLogManagerConfig) -> RemoteStorageManager
         ) from error
     storage: RemoteStorageManager = from_config(config.rsm_config)
     return storage
-
-
-def ensure_metadata_topic(controller: Controller, settings: TopicBasedSettings) -> None:
-    """Make the metadata topic as Kafka does.
-
-    ConfigError when it is there with another number of partitions: segments' events would be
-    looked for in the wrong one.
-    """
-    partition_count = settings.remote_log_metadata_topic_num_partitions
-    topic = controller.image.topics_by_name.get(REMOTE_LOG_METADATA_TOPIC)
-    if topic is not None:
-        if len(topic.partitions) != partition_count:
-            raise ConfigError(
-                f"the metadata topic has another number of partitions"
-                f" key=rlmm.config.remote.log.metadata.topic.num.partitions"
-                f" value={partition_count} partitions={len(topic.partitions)}"
-            )
-        return
-    (created,) = controller.create_topics(
-        [
-            NewTopic(
-                name=REMOTE_LOG_METADATA_TOPIC,
-                num_partitions=partition_count,
-                configs={
-                    "cleanup.policy": "delete",
-                    "retention.ms": str(settings.remote_log_metadata_topic_retention_ms),
-                    "remote.storage.enable": "false",
-                },
-            )
-        ]
-    )
-    if created.error is not None:
-        raise created.error

@@ -14,6 +14,7 @@ does not use them.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +56,9 @@ from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.remote.tasks.periodic_tasks import PeriodicTasks
 from isotherm.remote.tasks.retried_work import RetriedWork
 from isotherm.remote.tasks.tier import RemoteTierAccess
-from isotherm.types import BrokerId, Offset, TimestampMs, TopicIdPartition
+from isotherm.types import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicIdPartition
+
+logger = logging.getLogger(__name__)
 
 _PREFETCH_THREADS = 4
 """Ranges fetched ahead at once; read_ahead.py bounds their bytes."""
@@ -95,6 +98,7 @@ class RemoteLogManager:
         metadata: RemoteLogMetadataManager,
         index_cache: RemoteIndexCache,
         pending_deletions: PendingDeletions,
+        leader_epoch_of: Callable[[TopicIdPartition], LeaderEpoch | None],
         clock: Clock,
         rng: random.Random,
         metrics: Metrics,
@@ -123,29 +127,12 @@ class RemoteLogManager:
         self._pending_deletions = pending_deletions
         self._storage = storage
         self._index_cache = index_cache
-        self._tier = RemoteTierAccess(
-            storage=storage,
-            metadata=metadata,
-            index_cache=index_cache,
-            copies=CopiesInProgress(),
-            clock=clock,
-            rng=rng,
-            broker_id=broker_id,
-            metrics=self._topic_metrics,
-            retention_shares=self._retention_shares,
-            copy_quota=self._copy_quota,
-            custom_metadata_size_max=lambda: (
-                self._config.remote_log_metadata_custom_metadata_max_bytes
-            ),
-        )
+        self._tier = self._access(broker_id, leader_epoch_of, clock)
         self._prefetches = ThreadPoolExecutor(
             _PREFETCH_THREADS, thread_name_prefix="isotherm-remote-read-ahead"
         )
-        read_ahead = ReadAhead(
-            storage,
-            ReadAheadSettings(config.remote_log_reader_read_ahead_max_bytes),
-            self._prefetches,
-        )
+        budget = ReadAheadSettings(config.remote_log_reader_read_ahead_max_bytes)
+        read_ahead = ReadAhead(storage, budget, self._prefetches)
         self._reader = RemoteLogReader(metadata, index_cache, read_ahead)
         self._offset_lookup = RemoteOffsetLookup(
             metadata, index_cache, RemoteSegmentReader(read_ahead)
@@ -167,6 +154,29 @@ class RemoteLogManager:
         self._led: dict[TopicIdPartition, _Led] = {}
         self._stopping: dict[TopicIdPartition, Future[None]] = {}
         self._closed = False
+
+    def _access(
+        self,
+        broker_id: BrokerId,
+        leader_epoch_of: Callable[[TopicIdPartition], LeaderEpoch | None],
+        clock: Clock,
+    ) -> RemoteTierAccess:
+        return RemoteTierAccess(
+            storage=self._storage,
+            metadata=self._metadata,
+            index_cache=self._index_cache,
+            copies=CopiesInProgress(),
+            clock=clock,
+            rng=self._rng,
+            broker_id=broker_id,
+            metrics=self._topic_metrics,
+            retention_shares=self._retention_shares,
+            copy_quota=self._copy_quota,
+            custom_metadata_size_max=lambda: (
+                self._config.remote_log_metadata_custom_metadata_max_bytes
+            ),
+            leader_epoch_of=leader_epoch_of,
+        )
 
     def on_leadership_change(self, logs: Iterable[PartitionLog]) -> None:
         """Look after these logs, which this broker leads now. Logs that are not tiered are left
@@ -306,8 +316,12 @@ class RemoteLogManager:
             self._tick("copy", partition, tasks.copy)()
             self._tick("expiration", partition, tasks.expiration)()
 
-    def close(self) -> None:
-        """Stop: a segment being copied or deleted is finished, no other is begun. Idempotent."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Stop: a segment being copied or deleted is finished, no other is begun. Idempotent.
+
+        What has not ended after `timeout_s` is left as a crash would leave it: the next start
+        deletes what was copied of an unfinished segment, and copies it again.
+        """
         with self._lock:
             self._closed = True
             led = list(self._led.values())
@@ -315,16 +329,25 @@ class RemoteLogManager:
         for tasks in led:
             tasks.copy.cancel()
             tasks.expiration.cancel()
-        self._copies.close()
-        self._expirations.close()
-        self._readers.close()
-        self._prefetches.shutdown(wait=True)
+        ending = threading.Thread(
+            target=self._end_running, name="isotherm-remote-log-manager-close", daemon=True
+        )
+        ending.start()
+        ending.join(timeout_s)
+        if ending.is_alive():
+            logger.warning("remote work is left to the next start timeout_s=%s", timeout_s)
         for future in stopping:
             if not future.done():
                 future.set_exception(RemoteStorageNotReadyError("the remote log manager is closed"))
         self._index_cache.close()
         self._metadata.close()
         self._storage.close()
+
+    def _end_running(self) -> None:
+        self._copies.close()
+        self._expirations.close()
+        self._readers.close()
+        self._prefetches.shutdown(wait=True)
 
     def _stop(self, partition: TopicIdPartition, *, delete_remote: bool) -> Future[None]:
         with self._lock:

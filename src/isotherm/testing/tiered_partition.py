@@ -35,6 +35,7 @@ from isotherm.record.batch import (
     read_records,
 )
 from isotherm.remote.index_cache import DIRECTORY_NAME, RemoteIndexCache
+from isotherm.remote.metadata.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
@@ -51,7 +52,7 @@ from isotherm.segment.offset_index import Buffer
 from isotherm.testing.faulty_store import FaultyStore
 from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.testing.sim_clock import SimClock
-from isotherm.types import Offset, TopicIdPartition
+from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 
 BROKER_ID = 0
 SEGMENT_BYTES = 400
@@ -104,6 +105,7 @@ class TieredPartition:
         seed: int = 0,
         clock: SimClock | None = None,
         read_ahead: ReadAheadSettings | None = None,
+        metadata_level: int = 0,
         **topic_config: Any,
     ) -> None:
         self._directory = directory
@@ -130,7 +132,10 @@ class TieredPartition:
             clock=self.clock,
             rng=self._rng,
         )
+        self.topic_exists = True
+        self.metadata_level = metadata_level
         self.metadata_topic = MemoryMetadataTopic(partition_count=3)
+        self.audit_topic = MemoryMetadataTopic(partition_count=3)
         self.custom_metadata_size_max = 128
         self._open()
 
@@ -151,7 +156,10 @@ class TieredPartition:
         self.log.update_high_watermark(self.log.log_end_offset)
         self.metrics = Metrics()
         self.metadata = TopicBasedRemoteLogMetadataManager(
-            self.metadata_topic, clock=self.clock, metrics=self.metrics
+            self.metadata_topic,
+            clock=self.clock,
+            metrics=self.metrics,
+            keyed=KeyedMetadata(self.audit_topic, lambda _: self.metadata_level),
         )
         self.metadata.on_partition_leadership_changes([self.partition], ())
         self.metadata.poll()
@@ -177,9 +185,13 @@ class TieredPartition:
             retention_shares=RetentionShares(self.metrics),
             copy_quota=RemoteQuota(LONG_MAX, QuotaWindows(1000, 11), self.clock),
             custom_metadata_size_max=lambda: self.custom_metadata_size_max,
+            leader_epoch_of=self.leader_epoch_of,
         )
         self.copy_task = CopyTask(self.log, self.partition, self.tier)
         self.expiration_task = ExpirationTask(self.log, self.partition, self.tier)
+
+    def leader_epoch_of(self, _: TopicIdPartition) -> LeaderEpoch | None:
+        return self.leader_epoch if self.topic_exists else None
 
     def _checkpoints(self) -> LogCheckpoints:
         if not hasattr(self, "log"):

@@ -60,6 +60,7 @@ def open_manager(partition: TieredPartition) -> Iterator[Callable[..., RemoteLog
             metadata=partition.metadata,
             index_cache=partition.index_cache,
             pending_deletions=PendingDeletions(partition.log.directory.parent, OsFileSystem()),
+            leader_epoch_of=partition.leader_epoch_of,
             clock=partition.clock,
             rng=random.Random(0),
             metrics=partition.metrics,

@@ -37,6 +37,11 @@ class RemoteLogMetadataManager(Protocol):
         self, metadata: RemotePartitionDeleteMetadata
     ) -> Future[None]: ...
 
+    def predecessor(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
+        """The segment whose place in the metadata a start of this copy would take: an earlier
+        attempt at it under the same broker leader epoch. Its objects are to be deleted before.
+        None at feature level 0, where every attempt has a place of its own."""
+
     def remote_log_segment_metadata(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
     ) -> RemoteLogSegmentMetadata | None:
@@ -64,7 +69,9 @@ class RemoteLogMetadataManager(Protocol):
 
     def on_stop_partitions(self, partitions: Iterable[TopicIdPartition]) -> None: ...
 
-    def is_ready(self, partition: TopicIdPartition) -> bool: ...
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        """Whether everything that was stored of an assigned partition is known here, be it that
+        its deletion is finished."""
 
     def close(self) -> None: ...
 

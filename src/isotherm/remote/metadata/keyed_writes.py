@@ -76,6 +76,15 @@ def key_of(metadata: RemoteLogSegmentMetadata) -> SegmentKey:
     )
 
 
+def key_of_start(metadata: RemoteLogSegmentMetadata) -> SegmentKey:
+    """As `key_of`; where the leader's epoch is not given, it is taken to be the last epoch of the
+    records, which is the least that it can be."""
+    epoch = metadata.broker_leader_epoch
+    if epoch == NO_LEADER_EPOCH:
+        epoch = max(metadata.segment_leader_epochs)
+    return segment_key(metadata.topic_id_partition, metadata.end_offset_inclusive, epoch)
+
+
 def _plan_start(
     started: RemoteLogSegmentMetadata, cache: RemoteLogMetadataCache
 ) -> KeyedWrite | None:
@@ -83,12 +92,8 @@ def _plan_start(
     if known is not None and known.state is not STARTED:
         _log_dropped(started.segment_id, known.state, started.state)
         return None
-    epoch = started.broker_leader_epoch
-    if epoch == NO_LEADER_EPOCH:
-        # The last epoch of its records is the least that the epoch of its leader can be.
-        epoch = max(started.segment_leader_epochs)
-    state = replace(started, broker_leader_epoch=epoch)
-    occupant = cache.find_by_key(state.end_offset_inclusive, epoch)
+    state = replace(started, broker_leader_epoch=key_of_start(started).broker_leader_epoch)
+    occupant = cache.find_by_key(state.end_offset_inclusive, state.broker_leader_epoch)
     if (
         occupant is not None
         and occupant.segment_id != state.segment_id

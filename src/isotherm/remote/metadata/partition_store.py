@@ -68,6 +68,11 @@ class RemotePartitionMetadataStore:
             self._caches.pop(partition, None)
             self._deletions.pop(partition, None)
 
+    def is_deleted(self, partition: TopicIdPartition) -> bool:
+        """Whether the partition was opened, and its deletion is finished."""
+        with self._lock:
+            return partition_key(partition) in self._partitions and partition not in self._caches
+
     def get(self, partition: TopicIdPartition) -> RemoteLogMetadataCache | None:
         with self._lock:
             return self._caches.get(partition)

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from isotherm.config.definition import (
+    DOUBLE,
     INT,
     LONG,
     SHORT,
     STRING,
     Check,
     at_least,
+    between,
     key,
     one_of,
     parse_fields,
@@ -24,6 +26,9 @@ CLIENT_PREFIXES = (
     "remote.log.metadata.producer.",
     "remote.log.metadata.admin.",
 )
+
+
+_RETENTION = Check(lambda value: value == -1 or value > 0, "-1 or above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +48,46 @@ class TopicBasedSettings:
     remote_log_metadata_topic_retention_ms: int = key(
         LONG,
         -1,
-        "Retention of the metadata topic; -1 keeps every event.",
-        check=Check(lambda value: value == -1 or value > 0, "-1 or above 0"),
+        "Retention of the metadata topic when it is made at feature level 0; -1 keeps every event.",
+        check=_RETENTION,
+    )
+    remote_log_metadata_topic_min_cleanable_dirty_ratio: float = key(
+        DOUBLE,
+        0.1,
+        "min.cleanable.dirty.ratio of the metadata topic from feature level 1 on (KIP-1266).",
+        check=between(0, 1),
+    )
+    remote_log_metadata_topic_delete_retention_ms: int = key(
+        LONG,
+        86_400_000,
+        "delete.retention.ms of the metadata topic from feature level 1 on (KIP-1266).",
+        check=at_least(0),
+    )
+    remote_log_metadata_topic_segment_ms: int = key(
+        LONG,
+        3_600_000,
+        "segment.ms of the metadata topic from feature level 1 on (KIP-1266).",
+        check=at_least(1),
+    )
+    remote_log_metadata_audit_topic_retention_ms: int = key(
+        LONG,
+        -1,
+        "Retention of the audit topic, which has every metadata event from feature level 1 on; -1"
+        " keeps them all.",
+        check=_RETENTION,
+    )
+    remote_log_metadata_cleanup_interval_ms: int = key(
+        LONG,
+        3_600_000,
+        "Time between two looks through the metadata topic for what is left over: lost tombstones,"
+        " abandoned uploads and deletions, uploads of a leader that was replaced.",
+        check=at_least(1),
+    )
+    remote_log_metadata_cleanup_grace_ms: int = key(
+        LONG,
+        3_600_000,
+        "How long a segment's state must have stood before it counts as abandoned.",
+        check=at_least(0),
     )
     remote_log_metadata_consume_wait_ms: int = key(
         LONG,

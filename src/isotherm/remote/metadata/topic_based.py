@@ -32,6 +32,7 @@ from isotherm.remote.metadata.event_writer import (
     is_unapplied,
 )
 from isotherm.remote.metadata.events import partition_of
+from isotherm.remote.metadata.keyed_writes import key_of_start
 from isotherm.remote.metadata.keys import metadata_partition
 from isotherm.remote.metadata.metadata_partition_reader import MetadataPartitionReader
 from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
@@ -125,7 +126,18 @@ class TopicBasedRemoteLogMetadataManager:
     def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata
     ) -> Future[None]:
+        """Done at once, with nothing written, when the deletion is further on already."""
+        current = self._store.deletion(metadata.topic_id_partition)
+        if current is not None and metadata.state < current.state:
+            return _done()
         return self._publish(metadata.topic_id_partition, metadata)
+
+    def predecessor(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
+        key = key_of_start(metadata)
+        cache = self._cache(metadata.topic_id_partition)
+        found = cache.find_by_key(key.end_offset, key.broker_leader_epoch)
+        is_other = found is not None and found.segment_id != metadata.segment_id
+        return found if is_other else None
 
     def remote_log_segment_metadata(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
@@ -173,12 +185,8 @@ class TopicBasedRemoteLogMetadataManager:
     def is_ready(self, partition: TopicIdPartition) -> bool:
         cache = self._store.get(partition)
         reader = self._reader_of(partition)
-        return (
-            cache is not None
-            and cache.is_initialized
-            and reader is not None
-            and reader.failure is None
-        )
+        is_known = cache.is_initialized if cache is not None else self._store.is_deleted(partition)
+        return is_known and reader is not None and reader.failure is None
 
     def write_lock(self, number: int) -> threading.RLock:
         """Held, nothing is written to this metadata partition through this manager: for what
@@ -186,6 +194,11 @@ class TopicBasedRemoteLogMetadataManager:
         return self._writer.lock(number)
 
     def _publish(self, partition: TopicIdPartition, event: KeyedEvent) -> Future[None]:
+        if self._stopping.is_set():
+            # A copy that a stop did not wait for: nobody would read the event back.
+            raise RemoteStorageNotReadyError(
+                f"the metadata manager is closed partition={partition}"
+            )
         reader = self._reader_of(partition)
         if reader is None or not reader.serves(partition):
             raise RemoteResourceNotFoundError(

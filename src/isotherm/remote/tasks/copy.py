@@ -17,7 +17,7 @@ import logging
 import threading
 from contextlib import ExitStack
 
-from isotherm.errors import IsothermError, RejectedError
+from isotherm.errors import IsothermError, RejectedError, RemoteResourceNotFoundError
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
@@ -137,6 +137,7 @@ class CopyTask:
         with ExitStack() as on_failure:
             tier.copies.begin(metadata.segment_id)
             on_failure.callback(tier.copies.end, metadata.segment_id)
+            self._clear_the_way(metadata)
             tier.metadata.add_remote_log_segment_metadata(metadata).result()
             tier.metrics.mark(TopicMeter.REMOTE_COPY_REQUESTS, self._partition.topic)
             custom_metadata = self._copy_objects(candidate, metadata)
@@ -146,6 +147,17 @@ class CopyTask:
         )
         self._unconfirmed = (metadata, finished)
         self._confirm_finished()
+
+    def _clear_the_way(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Delete what an earlier attempt under this leader epoch left: once this copy has taken
+        its key, no metadata names those objects (KIP-1266, Scenario 3)."""
+        predecessor = self._tier.metadata.predecessor(metadata)
+        if predecessor is None:
+            return
+        if predecessor.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            self._tier.storage.delete_log_segment_data(predecessor)
+        else:
+            self._tier.delete_segment(predecessor)
 
     def _copy_objects(
         self, candidate: CandidateSegment[LogSegment], metadata: RemoteLogSegmentMetadata
@@ -172,7 +184,14 @@ class CopyTask:
         if self._unconfirmed is None:
             return
         metadata, finished = self._unconfirmed
-        self._tier.publish(finished)
+        try:
+            self._tier.publish(finished)
+        except RemoteResourceNotFoundError:
+            # Deleted as abandoned: no metadata will ever name these objects, so they go.
+            self._tier.storage.delete_log_segment_data(metadata.updated(finished))
+            self._unconfirmed = None
+            self._tier.copies.end(metadata.segment_id)
+            raise
         self._unconfirmed = None
         self._tier.copies.end(metadata.segment_id)
         self._copied_offset = metadata.end_offset_inclusive
@@ -208,6 +227,7 @@ class CopyTask:
                 self._log.leader_epochs.entries, segment.base_offset, candidate.next_base_offset
             ),
             txn_index_empty=not segment.aborted_transactions(),
+            broker_leader_epoch=self._tier.broker_leader_epoch(self._partition),
         )
 
     def _report_lag(self, *, enabled: bool) -> None:

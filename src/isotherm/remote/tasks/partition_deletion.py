@@ -1,14 +1,24 @@
-"""Deletes everything that the remote tier holds of a partition whose topic is gone.
+"""Deletes everything that the remote tier holds of a partition that is tiered no longer.
 
-DELETE_STARTED of every segment is stored before the first object goes, so that whatever stops the
-work, what is left is known to be garbage. May be run again after any failure.
-Source: Kafka RemoteLogManager.deleteRemoteLogPartition.
+Where its topic is gone, the deletion itself is recorded too, as KIP-405 has it:
+
+    MARKED -> STARTED -> every segment deleted -> FINISHED, after which the partition is forgotten
+
+DELETE_SEGMENT_STARTED of every segment is stored before the first object goes, so that whatever
+stops the work, what is left is known to be garbage. May be run again after any failure.
+Source: Kafka RemoteLogManager.deleteRemoteLogPartition, which records no deletion of a partition.
 """
 
 from __future__ import annotations
 
+from isotherm.errors import RemoteResourceNotFoundError
 from isotherm.metrics.broker_topic_metrics import TopicMeter
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import TopicIdPartition
 
@@ -19,6 +29,20 @@ _EVENTS_AT_ONCE = 1000
 def delete_remote_partition(tier: RemoteTierAccess, partition: TopicIdPartition) -> int:
     """Delete all of the partition's segments; how many. Raises the first error, with every
     segment that is not wholly deleted still listed."""
+    try:
+        tier.metadata.list_remote_log_segments(partition)
+    except RemoteResourceNotFoundError:
+        return 0  # its deletion was finished by an earlier process
+    if tier.leader_epoch_of(partition) is not None:
+        return _delete_segments(tier, partition)
+    _publish_partition(tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_MARKED)
+    _publish_partition(tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_STARTED)
+    count = _delete_segments(tier, partition)
+    _publish_partition(tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED)
+    return count
+
+
+def _delete_segments(tier: RemoteTierAccess, partition: TopicIdPartition) -> int:
     segments = tier.metadata.list_remote_log_segments(partition)
     undeleted = [
         segment
@@ -32,6 +56,20 @@ def delete_remote_partition(tier: RemoteTierAccess, partition: TopicIdPartition)
         tier.storage.delete_log_segment_data(segment)
     _publish_all(tier, segments, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
     return len(segments)
+
+
+def _publish_partition(
+    tier: RemoteTierAccess, partition: TopicIdPartition, state: RemotePartitionDeleteState
+) -> None:
+    tier.metadata.put_remote_partition_delete_metadata(
+        RemotePartitionDeleteMetadata(
+            topic_id_partition=partition,
+            state=state,
+            event_timestamp_ms=tier.clock.now_ms(),
+            broker_id=tier.broker_id,
+            broker_leader_epoch=tier.broker_leader_epoch(partition),
+        )
+    ).result()
 
 
 def _publish_all(

@@ -21,7 +21,7 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
-from isotherm.types import BrokerId, TopicIdPartition
+from isotherm.types import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicIdPartition
 
 
 class CachedIndexes(Protocol):
@@ -34,7 +34,8 @@ class CachedIndexes(Protocol):
 class RemoteTierAccess:
     """The remote tier as a broker sees it. Thread-safe: of `rng`, one call at a time takes bits.
 
-    `custom_metadata_size_max` answers the limit that holds now.
+    `custom_metadata_size_max` answers the limit that holds now, `leader_epoch_of` the epoch under
+    which a partition is led now, None when there is no such partition any more.
     """
 
     storage: RemoteStorageManager
@@ -48,6 +49,7 @@ class RemoteTierAccess:
     retention_shares: RetentionShares
     copy_quota: RemoteQuota
     custom_metadata_size_max: Callable[[], int]
+    leader_epoch_of: Callable[[TopicIdPartition], LeaderEpoch | None]
 
     def new_segment_id(self, partition: TopicIdPartition) -> RemoteLogSegmentId:
         return RemoteLogSegmentId(partition, uuid.UUID(int=self.rng.getrandbits(128), version=4))
@@ -64,7 +66,13 @@ class RemoteTierAccess:
             state=state,
             broker_id=self.broker_id,
             custom_metadata=custom_metadata,
+            broker_leader_epoch=self.broker_leader_epoch(metadata.topic_id_partition),
         )
+
+    def broker_leader_epoch(self, partition: TopicIdPartition) -> LeaderEpoch:
+        """The epoch that events of the partition are published under."""
+        epoch = self.leader_epoch_of(partition)
+        return NO_LEADER_EPOCH if epoch is None else epoch
 
     def publish(self, update: RemoteLogSegmentMetadataUpdate) -> None:
         """Store the event and wait until it is visible here."""

@@ -1,0 +1,124 @@
+"""The two topics of the remote tier's metadata, and the feature level at which each partition is.
+
+    level   __remote_log_metadata                           __remote_log_metadata_audit
+    0       events, cleanup.policy=delete, for ever         not there
+    1       states by key, cleanup.policy=compact           events, cleanup.policy=delete
+
+The feature `remote.log.metadata.compaction` says where the cluster is to be. A metadata partition is
+written at level 1 once the topic is compacted, or once its own live state has been migrated: until
+then its records without keys are needed, and more of them do no harm (docs/decisions/0027).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
+from isotherm.broker.controller.controller import Controller
+from isotherm.broker.controller.features import METADATA_COMPACTION_FEATURE
+from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.errors import ConfigError
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
+
+
+class MetadataLevels:
+    """Thread-safe. Levels only rise."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._migrated: set[int] = set()
+        self._is_compacted = False
+
+    @property
+    def feature_level(self) -> int:
+        return self._controller.image.features.get(METADATA_COMPACTION_FEATURE, 0)
+
+    @property
+    def is_compacted(self) -> bool:
+        """The whole topic is at level 1. Stays so: what it then holds cannot be read at level 0."""
+        if not self._is_compacted and self.feature_level > 0:
+            self._is_compacted = self._controller.topic_config(REMOTE_LOG_METADATA_TOPIC).compacts
+        return self._is_compacted
+
+    def level(self, metadata_partition: int) -> int:
+        return int(self.is_compacted or metadata_partition in self._migrated)
+
+    def set_migrated(self, metadata_partition: int) -> None:
+        """Its live state is there as keyed records; the caller keeps writers out meanwhile."""
+        self._migrated.add(metadata_partition)
+
+
+def ensure_metadata_topics(
+    controller: Controller, settings: TopicBasedSettings, levels: MetadataLevels
+) -> None:
+    """Make the topics that the feature level calls for. On the control thread.
+
+    ConfigError when one is there with another number of partitions: segments' events would be
+    looked for in the wrong one.
+    """
+    is_keyed = levels.feature_level > 0
+    _ensure(
+        controller,
+        REMOTE_LOG_METADATA_TOPIC,
+        settings,
+        compacted_settings(settings)
+        if is_keyed
+        else _deleted(settings.remote_log_metadata_topic_retention_ms),
+    )
+    if is_keyed:
+        _ensure(
+            controller,
+            REMOTE_LOG_METADATA_AUDIT_TOPIC,
+            settings,
+            _deleted(settings.remote_log_metadata_audit_topic_retention_ms),
+        )
+
+
+def compact_metadata_topic(controller: Controller, settings: TopicBasedSettings) -> None:
+    """Begin compaction, once every live state is there as a keyed record. On the control thread."""
+    changes = [
+        ConfigChange(name, ConfigOperation.SET, value)
+        for name, value in compacted_settings(settings).items()
+    ]
+    controller.alter_topic_config(REMOTE_LOG_METADATA_TOPIC, changes)
+
+
+def compacted_settings(settings: TopicBasedSettings) -> Mapping[str, str]:
+    return {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": str(
+            settings.remote_log_metadata_topic_min_cleanable_dirty_ratio
+        ),
+        "delete.retention.ms": str(settings.remote_log_metadata_topic_delete_retention_ms),
+        "segment.ms": str(settings.remote_log_metadata_topic_segment_ms),
+        "remote.storage.enable": "false",
+    }
+
+
+def _deleted(retention_ms: int) -> Mapping[str, str]:
+    return {
+        "cleanup.policy": "delete",
+        "retention.ms": str(retention_ms),
+        "remote.storage.enable": "false",
+    }
+
+
+def _ensure(
+    controller: Controller, name: str, settings: TopicBasedSettings, configs: Mapping[str, str]
+) -> None:
+    partition_count = settings.remote_log_metadata_topic_num_partitions
+    topic = controller.image.topics_by_name.get(name)
+    if topic is not None:
+        if len(topic.partitions) != partition_count:
+            raise ConfigError(
+                "the metadata topic has another number of partitions"
+                " key=rlmm.config.remote.log.metadata.topic.num.partitions"
+                f" value={partition_count} topic={name} partitions={len(topic.partitions)}"
+            )
+        return
+    (created,) = controller.create_topics(
+        [NewTopic(name=name, num_partitions=partition_count, configs=configs)]
+    )
+    if created.error is not None:
+        raise created.error
