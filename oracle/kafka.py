@@ -201,7 +201,9 @@ def java_command(
     ]
 
 
-def run_tool(main: str, *arguments: str | os.PathLike[str], cwd: Path | None = None) -> str:
+def run_tool(
+    main: str, *arguments: str | os.PathLike[str], cwd: Path | None = None, stdin: str = ""
+) -> str:
     """Run one of Kafka's command-line tools to its end and return what it printed.
 
     stderr follows stdout: some tools report what they find there, and exit with 0.
@@ -209,7 +211,7 @@ def run_tool(main: str, *arguments: str | os.PathLike[str], cwd: Path | None = N
     """
     completed = subprocess.run(
         java_command(main, *map(os.fspath, arguments)),
-        stdin=subprocess.DEVNULL,
+        input=stdin,
         cwd=cwd,
         capture_output=True,
         text=True,

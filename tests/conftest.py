@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 from isotherm.log.fs import FileSystem
 from isotherm.testing.broker_process import BrokerProcess
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from oracle.jars import OracleUnavailableError, resolve_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,6 +55,21 @@ def broker_process(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     for process in started:
         if process.process.poll() is None:
             process.kill()
+
+
+@pytest.fixture(scope="session")
+def kafka_tools() -> Path:
+    """The folder of Kafka's jars, for tests that run its tools (`oracle.kafka.run_tool`).
+
+    Where they cannot be had the tests are skipped with the reason; with ISOTHERM_REQUIRE_ORACLE=1
+    (continuous integration) they fail instead.
+    """
+    try:
+        return resolve_jars()
+    except OracleUnavailableError as error:
+        if os.environ.get("ISOTHERM_REQUIRE_ORACLE") == "1":
+            pytest.fail(f"the oracle is required: {error}")
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -1,18 +1,15 @@
 """A real Apache Kafka for the tests of this folder.
 
-Where its jars cannot be had the tests are skipped with the reason; with ISOTHERM_REQUIRE_ORACLE=1
-(continuous integration) they fail instead.
+Where its jars cannot be had the tests are skipped (see `kafka_tools` in tests/conftest.py).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from oracle.jars import OracleUnavailableError, resolve_jars
 from oracle.kafka import EAGER_SETTINGS, KafkaOracle, running_kafka
 from oracle.tiered_topic import TieredTopic, make_tiered_topic
 
@@ -22,17 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.oracle)
-
-
-@pytest.fixture(scope="session")
-def kafka_tools() -> Path:
-    """The folder of Kafka's jars, for tests that run its tools (`oracle.kafka.run_tool`)."""
-    try:
-        return resolve_jars()
-    except OracleUnavailableError as error:
-        if os.environ.get("ISOTHERM_REQUIRE_ORACLE") == "1":
-            pytest.fail(f"the oracle is required: {error}")
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -9,17 +9,20 @@ from pathlib import Path
 import pytest
 
 from bench.servers import IsothermServer
-from oracle.kafka import run_tool
 from oracle.tiered_topic import fill_tiered_topic
+from oracle.tools import (
+    CONFIGS,
+    DELETE_RECORDS,
+    FEATURES,
+    GET_OFFSETS,
+    LOG_DIRS,
+    TOPICS,
+    run_tools,
+    run_tools_to_status,
+)
 
-TOPIC = "org.apache.kafka.tools.TopicCommand"
-CONFIGS = "kafka.admin.ConfigCommand"
-OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
-DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
-FEATURES = "org.apache.kafka.tools.FeatureCommand"
-LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+pytestmark = pytest.mark.oracle
 
-RUN_TOOLS = Path(__file__).parent / "RunTools.java"
 RECORDS = 4000
 DELETED_BELOW = 1500
 TIMES = {
@@ -30,22 +33,6 @@ TIMES = {
     "latest-tiered": -5,
     "earliest-pending-upload": -6,
 }
-
-
-def run_tools(*commands: list[str]) -> list[str]:
-    """What each command printed; AssertionError when one fails."""
-    arguments = [argument for command in commands for argument in (*command, "---")][:-1]
-    output = run_tool(str(RUN_TOOLS), *arguments)
-    parts, part = [], []
-    for line in output.splitlines():
-        if line.startswith("=== "):
-            assert line == "=== 0", f"a tool failed: {part}"
-            parts.append("\n".join(part))
-            part = []
-        else:
-            part.append(line)
-    assert len(parts) == len(commands), output
-    return parts
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +60,10 @@ def printed(server: IsothermServer, tmp_path_factory: pytest.TempPathFactory) ->
     client = ["--entity-type=clients", "--entity-name=greedy"]
     this_broker = ["--entity-type=brokers", "--entity-name=1"]
     commands = {
-        "create": [TOPIC, broker, "--create", "--topic=made", "--partitions=2"],
-        "grow": [TOPIC, broker, "--alter", "--topic=made", "--partitions=3"],
-        "describe": [TOPIC, broker, "--describe", "--topic=made"],
-        "list": [TOPIC, broker, "--list"],
+        "create": [TOPICS, broker, "--create", "--topic=made", "--partitions=2"],
+        "grow": [TOPICS, broker, "--alter", "--topic=made", "--partitions=3"],
+        "describe": [TOPICS, broker, "--describe", "--topic=made"],
+        "list": [TOPICS, broker, "--list"],
         "set": [CONFIGS, broker, *topic, "--alter", "--add-config=retention.ms=7,segment.ms=8"],
         "unset": [CONFIGS, broker, *topic, "--alter", "--delete-config=segment.ms"],
         "topic-config": [CONFIGS, broker, *topic, "--describe"],
@@ -85,16 +72,22 @@ def printed(server: IsothermServer, tmp_path_factory: pytest.TempPathFactory) ->
         "set-quota": [CONFIGS, broker, *client, "--alter", "--add-config=producer_byte_rate=1024"],
         "quota": [CONFIGS, broker, *client, "--describe"],
         "features": [FEATURES, broker, "describe"],
+        "downgrade": [FEATURES, broker, "downgrade", "--feature=transaction.version=1"],
+        "features after": [FEATURES, broker, "describe"],
+        "upgrade": [FEATURES, broker, "upgrade", "--feature=transaction.version=2"],
         "log-dirs": [LOG_DIRS, broker, "--describe", "--topic-list=tiered"],
-        **{f"time {time}": [OFFSETS, broker, "--topic=tiered", f"--time={time}"] for time in TIMES},
         **{
-            f"time {number}": [OFFSETS, broker, "--topic=tiered", f"--time={number}"]
+            f"time {time}": [GET_OFFSETS, broker, "--topic=tiered", f"--time={time}"]
+            for time in TIMES
+        },
+        **{
+            f"time {number}": [GET_OFFSETS, broker, "--topic=tiered", f"--time={number}"]
             for number in TIMES.values()
         },
         "delete-records": [DELETE_RECORDS, broker, f"--offset-json-file={json_file}"],
-        "time after": [OFFSETS, broker, "--topic=tiered", "--time=earliest"],
-        "delete": [TOPIC, broker, "--delete", "--topic=made"],
-        "list after": [TOPIC, broker, "--list"],
+        "time after": [GET_OFFSETS, broker, "--topic=tiered", "--time=earliest"],
+        "delete": [TOPICS, broker, "--delete", "--topic=made"],
+        "list after": [TOPICS, broker, "--list"],
     }
     return dict(zip(commands, run_tools(*commands.values()), strict=True))
 
@@ -120,6 +113,21 @@ def test_quotas_are_altered_and_described(printed) -> None:
 
 def test_features_are_described(printed) -> None:
     assert "Feature: metadata.version" in printed["features"]
+
+
+def test_features_are_downgraded_and_upgraded(printed) -> None:
+    def level(output: str) -> str:
+        (line,) = [each for each in output.splitlines() if "transaction.version" in each]
+        return line.partition("FinalizedVersionLevel:")[2].split()[0]
+
+    assert [level(printed[each]) for each in ("features", "features after")] == ["2", "1"]
+    assert "transaction.version was upgraded to 2" in printed["upgrade"]
+
+
+def test_feature_that_does_not_exist_is_refused_by_name(server: IsothermServer) -> None:
+    broker = f"--bootstrap-server={server.bootstrap_server}"
+    ((status, printed),) = run_tools_to_status([FEATURES, broker, "upgrade", "--feature=no.such=3"])
+    assert (status, "feature=no.such" in printed) == (1, True)
 
 
 def test_log_dirs_are_described(printed, server: IsothermServer) -> None:

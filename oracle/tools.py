@@ -1,0 +1,57 @@
+"""Kafka's command-line tools, several of them in one run of a JVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from oracle.kafka import run_tool
+
+RUN_TOOLS = Path(__file__).with_name("RunTools.java")
+
+_TOOLS = "org.apache.kafka.tools"
+# The script of Kafka's bin/ that starts each class is named beside it.
+CLIENT_COMPATIBILITY = f"{_TOOLS}.ClientCompatibilityTest"
+CLUSTER = f"{_TOOLS}.ClusterTool"  # kafka-cluster
+CONFIGS = "kafka.admin.ConfigCommand"  # kafka-configs
+CONSOLE_CONSUMER = f"{_TOOLS}.consumer.ConsoleConsumer"  # kafka-console-consumer
+CONSOLE_PRODUCER = f"{_TOOLS}.ConsoleProducer"  # kafka-console-producer
+CONSUMER_GROUPS = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"  # kafka-consumer-groups
+CONSUMER_PERFORMANCE = f"{_TOOLS}.ConsumerPerformance"  # kafka-consumer-perf-test
+DELETE_RECORDS = f"{_TOOLS}.DeleteRecordsCommand"  # kafka-delete-records
+END_TO_END_LATENCY = f"{_TOOLS}.EndToEndLatency"  # kafka-e2e-latency
+FEATURES = f"{_TOOLS}.FeatureCommand"  # kafka-features
+GET_OFFSETS = f"{_TOOLS}.GetOffsetShell"  # kafka-get-offsets
+GROUPS = f"{_TOOLS}.GroupsCommand"  # kafka-groups
+LOG_COMPACTION_TESTER = f"{_TOOLS}.LogCompactionTester"
+LOG_DIRS = f"{_TOOLS}.LogDirsCommand"  # kafka-log-dirs
+MESSAGE_COPIER = f"{_TOOLS}.TransactionalMessageCopier"
+PRODUCER_PERFORMANCE = f"{_TOOLS}.ProducerPerformance"  # kafka-producer-perf-test
+TOPICS = f"{_TOOLS}.TopicCommand"  # kafka-topics
+TRANSACTIONS = f"{_TOOLS}.TransactionsCommand"  # kafka-transactions
+VERIFIABLE_CONSUMER = f"{_TOOLS}.VerifiableConsumer"  # kafka-verifiable-consumer
+VERIFIABLE_PRODUCER = f"{_TOOLS}.VerifiableProducer"  # kafka-verifiable-producer
+VERSIONS = f"{_TOOLS}.BrokerApiVersionsCommand"  # kafka-broker-api-versions
+
+
+def run_tools(*commands: list[str]) -> list[str]:
+    """What each command (a class and its arguments) printed; AssertionError when one fails."""
+    results = run_tools_to_status(*commands)
+    for command, (status, printed) in zip(commands, results, strict=True):
+        assert status == 0, f"a tool failed: {command}\n{printed}"
+    return [printed for _, printed in results]
+
+
+def run_tools_to_status(*commands: list[str]) -> list[tuple[int, str]]:
+    """The exit status of each command, and what it printed."""
+    arguments = [argument for command in commands for argument in (*command, "---")][:-1]
+    output = run_tool(str(RUN_TOOLS), *arguments)
+    results: list[tuple[int, str]] = []
+    part: list[str] = []
+    for line in output.splitlines():
+        if line.startswith("=== "):
+            results.append((int(line.removeprefix("=== ")), "\n".join(part)))
+            part = []
+        else:
+            part.append(line)
+    assert len(results) == len(commands), output
+    return results
