@@ -658,7 +658,7 @@ def test_statistics_count_requests_fetches_and_removals(setup: Setup) -> None:
     statistics = CacheStatistics()
     metrics = Metrics()
     statistics.publish(metrics)
-    cache = setup.cache(entries=1, statistics=statistics)
+    cache = setup.cache(entries=1.5, statistics=statistics)
     assert statistics.snapshot().hit_ratio == 1
     first = setup.segment(with_transaction_index=True)
     second = setup.segment(with_transaction_index=False)
