@@ -31,7 +31,8 @@ _INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUF
 
 @dataclass(frozen=True, slots=True)
 class LeftoverPlan:
-    """First step: `deletions` go; then the offsets of `swap_base_offsets` must be found out."""
+    """First step: `deletions` go, in this order; then the offsets of `swap_base_offsets` must be
+    found out."""
 
     deletions: tuple[str, ...]
     swap_base_offsets: tuple[Offset, ...]
@@ -62,26 +63,36 @@ def plan_leftovers(names: Iterable[str]) -> LeftoverPlan:
     files = _segment_files(names)
     cleaned = [file.base_offset for file in files if file.temporary_suffix == CLEANED_SUFFIX]
     min_cleaned = min(cleaned, default=None)
-    deletions: list[str] = []
+    rolled_back: list[str] = []
+    unused: list[str] = []
     swaps: set[Offset] = set()
     for file in files:
         is_swap = file.temporary_suffix == SWAP_SUFFIX
-        rolls_back = is_swap and min_cleaned is not None and file.base_offset >= min_cleaned
-        if rolls_back or file.temporary_suffix in (DELETED_SUFFIX, CLEANED_SUFFIX):
-            deletions.append(segment_file_name(*file))
+        if is_swap and min_cleaned is not None and file.base_offset >= min_cleaned:
+            rolled_back.append(segment_file_name(*file))
+        elif file.temporary_suffix in (DELETED_SUFFIX, CLEANED_SUFFIX):
+            unused.append(segment_file_name(*file))
         elif is_swap and file.suffix == LOG_SUFFIX:
             swaps.add(file.base_offset)
-    return LeftoverPlan(tuple(deletions), tuple(sorted(swaps)))
+    # Swap files first: were another crash to leave one without the `.cleaned` ones, it would count.
+    return LeftoverPlan((*rolled_back, *unused), tuple(sorted(swaps)))
 
 
 def plan_swaps(names: Iterable[str], swapped_ranges: Sequence[tuple[Offset, Offset]]) -> SwapPlan:
-    """`swapped_ranges` are (base offset, next offset) of each `.log.swap` that was kept."""
+    """`swapped_ranges` are (base offset, next offset) of each `.log.swap` that was kept.
+
+    An empty one above another is the cleaner's cover (`cleaner.swap`): it counts, and goes.
+    """
     deletions: list[str] = []
     renames: list[tuple[str, str]] = []
     start = min((base for base, _ in swapped_ranges), default=0)
-    end = max((following for _, following in swapped_ranges), default=0)
+    # An empty swap file replaces at least the segment whose name it has.
+    end = max((max(following, base + 1) for base, following in swapped_ranges), default=0)
+    covers = {base for base, following in swapped_ranges if base == following and base > start}
     for file in _segment_files(names):
-        if file.temporary_suffix == SWAP_SUFFIX:
+        if file.temporary_suffix == SWAP_SUFFIX and file.base_offset in covers:
+            deletions.append(segment_file_name(*file))
+        elif file.temporary_suffix == SWAP_SUFFIX:
             source = segment_file_name(*file)
             renames.append((source, segment_file_name(file.base_offset, file.suffix)))
         elif start <= file.base_offset < end:

@@ -65,6 +65,27 @@ def test_finished_swap_replaces_the_segments_it_covers() -> None:
     assert set(plan.renames) == set(zip(files(0, suffix=".swap"), files(0), strict=True))
 
 
+def test_rolled_back_swap_goes_before_the_cleaned_files_that_say_so() -> None:
+    names = [*files(0, suffix=".cleaned"), *files(10, suffix=".swap")]
+    assert plan_leftovers(names).deletions[: len(KINDS)] == tuple(sorted(files(10, suffix=".swap")))
+
+
+def test_empty_swap_above_another_covers_what_nothing_is_left_of() -> None:
+    cover = segment_file_name(20, ".log", ".swap")
+    names = [*files(0), *files(10), *files(20), *files(30), *files(0, suffix=".swap"), cover]
+    assert plan_leftovers(names).swap_base_offsets == (0, 20)
+    plan = plan_swaps(names, [(0, 5), (20, 20)])
+    assert set(plan.deletions) == {*files(0), *files(10), *files(20), cover}
+    assert set(plan.renames) == set(zip(files(0, suffix=".swap"), files(0), strict=True))
+
+
+def test_segment_that_became_empty_replaces_the_one_it_was_made_from() -> None:
+    names = [*files(0), *files(10), *files(0, suffix=".swap")]
+    plan = plan_swaps(names, [(0, 0)])
+    assert set(plan.deletions) == set(files(0))
+    assert set(plan.renames) == set(zip(files(0, suffix=".swap"), files(0), strict=True))
+
+
 def test_swap_with_only_an_index_left_is_finished() -> None:
     """Point 5: everything renamed but the time index."""
     left = segment_file_name(0, ".timeindex", ".swap")
