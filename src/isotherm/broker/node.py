@@ -20,6 +20,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 from isotherm.broker.background import start_log_tasks
+from isotherm.broker.cleaner_threads import start_log_cleaner
 from isotherm.broker.context import BrokerServices, Endpoint
 from isotherm.broker.controller.controller import Controller, MetadataChange
 from isotherm.broker.coordinators import open_group_coordinator, open_transaction_coordinator
@@ -49,6 +50,9 @@ logger = logging.getLogger(__name__)
 # How long a stop waits for clients to take the answers they are owed; Kafka's supervisors kill a
 # broker that takes much longer than this in all.
 DRAIN_TIMEOUT_S = 2.0
+
+# How long a stop waits for running work of the remote tier; a segment may take minutes to copy.
+REMOTE_CLOSE_TIMEOUT_S = 1.5
 
 # How many logs of a directory are flushed at once for producers that wait: a disk takes the next
 # flush while it works on one.
@@ -120,6 +124,7 @@ class BrokerNode:
         remote_log_manager = self._open_remote_tier(started, controller, replica_manager)
         for task in start_log_tasks(self._config, log_manager, self._clock):
             started.callback(task.stop)
+        self._start_cleaner(started, controller, log_manager)
         flush_executor = ThreadPoolExecutor(
             FLUSHES_PER_LOG_DIR * len(self._config.log_dirs), thread_name_prefix="isotherm-flush"
         )
@@ -197,6 +202,25 @@ class BrokerNode:
             kernels=self._kernels,
             traffic=self._traffic,
         )
+
+    def _start_cleaner(
+        self,
+        started: contextlib.AsyncExitStack,
+        controller: Controller,
+        log_manager: LogManager,
+    ) -> None:
+        if not self._config.cleaner.log_cleaner_enable:
+            return
+        threads = start_log_cleaner(
+            self._config.cleaner,
+            log_manager,
+            clock=self._clock,
+            rng=self._rng,
+            metrics=self.metrics,
+        )
+        # In a thread: it waits for a round to see that it is aborted.
+        started.push_async_callback(self._loop.run_in_executor, None, threads.stop)
+        controller.add_listener(threads.follow)
 
     def _open_local_tier(self) -> LocalTier:
         return open_local_tier(
@@ -280,5 +304,8 @@ class BrokerNode:
             fs=self._fs,
             metrics=self.metrics,
         )
-        started.callback(remote_log_manager.close)
+        # In a thread: it waits for a copy that is running, and requests are answered meanwhile.
+        started.push_async_callback(
+            self._loop.run_in_executor, None, remote_log_manager.close, REMOTE_CLOSE_TIMEOUT_S
+        )
         return remote_log_manager
