@@ -1,0 +1,95 @@
+"""The threads of the log cleaner: as many as log.cleaner.threads says, replaced when it changes."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+from isotherm.broker.background import PeriodicTask
+from isotherm.broker.controller.controller import MetadataChange
+from isotherm.clock import Clock
+from isotherm.config.cleaner import CleanerConfig
+from isotherm.log.cleaner.cleaner_metrics import publish_cleaner_metrics
+from isotherm.log.cleaner.log_cleaner import CleansLog, LogCleaner
+from isotherm.log.log_manager import LogManager
+from isotherm.metrics.registry import Metrics
+
+
+class CleanerThreads:
+    """Thread-safe. `stop` and `update_config` abort the rounds that run and wait until they have
+    ended, which is as long as one buffer takes."""
+
+    def __init__(self, cleaner: LogCleaner, clock: Clock) -> None:
+        self._cleaner = cleaner
+        self._clock = clock
+        self._tasks: list[PeriodicTask] = []
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        with self._lock:
+            self._start()
+
+    def follow(self, change: MetadataChange) -> None:
+        """A listener of the controller: take over the broker's configuration when it changes."""
+        if change.broker_config is not None:
+            self.update_config(change.broker_config.cleaner)
+
+    def update_config(self, config: CleanerConfig) -> None:
+        """Go on with other bounds; threads that had failed are replaced as well."""
+        with self._lock:
+            if config != self._cleaner.config:
+                self._stop()
+                self._cleaner.reconfigure(config)
+                self._start()
+
+    def stop(self) -> None:
+        """Idempotent."""
+        with self._lock:
+            self._stop()
+
+    def _start(self) -> None:
+        self._cleaner.manager.allow()
+        for number, worker in enumerate(self._cleaner.workers):
+            task = PeriodicTask(
+                f"isotherm-log-cleaner-{number}",
+                worker.run,
+                self._clock,
+                initial_delay_s=0,
+                interval_s=self._cleaner.config.log_cleaner_backoff_ms / 1000,
+            )
+            task.start()
+            self._tasks.append(task)
+
+    def _stop(self) -> None:
+        self._cleaner.manager.stop()
+        for task in self._tasks:
+            task.stop()
+        self._tasks = []
+
+
+def start_log_cleaner(
+    config: CleanerConfig,
+    log_manager: LogManager,
+    *,
+    clock: Clock,
+    rng: random.Random,
+    metrics: Metrics,
+) -> CleanerThreads:
+    """Compact the logs from now on, until `stop`; the metrics tell of it."""
+    cleaner = LogCleaner(
+        log_manager.cleaner_manager,
+        config,
+        clock=clock,
+        make_cleaner=lambda changed: _new_cleaner(changed, clock, rng),
+    )
+    publish_cleaner_metrics(metrics, cleaner, log_manager.log_dirs(), clock)
+    threads = CleanerThreads(cleaner, clock)
+    threads.start()
+    return threads
+
+
+def _new_cleaner(config: CleanerConfig, clock: Clock, rng: random.Random) -> CleansLog:
+    # Imports Numba, which a broker that compacts nothing need not wait for.
+    from isotherm.log.cleaner.cleaner import Cleaner
+
+    return Cleaner(config, clock, rng)

@@ -1,0 +1,186 @@
+"""KIP-534: a reader learns of every deletion if it gets from a key's value to the key's tombstone
+within delete.retention.ms, at whatever speed it reads and whenever the cleaner runs meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import pytest
+from hypothesis import given, settings, target
+from hypothesis import strategies as st
+
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.cleaner import CleanerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.log.cleaner.cleaner import Cleaner
+from isotherm.log.cleaner.log_cleaner import CleanerWorker, LogCleaner
+from isotherm.log.fs import OsFileSystem
+from isotherm.log.log_manager import LogManager
+from isotherm.log.partition_log import PartitionLog
+from isotherm.record.batch import build_batch, iterate_batches, read_records
+from isotherm.testing.sim_clock import SimClock
+from isotherm.types import Offset, TimestampMs, TopicPartition
+
+RETENTION_MS = 100
+TOPIC = TopicPartition("keyed", 0)
+CONFIG = TopicConfig(
+    cleanup_policy=("compact",),
+    delete_retention_ms=RETENTION_MS,
+    min_cleanable_dirty_ratio=0.0,
+    internal_segment_bytes=250,
+    segment_index_bytes=1200,
+    segment_ms=2**62,
+    index_interval_bytes=1,
+    file_delete_delay_ms=0,
+)
+
+Value: TypeAlias = bytes | None
+
+
+class Seen(NamedTuple):
+    value: Value
+    read_ms: TimestampMs
+
+
+class Reader:
+    """Follows the log one batch at a time, and keeps what it makes of the keys."""
+
+    def __init__(self, log: PartitionLog, clock: SimClock) -> None:
+        self._log = log
+        self._clock = clock
+        self.position: Offset = 0
+        self.seen: dict[bytes, Seen] = {}
+        self.passed_ms: list[tuple[Offset, TimestampMs]] = []
+        """Positions it came to, and when."""
+
+    def read_batch(self) -> bool:
+        """False at the end of the log."""
+        if self.position >= self._log.high_watermark:
+            return False
+        records = self._log.read(self.position, 1).records
+        now_ms = self._clock.now_ms()
+        for position, header in iterate_batches(records):
+            for record in read_records(records, position, header):
+                if record.offset >= self.position:
+                    assert record.key is not None
+                    self.seen[record.key] = Seen(record.value, now_ms)
+            self.position = header.next_offset
+        self.passed_ms.append((self.position, now_ms))
+        return True
+
+    def passed_at(self, offset: Offset) -> TimestampMs:
+        return next(when for position, when in self.passed_ms if position > offset)
+
+
+class World:
+    """A log, its writer, the broker's cleaner and a reader, under one clock."""
+
+    def __init__(self, log: PartitionLog, worker: CleanerWorker, clock: SimClock) -> None:
+        self.log = log
+        self.clock = clock
+        self.reader = Reader(log, clock)
+        self.written: dict[bytes, tuple[Offset, Value]] = {}
+        self._worker = worker
+
+    def write(self, *records: tuple[bytes, Value]) -> None:
+        now_ms = self.clock.now_ms()
+        batch = build_batch([(now_ms, key, value, ()) for key, value in records])
+        first = self.log.append_as_leader(batch, 0, now_ms=now_ms).first_offset
+        self.log.update_high_watermark(self.log.log_end_offset)
+        for index, (key, value) in enumerate(records):
+            self.written[key] = (first + index, value)
+
+    def clean(self) -> None:
+        """The active segment is closed first, so that all that was written is dirty."""
+        self.log.roll()
+        self._worker.run()
+        self.log.delete_marked_files(self.clock.now_ms())
+
+    def missed_stretches(self) -> list[int]:
+        """Read to the end, and compare with what was written; for each deletion that the reader
+        does not know of, how long it took from the value it has to where the tombstone was."""
+        while self.reader.read_batch():
+            pass
+        stretches = []
+        for key, (offset, value) in self.written.items():
+            seen = self.reader.seen.get(key)
+            if value is None and seen is not None and seen.value is not None:
+                stretches.append(self.reader.passed_at(offset) - seen.read_ms)
+            else:
+                assert (seen.value if seen is not None else None) == value, key
+        assert self.reader.seen.keys() <= self.written.keys()
+        return stretches
+
+
+@contextmanager
+def opened_world() -> Iterator[World]:
+    clock = SimClock()
+    with tempfile.TemporaryDirectory() as directory:
+        manager = LogManager(
+            [Path(directory)],
+            config=BrokerConfig(log_dirs=(Path(directory),)),
+            topic_config_for=lambda topic: CONFIG,
+            clock=clock,
+            fs=OsFileSystem(),
+            rng=random.Random(0),
+        )
+        manager.startup()
+        log = manager.create_log(TOPIC, uuid.UUID(int=1), CONFIG)
+        cleaner = LogCleaner(
+            manager.cleaner_manager,
+            CleanerConfig(log_cleaner_dedupe_buffer_size=2**20 + 1),
+            clock=clock,
+            make_cleaner=lambda config: Cleaner(config, clock, random.Random(0)),
+        )
+        yield World(log, cleaner.workers[0], clock)
+        assert not manager.cleaner_manager.uncleanable_logs(log.log_dir)
+        manager.shutdown()
+
+
+Step: TypeAlias = Callable[[World], object]
+
+KEYS = st.sampled_from([b"a", b"b", b"c"])
+RECORDS = st.tuples(KEYS, st.one_of(st.none(), st.binary(max_size=3)))
+WRITES = st.lists(RECORDS, min_size=1, max_size=3).map(lambda r: lambda world: world.write(*r))
+READS = st.integers(1, 3).map(
+    lambda count: lambda world: [world.reader.read_batch() for _ in range(count)]
+)
+WAITS = st.sampled_from([1, 30, RETENTION_MS - 1, RETENTION_MS, 2 * RETENTION_MS]).map(
+    lambda ms: lambda world: world.clock.advance(ms)
+)
+CLEANS = st.just(lambda world: world.clean())
+HISTORIES = st.lists(st.one_of(WRITES, WRITES, READS, WAITS, CLEANS), max_size=30)
+
+
+@given(history=HISTORIES)
+@settings(max_examples=100, deadline=None)
+def test_reader_misses_no_deletion_within_the_retention_of_tombstones(history: list[Step]) -> None:
+    with opened_world() as world:
+        for step in history:
+            step(world)
+        stretches = world.missed_stretches()
+        target(float(len(stretches)))
+        assert all(stretch >= RETENTION_MS for stretch in stretches)
+
+
+@pytest.mark.parametrize(
+    ("stretch_ms", "missed"), [(RETENTION_MS - 1, []), (RETENTION_MS, [RETENTION_MS])]
+)
+def test_reader_that_takes_longer_misses_the_deletion(stretch_ms: int, missed: list[int]) -> None:
+    """The promise ends with delete.retention.ms, to the millisecond: so it is one."""
+    with opened_world() as world:
+        world.write((b"a", b"1"))
+        world.write((b"a", None))
+        world.reader.read_batch()
+        world.clean()
+        world.clock.advance(stretch_ms)
+        world.write((b"b", b"1"))
+        world.clean()
+        assert world.missed_stretches() == missed
