@@ -46,8 +46,10 @@ def broker_process(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     """Starts `isotherm serve` in a folder that stays the same from start to start."""
     started: list[BrokerProcess] = []
 
-    def start(settings: Mapping[str, str] | None = None) -> BrokerProcess:
-        process = BrokerProcess(tmp_path / "broker", settings or {})
+    def start(
+        settings: Mapping[str, str] | None = None, config: Path | None = None
+    ) -> BrokerProcess:
+        process = BrokerProcess(tmp_path / "broker", settings or {}, config=config)
         started.append(process)
         return process
 

@@ -103,6 +103,21 @@ class BrokerNode:
         """In order, as the module says; afterwards the data can be opened again. Idempotent."""
         await self._started.aclose()
 
+    async def reload(self, reread: BrokerConfig) -> None:
+        """Take over what of a configuration can be while running; the log names the rest.
+
+        Raises ConfigError, with nothing changed.
+        """
+        services = self.services
+        reloaded = await services.run_control(
+            lambda: services.controller.reload_broker_config(reread)
+        )
+        logger.info("configuration is read again applied=%s", ",".join(reloaded.applied))
+        if reloaded.need_restart:
+            logger.warning(
+                "keys are not changed before a restart keys=%s", ",".join(reloaded.need_restart)
+            )
+
     async def _start(self, started: contextlib.AsyncExitStack) -> None:
         self._kernels = KernelWarmUp()
         server = Server(self._config, self._loop)

@@ -18,16 +18,20 @@ import uvloop
 
 from isotherm.broker.node import BrokerNode
 from isotherm.config.broker import BrokerConfig
+from isotherm.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def run(config: BrokerConfig) -> int:
-    """Serve until a stop signal or a failure; the status to exit with."""
+def run(read_config: Callable[[], BrokerConfig]) -> int:
+    """Serve until a stop signal or a failure; the status to exit with.
+
+    `read_config` reads the configuration, now and at every SIGHUP; raises ConfigError.
+    """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config))
+        return runner.run(_serve(read_config))
 
 
 def exit_at_once(status: int) -> None:
@@ -41,11 +45,12 @@ def exit_at_once(status: int) -> None:
     os._exit(status)
 
 
-async def _serve(config: BrokerConfig) -> int:
+async def _serve(read_config: Callable[[], BrokerConfig]) -> int:
     stopping = asyncio.Event()
     _stop_on_signal(stopping.set)
-    node = BrokerNode(config)
+    node = BrokerNode(read_config())
     await node.start()
+    _reload_on_signal(node, read_config)
     stop = asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)
@@ -67,3 +72,22 @@ def _stop_on_signal(stop: Callable[[], None]) -> None:
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, begin)
+
+
+def _reload_on_signal(node: BrokerNode, read_config: Callable[[], BrokerConfig]) -> None:
+    loop = asyncio.get_running_loop()
+    # The loop itself keeps no hard reference to a task.
+    reloads: set[asyncio.Task[None]] = set()
+
+    async def reload() -> None:
+        try:
+            await node.reload(await loop.run_in_executor(None, read_config))
+        except ConfigError:
+            logger.exception("configuration is left as it was")
+
+    def begin() -> None:
+        task = loop.create_task(reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, begin)

@@ -12,7 +12,7 @@ from rich.logging import RichHandler
 
 from isotherm.cli.options import AsJson
 from isotherm.cli.output import error_console, print_rows
-from isotherm.config.broker import parse_broker_config
+from isotherm.config.broker import BrokerConfig, parse_broker_config
 from isotherm.config.layers import (
     Setting,
     embedded_defaults,
@@ -53,31 +53,38 @@ def serve(
 
     Without any option it listens on localhost:9092, keeps its logs in isotherm-data/log and uses
     isotherm-data/bucket as the remote tier. Settings have Kafka's names and come, in rising
-    priority, from the embedded defaults, --config, KAFKA_* variables and --override. For example:
+    priority, from the embedded defaults, --config, KAFKA_* variables and --override. SIGHUP reads
+    them again and applies what can be changed while running. For example:
 
     isotherm serve -o listeners=PLAINTEXT://:9092 -o rsm.config.url=s3://my-bucket/kafka
     """
-    settings = layer_settings(
-        [
-            ("embedded default", embedded_defaults(data_dir)),
-            (str(config), read_properties(config) if config else {}),
-            ("environment", environment_properties(os.environ)),
-            ("--override", dict(parse_override(text) for text in override or [])),
-        ]
-    )
+
+    def settings() -> dict[str, Setting]:
+        return layer_settings(
+            [
+                ("embedded default", embedded_defaults(data_dir)),
+                (str(config), read_properties(config) if config else {}),
+                ("environment", environment_properties(os.environ)),
+                ("--override", dict(parse_override(text) for text in override or [])),
+            ]
+        )
+
     if print_config:
-        _print_settings(settings, as_json=as_json)
+        _print_settings(settings(), as_json=as_json)
         return
     _start_logging(log_level)
-    broker_config = parse_broker_config({name: entry.value for name, entry in settings.items()})
     # A broker takes half a second to import; the other commands do not wait for it.
     from isotherm.broker.process import exit_at_once, run
 
-    exit_at_once(run(broker_config))
+    exit_at_once(run(lambda: _parsed(settings())))
+
+
+def _parsed(settings: dict[str, Setting]) -> BrokerConfig:
+    return parse_broker_config({name: entry.value for name, entry in settings.items()})
 
 
 def _print_settings(settings: dict[str, Setting], *, as_json: bool) -> None:
-    parse_broker_config({name: entry.value for name, entry in settings.items()})
+    _parsed(settings)
     rows = [
         {"key": name, "value": entry.value, "source": entry.source}
         for name, entry in sorted(settings.items())

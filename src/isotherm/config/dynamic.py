@@ -29,7 +29,8 @@ class DynamicKey(NamedTuple):
     declared: ConfigKey
 
 
-_GROUPS: Mapping[str, type] = {
+# The keys of BrokerConfig by its fields that hold groups of them; "" for its own.
+CONFIG_GROUPS: Mapping[str, type] = {
     "": BrokerConfig,
     "remote": RemoteLogManagerConfig,
     "groups": GroupConfig,
@@ -42,7 +43,7 @@ _GROUPS: Mapping[str, type] = {
 def dynamic_broker_keys() -> Mapping[str, DynamicKey]:
     keys = {
         declared.name: DynamicKey(group, field_name, declared)
-        for group, config_class in _GROUPS.items()
+        for group, config_class in CONFIG_GROUPS.items()
         for field_name, declared in config_keys(config_class).values()
         if declared.dynamic
     }

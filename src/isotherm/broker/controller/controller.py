@@ -38,7 +38,6 @@ from isotherm.broker.controller.config_changes import (
 )
 from isotherm.broker.controller.delta import MetadataDelta
 from isotherm.broker.controller.features import (
-    SUPPORTED_FEATURES,
     FeatureUpdate,
     new_cluster_features,
     plan_feature_updates,
@@ -54,14 +53,12 @@ from isotherm.broker.controller.records import (
     BROKER_RESOURCE,
     METADATA_VERSION_FEATURE,
     TOPIC_RESOURCE,
-    BrokerEndpoint,
-    BrokerFeature,
     MetadataRecord,
     PartitionChangeRecord,
     ProducerIdsRecord,
-    RegisterBrokerRecord,
     RemoveTopicRecord,
 )
+from isotherm.broker.controller.registration import registration_record
 from isotherm.broker.controller.topic_rules import (
     PARTITIONS_PER_REQUEST_MAX,
     NewTopic,
@@ -75,6 +72,7 @@ from isotherm.broker.controller.topic_rules import (
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import dynamic_broker_keys, with_dynamic_texts
+from isotherm.config.reload import ReloadedConfig, reload_config
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import (
     ConfigError,
@@ -94,8 +92,6 @@ PRODUCER_ID_BLOCK_SIZE = 1000  # Kafka: ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
 RECORDS_PER_BATCH_MAX = 10_000  # Kafka: QuorumController.MAX_RECORDS_PER_BATCH
 
 ALL_BROKERS = ""  # the name of the resource whose settings hold for every broker
-
-_PLAINTEXT = 0  # SecurityProtocol
 
 
 class MetadataChange(NamedTuple):
@@ -220,7 +216,11 @@ class Controller:
         if METADATA_VERSION_FEATURE not in self._image.features:
             initial = self._config.remote.remote_log_metadata_compaction_initial_level
             records += new_cluster_features(initial)
-        records.append(self._registration(endpoints))
+        records.append(
+            registration_record(
+                self._config, endpoints, self._new_id(), broker_epoch=self._log.end_offset
+            )
+        )
         records += [
             PartitionChangeRecord(
                 partition_id=partition.partition,
@@ -234,32 +234,6 @@ class Controller:
         # being used does no harm, and the next start raises it again.
         for start in range(0, len(records), RECORDS_PER_BATCH_MAX):
             self._commit(records[start : start + RECORDS_PER_BATCH_MAX])
-
-    def _registration(self, endpoints: Sequence[Endpoint]) -> RegisterBrokerRecord:
-        return RegisterBrokerRecord(
-            broker_id=self._config.node_id,
-            incarnation_id=self._new_id(),
-            broker_epoch=self._log.end_offset,
-            end_points=tuple(
-                BrokerEndpoint(
-                    name=endpoint.listener_name,
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    security_protocol=_PLAINTEXT,
-                )
-                for endpoint in endpoints
-            ),
-            features=tuple(
-                BrokerFeature(
-                    name=name,
-                    min_supported_version=levels.min,
-                    max_supported_version=levels.max,
-                )
-                for name, levels in SUPPORTED_FEATURES.items()
-            ),
-            rack=self._config.broker_rack,
-            fenced=False,
-        )
 
     def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
@@ -428,6 +402,21 @@ class Controller:
             self._config = new_config
             logger.info("broker is reconfigured broker=%s keys=%s", broker, ",".join(effective))
             self._tell(MetadataChange(self._image, broker_config=new_config))
+
+    def reload_broker_config(self, reread: BrokerConfig) -> ReloadedConfig:
+        """Take over what the configuration file says now, as far as that can be; what was set
+        while running still wins. ConfigError, with nothing changed, when they do not go together.
+        """
+        reloaded = reload_config(self._static_config, reread)
+        if reloaded.applied:
+            new_config = with_dynamic_texts(
+                reloaded.config,
+                for_all=self.broker_texts(ALL_BROKERS),
+                for_this=self.broker_texts(str(self._config.node_id)),
+            )
+            self._static_config, self._config = reloaded.config, new_config
+            self._tell(MetadataChange(self._image, broker_config=new_config))
+        return reloaded
 
     def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False

@@ -1,0 +1,50 @@
+"""The record of a broker's incarnation, written once per start."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from isotherm.broker.context import Endpoint
+from isotherm.broker.controller.features import SUPPORTED_FEATURES
+from isotherm.broker.controller.records import (
+    BrokerEndpoint,
+    BrokerFeature,
+    RegisterBrokerRecord,
+)
+from isotherm.config.broker import BrokerConfig
+from isotherm.types import Offset
+
+_PLAINTEXT = 0  # SecurityProtocol
+
+
+def registration_record(
+    config: BrokerConfig,
+    endpoints: Sequence[Endpoint],
+    incarnation_id: uuid.UUID,
+    *,
+    broker_epoch: Offset,
+) -> RegisterBrokerRecord:
+    """Unfenced at once: it is its own controller. The epoch is the metadata log's end, as in Kafka."""
+    return RegisterBrokerRecord(
+        broker_id=config.node_id,
+        incarnation_id=incarnation_id,
+        broker_epoch=broker_epoch,
+        end_points=tuple(
+            BrokerEndpoint(
+                name=endpoint.listener_name,
+                host=endpoint.host,
+                port=endpoint.port,
+                security_protocol=_PLAINTEXT,
+            )
+            for endpoint in endpoints
+        ),
+        features=tuple(
+            BrokerFeature(
+                name=name, min_supported_version=levels.min, max_supported_version=levels.max
+            )
+            for name, levels in SUPPORTED_FEATURES.items()
+        ),
+        rack=config.broker_rack,
+        fenced=False,
+    )

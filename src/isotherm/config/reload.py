@@ -1,0 +1,101 @@
+"""A configuration that is read again while the broker runs: what of it holds at once.
+
+That is what Kafka lets change while running. The rest stays as the start found it, and is named, so
+that the operator knows what the next start will change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.definition import ConfigKey, config_keys
+from isotherm.config.dynamic import CONFIG_GROUPS, dynamic_broker_keys
+from isotherm.config.topic import TopicConfig
+
+
+class ReloadedConfig(NamedTuple):
+    """`config` is the running one with `applied` changed; `need_restart` differ as well."""
+
+    config: BrokerConfig
+    applied: tuple[str, ...]
+    need_restart: tuple[str, ...]
+
+
+class _Changed(NamedTuple):
+    """A key whose value differs; `name` is the one it has for the whole broker."""
+
+    group: str
+    field_name: str
+    declared: ConfigKey
+    name: str
+    value: Any
+
+
+def reload_config(running: BrokerConfig, reread: BrokerConfig) -> ReloadedConfig:
+    """Both as `parse_broker_config` made them, without what was set while running."""
+    changed = list(_changed_keys(running, reread))
+    applied = [each for each in changed if each.name in dynamic_broker_keys()]
+    by_group: dict[str, dict[str, Any]] = {}
+    for each in applied:
+        by_group.setdefault(each.group, {})[each.field_name] = each.value
+    own = by_group.pop("", {})
+    groups = {
+        group: replace(getattr(running, group), **fields) for group, fields in by_group.items()
+    }
+    explicit = _explicit_texts(running.explicit, reread.explicit, applied)
+    applied_names = tuple(sorted(each.name for each in applied))
+    unapplied = {each.name for each in changed} - set(applied_names)
+    return ReloadedConfig(
+        replace(running, **own, **groups, explicit=explicit),
+        applied_names,
+        tuple(sorted(unapplied | _changed_plugin_keys(running, reread))),
+    )
+
+
+def _changed_keys(running: BrokerConfig, reread: BrokerConfig) -> Iterator[_Changed]:
+    for group, config_class in (*CONFIG_GROUPS.items(), ("topic_defaults", TopicConfig)):
+        before = getattr(running, group) if group else running
+        after = getattr(reread, group) if group else reread
+        for field_name, declared in config_keys(config_class).values():
+            value = getattr(after, field_name)
+            if value != getattr(before, field_name):
+                name = declared.name
+                if config_class is TopicConfig and declared.synonyms:
+                    name = declared.synonyms[0].name
+                yield _Changed(group, field_name, declared, name, value)
+
+
+def _changed_plugin_keys(running: BrokerConfig, reread: BrokerConfig) -> set[str]:
+    """Keys that are handed on to the remote tier's plug-ins, which are made once."""
+    changed: set[str] = set()
+    for prefix, before, after in (
+        (
+            running.remote.remote_log_storage_manager_impl_prefix,
+            running.remote.rsm_config,
+            reread.remote.rsm_config,
+        ),
+        (
+            running.remote.remote_log_metadata_manager_impl_prefix,
+            running.remote.rlmm_config,
+            reread.remote.rlmm_config,
+        ),
+    ):
+        names = before.keys() | after.keys()
+        changed |= {prefix + name for name in names if before.get(name) != after.get(name)}
+    return changed
+
+
+def _explicit_texts(
+    running: Mapping[str, str], reread: Mapping[str, str], applied: list[_Changed]
+) -> dict[str, str]:
+    """The texts of applied keys, under whichever of their names, are those read again."""
+    names = {
+        name
+        for each in applied
+        for name in (each.declared.name, *(synonym.name for synonym in each.declared.synonyms))
+    }
+    kept = {name: text for name, text in running.items() if name not in names}
+    return kept | {name: text for name, text in reread.items() if name in names}
