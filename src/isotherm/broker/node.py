@@ -31,7 +31,7 @@ from isotherm.broker.led_partitions import lead_partitions
 from isotherm.broker.local_tier import LocalTier, open_local_tier
 from isotherm.broker.purgatory import Purgatory
 from isotherm.broker.quotas import ClientQuotaManager
-from isotherm.broker.remote_tier import open_remote_log_manager
+from isotherm.broker.remote_tier import open_remote_tier
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.broker.server import Server, listener_texts
 from isotherm.broker.transactions.transaction_markers import TransactionMarkers
@@ -330,7 +330,7 @@ class BrokerNode:
     ) -> RemoteLogManager | None:
         if not self._config.remote.remote_log_storage_system_enable:
             return None
-        remote_log_manager = open_remote_log_manager(
+        remote_log_manager, upkeep = open_remote_tier(
             self._config,
             controller,
             replica_manager,
@@ -343,4 +343,5 @@ class BrokerNode:
         started.push_async_callback(
             self._loop.run_in_executor, None, remote_log_manager.close, REMOTE_CLOSE_TIMEOUT_S
         )
+        started.push_async_callback(self._loop.run_in_executor, None, upkeep.stop)
         return remote_log_manager

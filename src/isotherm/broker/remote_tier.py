@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import random
+from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.broker.remote_metadata_topics import MetadataLevels, ensure_metadata_topics
+from isotherm.broker.remote_metadata_upkeep import RemoteMetadataUpkeep
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -26,7 +28,14 @@ from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS, LeaderEpoch, TopicIdPartition
 
 
-def open_remote_log_manager(
+class RemoteTier(NamedTuple):
+    """Stop the upkeep before the manager is closed."""
+
+    remote_log_manager: RemoteLogManager
+    upkeep: RemoteMetadataUpkeep
+
+
+def open_remote_tier(
     config: BrokerConfig,
     controller: Controller,
     replica_manager: ReplicaManager,
@@ -35,7 +44,7 @@ def open_remote_log_manager(
     rng: random.Random,
     fs: FileSystem,
     metrics: Metrics,
-) -> RemoteLogManager:
+) -> RemoteTier:
     """Make the remote tier and hand it the partitions; the caller closes it.
 
     Makes the metadata topics when they are not there. On the control thread, or before there is
@@ -82,10 +91,20 @@ def open_remote_log_manager(
         rng=rng,
         metrics=metrics,
     )
+    upkeep = RemoteMetadataUpkeep(
+        topic,
+        metadata,
+        remote_log_manager,
+        settings,
+        initial_delay_ms=config.log_initial_task_delay_ms,
+        clock=clock,
+        metrics=metrics,
+    )
     metadata.start()
     remote_log_manager.resume_deletions()
     replica_manager.start_tiering(remote_log_manager)
-    return remote_log_manager
+    upkeep.start()
+    return RemoteTier(remote_log_manager, upkeep)
 
 
 def _leader_epoch(controller: Controller, partition: TopicIdPartition) -> LeaderEpoch | None:

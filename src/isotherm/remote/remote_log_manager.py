@@ -178,6 +178,11 @@ class RemoteLogManager:
             leader_epoch_of=leader_epoch_of,
         )
 
+    @property
+    def tier(self) -> RemoteTierAccess:
+        """What the tasks work with, for other work on the tier."""
+        return self._tier
+
     def on_leadership_change(self, logs: Iterable[PartitionLog]) -> None:
         """Look after these logs, which this broker leads now. Logs that are not tiered are left
         out; those that are looked after already go on as they are; those that are being stopped

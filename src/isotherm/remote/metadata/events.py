@@ -94,10 +94,16 @@ def corrupt_record(record: MetadataTopicRecord, reason: str) -> CorruptMetadataE
 
 
 def iterate_records(
-    topic: MetadataTopic, partition: int, *, read_max_bytes: int = DEFAULT_READ_MAX_BYTES
+    topic: MetadataTopic,
+    partition: int,
+    *,
+    start_offset: Offset = 0,
+    read_max_bytes: int = DEFAULT_READ_MAX_BYTES,
 ) -> Iterator[MetadataTopicRecord]:
-    """Every record of a metadata partition up to the end seen when the iteration began."""
-    position, end = topic.offsets(partition)
+    """Records of a metadata partition from `start_offset` on, or the first that is kept, up to the
+    end seen when the iteration began."""
+    first, end = topic.offsets(partition)
+    position = max(first, start_offset)
     while position < end:
         records = topic.read(partition, position, read_max_bytes)
         if not records:

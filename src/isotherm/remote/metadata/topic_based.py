@@ -188,6 +188,10 @@ class TopicBasedRemoteLogMetadataManager:
         is_known = cache.is_initialized if cache is not None else self._store.is_deleted(partition)
         return is_known and reader is not None and reader.failure is None
 
+    def is_keyed(self, number: int) -> bool:
+        """Whether this metadata partition is written at feature level 1."""
+        return self._writer.is_keyed(number)
+
     def write_lock(self, number: int) -> threading.RLock:
         """Held, nothing is written to this metadata partition through this manager: for what
         rewrites it (migration) or judges by what it holds (clean-up)."""

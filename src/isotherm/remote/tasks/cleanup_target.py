@@ -1,0 +1,45 @@
+"""The remote tier of a broker, as the cleanup manager of its metadata acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.types import TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True)
+class TierCleanupTarget:
+    """See `isotherm.remote.metadata.cleanup.CleanupTarget`."""
+
+    tier: RemoteTierAccess
+    metadata: TopicBasedRemoteLogMetadataManager
+    begin_deletion: Callable[[TopicIdPartition], object]
+    _begun: set[TopicIdPartition] = field(default_factory=set)
+
+    def exists(self, partition: TopicIdPartition) -> bool:
+        return self.tier.leader_epoch_of(partition) is not None
+
+    def is_keyed(self, number: int) -> bool:
+        return self.metadata.is_keyed(number)
+
+    def write_lock(self, number: int) -> AbstractContextManager[object]:
+        return self.metadata.write_lock(number)
+
+    def watch_copies(self) -> AbstractContextManager[Collection[RemoteLogSegmentId]]:
+        return self.tier.copies.watch()
+
+    def can_delete(self, partition: TopicIdPartition) -> bool:
+        return self.metadata.is_ready(partition)
+
+    def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self.tier.delete_segment(metadata)
+
+    def delete_partition(self, partition: TopicIdPartition) -> None:
+        if partition not in self._begun:
+            self._begun.add(partition)
+            self.begin_deletion(partition)
