@@ -1,17 +1,19 @@
-"""franz-go's own test suite (pkg/kgo), from its Go module, against `isotherm serve`.
+"""franz-go: the test suite of pkg/kgo from its Go module, and an administrator's work with pkg/kadm,
+whose own tests need no broker (franz_go/admin/admin_test.go does), against one `isotherm serve`.
 
-`franz_go/passes.txt` names the tests that pass, and only grows; `franz_go/FINDINGS.md` tells of the
-others. The suite is built once, into `.tools`.
+`franz_go/passes.txt` and `franz_go/admin/passes.txt` name the tests that pass, and only grow;
+`franz_go/FINDINGS.md` tells of the others. Both are built once, into `.tools`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from isotherm.testing.broker_process import BrokerProcess
 MODULE = "github.com/twmb/franz-go"
 VERSION = "v1.22.2"
 HERE = Path(__file__).parent / "franz_go"
+ADMIN = HERE / "admin"
 TOOLS = Path(__file__).parents[2] / ".tools"
 BUILD_TIMEOUT_S = 240
 RUN_TIMEOUT_S = 150
@@ -30,21 +33,28 @@ RECORDS = 2000
 _RESULT = re.compile(r"^--- (PASS|FAIL|SKIP): (\w+) \(", re.MULTILINE)
 
 
-def listed() -> list[str]:
-    return (HERE / "passes.txt").read_text(encoding="utf-8").split()
+def listed(folder: Path) -> list[str]:
+    return (folder / "passes.txt").read_text(encoding="utf-8").split()
 
 
-@pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled test binary."""
-    binary = TOOLS / f"franz-go-{VERSION}.test"
-    if binary.exists():
-        return binary
+def build(source: Path, package: str, binary: Path) -> Path:
+    """The compiled tests of a package, put into place as a whole."""
+    partial = binary.with_suffix(".partial")
+    TOOLS.mkdir(exist_ok=True)
+    command = ["go", "test", "-c", "-o", str(partial), package]
+    built = subprocess.run(
+        command, cwd=source, capture_output=True, text=True, check=False, timeout=BUILD_TIMEOUT_S
+    )
+    assert built.returncode == 0, built.stderr
+    return partial.replace(binary)
+
+
+def need_modules(folder: Path, *modules: str) -> dict[str, str]:
+    """What Go says of the modules it has downloaded; skips the test where they cannot be had."""
     if shutil.which("go") is None:
         pytest.skip("go is not installed")
-    folder = tmp_path_factory.mktemp("franz-go")
     download = subprocess.run(
-        ["go", "mod", "download", "-json", f"{MODULE}@{VERSION}"],
+        ["go", "mod", "download", "-json", *modules],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -53,60 +63,93 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     if download.returncode != 0:
         pytest.skip(f"the Go module cannot be had: {download.stdout}{download.stderr}")
+    found: dict[str, str] = json.JSONDecoder().raw_decode(download.stdout)[0]
+    return found
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled suite of pkg/kgo."""
+    binary = TOOLS / f"franz-go-{VERSION}.test"
+    if binary.exists():
+        return binary
+    folder = tmp_path_factory.mktemp("franz-go")
+    module = need_modules(folder, f"{MODULE}@{VERSION}")
     # The module cache is read-only, and a build may want to write beside the sources.
     source = folder / "source"
-    shutil.copytree(json.loads(download.stdout)["Dir"], source, copy_function=shutil.copyfile)
+    shutil.copytree(module["Dir"], source, copy_function=shutil.copyfile)
     for path in [source, *source.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
-    built = folder / "kgo.test"
-    subprocess.run(
-        ["go", "test", "-c", "-o", str(built), "./pkg/kgo"],
-        cwd=source,
-        check=True,
-        timeout=BUILD_TIMEOUT_S,
-    )
-    TOOLS.mkdir(exist_ok=True)
-    partial = binary.with_suffix(".partial")
-    shutil.copy(built, partial)
-    partial.replace(binary)
-    return binary
+    return build(source, "./pkg/kgo", binary)
+
+
+@pytest.fixture(scope="module")
+def administrator() -> Path:
+    """The compiled tests of an administrator on pkg/kadm."""
+    text = b"".join((ADMIN / name).read_bytes() for name in ("go.sum", "admin_test.go"))
+    binary = TOOLS / f"franz-go-admin-{hashlib.sha256(text).hexdigest()[:12]}.test"
+    if binary.exists():
+        return binary
+    need_modules(ADMIN)
+    return build(ADMIN, ".", binary)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {
+        "group.initial.rebalance.delay.ms": "100",
+        # Members hear of a new assignment with their next heartbeat.
+        "group.consumer.heartbeat.interval.ms": "500",
+    }
+    started = BrokerProcess(tmp_path_factory.mktemp("franz-go-broker"), settings)
+    try:
+        yield started
+    finally:
+        assert started.stop() == 0
+
+
+@pytest.fixture
+def run_listed(broker: BrokerProcess, tmp_path: Path) -> Callable[..., None]:
+    """Runs the tests that a folder lists; all must pass."""
+
+    def run(binary: Path, folder: Path) -> None:
+        ran = subprocess.run(
+            [
+                *(str(binary), "-test.v", "-test.parallel=16", f"-test.timeout={RUN_TIMEOUT_S}s"),
+                f"-test.run=^({'|'.join(listed(folder))})$",
+            ],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "KGO_SEEDS": broker.bootstrap_servers,
+                "KGO_TEST_RF": "1",
+                "KGO_TEST_RECORDS": str(RECORDS),
+                "KGO_LOG_LEVEL": "none",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=RUN_TIMEOUT_S + 30,
+        )
+        (tmp_path / "franz-go.log").write_text(ran.stdout + ran.stderr, encoding="utf-8")
+        results = {name: outcome for outcome, name in _RESULT.findall(ran.stdout)}
+        failed = {name: results.get(name) for name in listed(folder) if results.get(name) != "PASS"}
+        assert failed == {}, f"{ran.stdout[-4000:]}\nsee {tmp_path}/franz-go.log"
+
+    return run
 
 
 @pytest.mark.slow
-def test_listed_tests_of_franz_go_pass(
-    suite: Path, broker_process: Callable[..., BrokerProcess], tmp_path: Path
+def test_listed_tests_of_kgo_pass(suite: Path, run_listed: Callable[..., None]) -> None:
+    run_listed(suite, HERE)
+
+
+def test_listed_tests_of_an_administrator_on_kadm_pass(
+    administrator: Path, run_listed: Callable[..., None]
 ) -> None:
-    broker = broker_process(
-        {
-            "group.initial.rebalance.delay.ms": "100",
-            # Members hear of a new assignment with their next heartbeat.
-            "group.consumer.heartbeat.interval.ms": "500",
-        }
-    )
-    ran = subprocess.run(
-        [
-            *(str(suite), "-test.v", "-test.parallel=16", f"-test.timeout={RUN_TIMEOUT_S}s"),
-            f"-test.run=^({'|'.join(listed())})$",
-        ],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "KGO_SEEDS": broker.bootstrap_servers,
-            "KGO_TEST_RF": "1",
-            "KGO_TEST_RECORDS": str(RECORDS),
-            "KGO_LOG_LEVEL": "none",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=RUN_TIMEOUT_S + 30,
-    )
-    (tmp_path / "franz-go.log").write_text(ran.stdout + ran.stderr, encoding="utf-8")
-    results = {name: outcome for outcome, name in _RESULT.findall(ran.stdout)}
-    failed = {name: results.get(name) for name in listed() if results.get(name) != "PASS"}
-    assert failed == {}, f"{ran.stdout[-4000:]}\nsee {tmp_path}/franz-go.log"
-    assert broker.stop() == 0
+    run_listed(administrator, ADMIN)
 
 
-def test_pass_list_is_sorted_and_has_no_test_twice() -> None:
-    assert listed() == sorted(set(listed()))
+def test_every_test_of_the_administrator_is_listed() -> None:
+    source = (ADMIN / "admin_test.go").read_text(encoding="utf-8")
+    assert listed(ADMIN) == sorted(re.findall(r"^func (Test\w+)\(", source, re.MULTILINE))

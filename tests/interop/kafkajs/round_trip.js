@@ -3,6 +3,7 @@
 //
 //   node round_trip.js HOST:PORT TOPIC
 'use strict'
+process.env.KAFKAJS_NO_PARTITIONER_WARNING = '1'
 const { CompressionTypes, Kafka, logLevel } = require('kafkajs')
 
 const [bootstrapServer, topic] = process.argv.slice(2)
