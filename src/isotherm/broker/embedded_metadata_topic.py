@@ -10,17 +10,32 @@ Source: Kafka TopicBasedRemoteLogMetadataManager, ProducerManager, ConsumerTask.
 
 from __future__ import annotations
 
+import uuid
+from typing import Protocol
+
+from collections.abc import Sequence
+
+from isotherm.broker.metadata_partition_log import (
+    metadata_batch,
+    read_metadata_columns,
+    read_metadata_records,
+)
 from isotherm.broker.partition import Partition
-from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.clock import Clock
-from isotherm.log.log_read import FetchIsolation
-from isotherm.record.batch import build_batch, iterate_batches, read_records
 from isotherm.record.validation import AppendOrigin
-from isotherm.remote.metadata.api import MetadataTopicRecord
+from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TimestampMs
 
 # One replica has it: the record is on disk, see above.
 ACKS_LEADER = 1
+
+
+class PartitionHost(Protocol):
+    """The part of ReplicaManager that the topic needs."""
+
+    def find_partition(
+        self, topic: str | None, topic_id: uuid.UUID | None, partition: int
+    ) -> Partition: ...
 
 
 class EmbeddedMetadataTopic:
@@ -28,13 +43,13 @@ class EmbeddedMetadataTopic:
 
     def __init__(
         self,
-        replica_manager: ReplicaManager,
+        host: PartitionHost,
         clock: Clock,
         partition_count: int,
         topic: str = REMOTE_LOG_METADATA_TOPIC,
     ) -> None:
         self._topic = topic
-        self._replica_manager = replica_manager
+        self._host = host
         self._clock = clock
         self._partition_count = partition_count
 
@@ -45,10 +60,12 @@ class EmbeddedMetadataTopic:
     def append(
         self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: TimestampMs
     ) -> Offset:
-        batch = build_batch([(timestamp_ms, key, value, ())])
+        return self.append_all(partition, [NewMetadataRecord(key, value, timestamp_ms)])
+
+    def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
         hosted = self._partition(partition)
         info = hosted.append(
-            batch,
+            metadata_batch(records),
             required_acks=ACKS_LEADER,
             now_ms=self._clock.now_ms(),
             origin=AppendOrigin.COORDINATOR,
@@ -60,16 +77,10 @@ class EmbeddedMetadataTopic:
         self, partition: int, start_offset: Offset, max_bytes: int
     ) -> list[MetadataTopicRecord]:
         log = self._partition(partition).log
-        position = start_offset
-        while True:
-            read = log.read(
-                position, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True
-            )
-            records = _records(partition, read.records, start_offset)
-            position = _end_offset(read.records, position)
-            # The cleaner leaves batches without records, and these are not the end.
-            if records or not read.records:
-                return records
+        return read_metadata_records(log, partition, start_offset, max_bytes)
+
+    def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
+        return read_metadata_columns(self._partition(partition).log, start_offset, max_bytes)
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         log = self._partition(partition).log
@@ -79,20 +90,4 @@ class EmbeddedMetadataTopic:
         """The partitions belong to the broker."""
 
     def _partition(self, partition: int) -> Partition:
-        return self._replica_manager.find_partition(self._topic, None, partition)
-
-
-def _records(
-    partition: int, batches: memoryview, start_offset: Offset
-) -> list[MetadataTopicRecord]:
-    return [
-        MetadataTopicRecord(partition, record.offset, record.timestamp_ms, record.key, record.value)
-        for position, header in iterate_batches(batches)
-        if not header.is_control
-        for record in read_records(batches, position, header)
-        if record.offset >= start_offset
-    ]
-
-
-def _end_offset(batches: memoryview, start_offset: Offset) -> Offset:
-    return max((header.next_offset for _, header in iterate_batches(batches)), default=start_offset)
+        return self._host.find_partition(self._topic, None, partition)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from isotherm.errors import OffsetOutOfRangeError
-from isotherm.remote.metadata.api import MetadataTopicRecord
+from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
+from isotherm.remote.metadata.events import columns_of
 from isotherm.types import Offset, TimestampMs
 
 
@@ -43,6 +44,13 @@ class MemoryMetadataTopic:
                 self._visible[partition] = self._ends[partition]
             return offset
 
+    def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
+        offsets = [
+            self.append(partition, record.key, record.value, record.timestamp_ms)
+            for record in records
+        ]
+        return offsets[0]
+
     def read(
         self, partition: int, start_offset: Offset, max_bytes: int
     ) -> list[MetadataTopicRecord]:
@@ -64,6 +72,9 @@ class MemoryMetadataTopic:
                     break
                 taken.append(record)
             return taken
+
+    def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
+        return columns_of(self.read(partition, start_offset, max_bytes), start_offset)
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         with self._lock:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
@@ -13,6 +13,13 @@ from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteMetadata,
 )
 from isotherm.types import LeaderEpoch, Offset, TimestampMs, TopicIdPartition
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 class RemoteLogMetadataManager(Protocol):
@@ -87,6 +94,28 @@ class MetadataTopicRecord:
     value: bytes | None
 
 
+@dataclass(frozen=True, slots=True)
+class NewMetadataRecord:
+    """A record to be appended; see `MetadataTopicRecord`."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: TimestampMs
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataColumns:
+    """A run of records of one partition as columns of equal length, in the order of the topic.
+
+    `next_offset` is where to read on; it is past what was read though no record may be left of it.
+    """
+
+    offset: Int64Array
+    key: pa.BinaryArray
+    value: pa.BinaryArray
+    next_offset: Offset
+
+
 class MetadataTopic(Protocol):
     """The log that carries metadata events: the one seam under the topic-based manager.
 
@@ -101,10 +130,18 @@ class MetadataTopic(Protocol):
     ) -> Offset:
         """Append one record durably (acks=all); returns its offset."""
 
+    def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
+        """Append records, at least one, in order and durably; returns the first one's offset. When
+        it raises, some of them may have been appended, never one without those before it."""
+
     def read(
         self, partition: int, start_offset: Offset, max_bytes: int
     ) -> list[MetadataTopicRecord]:
         """Records from `start_offset` on, at least one if there is any; empty at the end."""
+
+    def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
+        """As `read`, without an object per record where that can be had. At the end of the topic
+        there are no records and `next_offset` is `start_offset`."""
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         """(first offset still kept, offset after the last record)."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
+from dataclasses import dataclass, field
 
 from isotherm.clock import Clock
 from isotherm.errors import RemoteResourceNotFoundError
@@ -23,9 +24,9 @@ from isotherm.remote.metadata.lifecycle import is_valid_transition
 from isotherm.remote.metadata.segment_rows import (
     pack_segment,
     row_key,
+    row_order,
     row_size_in_bytes,
     row_spans,
-    row_start_offset,
     row_state,
     unpack_segment,
     update_row,
@@ -41,6 +42,15 @@ from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class CacheContents:
+    """What a cache knows: rows of live segments by the bytes of their ids, and where they are."""
+
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    epochs: dict[LeaderEpoch, RemoteLogLeaderEpochState] = field(default_factory=dict)
+    keys: KeyTable = field(default_factory=KeyTable)
+
+
 class RemoteLogMetadataCache:
     """Every live segment of one partition, by id, by leader epoch and by key. Thread-safe.
 
@@ -48,12 +58,14 @@ class RemoteLogMetadataCache:
     the log, as Kafka does: the event is stored, so refusing it would stop every later one.
     """
 
-    def __init__(self, partition: TopicIdPartition) -> None:
+    def __init__(self, partition: TopicIdPartition, contents: CacheContents | None = None) -> None:
+        """Empty, or with what was folded by columns (columnar_fold.py), which it then owns."""
+        folded = contents or CacheContents()
         self.partition = partition
         self._lock = threading.Lock()
-        self._rows: dict[bytes, bytes] = {}
-        self._epochs: dict[LeaderEpoch, RemoteLogLeaderEpochState] = {}
-        self._keys = KeyTable()
+        self._rows = folded.rows
+        self._epochs = folded.epochs
+        self._keys = folded.keys
         self._initialized = threading.Event()
 
     def __len__(self) -> int:
@@ -134,28 +146,7 @@ class RemoteLogMetadataCache:
             if source is not None and metadata.state < source:
                 _log_dropped(metadata.segment_id, source, metadata.state)
                 return
-            known = self._rows.get(segment)
-            row = pack_segment(metadata)
-            if known is not None and list(row_spans(known)) != list(row_spans(row)):
-                self._forget(segment)
-            if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
-                self._forget(segment)
-                for epoch in metadata.segment_leader_epochs:
-                    self._epoch_state(epoch).add_unreferenced(segment)
-                self._rows[segment] = row
-            elif known is not None or (
-                metadata.state is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-            ):
-                self._advance(segment, row)
-
-    def _last_state(self, segment: bytes, end: Offset) -> RemoteLogSegmentState | None:
-        """Of a segment that is gone, and whose keys await their tombstones, the last of all."""
-        row = self._rows.get(segment)
-        if row is not None:
-            return row_state(row)
-        if any(keyed.segment_id == segment for keyed in self._keys.at(end)):
-            return RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-        return None
+            self._replace(segment, self._rows.get(segment), pack_segment(metadata))
 
     def remove_key(self, end_offset: Offset, leader_epoch: LeaderEpoch) -> None:
         """A tombstone: forgets the segment whose last record had this key."""
@@ -232,9 +223,10 @@ class RemoteLogMetadataCache:
             return state.highest_log_offset if state is not None else None
 
     def segments(self, leader_epoch: LeaderEpoch | None = None) -> list[RemoteLogSegmentMetadata]:
-        """Segments in every state but DELETE_SEGMENT_FINISHED, ordered by start offset."""
+        """Segments in every state but DELETE_SEGMENT_FINISHED, ordered by start offset, then end,
+        then id."""
         rows = self._listed_rows(leader_epoch)
-        rows.sort(key=lambda item: row_start_offset(item[1]))
+        rows.sort(key=lambda item: (row_order(item[1]), item[0]))
         return [self._unpack(segment, row) for segment, row in rows]
 
     def size_in_bytes(self, leader_epoch: LeaderEpoch) -> int:
@@ -286,20 +278,14 @@ class RemoteLogMetadataCache:
         elif target is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED or known is not None:
             self._advance(segment, row)
 
-    def _was_deleted_by_later_leader(
-        self, segment: bytes, end_offset: Offset, leader_epoch: LeaderEpoch
-    ) -> bool:
-        return any(
-            keyed.segment_id == segment and keyed.broker_leader_epoch > leader_epoch
-            for keyed in self._keys.at(end_offset)
-        )
-
-    def _may_become(
-        self, segment_id: RemoteLogSegmentId, known: bytes, metadata: RemoteLogSegmentMetadata
-    ) -> bool:
-        if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
-            return True
-        return self._may_follow(segment_id, known, metadata.state)
+    def _last_state(self, segment: bytes, end: Offset) -> RemoteLogSegmentState | None:
+        """Of a segment that is gone, and whose keys await their tombstones, the last of all."""
+        row = self._rows.get(segment)
+        if row is not None:
+            return row_state(row)
+        if any(keyed.segment_id == segment for keyed in self._keys.at(end)):
+            return RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+        return None
 
     def _forget(self, segment: bytes, only_of: tuple[Offset, LeaderEpoch] | None = None) -> None:
         """Drop a segment in whatever state, with `only_of` if that is its key."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -89,10 +90,15 @@ class RemoteLogLeaderEpochState:
         return list(zip(self._starts, self._ids, strict=True))
 
     @property
-    def tail(self) -> tuple[Offset, Offset]:
-        """The last start offset and the highest end that was ever finished; -1 for none."""
+    def tail(self) -> Offset:
+        """A segment that starts above it meets none that is or was finished; -1 for none."""
         highest = -1 if self.highest_log_offset is None else self.highest_log_offset
-        return (self._starts[-1] if self._starts else -1), highest
+        return max(highest, self._starts[-1]) if self._starts else highest
+
+    @property
+    def has_hidden(self) -> bool:
+        """Whether a finished segment may come back when another one goes."""
+        return bool(self._hidden)
 
     def find(self, offset: Offset) -> bytes | None:
         """The segment that holds `offset`: the one that starts nearest below it, if it reaches
@@ -132,13 +138,29 @@ class RemoteLogLeaderEpochState:
     def append_finished(
         self, segment_ids: list[bytes], starts: array[int], ends: array[int], leaders: array[int]
     ) -> None:
-        """As `finish` of each, for segments that follow one another above `tail`."""
+        """As `finish` of each, for segments that follow one another above `highest_log_offset`,
+        which the caller raises."""
         self._ids += segment_ids
         self._starts += starts
         self._ends += ends
         self._reach += ends
         self._leaders += leaders
         self.unreferenced.difference_update(segment_ids)
+
+    def withdraw(self, segment_ids: set[bytes]) -> None:
+        """Take segments out, in whatever state, as if they had never been entered.
+
+        For many at a time, where nothing is hidden (`has_hidden`) and so nothing comes back.
+        """
+        self.unreferenced -= segment_ids
+        kept = [index for index, each in enumerate(self._ids) if each not in segment_ids]
+        if len(kept) == len(self._ids):
+            return
+        self._ids = [self._ids[index] for index in kept]
+        self._starts = array("q", [self._starts[index] for index in kept])
+        self._ends = array("q", [self._ends[index] for index in kept])
+        self._leaders = array("i", [self._leaders[index] for index in kept])
+        self._reach = array("q", accumulate(self._ends, max))
 
     def start_deletion(self, segment_id: bytes, start: Offset) -> None:
         self._leave(segment_id, start)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
 from isotherm.errors import CorruptMetadataError
-from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
+from isotherm.remote.metadata.api import MetadataColumns, MetadataTopic, MetadataTopicRecord
 from isotherm.remote.metadata.keys import (
     MetadataKey,
     PartitionKey,
@@ -129,3 +132,13 @@ def _key_of(event: RemoteLogMetadataEvent) -> SegmentKey | PartitionKey:
         case RemotePartitionDeleteMetadata():
             return partition_key(event.topic_id_partition)
     raise CorruptMetadataError("only the state of a segment or a partition has a key")
+
+
+def columns_of(records: Sequence[MetadataTopicRecord], start_offset: Offset) -> MetadataColumns:
+    """Records that are objects already as columns."""
+    return MetadataColumns(
+        offset=np.array([record.offset for record in records], dtype=np.int64),
+        key=pa.array([record.key for record in records], pa.binary()),
+        value=pa.array([record.value for record in records], pa.binary()),
+        next_offset=records[-1].offset + 1 if records else start_offset,
+    )

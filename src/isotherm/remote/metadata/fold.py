@@ -1,16 +1,19 @@
-"""The state of remote segments as the whole metadata topic tells it, for readers outside a broker.
+"""The state of remote segments as the metadata topic tells it from its first record to its end.
 
-A broker follows the partitions it leads (topic_based.py); the command line and Spark read the topic
-once, from its first record to the end it has when they begin.
+The command line and Spark read the topic once; a broker reads a metadata partition so when it comes
+to serve a user partition, and follows it from there (metadata_partition_reader.py). Few records are
+folded one by one; many by columns, which gives the same and is worth the loading of Numba.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from isotherm.errors import CorruptMetadataError
-from isotherm.remote.metadata.api import MetadataTopic
+from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
 from isotherm.remote.metadata.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.columnar_fold import ColumnarFold
 from isotherm.remote.metadata.events import (
     corrupt_record,
     decode_record,
@@ -18,13 +21,35 @@ from isotherm.remote.metadata.events import (
     partition_of,
 )
 from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
-from isotherm.types import TopicIdPartition
+from isotherm.remote.segment_metadata import RemotePartitionDeleteMetadata
+from isotherm.types import Offset, TopicIdPartition
+
+# Below it, reading record by record takes less than loading the kernels does.
+COLUMNAR_RECORDS_MIN = 10_000
+
+# Bytes of a run. It bounds the memory of a fold, about six times this beside what it results in.
+RUN_MAX_BYTES = 32 * 1024 * 1024
+
+Wanted = Callable[[TopicIdPartition], bool]
+OnCorrupt = Callable[[CorruptMetadataError], None]
+
+
+class FoldedPartition(NamedTuple):
+    """A user partition after every record; `deletion` is the last event of one under way."""
+
+    cache: RemoteLogMetadataCache
+    deletion: RemotePartitionDeleteMetadata | None
+
+
+class Folded(NamedTuple):
+    """What was read: the records before `next_offset`."""
+
+    partitions: list[FoldedPartition]
+    next_offset: Offset
 
 
 def fold_metadata_topic(
-    topic: MetadataTopic,
-    wanted: Callable[[TopicIdPartition], bool],
-    metadata_partitions: Iterable[int] | None = None,
+    topic: MetadataTopic, wanted: Wanted, metadata_partitions: Iterable[int] | None = None
 ) -> dict[TopicIdPartition, RemoteLogMetadataCache]:
     """Caches of the partitions that `wanted` accepts, after every event of the topic.
 
@@ -32,11 +57,46 @@ def fold_metadata_topic(
     (keys.metadata_partition); by default it is all of them. A partition whose deletion is finished
     has no cache. CorruptMetadataError names the record that cannot be applied.
     """
+    read = range(topic.partition_count) if metadata_partitions is None else metadata_partitions
+    caches = [
+        folded.cache
+        for number in read
+        for folded in fold_metadata_partition(topic, number, wanted).partitions
+    ]
+    return {
+        cache.partition: cache for cache in sorted(caches, key=lambda each: str(each.partition))
+    }
+
+
+def fold_metadata_partition(
+    topic: MetadataTopic,
+    number: int,
+    wanted: Wanted,
+    on_corrupt: OnCorrupt | None = None,
+    *,
+    columnar_records_min: int = COLUMNAR_RECORDS_MIN,
+    run_max_bytes: int = RUN_MAX_BYTES,
+) -> Folded:
+    """Fold one partition of the metadata topic up to the end that it has now.
+
+    `on_corrupt` decides about a record that cannot be applied: what it raises ends the fold, else
+    the record is passed over. By default the error, which names the record, is raised.
+    """
+    start, end = topic.offsets(number)
+    if end - start < columnar_records_min:
+        return _fold_records(topic, number, wanted, on_corrupt or _refuse, end)
+    return _fold_columns(topic, number, wanted, on_corrupt or _refuse, (start, end), run_max_bytes)
+
+
+def _fold_records(
+    topic: MetadataTopic, number: int, wanted: Wanted, on_corrupt: OnCorrupt, end: Offset
+) -> Folded:
     store = RemotePartitionMetadataStore()
     seen: set[TopicIdPartition] = set()
-    read = range(topic.partition_count) if metadata_partitions is None else metadata_partitions
-    for metadata_partition in read:
-        for record in iterate_records(topic, metadata_partition):
+    for record in iterate_records(topic, number):
+        if record.offset >= end:
+            break
+        try:
             change = decode_record(record)
             if change.event is not None:
                 partition = partition_of(change.event)
@@ -45,9 +105,40 @@ def fold_metadata_topic(
                 if partition not in seen:
                     seen.add(partition)
                     store.open(partition)
-            try:
-                store.apply_change(change)
-            except CorruptMetadataError as error:
-                raise corrupt_record(record, str(error)) from error
-    caches = {partition: store.get(partition) for partition in sorted(seen, key=str)}
-    return {partition: cache for partition, cache in caches.items() if cache is not None}
+            store.apply_record(record, change)
+        except CorruptMetadataError as error:
+            on_corrupt(error)
+    return Folded(
+        [
+            FoldedPartition(cache, store.deletion(cache.partition))
+            for cache in map(store.get, seen)
+            if cache is not None
+        ],
+        end,
+    )
+
+
+def _fold_columns(
+    topic: MetadataTopic,
+    number: int,
+    wanted: Wanted,
+    on_corrupt: OnCorrupt,
+    bounds: tuple[Offset, Offset],
+    run_max_bytes: int,
+) -> Folded:
+    def report(offset: Offset, reason: str) -> None:
+        on_corrupt(corrupt_record(MetadataTopicRecord(number, offset, 0, None, None), reason))
+
+    fold = ColumnarFold(wanted, report)
+    position, end = bounds
+    while position < end:
+        columns = topic.read_columns(number, position, run_max_bytes)
+        if columns.next_offset <= position:
+            break
+        fold.feed(columns)
+        position = columns.next_offset
+    return Folded([FoldedPartition(*result) for result in fold.results()], position)
+
+
+def _refuse(error: CorruptMetadataError) -> None:
+    raise error

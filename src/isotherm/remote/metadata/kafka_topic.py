@@ -1,15 +1,16 @@
-"""`__remote_log_metadata` of any Kafka cluster, read through confluent-kafka.
+"""A metadata topic on any Kafka cluster, through confluent-kafka.
 
-Isotherm never writes to the metadata topic of a cluster that is not its own: a broker of Apache
-Kafka stops following the topic at the first record it does not expect (a tombstone, a keyed
-record of a later version), and its remote tier with it. So `append` is refused unless the caller
-states that the cluster is Isotherm's.
+`__remote_log_metadata` is read and never written to: its cluster's brokers keep it, and a broker
+of Apache Kafka stops following it at the first record that it does not expect (a tombstone, a keyed
+record of a later version), and its remote tier with it. A topic of another name is the caller's
+own, to read and to write, with as many partitions as it has: what is projected from a real cluster
+goes there.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import (
@@ -28,8 +29,14 @@ from isotherm.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
-from isotherm.remote.metadata.api import MetadataTopicRecord
-from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TimestampMs
+from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
+from isotherm.remote.metadata.events import columns_of
+from isotherm.types import (
+    REMOTE_LOG_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPICS,
+    Offset,
+    TimestampMs,
+)
 
 _CONSUMER_PROPERTIES = {
     "group.id": "isotherm-remote-log-metadata",  # demanded by the client; nothing is committed
@@ -40,7 +47,7 @@ _CONSUMER_PROPERTIES = {
     "isolation.level": "read_uncommitted",
     "allow.auto.create.topics": False,
 }
-_PRODUCER_PROPERTIES = {"acks": "all", "enable.idempotence": True}
+_PRODUCER_PROPERTIES = {"acks": "all", "enable.idempotence": True, "linger.ms": 0}
 _MESSAGES_PER_CONSUME = 500
 _CONSUME_WAIT_S = 0.1
 
@@ -49,7 +56,8 @@ class KafkaMetadataTopic:
     """A `MetadataTopic` on a cluster. Thread-safe: one call at a time uses the consumer.
 
     client_properties go to librdkafka; `bootstrap.servers` is among them. Reading one partition
-    onward is a stream; going to another partition or back begins a new one.
+    onward is a stream; going to another partition or back begins a new one, and costs a round
+    trip, as does asking for the end of each partition before it is read.
     """
 
     def __init__(
@@ -58,19 +66,15 @@ class KafkaMetadataTopic:
         *,
         topic: str = REMOTE_LOG_METADATA_TOPIC,
         request_timeout_s: float = 30.0,
-        cluster_is_isotherms: bool = False,
     ) -> None:
         self._topic = topic
         self._timeout_s = request_timeout_s
         self._lock = threading.Lock()
         self._stream: tuple[int, Offset] | None = None
         self._closed = False
+        self._client_properties = dict(client_properties)
         self._consumer = Consumer({**client_properties, **_CONSUMER_PROPERTIES})
-        self._producer = (
-            Producer({**client_properties, **_PRODUCER_PROPERTIES})
-            if cluster_is_isotherms
-            else None
-        )
+        self._producer: Producer | None = None
         self._partition_count: int | None = None
 
     @property
@@ -84,32 +88,31 @@ class KafkaMetadataTopic:
     def append(
         self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: TimestampMs
     ) -> Offset:
-        """PolicyViolationError unless the cluster was declared to be Isotherm's."""
-        if self._producer is None:
-            raise PolicyViolationError(
-                "the metadata topic of a cluster that is not Isotherm's is never written to: its"
-                f" brokers stop at a record they do not know topic={self._topic}"
-                f" partition={partition}"
-            )
+        return self.append_all(partition, [NewMetadataRecord(key, value, timestamp_ms)])
+
+    def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
+        """PolicyViolationError for a cluster's own metadata topic."""
+        producer = self._own_producer(partition)
         delivered: list[tuple[KafkaError | None, Message]] = []
-        self._producer.produce(
-            self._topic,
-            value,
-            key,
-            partition,
-            timestamp=timestamp_ms,
-            on_delivery=lambda error, message: delivered.append((error, message)),
-        )
-        self._producer.flush(self._timeout_s)
-        if not delivered:
+        for record in records:
+            producer.produce(
+                self._topic,
+                record.value,
+                record.key,
+                partition,
+                timestamp=record.timestamp_ms,
+                on_delivery=lambda error, message: delivered.append((error, message)),
+            )
+        producer.flush(self._timeout_s)
+        for error, _ in delivered:
+            if error is not None:
+                raise _translated(error, self._topic, partition)
+        if len(delivered) < len(records):
             raise RequestTimedOutError(
                 f"metadata event was not acknowledged in time topic={self._topic}"
                 f" partition={partition} timeout_s={self._timeout_s}"
             )
-        error, message = delivered[0]
-        if error is not None:
-            raise _translated(error, self._topic, partition)
-        return int(message.offset() or 0)
+        return min(int(message.offset() or 0) for _, message in delivered)
 
     def read(
         self, partition: int, start_offset: Offset, max_bytes: int
@@ -117,23 +120,23 @@ class KafkaMetadataTopic:
         """See `MetadataTopic.read`; at most `request_timeout_s` without an answer, after which
         RequestTimedOutError is raised."""
         with self._lock:
+            _, end = self._watermarks(partition)
+            if start_offset >= end:
+                return []
             if self._stream != (partition, start_offset):
                 self._consumer.assign([TopicPartition(self._topic, partition, start_offset)])
             self._stream = None
-            records = self._consume(partition, max_bytes)
+            records = self._consume(partition, start_offset, end, max_bytes)
             self._stream = (partition, records[-1].offset + 1 if records else start_offset)
             return records
 
+    def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
+        """The client hands over an object per record; the columns are made of them."""
+        return columns_of(self.read(partition, start_offset, max_bytes), start_offset)
+
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         with self._lock:
-            try:
-                first, end = self._consumer.get_watermark_offsets(
-                    TopicPartition(self._topic, partition, OFFSET_BEGINNING),
-                    timeout=self._timeout_s,
-                )
-            except KafkaException as error:
-                raise _translated(error.args[0], self._topic, partition) from error
-            return first, end
+            return self._watermarks(partition)
 
     def close(self) -> None:
         with self._lock:
@@ -141,17 +144,42 @@ class KafkaMetadataTopic:
                 self._closed = True
                 self._consumer.close()
 
-    def _consume(self, partition: int, max_bytes: int) -> list[MetadataTopicRecord]:
-        """Records until the budget is spent or the partition's end is met.
+    def _own_producer(self, partition: int) -> Producer:
+        if self._topic in REMOTE_LOG_METADATA_TOPICS:
+            raise PolicyViolationError(
+                "the metadata topic of a cluster is never written to from outside: its brokers keep"
+                " it, and Apache Kafka's stop at a record they do not know"
+                f" topic={self._topic} partition={partition}"
+            )
+        with self._lock:
+            if self._producer is None:
+                self._producer = Producer({**self._client_properties, **_PRODUCER_PROPERTIES})
+            return self._producer
+
+    def _watermarks(self, partition: int) -> tuple[Offset, Offset]:
+        try:
+            first, end = self._consumer.get_watermark_offsets(
+                TopicPartition(self._topic, partition, OFFSET_BEGINNING), timeout=self._timeout_s
+            )
+        except KafkaException as error:
+            raise _translated(error.args[0], self._topic, partition) from error
+        return first, end
+
+    def _consume(
+        self, partition: int, start_offset: Offset, end: Offset, max_bytes: int
+    ) -> list[MetadataTopicRecord]:
+        """Records until the budget is spent or `end` is met, which need not be a record.
 
         A whole run that the client hands over is kept, so the answer may exceed max_bytes by it.
         """
         records: list[MetadataTopicRecord] = []
         size = 0
-        at_end = False
+        position = start_offset
         waits_left = max(1, round(self._timeout_s / _CONSUME_WAIT_S))
-        while size < max_bytes and not at_end:
-            messages = self._consumer.consume(_MESSAGES_PER_CONSUME, _CONSUME_WAIT_S)
+        while size < max_bytes and position < end:
+            # The client waits for as many as it is asked for: no more than there are.
+            count = min(_MESSAGES_PER_CONSUME, end - position)
+            messages = self._consumer.consume(count, _CONSUME_WAIT_S)
             if not messages:
                 waits_left -= 1
                 if waits_left == 0:
@@ -164,8 +192,9 @@ class KafkaMetadataTopic:
                 if error is None:
                     records.append(_record(message, partition))
                     size += len(message.value() or b"")
+                    position = records[-1].offset + 1
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    at_end = True
+                    position = max(position, end)
                 else:
                     raise _translated(error, self._topic, partition)
         return records

@@ -26,7 +26,7 @@ from isotherm.errors import (
 )
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
-from isotherm.remote.metadata.events import corrupt_record, decode_record, next_offset
+from isotherm.remote.metadata.events import decode_record, next_offset
 from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.types import Offset, TopicIdPartition
@@ -193,10 +193,7 @@ class MetadataPartitionReader:
         user = active.get(partition) if partition is not None else None
         if user is None or record.offset <= user.applied_offset:
             return
-        try:
-            self._store.apply_change(change)
-        except CorruptMetadataError as error:
-            raise corrupt_record(record, str(error)) from error
+        self._store.apply_record(record, change)
         user.applied_offset = record.offset
 
     def _passes_over(self, error: CorruptMetadataError) -> bool:

@@ -89,10 +89,14 @@ class RemotePartitionMetadataStore:
         with self._lock:
             return self._partitions.get(change.place)
 
-    def apply_record(self, record: MetadataTopicRecord) -> None:
-        """As `apply_change` of what the record says; its errors name the record."""
+    def apply_record(
+        self, record: MetadataTopicRecord, change: MetadataChange | None = None
+    ) -> None:
+        """As `apply_change` of what the record says, which the caller may have decoded; its errors
+        name the record."""
+        change = change or decode_record(record)
         try:
-            self.apply_change(decode_record(record))
+            self.apply_change(change)
         except CorruptMetadataError as error:
             raise corrupt_record(record, str(error)) from error
 

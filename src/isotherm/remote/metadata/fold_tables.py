@@ -1,0 +1,146 @@
+"""Room for the kernels of the fold: tables that grow between runs, and the calls that fill them."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+    Table: TypeAlias = npt.NDArray[np.void]
+    TableAndIndex: TypeAlias = tuple[Table, npt.NDArray[np.int32]]
+
+_SEGMENT_ID_SIZE = 16
+
+
+def load_kernels() -> ModuleType:
+    """Load the compiled kernels: Numba's import, 0.3 s, and theirs; longer if the cache is cold."""
+    from isotherm.remote.metadata import event_kernels, fold_kernels, fold_run_kernels
+
+    names = vars(event_kernels) | vars(fold_kernels) | vars(fold_run_kernels)
+    return SimpleNamespace(**names)  # type: ignore[return-value]
+
+
+class FoldTables:
+    """The tables of a fold (fold_kernels.py says what is in them) and its steps, run after run."""
+
+    def __init__(self) -> None:
+        kernels = load_kernels()
+        self._kernels = kernels
+        self._counts: Int64Array = np.zeros(kernels.COUNTS, dtype=np.int64)
+        self._places: TableAndIndex = _empty(kernels.PLACE)
+        self._slots: TableAndIndex = _empty(kernels.SLOT)
+        self._keys: TableAndIndex = _empty(kernels.KEY)
+        self._groups: TableAndIndex = _empty(kernels.GROUP)
+        self._spans: Table = np.zeros(0, dtype=kernels.SPAN)
+        self._operations: Table = np.zeros(0, dtype=kernels.OPERATION)
+        self.steps: Table = np.zeros(0, dtype=kernels.STEP)
+
+    @property
+    def places(self) -> Table:
+        return self._places[0][: self._counts[self._kernels.PLACES]]
+
+    @property
+    def slots(self) -> Table:
+        return self._slots[0][: self._counts[self._kernels.SLOTS]]
+
+    @property
+    def keys(self) -> Table:
+        return self._keys[0][: self._counts[self._kernels.KEYS]]
+
+    @property
+    def groups(self) -> Table:
+        return self._groups[0][: self._counts[self._kernels.GROUPS]]
+
+    def begin_run(self, events: Table) -> None:
+        """Make room for what `events` can add, and drop what is not needed any more."""
+        kernels, counts, count = self._kernels, self._counts, len(events)
+        self._places = _grown(self._places, int(counts[kernels.PLACES]) + count)
+        kernels.index_places(self._places, counts[kernels.PLACES])
+        self._slots = _grown(self._slots, int(counts[kernels.SLOTS]) + count)
+        self._keys = _grown(self._keys, int(counts[kernels.KEYS]) + count)
+        has_epochs = (events["kind"] == kernels.ADD) | (events["kind"] == kernels.PUT)
+        new_spans = int(events["epochs_count"][has_epochs].sum())
+        kept = np.empty(int(counts[kernels.SPANS]) + new_spans, dtype=kernels.SPAN)
+        moved = np.empty(int(counts[kernels.SLOTS]), dtype=np.int64)
+        kernels.begin_run(self._slots, self._spans, kept, self._keys, moved, counts)
+        self._spans = kept
+        self._operations = np.empty(count * kernels.OPERATIONS_PER_EVENT, dtype=kernels.OPERATION)
+        counts[kernels.OPERATIONS] = counts[kernels.BAD] = 0
+
+    def find_places(self, events: Table) -> Table:
+        kernels, counts = self._kernels, self._counts
+        counts[kernels.PLACES] = kernels.find_places(events, self._places, counts[kernels.PLACES])
+        return self.places
+
+    def apply_events(self, events: Table, value_data: npt.NDArray[np.uint8]) -> Int64Array:
+        """Numbers of the events that contradict their kind; all others are applied."""
+        bad: Int64Array = np.empty(len(events), dtype=np.int64)
+        self._kernels.apply_events(
+            *(events, value_data, self._places, self._slots, self._spans, self._keys),
+            *(self._operations, bad, self._counts),
+        )
+        return bad[: self._counts[self._kernels.BAD]]
+
+    def plan_steps(self) -> None:
+        kernels, counts = self._kernels, self._counts
+        operations = self._operations[: counts[kernels.OPERATIONS]]
+        count = int(operations["spans_count"].sum())
+        self._groups = _grown(self._groups, int(counts[kernels.GROUPS]) + count)
+        kernels.index_groups(self._groups, counts[kernels.GROUPS])
+        self.steps = np.empty(count, dtype=kernels.STEP)
+        step_groups = np.empty(count, dtype=np.int64)
+        marks = np.zeros(int(counts[kernels.SLOTS]), dtype=np.int64)
+        kernels.plan_steps(
+            *(operations, self._slots, self._spans, self._groups),
+            *(step_groups, self.steps, marks, counts),
+        )
+
+    def segment_ids(self, slots: npt.NDArray[Any]) -> list[bytes]:
+        chosen = self._slots[0][slots]
+        halves = np.empty((len(chosen), 2), dtype=">i8")
+        halves[:, 0] = chosen["id_high"]
+        halves[:, 1] = chosen["id_low"]
+        joined = halves.tobytes()
+        return [
+            joined[start : start + _SEGMENT_ID_SIZE]
+            for start in range(0, len(joined), _SEGMENT_ID_SIZE)
+        ]
+
+    def pack_rows(
+        self, events: Table, value_data: npt.NDArray[np.uint8], slots: Int64Array
+    ) -> list[bytes]:
+        """Rows (segment_rows.py) of segments that the events of this run tell whole."""
+        ends: Int64Array = np.empty(len(slots), dtype=np.int64)
+        out: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
+        table = self._slots[0]
+        size = self._kernels.pack_rows(events, value_data, table, slots, out, ends)
+        out = np.empty(size, dtype=np.uint8)
+        self._kernels.pack_rows(events, value_data, table, slots, out, ends)
+        packed = out.tobytes()
+        rows = []
+        start = 0
+        for end in ends.tolist():
+            rows.append(packed[start:end])
+            start = end
+        return rows
+
+
+def _empty(dtype: np.dtype[Any]) -> TableAndIndex:
+    return np.zeros(0, dtype=dtype), np.zeros(1, dtype=np.int32)
+
+
+def _grown(table_and_index: TableAndIndex, count_max: int) -> TableAndIndex:
+    """Room for `count_max` rows, with what is there; an index that has to be filled anew."""
+    table, _ = table_and_index
+    if len(table) < count_max:
+        grown = np.empty(max(count_max, 2 * len(table)), dtype=table.dtype)
+        grown[: len(table)] = table
+        table = grown
+    size = 1 << (2 * count_max).bit_length()
+    return table, np.zeros(size, dtype=np.int32)
