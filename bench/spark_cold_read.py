@@ -42,7 +42,7 @@ from isotherm.record.batch import CompressionType, NewRecord, assign_offsets, bu
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.options import parse_options
+from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.readers import ReadSettings, read_task
 from isotherm.spark.rows import arrow_schema, full_schema
 from isotherm.spark.source import IsothermReader

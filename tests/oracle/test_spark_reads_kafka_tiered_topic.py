@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from isotherm.spark.options import parse_options
+from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.planning import BrokerRead, SegmentRead
 from isotherm.spark.rows import full_schema
 from isotherm.spark.source import IsothermReader

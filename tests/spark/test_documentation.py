@@ -16,7 +16,7 @@ TIMEOUT_S = 60
 
 
 def test_examples_of_the_page_run(
-    spark: SparkSession, broker: EmbeddedBroker, capsys, await_manifests
+    spark: SparkSession, broker: EmbeddedBroker, capsys, await_manifests, tmp_path: Path
 ) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     config = {"remote.storage.enable": "true", "segment.bytes": "1048576", "retention.ms": "-1"}
@@ -33,10 +33,12 @@ def test_examples_of_the_page_run(
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     for example in examples:
         code = example.replace("s3://my-bucket/kafka", (broker.directory / "bucket").as_uri())
+        code = re.sub(r'"(flights\.(parquet|checkpoint))"', rf'"{tmp_path}/\1"', code)
         exec(code.replace("broker:9092", broker.bootstrap_servers), names)
     assert names["spark"] is spark
     assert names["flights"].count() == 5000
     history = names["history"].count()
     assert 0 < history < 5000
     assert names["counted"].count() == history
+    assert spark.read.parquet(str(tmp_path / "flights.parquet")).count() == 5000
     assert f"\n{history}\n" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from isotherm.spark.options import parse_options
+from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.planning import BrokerRead, Read, SegmentRead
 from isotherm.spark.rows import full_schema
 from isotherm.spark.source import IsothermReader, TaskPartition

@@ -1,78 +1,22 @@
-"""The driver's part of a batch query: ask what there is, then plan.
-
-The order of the questions is what joins the tiers without a gap: first the segments, then the
-brokers' offsets. A segment that is finished in between is read from the brokers, which serve it
-from whichever tier holds it by then.
-"""
+"""The driver's part of a batch query: from the options' limits to tasks."""
 
 from __future__ import annotations
 
-import logging
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from isotherm.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
-from isotherm.remote.storage.api import RemoteStorageManager
-from isotherm.spark.brokers import Brokers
-from isotherm.spark.offsets import (
-    OffsetBounds,
-    OffsetLimit,
-    OffsetRange,
-    check_range,
-    clip_range,
-    resolve_end,
-    resolve_start,
-    timestamps_to_find,
-)
+from isotherm.spark.offsets import OffsetRange, check_range, clip_range, resolve_end, resolve_start
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.planning import (
-    BrokerRead,
-    Read,
-    ReadTask,
-    SegmentPiece,
-    limit_range_sizes,
-    lineage_pieces,
-    plan_reads,
-    plan_tasks,
-    split_ranges,
-)
-from isotherm.spark.readers import first_offset_not_before
-from isotherm.spark.sources_of_metadata import SegmentSource
-from isotherm.spark.transactions import CommittedHistory
-from isotherm.types import Offset, TimestampMs, TopicIdPartition, TopicPartition
-
-_logger = logging.getLogger(__name__)
-
-# Looking up a time takes a few small GETs per partition, nearly all of it waiting.
-_LOOKUP_THREADS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionView:
-    """What can be read of a partition: the pieces of its history, and the offsets it has."""
-
-    pieces: Sequence[SegmentPiece]
-    bounds: OffsetBounds
+from isotherm.spark.planning import ReadTask
+from isotherm.spark.tiered_log import PartitionView, TieredLog
+from isotherm.types import TopicPartition
 
 
 class BatchQuery:
-    """Plans one query. `brokers` is None when the query has none."""
+    """Plans one query."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        storage: RemoteStorageManager,
-        segment_source: SegmentSource,
-        brokers: Brokers | None,
-    ) -> None:
+    def __init__(self, options: SourceOptions, log: TieredLog) -> None:
         self._options = options
-        self._storage = storage
-        self._segment_source = segment_source
-        self._brokers = brokers
-        self._transactions: CommittedHistory | None = None
+        self._log = log
 
     def plan(self) -> list[ReadTask]:
         """The tasks that together read every wanted record once.
@@ -80,50 +24,8 @@ class BatchQuery:
         Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError (with failOnDataLoss) and
         ConfigError when the options do not fit what there is.
         """
-        views = self._views()
-        ranges = self._ranges(views)
-        options = self._options
-        if options.max_records_per_partition is not None:
-            ranges = limit_range_sizes(ranges, options.max_records_per_partition)
-        tasks = self._tasks(ranges, views, merge_ranges=options.max_records_per_partition is None)
-        if options.min_partitions is not None and len(tasks) < options.min_partitions:
-            ranges = split_ranges(ranges, options.min_partitions)
-            tasks = self._tasks(ranges, views, merge_ranges=False)
-        return tasks
-
-    def _views(self) -> dict[TopicPartition, PartitionView]:
-        options = self._options
-        partitions = self._partitions_from_brokers()
-        segments = self._segment_source.visible_segments(options.selects_topic, partitions)
-        histories = newest_histories(segments)
-        chosen = choose_partitions(
-            options,
-            [p.topic_partition for p in partitions] if partitions is not None else histories,
-        )
-        pieces = {partition: lineage_pieces(histories.get(partition, ())) for partition in chosen}
-        if options.reads_committed:
-            self._transactions = CommittedHistory(self._storage, pieces)
-            pieces = self._transactions.stable_pieces()
-        if self._brokers is None:
-            return {p: PartitionView(pieces[p], _bucket_bounds(pieces[p], 0)) for p in chosen}
-        broker_bounds = self._brokers.bounds(chosen)
-        if options.reads_tail:
-            return {p: PartitionView(pieces[p], broker_bounds[p]) for p in chosen}
-        return {
-            p: PartitionView(pieces[p], _bucket_bounds(pieces[p], broker_bounds[p].start))
-            for p in chosen
-        }
-
-    def _partitions_from_brokers(self) -> list[TopicIdPartition] | None:
-        if self._brokers is None:
-            return None
-        options = self._options
-        topics: Iterable[str] = options.named_topics
-        if options.subscribe_pattern is not None:
-            topics = [name for name in self._brokers.topic_names() if options.selects_topic(name)]
-        partitions = self._brokers.partitions(topics)
-        assigned = options.assigned
-        return [p for p in partitions if p.topic_partition in assigned] if assigned else partitions
+        views = self._log.views()
+        return self._log.tasks(self._ranges(views), views)
 
     def _ranges(self, views: Mapping[TopicPartition, PartitionView]) -> list[OffsetRange]:
         options = self._options
@@ -131,126 +33,17 @@ class BatchQuery:
         starts = resolve_start(
             options.starting_limit,
             bounds,
-            self._find_times(options.starting_limit, views),
+            self._log.find_times(options.starting_limit, views),
             latest_when_not_found=options.starting_offsets_by_timestamp_strategy == "latest",
         )
         ends = resolve_end(
-            options.ending_limit, bounds, self._find_times(options.ending_limit, views)
+            options.ending_limit, bounds, self._log.find_times(options.ending_limit, views)
         )
         ranges = []
         for partition in sorted(views):
             wanted = OffsetRange(partition, starts[partition], ends[partition])
             problem = check_range(wanted, bounds[partition])
             if problem is not None:
-                self._report_data_loss(problem)
+                self._log.report_data_loss(problem)
             ranges.append(clip_range(wanted, bounds[partition]))
         return ranges
-
-    def _tasks(
-        self,
-        ranges: Iterable[OffsetRange],
-        views: Mapping[TopicPartition, PartitionView],
-        *,
-        merge_ranges: bool,
-    ) -> list[ReadTask]:
-        reads = [self._reads(views[wanted.topic_partition], wanted) for wanted in ranges]
-        if self._transactions is not None:
-            reads = self._transactions.with_aborted(reads)
-        return plan_tasks(reads, self._options.target_bytes_per_task, merge_ranges=merge_ranges)
-
-    def _reads(self, view: PartitionView, wanted: OffsetRange) -> list[Read]:
-        reads = plan_reads(view.pieces, wanted)
-        if self._options.reads_tail:
-            return reads
-        for read in reads:
-            if isinstance(read, BrokerRead):
-                self._report_data_loss(
-                    f"no segment in the bucket holds these offsets partition={read.topic_partition}"
-                    f" start_offset={read.start_offset} end_offset={read.end_offset}"
-                )
-        return [read for read in reads if not isinstance(read, BrokerRead)]
-
-    def _find_times(
-        self, limit: OffsetLimit, views: Mapping[TopicPartition, PartitionView]
-    ) -> dict[TopicPartition, Offset | None]:
-        """Offsets for the times of `limit`: from the bucket, else from the brokers' tail."""
-        times = {p: time for p, time in timestamps_to_find(limit, views).items() if p in views}
-
-        def find(partition: TopicPartition) -> Offset | None:
-            view = views[partition]
-            kept = clip_pieces(view.pieces, view.bounds)
-            return first_offset_not_before(kept, self._storage, times[partition])
-
-        with ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="isotherm-lookup") as pool:
-            found = dict(zip(times, pool.map(find, times), strict=True))
-        missing = {p: times[p] for p, offset in found.items() if offset is None}
-        if missing and self._brokers is not None and self._options.reads_tail:
-            found |= self._brokers.offsets_for_times(missing)
-        return found
-
-    def _report_data_loss(self, problem: str) -> None:
-        if self._options.fail_on_data_loss:
-            raise OffsetOutOfRangeError(
-                f"{problem} hint='failOnDataLoss=false reads what there is'"
-            )
-        _logger.warning("read without them, failOnDataLoss=false: %s", problem)
-
-
-def clip_pieces(pieces: Iterable[SegmentPiece], bounds: OffsetBounds) -> list[SegmentPiece]:
-    """The pieces cut to `bounds`: what lies below the log start is no longer the log."""
-    return [
-        SegmentPiece(piece.segment, start, end)
-        for piece in pieces
-        if (start := max(piece.start_offset, bounds.start))
-        < (end := min(piece.end_offset, bounds.end))
-    ]
-
-
-def newest_histories(
-    segments: Iterable[RemoteLogSegmentMetadata],
-) -> dict[TopicPartition, list[RemoteLogSegmentMetadata]]:
-    """Segments by partition. A topic that was made again under its name is there once per id: the
-    incarnation with the newest event is taken, wholly."""
-    by_incarnation: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
-    newest: dict[str, tuple[TimestampMs, str]] = {}
-    for segment in segments:
-        owner = segment.topic_id_partition
-        by_incarnation[owner].append(segment)
-        rank = (segment.event_timestamp_ms, str(owner.topic_id))
-        newest[owner.topic] = max(newest.get(owner.topic, rank), rank)
-    return {
-        owner.topic_partition: owned
-        for owner, owned in by_incarnation.items()
-        if str(owner.topic_id) == newest[owner.topic][1]
-    }
-
-
-def choose_partitions(
-    options: SourceOptions, existing: Collection[TopicPartition]
-) -> list[TopicPartition]:
-    """The partitions that a query reads, of those that exist.
-
-    UnknownTopicOrPartitionError when a topic or partition that the options name is not there, or
-    a pattern matches none.
-    """
-    if options.assigned:
-        missing = sorted(map(str, options.assigned - set(existing)))
-        chosen = sorted(options.assigned)
-    else:
-        chosen = sorted(p for p in existing if options.selects_topic(p.topic))
-        missing = sorted(options.named_topics - {p.topic for p in chosen})
-    if missing or not chosen:
-        known = sorted({p.topic for p in existing})
-        raise UnknownTopicOrPartitionError(
-            f"nothing to read: no such topic or partition"
-            f" missing={','.join(missing) or options.subscribe_pattern}"
-            f" path={options.path} found={','.join(known[:10]) or 'none'}"
-        )
-    return chosen
-
-
-def _bucket_bounds(pieces: Sequence[SegmentPiece], log_start: Offset) -> OffsetBounds:
-    if not pieces:
-        return OffsetBounds(log_start, log_start)
-    end = pieces[-1].end_offset
-    return OffsetBounds(min(max(pieces[0].start_offset, log_start), end), end)

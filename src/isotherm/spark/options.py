@@ -13,7 +13,6 @@ Names are case-insensitive: Spark hands them over in lower case.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,11 +34,9 @@ from isotherm.config.definition import (
     one_of,
     optional,
 )
-from isotherm.errors import ConfigError, UnknownConfigError
-from isotherm.remote.storage.settings import ObjectStoreSettings, key_pair_file_keys
+from isotherm.errors import ConfigError
+from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.offsets import (
-    EARLIEST,
-    LATEST,
     EarliestOffsets,
     GlobalTimestamp,
     LatestOffsets,
@@ -59,22 +56,26 @@ STORAGE_SETTINGS = frozenset(config_keys(ObjectStoreSettings)) - {"url", "layout
 READ_UNCOMMITTED = "read_uncommitted"
 READ_COMMITTED = "read_committed"
 
-_KEY_PAIRS = "encryption.key.pairs"
-_ISOLATION_PROPERTY = "isolation.level"
-_STRATEGIES = ("subscribe", "subscribePattern", "assign")
-_FORBIDDEN_KAFKA_PROPERTIES = {
-    "auto.offset.reset": "set startingOffsets",
-    "key.deserializer": "keys are bytes: decode them in the query",
-    "value.deserializer": "values are bytes: decode them in the query",
-    "enable.auto.commit": "the source commits no offsets",
-    "interceptor.classes": "the source has no interceptors",
-}
+ISOLATION_PROPERTY = "isolation.level"
 _POSITIVE = Check(lambda value: value is None or value > 0, "more than 0")
+
+
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration_ms(text: str) -> int | None:
+    """Spark's form of a duration, milliseconds when it has no unit; None when it is not such."""
+    matched = _DURATION.fullmatch(text.strip().lower())
+    return int(matched[1]) * _UNIT_MS[matched[2] or "ms"] if matched else None
+
+
+_IS_DURATION = Check(lambda text: duration_ms(text) is not None, "a number with ms, s, m, h or d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options of one `load()`; made by `parse_options`, which checks them together.
+    """The options of one `load()`; made by `option_parsing`, which checks them together.
 
     kafka_properties and storage_settings hold what is handed on, prefixes cut.
     """
@@ -118,11 +119,13 @@ class SourceOptions:
     assign: str | None = key(
         optional(STRING), None, 'Partitions to read: `{"topicA":[0,1],"topicB":[2]}`.'
     )
-    starting_offsets: str = key(
-        STRING,
-        "earliest",
-        "`earliest`, or an offset for every partition that is read:"
-        ' `{"topicA":{"0":23,"1":-2}}`, -2 being the earliest.',
+    starting_offsets: str | None = key(
+        optional(STRING),
+        None,
+        "`earliest`, the default of a batch query; `latest`, the default of a stream and possible"
+        " only there; or an offset for every partition that is read:"
+        ' `{"topicA":{"0":23,"1":-2}}`, -2 being the earliest and -1 the latest. A stream asks for'
+        " it when it starts for the first time, not when it goes on from its checkpoint.",
         name="startingOffsets",
     )
     starting_offsets_by_timestamp: str | None = key(
@@ -267,13 +270,42 @@ class SourceOptions:
         name="groupIdPrefix",
     )
     max_offsets_per_trigger: int | None = key(
-        optional(LONG), None, "For streams; a batch query ignores it.", name="maxOffsetsPerTrigger"
+        optional(LONG),
+        None,
+        "Streams: at most about so many offsets in one batch, shared among the partitions in"
+        " proportion to what each has to read.",
+        name="maxOffsetsPerTrigger",
+        check=_POSITIVE,
+    )
+    max_bytes_per_trigger: int | None = key(
+        optional(LONG),
+        None,
+        "Streams: at most about so many bytes of batches in one batch, shared in the same way;"
+        " taken from the sizes of the segments and so an estimate.",
+        name="maxBytesPerTrigger",
+        check=_POSITIVE,
     )
     min_offsets_per_trigger: int | None = key(
-        optional(LONG), None, "For streams; a batch query ignores it.", name="minOffsetsPerTrigger"
+        optional(LONG),
+        None,
+        "Streams: no batch is begun before so many offsets can be read, or `maxTriggerDelay` has"
+        " passed since the last one.",
+        name="minOffsetsPerTrigger",
+        check=_POSITIVE,
     )
-    max_trigger_delay: str | None = key(
-        optional(STRING), None, "For streams; a batch query ignores it.", name="maxTriggerDelay"
+    max_trigger_delay: str = key(
+        STRING,
+        "15m",
+        "Streams: how long `minOffsetsPerTrigger` may hold records back, as `90s`, `15m`, `1h`.",
+        name="maxTriggerDelay",
+        check=_IS_DURATION,
+    )
+    bucket_poll_interval: str = key(
+        STRING,
+        "10s",
+        "Streams that read the bucket alone: how often it is looked through for new segments.",
+        name="bucketPollInterval",
+        check=_IS_DURATION,
     )
     # Not shown: passwords and keys are among them.
     kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -290,7 +322,7 @@ class SourceOptions:
     @property
     def isolation(self) -> str:
         return self.isolation_level or self.kafka_properties.get(
-            _ISOLATION_PROPERTY, READ_UNCOMMITTED
+            ISOLATION_PROPERTY, READ_UNCOMMITTED
         )
 
     @property
@@ -308,11 +340,19 @@ class SourceOptions:
 
     @property
     def starting_limit(self) -> OffsetLimit:
+        """Of a batch query."""
+        return self._starting_limit("earliest")
+
+    @property
+    def stream_starting_limit(self) -> OffsetLimit:
+        return self._starting_limit("latest")
+
+    def _starting_limit(self, default: str) -> OffsetLimit:
         return _limit(
             "starting",
             self.starting_timestamp,
             self.starting_offsets_by_timestamp,
-            self.starting_offsets,
+            self.starting_offsets or default,
         )
 
     @property
@@ -323,6 +363,14 @@ class SourceOptions:
             self.ending_offsets_by_timestamp,
             self.ending_offsets,
         )
+
+    @property
+    def max_trigger_delay_ms(self) -> int:
+        return duration_ms(self.max_trigger_delay) or 0
+
+    @property
+    def bucket_poll_interval_ms(self) -> int:
+        return duration_ms(self.bucket_poll_interval) or 0
 
     def selects_topic(self, topic: str) -> bool:
         """Whether the query reads (some partition of) this topic."""
@@ -341,147 +389,9 @@ def source_option_keys() -> dict[str, ConfigKey]:
     return {name: declared for name, (_, declared) in config_keys(SourceOptions).items()}
 
 
-def parse_options(texts: Mapping[str, str]) -> SourceOptions:
-    """Options of a batch query; ConfigError names the option and what to do.
-
-    Nothing is read or connected to.
-    """
-    declared = {
-        name.lower(): (field_name, option)
-        for name, (field_name, option) in config_keys(SourceOptions).items()
-    }
-    key_files = _key_pair_files(texts)
-    fields: dict[str, object] = {}
-    kafka: dict[str, str] = {}
-    storage: dict[str, str] = {}
-    for name, text in texts.items():
-        lowered = name.lower()
-        if lowered in declared:
-            field_name, option = declared[lowered]
-            fields[field_name] = option.parse(text)
-        elif lowered.startswith(KAFKA_PREFIX):
-            kafka[lowered.removeprefix(KAFKA_PREFIX)] = text
-        elif lowered in STORAGE_SETTINGS:
-            storage[lowered] = text
-        elif lowered in key_files:
-            storage[key_files[lowered]] = text
-        else:
-            raise _unknown_option(name)
-    options = SourceOptions(
-        **fields,  # type: ignore[arg-type]
-        kafka_properties=kafka,
-        storage_settings=storage,
-    )
-    _check_strategy(options, texts)
-    _check_kafka_properties(options)
-    _check_sources(options)
-    _check_limits(options)
-    return options
-
-
-def _key_pair_files(texts: Mapping[str, str]) -> dict[str, str]:
-    """Storage settings whose names hold the id of a key pair, by their lower-case form.
-
-    Ids of key pairs keep their case only where they are values.
-    """
-    ids = next((text for name, text in texts.items() if name.lower() == _KEY_PAIRS), "")
-    return {name.lower(): name for key_id in LIST.parse(ids) for name in key_pair_file_keys(key_id)}
-
-
-def _unknown_option(name: str) -> UnknownConfigError:
-    known = {known.lower(): known for known in (*source_option_keys(), *STORAGE_SETTINGS)}
-    nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-    hint = f" nearest={known[nearest[0]]}" if nearest else ""
-    return UnknownConfigError(f"unknown option option={name}{hint}")
-
-
 def storage_url(path: str) -> str:
     """The URL of the tier: `path` itself, or a file URL when it is a folder's path."""
     return path if "://" in path else Path(path).absolute().as_uri()
-
-
-def _check_strategy(options: SourceOptions, texts: Mapping[str, str]) -> None:
-    given = {name.lower() for name in texts}
-    specified = [name for name in _STRATEGIES if name.lower() in given]
-    if len(specified) != 1:
-        raise ConfigError(
-            f"exactly one option says which topics to read expected_one_of={','.join(_STRATEGIES)}"
-            f" specified={','.join(specified) or 'none'}"
-        )
-    if specified == ["subscribe"] and not options.subscribe:
-        raise ConfigError("no topic is named option=subscribe")
-    if specified == ["subscribePattern"]:
-        _check_pattern(options.subscribe_pattern or "")
-    options.assigned  # noqa: B018  parses, and raises for a text that is not such
-
-
-def _check_pattern(pattern: str) -> None:
-    if not pattern:
-        raise ConfigError("the pattern is empty option=subscribePattern")
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(
-            f"not a regular expression option=subscribePattern value={pattern!r}"
-        ) from error
-
-
-def _check_kafka_properties(options: SourceOptions) -> None:
-    for name, reason in _FORBIDDEN_KAFKA_PROPERTIES.items():
-        if name in options.kafka_properties:
-            raise ConfigError(
-                f"property of the client is not supported option=kafka.{name} hint={reason!r}"
-            )
-    isolation = options.kafka_properties.get(_ISOLATION_PROPERTY, options.isolation)
-    if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
-        raise ConfigError(
-            f"no such isolation level option=kafka.{_ISOLATION_PROPERTY} value={isolation}"
-            f" expected_one_of={READ_UNCOMMITTED},{READ_COMMITTED}"
-        )
-    if isolation != options.isolation:
-        raise ConfigError(
-            f"two isolation levels are asked for option=isolationLevel value={options.isolation}"
-            f" option=kafka.{_ISOLATION_PROPERTY} value={isolation} hint='set one of them'"
-        )
-
-
-def _check_sources(options: SourceOptions) -> None:
-    if not options.path:
-        raise ConfigError(
-            "the tier's place is not given option=path"
-            " hint='s3://bucket/prefix, file:///folder or a folder'"
-        )
-    if options.metadata == "topic" and not options.has_brokers:
-        raise ConfigError(
-            "the metadata topic cannot be read without brokers option=metadata value=topic"
-            " hint='set kafka.bootstrap.servers, or metadata=bucket'"
-        )
-    if options.include_tail and not options.has_brokers:
-        raise ConfigError(
-            "the tail cannot be read without brokers option=includeTail value=true"
-            " hint='set kafka.bootstrap.servers'"
-        )
-
-
-def _check_limits(options: SourceOptions) -> None:
-    starting, ending = options.starting_limit, options.ending_limit
-    if isinstance(starting, LatestOffsets):
-        raise ConfigError("a batch query cannot start at the end option=startingOffsets")
-    if isinstance(ending, EarliestOffsets):
-        raise ConfigError("a batch query cannot end at the start option=endingOffsets")
-    if isinstance(starting, SpecificOffsets):
-        _refuse_offset(starting, LATEST, "startingOffsets")
-    if isinstance(ending, SpecificOffsets):
-        _refuse_offset(ending, EARLIEST, "endingOffsets")
-
-
-def _refuse_offset(limit: SpecificOffsets, refused: int, option: str) -> None:
-    for partition, offset in limit.offsets.items():
-        if offset == refused or offset < EARLIEST:
-            raise ConfigError(
-                f"a batch query cannot use this offset option={option} partition={partition}"
-                f" offset={offset}"
-            )
 
 
 def _limit(

@@ -15,22 +15,43 @@ import functools
 import gc
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from isotherm.clock import SystemClock
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.options import SourceOptions, parse_options
+from isotherm.spark.option_parsing import (
+    parse_common_options,
+    parse_options,
+    parse_stream_options,
+)
+from isotherm.spark.options import SourceOptions
 from isotherm.spark.rows import arrow_schema, check_schema, full_schema, schema_of
+from isotherm.spark.stream_offsets import decode_offset, encode_offset
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
     from isotherm.spark.planning import BrokerRead, ReadTask
+    from isotherm.spark.stream_query import StreamQuery
 
 # Tiers that one Python worker keeps clients for.
 _OPEN_TIERS_MAX = 8
@@ -44,7 +65,7 @@ class IsothermDataSource(DataSource):
         return "isotherm"
 
     def schema(self) -> StructType:
-        options = parse_options(self.options)
+        options = parse_common_options(self.options)
         if options.columns:
             return schema_of(options.columns)
         return full_schema(include_headers=options.include_headers)
@@ -53,6 +74,11 @@ class IsothermDataSource(DataSource):
         options = parse_options(self.options)
         check_schema(schema)
         return IsothermReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = parse_stream_options(self.options)
+        check_schema(schema)
+        return IsothermStreamReader(options, schema)
 
 
 @dataclass(frozen=True)
@@ -71,35 +97,111 @@ class IsothermReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks, as one list: Spark takes no other sequence."""
         from isotherm.spark.batch_query import BatchQuery
+        from isotherm.spark.tiered_log import TieredLog
         from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
 
         options = self._options
         settings = tier_settings(options)
         with open_segment_source(options, settings) as segments:
-            query = BatchQuery(options, open_storage(settings), segments, open_brokers(options))
-            return [TaskPartition(task, settings.layout) for task in query.plan()]
+            log = TieredLog(options, open_storage(settings), segments, open_brokers(options))
+            return [TaskPartition(t, settings.layout) for t in BatchQuery(options, log).plan()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes up a partition of its own when there is none to read.
-        if not isinstance(partition, TaskPartition):
-            return iter(())
-        return self._read(partition)
+        return read_partition(self._options, self._schema, partition)
 
-    def _read(self, partition: TaskPartition) -> Iterator[pa.RecordBatch]:
-        from isotherm.spark.readers import ReadSettings, read_task
-        from isotherm.spark.tiers import tier_settings
 
-        _freeze_imports()
+class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark makes two: one in a process that lives as long as the query and answers for offsets
+    and tasks, and one that goes to the executors and only reads."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._layout = ""
+        self._resources = ExitStack()
+        self._opened: StreamQuery | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return encode_offset(self._query.initial_offset())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Only whether there are limits: Spark has no limit that says all that the options say."""
         options = self._options
-        schema = arrow_schema(self._schema)
-        return read_task(
-            partition.task,
-            open_storage(tier_settings(options, partition.layout)),
-            schema,
-            settings=ReadSettings(options.fetch_bytes, options.fetch_ahead, options.batch_bytes),
-            read_tail=functools.partial(_read_tail, options, schema),
-            fail_on_data_loss=options.fail_on_data_loss,
-        )
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        is_limited = not isinstance(limit, ReadAllAvailable)
+        begun = decode_offset(start)
+        reached = self._query.next_offset(begun, is_limited=is_limited)
+        # Spark begins a batch when the text changes: the start of the last one may be in it.
+        return start if reached is begun else encode_offset(reached)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        latest = self._query.latest_offset()
+        return None if latest is None else encode_offset(latest)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._query.fix_target()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        tasks = self._query.tasks(decode_offset(start), decode_offset(end))
+        return [TaskPartition(task, self._layout) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._options, self._schema, partition)
+
+    def stop(self) -> None:
+        """Spark does not always call it: the clients may as well end with their process."""
+        self._resources.close()
+
+    @property
+    def _query(self) -> StreamQuery:
+        if self._opened is None:
+            from isotherm.spark.stream_query import StreamQuery
+            from isotherm.spark.tiered_log import TieredLog
+            from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
+
+            options = self._options
+            settings = tier_settings(options)
+            segments = self._resources.enter_context(open_segment_source(options, settings))
+            log = TieredLog(options, open_storage(settings), segments, open_brokers(options))
+            self._layout = settings.layout
+            self._opened = StreamQuery(options, log, SystemClock())
+        return self._opened
+
+
+def read_partition(
+    options: SourceOptions, spark_schema: StructType, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, in an executor."""
+    # Spark makes up a partition of its own when there is none to read.
+    if not isinstance(partition, TaskPartition):
+        return iter(())
+    return _read_task(options, spark_schema, partition)
+
+
+def _read_task(
+    options: SourceOptions, spark_schema: StructType, partition: TaskPartition
+) -> Iterator[pa.RecordBatch]:
+    from isotherm.spark.readers import ReadSettings, read_task
+    from isotherm.spark.tiers import tier_settings
+
+    _freeze_imports()
+    schema = arrow_schema(spark_schema)
+    return read_task(
+        partition.task,
+        open_storage(tier_settings(options, partition.layout)),
+        schema,
+        settings=ReadSettings(options.fetch_bytes, options.fetch_ahead, options.batch_bytes),
+        read_tail=functools.partial(_read_tail, options, schema),
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
 
 
 def _read_tail(

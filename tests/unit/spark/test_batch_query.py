@@ -17,9 +17,10 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.spark.batch_query import BatchQuery
 from isotherm.spark.offsets import OffsetBounds
-from isotherm.spark.options import parse_options
+from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.planning import BrokerRead
 from isotherm.spark.sources_of_metadata import TopicSegmentSource
+from isotherm.spark.tiered_log import TieredLog
 from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition, TopicPartition
@@ -90,7 +91,8 @@ def plan(
         given["subscribe"] = "a"
     if brokers is not None:
         given["kafka.bootstrap.servers"] = "unused:1"
-    tasks = BatchQuery(parse_options(given), storage, segments, brokers).plan()
+    options = parse_options(given)
+    tasks = BatchQuery(options, TieredLog(options, storage, segments, brokers)).plan()
     return [
         (
             str(read.topic_partition),

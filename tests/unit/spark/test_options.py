@@ -10,7 +10,8 @@ from isotherm.spark.offsets import (
     SpecificOffsets,
     SpecificTimestamps,
 )
-from isotherm.spark.options import SourceOptions, parse_options, storage_url
+from isotherm.spark.option_parsing import parse_options
+from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.types import TopicPartition
 
 A0 = TopicPartition("a", 0)

@@ -1,0 +1,253 @@
+"""What can be read of the topics of a query now, from either tier, and tasks for parts of it.
+
+The order of the questions is what joins the tiers without a gap: first the segments, then the
+brokers' offsets. A segment that is finished in between is read from the brokers, which serve it
+from whichever tier holds it by then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from isotherm.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.spark.brokers import Brokers
+from isotherm.spark.offsets import OffsetBounds, OffsetLimit, OffsetRange, timestamps_to_find
+from isotherm.spark.options import SourceOptions
+from isotherm.spark.planning import (
+    BrokerRead,
+    Read,
+    ReadTask,
+    SegmentPiece,
+    limit_range_sizes,
+    lineage_pieces,
+    plan_reads,
+    plan_tasks,
+    split_ranges,
+)
+from isotherm.spark.readers import first_offset_not_before
+from isotherm.spark.sources_of_metadata import SegmentSource
+from isotherm.spark.transactions import CommittedHistory
+from isotherm.types import Offset, TimestampMs, TopicIdPartition, TopicPartition
+
+_logger = logging.getLogger(__name__)
+
+# Looking up a time takes a few small GETs per partition, nearly all of it waiting.
+_LOOKUP_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """What can be read of a partition: the pieces of its history, and the offsets it has."""
+
+    pieces: Sequence[SegmentPiece]
+    bounds: OffsetBounds
+
+
+class TieredLog:
+    """The topics of one query. `brokers` is None when the query has none; not thread-safe."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        storage: RemoteStorageManager,
+        segment_source: SegmentSource,
+        brokers: Brokers | None,
+    ) -> None:
+        self._options = options
+        self._storage = storage
+        self._segment_source = segment_source
+        self._brokers = brokers
+        self._transactions: CommittedHistory | None = None
+
+    def views(self, *, may_lack_topics: bool = False) -> dict[TopicPartition, PartitionView]:
+        """What is there now, asked anew.
+
+        UnknownTopicOrPartitionError when something that the options name is not there, unless it
+        may be missing.
+        """
+        options = self._options
+        partitions = self._partitions_from_brokers(may_lack_topics=may_lack_topics)
+        segments = self._segment_source.visible_segments(options.selects_topic, partitions)
+        histories = newest_histories(segments)
+        chosen = choose_partitions(
+            options,
+            [p.topic_partition for p in partitions] if partitions is not None else histories,
+            may_lack_topics=may_lack_topics,
+        )
+        pieces = {partition: lineage_pieces(histories.get(partition, ())) for partition in chosen}
+        if options.reads_committed:
+            self._transactions = CommittedHistory(self._storage, pieces)
+            pieces = self._transactions.stable_pieces()
+        if self._brokers is None:
+            return {p: PartitionView(pieces[p], _bucket_bounds(pieces[p], 0)) for p in chosen}
+        broker_bounds = self._brokers.bounds(chosen)
+        if options.reads_tail:
+            return {p: PartitionView(pieces[p], broker_bounds[p]) for p in chosen}
+        return {
+            p: PartitionView(pieces[p], _bucket_bounds(pieces[p], broker_bounds[p].start))
+            for p in chosen
+        }
+
+    @property
+    def is_told_by_brokers(self) -> bool:
+        """Whether `bounds` asks the brokers alone: the tail is read, and they know its end."""
+        return self._brokers is not None and self._options.reads_tail
+
+    def bounds(self, *, may_lack_topics: bool) -> dict[TopicPartition, OffsetBounds]:
+        """As `views`, without the segments where they do not matter."""
+        if self._brokers is None or not self._options.reads_tail:
+            views = self.views(may_lack_topics=may_lack_topics)
+            return {partition: view.bounds for partition, view in views.items()}
+        partitions = self._partitions_from_brokers(may_lack_topics=may_lack_topics) or []
+        existing = [partition.topic_partition for partition in partitions]
+        return self._brokers.bounds(
+            choose_partitions(self._options, existing, may_lack_topics=may_lack_topics)
+        )
+
+    def _partitions_from_brokers(self, *, may_lack_topics: bool) -> list[TopicIdPartition] | None:
+        if self._brokers is None:
+            return None
+        options = self._options
+        topics: Iterable[str] = options.named_topics
+        if options.subscribe_pattern is not None:
+            topics = [name for name in self._brokers.topic_names() if options.selects_topic(name)]
+        try:
+            partitions = self._brokers.partitions(topics)
+        except UnknownTopicOrPartitionError:
+            if not may_lack_topics:
+                raise
+            partitions = self._brokers.partitions(set(topics) & set(self._brokers.topic_names()))
+        assigned = options.assigned
+        return [p for p in partitions if p.topic_partition in assigned] if assigned else partitions
+
+    def tasks(
+        self, ranges: Sequence[OffsetRange], views: Mapping[TopicPartition, PartitionView]
+    ) -> list[ReadTask]:
+        """The tasks that together read every record of `ranges`, which `views` hold, once."""
+        options = self._options
+        if options.max_records_per_partition is not None:
+            ranges = limit_range_sizes(ranges, options.max_records_per_partition)
+        tasks = self._tasks(ranges, views, merge_ranges=options.max_records_per_partition is None)
+        if options.min_partitions is not None and len(tasks) < options.min_partitions:
+            ranges = split_ranges(ranges, options.min_partitions)
+            tasks = self._tasks(ranges, views, merge_ranges=False)
+        return tasks
+
+    def _tasks(
+        self,
+        ranges: Iterable[OffsetRange],
+        views: Mapping[TopicPartition, PartitionView],
+        *,
+        merge_ranges: bool,
+    ) -> list[ReadTask]:
+        reads = [self._reads(views[wanted.topic_partition], wanted) for wanted in ranges]
+        if self._transactions is not None:
+            reads = self._transactions.with_aborted(reads)
+        return plan_tasks(reads, self._options.target_bytes_per_task, merge_ranges=merge_ranges)
+
+    def _reads(self, view: PartitionView, wanted: OffsetRange) -> list[Read]:
+        reads = plan_reads(view.pieces, wanted)
+        if self._options.reads_tail:
+            return reads
+        for read in reads:
+            if isinstance(read, BrokerRead):
+                self.report_data_loss(
+                    f"no segment in the bucket holds these offsets partition={read.topic_partition}"
+                    f" start_offset={read.start_offset} end_offset={read.end_offset}"
+                )
+        return [read for read in reads if not isinstance(read, BrokerRead)]
+
+    def find_times(
+        self, limit: OffsetLimit, views: Mapping[TopicPartition, PartitionView]
+    ) -> dict[TopicPartition, Offset | None]:
+        """Offsets for the times of `limit`: from the bucket, else from the brokers' tail."""
+        times = {p: time for p, time in timestamps_to_find(limit, views).items() if p in views}
+
+        def find(partition: TopicPartition) -> Offset | None:
+            view = views[partition]
+            kept = clip_pieces(view.pieces, view.bounds)
+            return first_offset_not_before(kept, self._storage, times[partition])
+
+        with ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="isotherm-lookup") as pool:
+            found = dict(zip(times, pool.map(find, times), strict=True))
+        missing = {p: times[p] for p, offset in found.items() if offset is None}
+        if missing and self._brokers is not None and self._options.reads_tail:
+            found |= self._brokers.offsets_for_times(missing)
+        return found
+
+    def report_data_loss(self, problem: str) -> None:
+        """OffsetOutOfRangeError, or a warning when the query goes on without."""
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(
+                f"{problem} hint='failOnDataLoss=false reads what there is'"
+            )
+        _logger.warning("read without them, failOnDataLoss=false: %s", problem)
+
+
+def clip_pieces(pieces: Iterable[SegmentPiece], bounds: OffsetBounds) -> list[SegmentPiece]:
+    """The pieces cut to `bounds`: what lies below the log start is no longer the log."""
+    return [
+        SegmentPiece(piece.segment, start, end)
+        for piece in pieces
+        if (start := max(piece.start_offset, bounds.start))
+        < (end := min(piece.end_offset, bounds.end))
+    ]
+
+
+def newest_histories(
+    segments: Iterable[RemoteLogSegmentMetadata],
+) -> dict[TopicPartition, list[RemoteLogSegmentMetadata]]:
+    """Segments by partition. A topic that was made again under its name is there once per id: the
+    incarnation with the newest event is taken, wholly."""
+    by_incarnation: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
+    newest: dict[str, tuple[TimestampMs, str]] = {}
+    for segment in segments:
+        owner = segment.topic_id_partition
+        by_incarnation[owner].append(segment)
+        rank = (segment.event_timestamp_ms, str(owner.topic_id))
+        newest[owner.topic] = max(newest.get(owner.topic, rank), rank)
+    return {
+        owner.topic_partition: owned
+        for owner, owned in by_incarnation.items()
+        if str(owner.topic_id) == newest[owner.topic][1]
+    }
+
+
+def choose_partitions(
+    options: SourceOptions,
+    existing: Collection[TopicPartition],
+    *,
+    may_lack_topics: bool = False,
+) -> list[TopicPartition]:
+    """The partitions that a query reads, of those that exist.
+
+    UnknownTopicOrPartitionError when a topic or partition that the options name is not there, or
+    a pattern matches none, unless that may be.
+    """
+    if options.assigned:
+        missing = sorted(map(str, options.assigned - set(existing)))
+        chosen = sorted(options.assigned & set(existing))
+    else:
+        chosen = sorted(p for p in existing if options.selects_topic(p.topic))
+        missing = sorted(options.named_topics - {p.topic for p in chosen})
+    if (missing or not chosen) and not may_lack_topics:
+        known = sorted({p.topic for p in existing})
+        raise UnknownTopicOrPartitionError(
+            f"nothing to read: no such topic or partition"
+            f" missing={','.join(missing) or options.subscribe_pattern}"
+            f" path={options.path} found={','.join(known[:10]) or 'none'}"
+        )
+    return chosen
+
+
+def _bucket_bounds(pieces: Sequence[SegmentPiece], log_start: Offset) -> OffsetBounds:
+    if not pieces:
+        return OffsetBounds(log_start, log_start)
+    end = pieces[-1].end_offset
+    return OffsetBounds(min(max(pieces[0].start_offset, log_start), end), end)

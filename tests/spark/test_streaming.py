@@ -1,0 +1,267 @@
+"""Streams over a tier and a broker, each to the end of what is there."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+import isotherm.spark
+from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.types import TopicIdPartition
+
+TIMEOUT_S = 60
+EARLIEST = {"startingOffsets": "earliest"}
+
+
+@pytest.fixture
+def owner() -> TopicIdPartition:
+    return TopicIdPartition(uuid.UUID(int=8), "events", 0)
+
+
+class Sink:
+    """A parquet folder with its checkpoint."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self._spark = spark
+        self.rows = directory / "rows"
+        self.checkpoint = directory / "checkpoint"
+
+    def run(self, stream: DataStreamReader) -> StreamingQuery:
+        """All that is there now, in as many batches as the options make of it."""
+        query = (
+            stream.load()
+            .writeStream.format("parquet")
+            .option("path", str(self.rows))
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return query
+
+    def read(self) -> list[tuple[int, int, bytes]]:
+        """(partition, offset, value); a record that came twice is there twice."""
+        frame = self._spark.read.parquet(str(self.rows))
+        return sorted(
+            (row.partition, row.offset, bytes(row.value or b"")) for row in frame.collect()
+        )
+
+    @property
+    def offsets(self) -> list[dict]:
+        """What the checkpoint says of each batch, in order."""
+        logged = sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda p: int(p.name))
+        return [json.loads(path.read_text().splitlines()[2]) for path in logged]
+
+
+@pytest.fixture
+def sink(spark: SparkSession, tmp_path: Path) -> Sink:
+    return Sink(spark, tmp_path / "sink")
+
+
+def stream_of(spark: SparkSession, tier, **options: object) -> DataStreamReader:
+    reader = spark.readStream.format("isotherm").option("path", tier.folder.as_uri())
+    given = {"subscribe": "events"} | EARLIEST | options
+    return reader.options(**{name: str(value) for name, value in given.items()})
+
+
+def expected(tier) -> list[tuple[int, int, bytes]]:
+    return sorted(
+        (partition, offset, made.value or b"")
+        for (_, partition, offset), made in tier.records.items()
+    )
+
+
+def test_stream_follows_the_bucket_over_runs(spark: SparkSession, tier, owner, sink: Sink) -> None:
+    tier.add(owner, range(100))
+    tier.add(owner._replace(partition=1), range(50))
+    sink.run(stream_of(spark, tier))
+    assert sink.read() == expected(tier)
+    tier.add(owner, range(100, 130))
+    sink.run(stream_of(spark, tier))
+    assert sink.read() == expected(tier)
+    assert sink.offsets == [
+        {"@start": {"events": {"0": 0, "1": 0}}, "events": {"0": 100, "1": 50}},
+        {"events": {"0": 130, "1": 50}},
+    ]
+
+
+def test_limits_make_more_batches_of_the_same_rows(
+    spark: SparkSession, tier, owner, sink: Sink
+) -> None:
+    tier.add(owner, range(100))
+    tier.add(owner._replace(partition=1), range(50))
+    query = sink.run(stream_of(spark, tier, maxOffsetsPerTrigger=60))
+    assert sink.read() == expected(tier)
+    assert [batch["events"] for batch in sink.offsets] == [
+        {"0": 40, "1": 20},
+        {"0": 80, "1": 40},
+        {"0": 100, "1": 50},
+    ]
+    reports = [
+        isotherm.spark.offsets_behind_latest(progress)
+        for progress in query.recentProgress
+        if progress.numInputRows
+    ]
+    assert reports == [(30, 60, 45.0), (10, 20, 15.0), (0, 0, 0.0)]
+
+
+def test_bytes_limit_bounds_batches(spark: SparkSession, tier, owner, sink: Sink) -> None:
+    segments = [tier.add(owner, range(base, base + 100)) for base in (0, 100, 200)]
+    size = sum(segment.segment_size_in_bytes for segment in segments)
+    sink.run(stream_of(spark, tier, maxBytesPerTrigger=size // 6))
+    assert sink.read() == expected(tier)
+    assert 5 <= len(sink.offsets) <= 8
+
+
+def test_options_of_batch_queries_are_refused(spark: SparkSession, tier, owner, sink: Sink) -> None:
+    tier.add(owner, range(10))
+    with pytest.raises((AnalysisException, StreamingQueryException), match="a stream has no end"):
+        sink.run(stream_of(spark, tier, endingOffsets="latest"))
+
+
+class _Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("batches_before", [0, 2])
+@pytest.mark.parametrize("place", ["read", "sink"])
+def test_rows_come_once_when_a_batch_fails_and_is_run_again(
+    spark: SparkSession, tier, owner, tmp_path: Path, place: str, batches_before: int
+) -> None:
+    """The sink is idempotent by the batch's number, as foreachBatch asks of exactly-once sinks."""
+    tier.add(owner, range(100))
+    segment = tier.add(owner, range(100, 200))
+    checkpoint = tmp_path / "checkpoint"
+    written: dict[int, list[int]] = {}
+    first = 150 if batches_before == 0 else 50
+    starting = {"startingOffsets": f'{{"events":{{"0":{first}}}}}'}
+    stream = stream_of(spark, tier, maxOffsetsPerTrigger=50, **starting)
+
+    def run(fail_at: int | None) -> None:
+        def write(frame, batch: int) -> None:
+            rows = [row.offset for row in frame.select("offset").collect()]
+            if place == "sink" and batch == fail_at:
+                raise _Killed
+            written[batch] = rows
+
+        (
+            stream.load()
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination()
+        )
+
+    path = tier.log_path(segment)
+    content = path.read_bytes()
+    if place == "read":
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(StreamingQueryException):
+        run(batches_before)
+    assert sorted(written) == list(range(batches_before))
+    path.write_bytes(content)
+    run(None)
+    assert [offset for batch in sorted(written) for offset in written[batch]] == list(
+        range(first, 200)
+    )
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_batch_that_was_not_committed_has_the_same_rows_again(
+    spark: SparkSession, tier, owner, tmp_path: Path, start: str
+) -> None:
+    tier.add(owner, range(100))
+    checkpoint = tmp_path / "checkpoint"
+    written: list[tuple[int, list[int]]] = []
+
+    def write(frame, batch: int) -> None:
+        written.append((batch, sorted(row.offset for row in frame.select("offset").collect())))
+
+    def run() -> None:
+        stream = stream_of(spark, tier, startingOffsets=start, bucketPollInterval="0ms")
+        writer = stream.load().writeStream.foreachBatch(write)
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        try:
+            query.processAllAvailable()
+            tier.add(owner, range(100 + 50 * runs, 150 + 50 * runs))
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    runs = 0
+    run()
+    batch, rows = written[-1]
+    assert rows == list(range(100, 150))
+    for committed in (checkpoint / "commits").glob(f"*{batch}*"):
+        committed.unlink()
+    runs = 1
+    again = len(written)
+    run()
+    assert written[again] == (batch, rows)
+    assert [offset for _, offsets in written[again + 1 :] for offset in offsets] == list(
+        range(150, 200)
+    )
+
+
+def test_stream_starts_in_the_bucket_and_ends_in_the_tail_while_segments_move(
+    spark: SparkSession, broker: EmbeddedBroker, sink: Sink, await_manifests
+) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    config = {"remote.storage.enable": "true", "segment.bytes": "1048576", "retention.ms": "-1"}
+    config |= {"local.retention.bytes": "1"}
+    for future in admin.create_topics([NewTopic("moving", 2, 1, config=config)]).values():
+        future.result(TIMEOUT_S)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 65536})
+    sent: Counter[bytes] = Counter()
+
+    def produce(count: int) -> None:
+        for _ in range(count):
+            value = b"%d-" % len(sent)
+            sent[value] += 1
+            producer.produce("moving", value.ljust(2000, b"x"), partition=len(sent) % 2)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    stream = spark.readStream.format("isotherm").options(
+        **{
+            "path": (broker.directory / "bucket").as_uri(),
+            "kafka.bootstrap.servers": broker.bootstrap_servers,
+            "subscribe": "moving",
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": "1500",
+        }
+    )
+    for manifests in (0, 2, 4):
+        produce(1500)
+        await_manifests(broker, "moving", manifests)
+        sink.run(stream)
+    rows = sink.read()
+    assert Counter(value[: value.index(b"-") + 1] for _, _, value in rows) == sent
+    places = [(partition, offset) for partition, offset, _ in rows]
+    assert places == [(p, o) for p in (0, 1) for o in range(len(sent) // 2)]
+
+
+def test_continuous_processing_time_query_reads_what_is_appended(
+    spark: SparkSession, tier, owner
+) -> None:
+    tier.add(owner, range(10))
+    stream = stream_of(spark, tier, bucketPollInterval="0ms", startingOffsets="latest")
+    query = stream.load().writeStream.format("memory").queryName("appended").start()
+    try:
+        query.processAllAvailable()
+        tier.add(owner, range(10, 30))
+        query.processAllAvailable()
+        rows = spark.sql("SELECT offset FROM appended ORDER BY offset").collect()
+        assert [row.offset for row in rows] == list(range(10, 30))
+    finally:
+        query.stop()

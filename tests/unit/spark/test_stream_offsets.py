@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.spark.offsets import OffsetRange
+from isotherm.spark.planning import BrokerRead, SegmentRead
+from isotherm.spark.stream_offsets import (
+    StreamOffset,
+    admit_bytes,
+    admit_records,
+    decode_offset,
+    encode_offset,
+)
+from isotherm.types import TopicPartition
+
+A0, A1, A10, B0 = (TopicPartition(*each) for each in (("a", 0), ("a", 1), ("a", 10), ("b", 0)))
+
+partition_offsets = st.dictionaries(
+    st.builds(
+        TopicPartition,
+        st.text("abz._-09", min_size=1, max_size=5),
+        st.integers(0, 12),
+    ),
+    st.integers(0, 2**63 - 1),
+    max_size=6,
+)
+
+
+def test_offsets_have_the_kafka_sources_form() -> None:
+    offset = StreamOffset({B0: 7, A10: 3, A1: 345, A0: 23})
+    # Numbers of partitions sort as numbers: Spark's JsonUtils sorts the partitions themselves.
+    assert json.dumps(encode_offset(offset)) == '{"a": {"0": 23, "1": 345, "10": 3}, "b": {"0": 7}}'
+
+
+@given(partition_offsets, st.none() | partition_offsets)
+def test_offsets_survive_json(offsets, start) -> None:
+    encoded = json.loads(json.dumps(encode_offset(StreamOffset(offsets, start))))
+    assert decode_offset(encoded) == StreamOffset(offsets, start)
+
+
+def ranges(*sizes: int, start: int = 100) -> list[OffsetRange]:
+    return [
+        OffsetRange(TopicPartition("a", number), start, start + size)
+        for number, size in enumerate(sizes)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "counts"),
+    [
+        ((10, 10), 100, (10, 10)),
+        ((10, 10), 20, (10, 10)),
+        ((300, 100), 40, (30, 10)),
+        ((1000, 1), 10, (9, 1)),  # 9.99 is cut, 0.01 is one
+        ((5, 5, 5), 2, (1, 1, 1)),  # none is starved, though it is more than was asked for
+        ((0, 8), 4, (0, 4)),
+    ],
+)
+def test_records_are_shared_as_the_kafka_source_shares_them(sizes, limit, counts) -> None:
+    admitted = admit_records(ranges(*sizes), limit)
+    assert tuple(end - 100 for end in admitted.values()) == counts
+
+
+def test_partition_that_went_backwards_ends_where_it_ends() -> None:
+    assert admit_records([OffsetRange(A0, 50, 20), OffsetRange(A1, 0, 100)], 10) == {A0: 20, A1: 10}
+
+
+def test_bytes_are_shared_by_size_and_cut_within_a_segment(
+    segment: Callable[..., RemoteLogSegmentMetadata],
+) -> None:
+    first, second = segment(0, 99, size=1000), segment(100, 199, size=3000)
+    reads = {
+        A0: [SegmentRead(first, 0, 100), SegmentRead(second, 100, 200)],
+        A1: [BrokerRead(A1, 0, 40, record_size=100)],
+    }
+    assert admit_bytes(reads, 8000) == {A0: 200, A1: 40}
+    # Half of 8,000 each: the first segment and 1,000 of 3,000 bytes of the second; 20 records.
+    assert admit_bytes(reads, 4000) == {A0: 133, A1: 20}
+    assert admit_bytes(reads, 1) == {A0: 1, A1: 1}
