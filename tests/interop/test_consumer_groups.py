@@ -477,25 +477,60 @@ def test_admin_sees_a_modern_group_and_its_type(broker: EmbeddedBroker) -> None:
     admin.delete_consumer_groups([group])[group].result()
 
 
-def test_group_changes_its_protocol_only_while_it_is_empty(broker: EmbeddedBroker) -> None:
+def test_group_changes_its_protocol_while_it_is_empty(broker: EmbeddedBroker) -> None:
     topic, group = make_topic(broker), group_name()
-    classic = consumer(broker, group)
-    classic.subscribe([topic])
-    read(classic, RECORDS)
-    classic.commit(asynchronous=False)
-    with closing(modern(broker, group)) as refused:
-        refused.subscribe([topic])
-        message = refused.poll(TIMEOUT_S)
-        assert message is not None
-        assert message.error().code() == KafkaError._FATAL
-        assert "group id does not exist" in message.error().str()
-    classic.close()
+    for make in (consumer, modern, consumer):
+        with closing(make(broker, group)) as member:
+            member.subscribe([topic])
+            count = (
+                RECORDS if make is consumer and not committed(broker, group, topic) else PARTITIONS
+            )
+            assert sorted(read(member, count)) == values_of(count)
+            member.commit(asynchronous=False)
+        produce(broker, topic, PARTITIONS)
+
+
+def committed(broker: EmbeddedBroker, group: str, topic: str) -> bool:
+    with closing(consumer(broker, group)) as asking:
+        (found,) = asking.committed([TopicPartition(topic, 0)], TIMEOUT_S)
+    return found.offset != OFFSET_INVALID
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_group_changes_its_protocol_under_its_members(
+    broker: EmbeddedBroker, strategy: str
+) -> None:
+    """Upgrade, a member at a time, and back (KIP-848's online migration)."""
+    topic, group = make_topic(broker), group_name()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+
+    def classic() -> Consumer:
+        made = consumer(
+            broker, group, partition_assignment_strategy=strategy, heartbeat_interval_ms=100
+        )
+        made.subscribe([topic])
+        return made
+
+    def group_type() -> ConsumerGroupType:
+        return admin.describe_consumer_groups([group])[group].result().type
+
+    members = [classic(), classic()]
+    poll_until(members, lambda: shares(members) == [2, 2])
+    assert group_type() == ConsumerGroupType.CLASSIC
+    members.append(modern(broker, group))
+    members[-1].subscribe([topic])
+    poll_until(members, lambda: shares(members) == [1, 1, 2])
+    assert group_type() == ConsumerGroupType.CONSUMER
+    members.pop(0).close()
+    poll_until(members, lambda: shares(members) == [2, 2])
     produce(broker, topic, PARTITIONS)
-    with closing(modern(broker, group)) as member:
-        member.subscribe([topic])
-        assert sorted(read(member, PARTITIONS)) == values_of(PARTITIONS)
+    for member in members:
+        read(member, 1)
         member.commit(asynchronous=False)
-    produce(broker, topic, PARTITIONS)
-    with closing(consumer(broker, group)) as again:
-        again.subscribe([topic])
-        assert sorted(read(again, PARTITIONS)) == values_of(PARTITIONS)
+    members.insert(0, classic())
+    poll_until(members, lambda: shares(members) == [1, 1, 2])
+    members.pop().close()
+    poll_until(members, lambda: shares(members) == [2, 2])
+    assert group_type() == ConsumerGroupType.CLASSIC
+    for member in members:
+        member.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from isotherm.config.definition import INT, INT_MAX, LONG, at_least, between, key
+from isotherm.config.definition import INT, INT_MAX, LONG, STRING, at_least, between, key, one_of
 from isotherm.errors import ConfigError
 
 
@@ -65,6 +65,15 @@ class GroupConfig:
     )
     group_consumer_max_size: int = key(
         INT, INT_MAX, "Members that a group of the consumer protocol may have.", check=at_least(1)
+    )
+
+    group_consumer_migration_policy: str = key(
+        STRING,
+        "bidirectional",
+        "Whether a group with members may change its protocol: upgrade lets a member of the"
+        " consumer protocol join a classic group, downgrade makes it a classic group again when"
+        " the last such member has gone.",
+        check=one_of("disabled", "upgrade", "downgrade", "bidirectional"),
     )
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
 
 NO_THROTTLE = datetime.timedelta()
-CONSUMER_MEMBER = 1
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -67,7 +67,7 @@ def _member_fields(context: RequestContext, group: ConsumerGroup, member_id: str
         "subscribed_topic_regex": member.topic_regex,
         "assignment": _assignment_fields(context, member.assigned),
         "target_assignment": _assignment_fields(context, group.target.get(member_id, NOTHING)),
-        "member_type": CONSUMER_MEMBER,
+        "member_type": CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     }
 
 

@@ -5,9 +5,11 @@ Versions  2-10. 3 throttle time · 5 without retention time · 6 leader epoch ·
 Behaviour All partitions that may be committed are one record batch. A partition that does not
           exist gets UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID by id). A retention time of
           before version 5 is kept with the offset. The topic `__consumer_offsets` is made first
-          if it is not there: clients that assign themselves come here without joining.
+          if it is not there: clients that assign themselves come here without joining. A member
+          of the consumer protocol may commit at an epoch that has passed for partitions that it
+          had at that epoch and still has; it has to do so in version 9 or later.
 Not done  -
-KIPs      211 retention · 320 leader epoch · 345 static members · 848 · 1251 topic ids
+KIPs      211 retention · 320 leader epoch · 345 static members · 848 topic ids · 1251 past epochs
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         request.generation_id_or_member_epoch,
         request.member_id,
         request.group_instance_id if version >= FIRST_STATIC_VERSION else None,
+        version,
     )
     codes = coordinator.offsets.commit(request.group_id, committer, offsets)
     return _response(context, request, lambda topic, index: _code(context, topic, index, codes))

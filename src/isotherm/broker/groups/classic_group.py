@@ -152,9 +152,11 @@ class ClassicGroup:
         if member_id in self.members:
             self.members[member_id].heard_of(now_ms)
 
-    def die(self) -> list[Effect]:
-        """The group is deleted: whoever still waits is sent away."""
+    def die(self, error: ErrorCode = ErrorCode.unknown_member_id) -> list[Effect]:
+        """The group is deleted, or another takes its place: whoever still waits gets `error`."""
         for member in self.members.all():
+            self._drop_join(member, error)
+            self._drop_sync(member, error)
             self._remove(member.member_id)
         self._pending_members.clear()
         self._join_timer = self._sync_deadline_ms = None
@@ -324,6 +326,11 @@ class ClassicGroup:
         return self._join_result(member)._replace(leader=old_leader, members=())
 
     # ---- rebalancing
+
+    def rebalance(self, now_ms: TimestampMs) -> list[Effect]:
+        """Have all members of a stable group join again."""
+        self._prepare_rebalance(now_ms)
+        return self._take_effects()
 
     def _rebalance_or_complete_join(self, now_ms: TimestampMs) -> None:
         if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE) or (

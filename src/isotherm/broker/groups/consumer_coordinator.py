@@ -11,13 +11,20 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.image import MetadataImage
-from isotherm.broker.groups import consumer_records
+from isotherm.broker.groups import consumer_records, hosted_members
+from isotherm.broker.groups.classic_group import ClassicGroup
+from isotherm.broker.groups.classic_protocol import (
+    JoinRequest,
+    JoinResult,
+    SyncRequest,
+    SyncResult,
+)
 from isotherm.broker.groups.consumer_group import (
     ConsumerGroup,
     HeartbeatResult,
@@ -25,11 +32,19 @@ from isotherm.broker.groups.consumer_group import (
     MemberRejectedError,
 )
 from isotherm.broker.groups.consumer_member import JOIN_EPOCH
+from isotherm.broker.groups.group_migration import (
+    MigrationPolicy,
+    can_downgrade,
+    can_upgrade,
+    downgraded,
+    upgraded,
+)
+from isotherm.broker.groups.group_snapshot import group_value
 from isotherm.broker.groups.records import GroupMetadataKey, GroupRecord
 from isotherm.broker.groups.shards import GroupShard, GroupShards
 from isotherm.broker.groups.topic_catalog import TopicCatalog
 from isotherm.errors import IsothermError
-from isotherm.types import uuid_to_text
+from isotherm.types import TimestampMs, uuid_to_text
 
 logger = logging.getLogger(__name__)
 
@@ -42,15 +57,29 @@ class _Timer(NamedTuple):
     handle: asyncio.TimerHandle
 
 
+class ClassicGroups(Protocol):
+    """What a group that changes its protocol needs of the classic groups' shell."""
+
+    def retire(self, shard: GroupShard, group: ClassicGroup) -> None:
+        """Another has taken the group's place: those who wait are to join again."""
+
+    def adopt(self, shard: GroupShard, group: ClassicGroup, *, rebalances: bool) -> None:
+        """The group, which is in the log, is a classic one from now on."""
+
+
 class ConsumerGroupCoordinator:
     def __init__(
         self,
         shards: GroupShards,
+        policy: MigrationPolicy,
+        classic_groups: ClassicGroups,
         find_image: Callable[[], MetadataImage],
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._shards = shards
+        self._policy = policy
+        self._classic_groups = classic_groups
         self._find_image = find_image
         self._rng = rng
         self._loop = loop
@@ -64,37 +93,106 @@ class ConsumerGroupCoordinator:
     def heartbeat(self, group_id: str, beat: MemberHeartbeat) -> HeartbeatResult:
         """Raises MemberRejectedError, InvalidRegularExpressionError, and what `of_group` raises."""
         shard = self._shards.of_group(group_id)
-        tombstones: list[GroupRecord] = []
+        made_with: list[GroupRecord] = []
         group = shard.consumer_groups.get(group_id)
         if group is None:
-            tombstones = self._check_new_group(shard, group_id, beat)
-            group = ConsumerGroup(group_id, self._shards.consumer_settings)
+            group, made_with = self._new_group(shard, group_id, beat)
         changed = group.copy()
-        now_ms = self._shards.now_ms()
-        wall_ms = now_ms + self._shards.wall_offset_ms()
+        now_ms, wall_ms = self._now()
         result, records = changed.heartbeat(beat, self._current_catalog(), now_ms, wall_ms)
-        self._replace(shard, changed, tombstones + records)
+        self._replace(shard, group, changed, made_with + records)
         return result
 
-    def _check_new_group(
+    def _new_group(
         self, shard: GroupShard, group_id: str, beat: MemberHeartbeat
-    ) -> list[GroupRecord]:
-        """A group is made by a member that joins, also in the place of an empty classic one."""
-        classic = shard.groups.get(group_id)
-        if beat.epoch != JOIN_EPOCH or (classic is not None and not classic.is_empty):
+    ) -> tuple[ConsumerGroup, list[GroupRecord]]:
+        """A group is made by a member that joins, also in the place of a classic one, with the
+        records that make it."""
+        if beat.epoch != JOIN_EPOCH:
             raise _no_such_group(group_id)
+        settings = self._shards.consumer_settings
+        classic = shard.groups.get(group_id)
         if classic is None:
-            return []
-        return [GroupRecord(GroupMetadataKey(group=group_id), None)]
+            return ConsumerGroup(group_id, settings), []
+        tombstone = GroupRecord(GroupMetadataKey(group=group_id), None)
+        if classic.is_empty:
+            return ConsumerGroup(group_id, settings), [tombstone]
+        if not can_upgrade(classic, self._policy, settings):
+            raise _no_such_group(group_id)
+        now_ms, wall_ms = self._now()
+        group = upgraded(classic, settings, self._current_catalog(), now_ms)
+        return group, [tombstone, *consumer_records.group_records(group, wall_ms)]
 
     def leave(
         self, group_id: str, member_id: str, instance_id: str | None, epoch: int
     ) -> HeartbeatResult:
         shard = self._shards.of_group(group_id)
-        changed = self.find(group_id).copy()
+        group = self.find(group_id)
+        changed = group.copy()
         result, records = changed.leave(member_id, instance_id, epoch)
-        self._replace(shard, changed, records)
+        self._replace(shard, group, changed, records)
         return result
+
+    # ---- members that speak the classic protocol
+
+    def hosts(self, shard: GroupShard, group_id: str) -> bool:
+        """Whether requests of the classic protocol to that group come here."""
+        group = shard.consumer_groups.get(group_id)
+        return group is not None and not group.is_empty
+
+    def join_classic(self, shard: GroupShard, group_id: str, request: JoinRequest) -> JoinResult:
+        group = shard.consumer_groups[group_id]
+        changed = group.copy()
+        now_ms, wall_ms = self._now()
+        catalog = self._current_catalog()
+        try:
+            result, records = hosted_members.join(changed, request, catalog, now_ms, wall_ms)
+        except MemberRejectedError as error:
+            return JoinResult(error.code, request.member_id)
+        self._replace(shard, group, changed, records)
+        return result
+
+    def sync_classic(self, shard: GroupShard, group_id: str, request: SyncRequest) -> SyncResult:
+        group = shard.consumer_groups[group_id]
+        changed = group.copy()
+        catalog = self._current_catalog()
+        try:
+            result = hosted_members.sync(changed, request, catalog, self._shards.now_ms())
+        except MemberRejectedError as error:
+            return SyncResult(error.code)
+        self._replace(shard, group, changed, [])
+        return result
+
+    def heartbeat_classic(
+        self,
+        shard: GroupShard,
+        group_id: str,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+    ) -> ErrorCode:
+        group = shard.consumer_groups[group_id]
+        changed = group.copy()
+        now_ms = self._shards.now_ms()
+        try:
+            code = hosted_members.heartbeat(
+                changed, member_id, group_instance_id, generation_id, now_ms
+            )
+        except MemberRejectedError as error:
+            return error.code
+        self._replace(shard, group, changed, [])
+        return code
+
+    def leave_classic(
+        self, shard: GroupShard, group_id: str, members: Iterable[tuple[str, str | None]]
+    ) -> list[ErrorCode]:
+        group = shard.consumer_groups[group_id]
+        changed = group.copy()
+        codes, records = hosted_members.leave(changed, members)
+        self._replace(shard, group, changed, records)
+        return codes
+
+    # ---- groups
 
     def find(self, group_id: str) -> ConsumerGroup:
         """MemberRejectedError (GROUP_ID_NOT_FOUND) if there is none of this protocol."""
@@ -103,12 +201,11 @@ class ConsumerGroupCoordinator:
             raise _no_such_group(group_id)
         return group
 
-    def make_way(self, shard: GroupShard, group_id: str) -> bool:
+    def make_way(self, shard: GroupShard, group_id: str) -> None:
         """Let a classic group have this name, if nobody is in the group that has it."""
         group = shard.consumer_groups.get(group_id)
         if group is not None and group.is_empty:
             self.forget(shard, group)
-        return group is None or group.is_empty
 
     def forget(self, shard: GroupShard, group: ConsumerGroup) -> None:
         """Take an empty group out of the log and out of memory; its offsets stay."""
@@ -125,14 +222,48 @@ class ConsumerGroupCoordinator:
             self._catalog = TopicCatalog(image)
         return self._catalog
 
+    def _now(self) -> tuple[TimestampMs, int]:
+        """The time of deadlines, and that of the wall."""
+        now_ms = self._shards.now_ms()
+        return now_ms, now_ms + self._shards.wall_offset_ms()
+
     def _replace(
-        self, shard: GroupShard, changed: ConsumerGroup, records: Sequence[GroupRecord]
+        self,
+        shard: GroupShard,
+        group: ConsumerGroup,
+        changed: ConsumerGroup,
+        records: Sequence[GroupRecord],
     ) -> None:
+        settings = self._shards.settings
+        if not group.is_classic and can_downgrade(changed, self._policy, settings):
+            has_fewer = len(changed.members) < len(group.members)
+            self._downgrade(shard, changed, records, rebalances=has_fewer)
+            return
         if records:
             self._shards.append(shard, records)
-        shard.groups.pop(changed.group_id, None)
+        classic = shard.groups.get(changed.group_id)
         shard.consumer_groups[changed.group_id] = changed
+        if classic is not None:
+            self._classic_groups.retire(shard, classic)
         self._schedule(shard, changed)
+
+    def _downgrade(
+        self,
+        shard: GroupShard,
+        group: ConsumerGroup,
+        records: Sequence[GroupRecord],
+        *,
+        rebalances: bool,
+    ) -> None:
+        classic = downgraded(
+            group, self._shards.settings, self._current_catalog(), self._shards.now_ms()
+        )
+        value = group_value(classic, wall_offset_ms=self._shards.wall_offset_ms())
+        stored = GroupRecord(GroupMetadataKey(group=classic.group_id), value)
+        tombstones = consumer_records.group_tombstones(group)
+        self._shards.append(shard, [*records, *tombstones, stored])
+        shard.consumer_groups.pop(group.group_id, None)
+        self._classic_groups.adopt(shard, classic, rebalances=rebalances)
 
     # ---- time
 
@@ -171,7 +302,7 @@ class ConsumerGroupCoordinator:
         now_ms = self._shards.now_ms()
         records = changed.expire(now_ms)
         try:
-            self._replace(shard, changed, records)
+            self._replace(shard, group, changed, records)
         except IsothermError:
             logger.exception("members are not removed group_id=%s", group_id)
             self._set_timer(shard, group_id, now_ms + EXPIRY_RETRY_MS)

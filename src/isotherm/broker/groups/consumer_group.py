@@ -124,6 +124,11 @@ class ConsumerGroup:
         return not self.members
 
     @property
+    def is_classic(self) -> bool:
+        """Whether every member speaks the classic protocol."""
+        return all(member.classic is not None for member in self.members.values())
+
+    @property
     def shown_state(self) -> str:
         """As ConsumerGroupDescribe and ListGroups show it."""
         if not self.members:
@@ -156,15 +161,6 @@ class ConsumerGroup:
             for member in self.members.values()
         )
 
-    def epoch_error(self, member_id: str, epoch: int, *, is_transactional: bool) -> ErrorCode:
-        """Whether the member may commit, or fetch, offsets now."""
-        if epoch < 0 and (self.is_empty or (is_transactional and not member_id)):
-            return ErrorCode.none
-        member = self.members.get(member_id)
-        if member is None:
-            return ErrorCode.unknown_member_id
-        return ErrorCode.none if member.epoch == epoch else ErrorCode.stale_member_epoch
-
     # ---- heartbeats
 
     def heartbeat(
@@ -177,6 +173,25 @@ class ConsumerGroup:
         records: list[GroupRecord] = []
         before = self._member_of(beat, records)
         member = self._updated(before, beat)
+        member = self.advance(before, member, beat.owned, catalog, now_ms, wall_ms, records)
+        is_told = beat.is_full or member.assigned != before.assigned
+        result = HeartbeatResult(
+            member.member_id, member.epoch, member.assigned if is_told else None
+        )
+        return result, records
+
+    def advance(
+        self,
+        before: ConsumerMember,
+        member: ConsumerMember,
+        owned: Assignment | None,
+        catalog: TopicCatalog,
+        now_ms: TimestampMs,
+        wall_ms: int,
+        records: list[GroupRecord],
+    ) -> ConsumerMember:
+        """Take in what a member has become, `before` is what it was; the member one step nearer
+        to its target, with what has to be written added to `records`."""
         is_new = member.member_id not in self.members
         has_new_subscription = (
             is_new
@@ -189,13 +204,15 @@ class ConsumerGroup:
         self._bump_if_changed(catalog, has_new_subscription, records)
         if self.group_epoch > self.target_epoch:
             self._compute_target(catalog, records, wall_ms)
-        member = self._reconcile(member, beat, now_ms, records, force=is_new)
-        self.session_deadlines[member.member_id] = now_ms + self._settings.session_timeout_ms
-        is_told = beat.is_full or member.assigned != before.assigned
-        result = HeartbeatResult(
-            member.member_id, member.epoch, member.assigned if is_told else None
-        )
-        return result, records
+        member = self._reconcile(member, owned, now_ms, records, force=is_new)
+        self.heard_of(member, now_ms)
+        return member
+
+    def heard_of(self, member: ConsumerMember, now_ms: TimestampMs) -> None:
+        timeout_ms = self._settings.session_timeout_ms
+        if member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
+        self.session_deadlines[member.member_id] = now_ms + timeout_ms
 
     def _member_of(self, beat: MemberHeartbeat, records: list[GroupRecord]) -> ConsumerMember:
         """The member as it was before this heartbeat."""
@@ -204,7 +221,7 @@ class ConsumerGroup:
         member = self.members.get(beat.member_id)
         if beat.epoch == JOIN_EPOCH:
             if member is None:
-                self._check_size()
+                self.check_size()
                 return ConsumerMember(member_id=beat.member_id)
             return member
         if member is None:
@@ -215,9 +232,7 @@ class ConsumerGroup:
     def _static_member_of(
         self, beat: MemberHeartbeat, records: list[GroupRecord]
     ) -> ConsumerMember:
-        holder = next(
-            (each for each in self.members.values() if each.instance_id == beat.instance_id), None
-        )
+        holder = self.static_member(beat.instance_id)
         if beat.epoch != JOIN_EPOCH:
             if holder is None:
                 raise _unknown_member(beat)
@@ -229,18 +244,22 @@ class ConsumerGroup:
             self._check_epoch(holder, beat)
             return holder
         if holder is None:
-            self._check_size()
+            self.check_size()
             return ConsumerMember(member_id=beat.member_id, instance_id=beat.instance_id)
         if holder.member_id == beat.member_id:
             return holder
-        if holder.epoch != LEAVE_STATIC_EPOCH:
+        if holder.epoch != LEAVE_STATIC_EPOCH and holder.classic is None:
             raise MemberRejectedError(
                 ErrorCode.unreleased_instance_id,
                 f"the instance id is still in use instance_id={beat.instance_id}",
             )
-        return self._replace(holder, beat.member_id, records)
+        return self.take_over(holder, beat.member_id, records)
 
-    def _replace(
+    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+        found = (each for each in self.members.values() if each.instance_id == instance_id)
+        return None if instance_id is None else next(found, None)
+
+    def take_over(
         self, holder: ConsumerMember, member_id: str, records: list[GroupRecord]
     ) -> ConsumerMember:
         """A static member is back under a new id: it takes over everything."""
@@ -254,7 +273,7 @@ class ConsumerGroup:
         records.append(consumer_records.member_record(self.group_id, member))
         return member
 
-    def _check_size(self) -> None:
+    def check_size(self) -> None:
         if len(self.members) >= self._settings.max_size:
             raise MemberRejectedError(
                 ErrorCode.group_max_size_reached,
@@ -298,6 +317,7 @@ class ConsumerGroup:
             member,
             client_id=beat.client_id,
             client_host=beat.client_host,
+            classic=None,
             **changes,  # type: ignore[arg-type]
         )
 
@@ -358,7 +378,7 @@ class ConsumerGroup:
     def _reconcile(
         self,
         member: ConsumerMember,
-        beat: MemberHeartbeat,
+        owned: Assignment | None,
         now_ms: TimestampMs,
         records: list[GroupRecord],
         *,
@@ -368,12 +388,15 @@ class ConsumerGroup:
             member,
             self.target.get(member.member_id, NOTHING),
             self.target_epoch,
-            beat.owned,
+            owned,
             lambda partition: partition not in self.owners,
         )
         if after != member or force:
             self._set_member(after)
             records.append(consumer_records.current_record(self.group_id, after))
+        if after.classic is not None:
+            # Its deadlines are those of its next join and sync.
+            return after
         if after.state is not MemberState.UNREVOKED_PARTITIONS:
             self.rebalance_deadlines.pop(after.member_id, None)
         elif after != member:
@@ -388,9 +411,7 @@ class ConsumerGroup:
         """Epoch -1 leaves for good; -2 is a static member's, who means to come back."""
         member = self.members.get(member_id)
         if instance_id is not None:
-            member = next(
-                (each for each in self.members.values() if each.instance_id == instance_id), None
-            )
+            member = self.static_member(instance_id)
         if member is None:
             raise MemberRejectedError(
                 ErrorCode.unknown_member_id, f"no such member member_id={member_id}"
@@ -437,7 +458,7 @@ class ConsumerGroup:
         """Go on after a start: everybody has a full timeout to be heard of again."""
         for member in self.members.values():
             self.owners.update(dict.fromkeys(member.held, member.member_id))
-            self.session_deadlines[member.member_id] = now_ms + self._settings.session_timeout_ms
+            self.heard_of(member, now_ms)
             if member.state is MemberState.UNREVOKED_PARTITIONS:
                 deadline_ms = now_ms + member.rebalance_timeout_ms
                 self.rebalance_deadlines[member.member_id] = deadline_ms

@@ -10,15 +10,19 @@ Source: Kafka CurrentAssignmentBuilder.java, ConsumerGroupMember.java; KIP-848.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 from isotherm.broker.groups.assignors.assignor import AssignedPartition, Assignment
+from isotherm.broker.groups.classic_protocol import Protocol
 
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
 JOIN_EPOCH = 0
 NOTHING: Assignment = frozenset()
+_NO_EPOCHS: Mapping[AssignedPartition, int] = MappingProxyType({})
 
 
 class MemberState(enum.IntEnum):
@@ -29,9 +33,20 @@ class MemberState(enum.IntEnum):
     UNRELEASED_PARTITIONS = 2
 
 
+class ClassicSupport(NamedTuple):
+    """What a member said that speaks the classic protocol, to a group that does not."""
+
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """`assigned` may be used by the member; `pending_revocation` it is asked to give up."""
+    """`assigned` may be used by the member; `pending_revocation` it is asked to give up.
+
+    `assignment_epochs` has, for each of both, the member's epoch when it got the partition
+    (KIP-1251). `classic` is None for a member that speaks the consumer protocol.
+    """
 
     member_id: str
     instance_id: str | None = None
@@ -47,6 +62,8 @@ class ConsumerMember:
     state: MemberState = MemberState.STABLE
     assigned: Assignment = NOTHING
     pending_revocation: Assignment = NOTHING
+    assignment_epochs: Mapping[AssignedPartition, int] = field(default_factory=lambda: _NO_EPOCHS)
+    classic: ClassicSupport | None = None
 
     @property
     def held(self) -> Assignment:
@@ -83,6 +100,7 @@ def reconcile(
             state=MemberState.UNREVOKED_PARTITIONS,
             assigned=kept,
             pending_revocation=revoked,
+            assignment_epochs=_only(member.assignment_epochs, member.assigned),
         )
     wanted = target - member.assigned
     # What it has just given up is its own to get back.
@@ -95,7 +113,14 @@ def reconcile(
         epoch=target_epoch,
         assigned=kept | got,
         pending_revocation=NOTHING,
+        assignment_epochs=_only(member.assignment_epochs, kept) | dict.fromkeys(got, target_epoch),
     )
+
+
+def _only(
+    epochs: Mapping[AssignedPartition, int], partitions: Assignment
+) -> dict[AssignedPartition, int]:
+    return {partition: epochs[partition] for partition in partitions}
 
 
 def _owns_any(partitions: Assignment, owned: Assignment | None) -> bool:

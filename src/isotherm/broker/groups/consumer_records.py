@@ -8,13 +8,17 @@ are not written. Source: Kafka GroupCoordinatorRecordHelpers.java.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from isotherm.broker.groups.assignors.assignor import Assignment
-from isotherm.broker.groups.consumer_member import ConsumerMember, MemberState
+from isotherm.broker.groups.assignors.assignor import AssignedPartition, Assignment
+from isotherm.broker.groups.classic_protocol import Protocol
+from isotherm.broker.groups.consumer_member import ClassicSupport, ConsumerMember, MemberState
 from isotherm.broker.groups.records import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -62,7 +66,7 @@ def member_record(group_id: str, member: ConsumerMember) -> GroupRecord:
             subscribed_topic_regex=member.topic_regex,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             server_assignor=member.server_assignor,
-            classic_member_metadata=None,
+            classic_member_metadata=_classic_metadata(member.classic),
         ),
     )
 
@@ -71,7 +75,10 @@ def target_record(group_id: str, member_id: str, assigned: Assignment) -> GroupR
     return GroupRecord(
         ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
         ConsumerGroupTargetAssignmentMemberValue(
-            topic_partitions=_by_topic(assigned, TargetTopicPartitions)
+            topic_partitions=tuple(
+                TargetTopicPartitions(topic_id=topic_id, partitions=partitions)
+                for topic_id, partitions in _by_topic(assigned)
+            )
         ),
     )
 
@@ -83,10 +90,8 @@ def current_record(group_id: str, member: ConsumerMember) -> GroupRecord:
             member_epoch=member.epoch,
             previous_member_epoch=member.previous_epoch,
             state=int(member.state),
-            assigned_partitions=_by_topic(member.assigned, CurrentTopicPartitions),
-            partitions_pending_revocation=_by_topic(
-                member.pending_revocation, CurrentTopicPartitions
-            ),
+            assigned_partitions=_with_epochs(member.assigned, member),
+            partitions_pending_revocation=_with_epochs(member.pending_revocation, member),
         ),
     )
 
@@ -103,9 +108,24 @@ def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
     ]
 
 
-def group_tombstones(group: ConsumerGroup) -> list[GroupRecord]:
-    """Of a group without members."""
+def group_records(group: ConsumerGroup, timestamp_ms: int) -> list[GroupRecord]:
+    """All that a group made of another one needs, in the order that Kafka writes it."""
+    group_id, members = group.group_id, group.members.values()
     return [
+        *(member_record(group_id, member) for member in members),
+        epoch_record(group_id, group.group_epoch, group.metadata_hash),
+        *(target_record(group_id, each, assigned) for each, assigned in group.target.items()),
+        target_epoch_record(group_id, group.target_epoch, timestamp_ms),
+        *(current_record(group_id, member) for member in members),
+    ]
+
+
+def group_tombstones(group: ConsumerGroup) -> list[GroupRecord]:
+    """Of a group and its members."""
+    of_members = [
+        record for each in group.members for record in member_tombstones(group.group_id, each)
+    ]
+    return of_members + [
         GroupRecord(key_class(group_id=group.group_id), None)
         for key_class in (ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupMetadataKey)
     ]
@@ -147,6 +167,7 @@ def _replay_member(
         topic_regex=value.subscribed_topic_regex,
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         server_assignor=value.server_assignor,
+        classic=_classic_support(value.classic_member_metadata),
     )
 
 
@@ -165,16 +186,66 @@ def _replay_current(
         state=MemberState(value.state),
         assigned=_assignment(value.assigned_partitions),
         pending_revocation=_assignment(value.partitions_pending_revocation),
+        assignment_epochs=_assignment_epochs(
+            (*value.assigned_partitions, *value.partitions_pending_revocation), value.member_epoch
+        ),
     )
 
 
-def _by_topic(assigned: Assignment, item_class: Any) -> tuple[Any, ...]:
-    groups = itertools.groupby(sorted(assigned), key=lambda each: each[0])
+def _classic_metadata(classic: ClassicSupport | None) -> ClassicMemberMetadata | None:
+    if classic is None:
+        return None
+    return ClassicMemberMetadata(
+        session_timeout_ms=classic.session_timeout_ms,
+        supported_protocols=tuple(
+            ClassicProtocol(name=name, metadata=metadata) for name, metadata in classic.protocols
+        ),
+    )
+
+
+def _classic_support(stored: ClassicMemberMetadata | None) -> ClassicSupport | None:
+    if stored is None or not stored.supported_protocols:
+        return None
+    return ClassicSupport(
+        stored.session_timeout_ms,
+        tuple(Protocol(each.name, bytes(each.metadata)) for each in stored.supported_protocols),
+    )
+
+
+def _by_topic(assigned: Assignment) -> Iterator[tuple[uuid.UUID, tuple[int, ...]]]:
+    for topic_id, partitions in itertools.groupby(sorted(assigned), key=lambda each: each[0]):
+        yield topic_id, tuple(index for _, index in partitions)
+
+
+def _with_epochs(
+    assigned: Assignment, member: ConsumerMember
+) -> tuple[CurrentTopicPartitions, ...]:
     return tuple(
-        item_class(topic_id=topic_id, partitions=tuple(index for _, index in partitions))
-        for topic_id, partitions in groups
+        CurrentTopicPartitions(
+            topic_id=topic_id,
+            partitions=partitions,
+            assignment_epochs=tuple(
+                member.assignment_epochs[topic_id, index] for index in partitions
+            ),
+        )
+        for topic_id, partitions in _by_topic(assigned)
     )
 
 
 def _assignment(items: Iterable[Any]) -> Assignment:
     return frozenset((item.topic_id, index) for item in items for index in item.partitions)
+
+
+def _assignment_epochs(
+    items: Iterable[CurrentTopicPartitions], default: int
+) -> dict[AssignedPartition, int]:
+    """Brokers of before 4.3 do not write them."""
+    return {
+        (item.topic_id, index): epoch  # type: ignore[misc]
+        for item in items
+        for index, epoch in zip(
+            item.partitions,
+            item.assignment_epochs or itertools.repeat(default, len(item.partitions)),
+            strict=True,
+        )
+    }

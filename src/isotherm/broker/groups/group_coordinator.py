@@ -35,6 +35,7 @@ from isotherm.broker.groups.classic_protocol import (
 )
 from isotherm.broker.groups.consumer_coordinator import ConsumerGroupCoordinator
 from isotherm.broker.groups.consumer_group import ConsumerGroup
+from isotherm.broker.groups.group_migration import MigrationPolicy
 from isotherm.broker.groups.offset_coordinator import Committer, OffsetCoordinator
 from isotherm.broker.groups.offsets import OffsetAndMetadata
 from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC, Producer
@@ -79,7 +80,8 @@ class GroupCoordinator:
     ) -> None:
         self.shards = shards
         self.offsets = OffsetCoordinator(config, shards, self._forget_group)
-        self.consumer = ConsumerGroupCoordinator(shards, find_image, rng, loop)
+        policy = MigrationPolicy(config.group_consumer_migration_policy)
+        self.consumer = ConsumerGroupCoordinator(shards, policy, self, find_image, rng, loop)
         self._config = config
         self._rng = rng
         self._loop = loop
@@ -153,8 +155,12 @@ class GroupCoordinator:
         shard = self.shards.of_group(joining.group_id)
         future: asyncio.Future[JoinResult] = self._loop.create_future()
         error = self._session_timeout_error(joining.session_timeout_ms)
-        if error is ErrorCode.none and not self.consumer.make_way(shard, joining.group_id):
-            error = ErrorCode.inconsistent_group_protocol
+        request = _join_request(joining, future, self._new_member_id(joining))
+        if error is ErrorCode.none and self.consumer.hosts(shard, joining.group_id):
+            future.set_result(self.consumer.join_classic(shard, joining.group_id, request))
+            return future
+        if error is ErrorCode.none:
+            self.consumer.make_way(shard, joining.group_id)
         group = shard.groups.get(joining.group_id)
         if error is ErrorCode.none and group is None and joining.member_id != NO_MEMBER_ID:
             error = ErrorCode.unknown_member_id
@@ -164,7 +170,6 @@ class GroupCoordinator:
         if group is None:
             group = self._new_group(shard, joining.group_id)
         self._wait(future, JoinResult(ErrorCode.not_coordinator, joining.member_id))
-        request = _join_request(joining, future, self._new_member_id(joining))
         self._carry_out(shard, group, group.join(request, self.shards.now_ms()))
         return future
 
@@ -196,11 +201,6 @@ class GroupCoordinator:
         _check_group_id(group_id)
         shard = self.shards.of_group(group_id)
         future: asyncio.Future[SyncResult] = self._loop.create_future()
-        group = shard.groups.get(group_id)
-        if group is None:
-            future.set_result(SyncResult(ErrorCode.unknown_member_id))
-            return future
-        self._wait(future, SyncResult(ErrorCode.not_coordinator))
         request = SyncRequest(
             future,
             member_id,
@@ -210,6 +210,14 @@ class GroupCoordinator:
             protocol_name,
             dict(assignments),
         )
+        if self.consumer.hosts(shard, group_id):
+            future.set_result(self.consumer.sync_classic(shard, group_id, request))
+            return future
+        group = shard.groups.get(group_id)
+        if group is None:
+            future.set_result(SyncResult(ErrorCode.unknown_member_id))
+            return future
+        self._wait(future, SyncResult(ErrorCode.not_coordinator))
         self._carry_out(shard, group, group.sync(request, self.shards.now_ms()))
         return future
 
@@ -217,7 +225,12 @@ class GroupCoordinator:
         self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int
     ) -> ErrorCode:
         _check_group_id(group_id)
-        group = self.shards.of_group(group_id).groups.get(group_id)
+        shard = self.shards.of_group(group_id)
+        if self.consumer.hosts(shard, group_id):
+            return self.consumer.heartbeat_classic(
+                shard, group_id, member_id, group_instance_id, generation_id
+            )
+        group = shard.groups.get(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
         # The timer is left alone: it only fires early, and is set anew then.
@@ -228,12 +241,25 @@ class GroupCoordinator:
         """A code for each of `members` (member id, group instance id), in order."""
         _check_group_id(group_id)
         shard = self.shards.of_group(group_id)
+        if self.consumer.hosts(shard, group_id):
+            return self.consumer.leave_classic(shard, group_id, members)
         group = shard.groups.get(group_id)
         if group is None:
             return [ErrorCode.unknown_member_id for _ in members]
         codes, effects = group.leave(members, self.shards.now_ms())
         self._carry_out(shard, group, effects)
         return codes
+
+    # ---- groups that change their protocol (consumer_coordinator.ClassicGroups)
+
+    def retire(self, shard: GroupShard, group: ClassicGroup) -> None:
+        self._carry_out(shard, group, group.die(ErrorCode.rebalance_in_progress))
+        shard.groups.pop(group.group_id, None)
+
+    def adopt(self, shard: GroupShard, group: ClassicGroup, *, rebalances: bool) -> None:
+        shard.groups[group.group_id] = group
+        effects = group.rebalance(self.shards.now_ms()) if rebalances else []
+        self._carry_out(shard, group, effects)
 
     # ---- groups
 
@@ -294,8 +320,11 @@ class GroupCoordinator:
         committer = Committer(generation_id, member_id, group_instance_id)
         producer = Producer(producer_id, producer_epoch)
         codes = self.offsets.commit(group_id, committer, stamped, producer)
-        # What TxnOffsetCommit says of a group that is not there.
-        translated = {ErrorCode.group_id_not_found: ErrorCode.illegal_generation}
+        # What TxnOffsetCommit says of a group that is not there, and of an epoch.
+        translated = {
+            ErrorCode.group_id_not_found: ErrorCode.illegal_generation,
+            ErrorCode.stale_member_epoch: ErrorCode.illegal_generation,
+        }
         return {partition: translated.get(code, code) for partition, code in codes.items()}
 
     def complete_transaction(

@@ -17,6 +17,12 @@ from isotherm.broker.groups.classic_protocol import (
     NO_MEMBER_ID,
     UNKNOWN_GENERATION,
 )
+from isotherm.broker.groups.consumer_checks import (
+    FIRST_EPOCH_VERSION,
+    PartitionCheck,
+    offset_commit_check,
+    offset_fetch_error,
+)
 from isotherm.broker.groups.consumer_group import ConsumerGroup
 from isotherm.broker.groups.offsets import (
     GroupOffsets,
@@ -34,11 +40,15 @@ MS_PER_MINUTE = 60_000
 
 
 class Committer(NamedTuple):
-    """Who commits: a member, or a client that assigns itself and is no member of anything."""
+    """Who commits: a member, or a client that assigns itself and is no member of anything.
+
+    `api_version` is that of OffsetCommit; it does not matter in a transaction.
+    """
 
     generation_id: int = UNKNOWN_GENERATION
     member_id: str = NO_MEMBER_ID
     group_instance_id: str | None = None
+    api_version: int = FIRST_EPOCH_VERSION
 
 
 class FetchedOffset(NamedTuple):
@@ -67,7 +77,7 @@ class OffsetCoordinator:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         producer: Producer = NO_PRODUCER,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """A code for each partition; the same for all if it is the member that may not commit.
+        """A code for each partition; most often the same for all if the member may not commit.
 
         With a producer the offsets count only once its transaction commits. Raises what
         `GroupShards.of_group` and `OffsetsTopic.append` raise, with nothing committed.
@@ -78,10 +88,16 @@ class OffsetCoordinator:
             if committer.generation_id >= 0:
                 return dict.fromkeys(offsets, ErrorCode.group_id_not_found)
             group = ClassicGroup(group_id, self._shards.settings, now_ms=self._shards.now_ms())
-        error = _commit_error(group, committer, is_transactional=producer is not NO_PRODUCER)
-        if error is not ErrorCode.none:
-            return dict.fromkeys(offsets, error)
-        codes = self._write(shard, group_id, offsets, producer)
+        check = _commit_check(group, committer, is_transactional=producer is not NO_PRODUCER)
+        refused = {
+            partition: error
+            for partition, offset in offsets.items()
+            if (error := check(offset.topic_id, partition.partition)) is not ErrorCode.none
+        }
+        accepted = {each: offset for each, offset in offsets.items() if each not in refused}
+        if not accepted:
+            return refused
+        codes = {**refused, **self._write(shard, group_id, accepted, producer)}
         if isinstance(group, ClassicGroup):
             group.offsets_committed(committer.member_id, self._shards.now_ms())
             if group_id in shard.offsets:
@@ -95,10 +111,11 @@ class OffsetCoordinator:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         producer: Producer,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        size_max = self._config.offset_metadata_max_bytes
+        # Kafka counts UTF-16 units, whatever the key's name says.
+        length_max = self._config.offset_metadata_max_bytes
         codes = {
             partition: ErrorCode.none
-            if len(offset.metadata.encode()) <= size_max
+            if len(offset.metadata.encode("utf-16-le")) // 2 <= length_max
             else ErrorCode.offset_metadata_too_large
             for partition, offset in offsets.items()
         }
@@ -135,10 +152,9 @@ class OffsetCoordinator:
     def fetch_error(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
         """Whether a member of the consumer protocol may fetch offsets now; others always may."""
         group = self._shards.of_group(group_id).find(group_id)
-        is_member = bool(member_id) or epoch >= 0
-        if not is_member or not isinstance(group, ConsumerGroup):
+        if not isinstance(group, ConsumerGroup):
             return ErrorCode.none
-        return group.epoch_error(member_id or "", epoch, is_transactional=False)
+        return offset_fetch_error(group, member_id, epoch)
 
     def delete(
         self, group_id: str, partitions: Collection[TopicPartition]
@@ -214,15 +230,20 @@ class OffsetCoordinator:
             self._shards.write_offsets(shard, tombstones)
 
 
-def _commit_error(group: AnyGroup, committer: Committer, *, is_transactional: bool) -> ErrorCode:
+def _commit_check(
+    group: AnyGroup, committer: Committer, *, is_transactional: bool
+) -> PartitionCheck:
+    generation_id, member_id, group_instance_id, api_version = committer
     if isinstance(group, ConsumerGroup):
-        return group.epoch_error(
-            committer.member_id, committer.generation_id, is_transactional=is_transactional
+        return offset_commit_check(
+            group,
+            member_id,
+            group_instance_id,
+            generation_id,
+            is_transactional=is_transactional,
+            api_version=api_version,
         )
-    return offset_commit_error(
-        group,
-        committer.member_id,
-        committer.group_instance_id,
-        committer.generation_id,
-        is_transactional=is_transactional,
+    error = offset_commit_error(
+        group, member_id, group_instance_id, generation_id, is_transactional=is_transactional
     )
+    return lambda _topic_id, _partition: error

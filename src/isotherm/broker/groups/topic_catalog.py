@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from isotherm.broker.groups.assignors.assignor import Assignment
 from isotherm.errors import InvalidRegularExpressionError
+from isotherm.types import TopicPartition
 
 if TYPE_CHECKING:
     from isotherm.broker.controller.image import MetadataImage, TopicImage
@@ -24,6 +26,22 @@ class TopicCatalog:
 
     def find(self, name: str) -> TopicImage | None:
         return self._image.topics_by_name.get(name)
+
+    def assignment(self, partitions: Iterable[TopicPartition]) -> Assignment:
+        """With topic ids; without topics that are not there."""
+        return frozenset(
+            (topic.topic_id, partition)
+            for name, partition in partitions
+            if (topic := self.find(name)) is not None
+        )
+
+    def partitions(self, assignment: Assignment) -> list[TopicPartition]:
+        """With topic names; without topics that are not there any more."""
+        return [
+            TopicPartition(topic.name, partition)
+            for topic_id, partition in assignment
+            if (topic := self._image.topics_by_id.get(topic_id)) is not None
+        ]
 
     def matching(self, pattern: str) -> frozenset[str]:
         """Names that `pattern` matches as a whole; see `matching_names`.

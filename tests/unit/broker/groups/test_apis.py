@@ -34,6 +34,9 @@ from isotherm.types import TopicPartition
 E = ErrorCode
 DEADLINE_S = 30
 TEN_S = datetime.timedelta(seconds=10)
+# Version 1: of the topic t, with nothing owned; and its partition 0 as an assignment.
+SUBSCRIPTION = b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff\0\0\0\0"
+MINE = b"\0\1\0\0\0\1\0\1t\0\0\0\1\0\0\0\0\xff\xff\xff\xff"
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "remote.log.storage.system.enable": "false",
@@ -109,7 +112,7 @@ class Live:
             "member_id": member_id,
             "group_instance_id": None,
             "protocol_type": "consumer",
-            "protocols": [{"name": "range", "metadata": b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff"}],
+            "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
             "reason": None,
         }
         return self.call(ApiKey.JOIN_GROUP, version, **{**said, **fields})
@@ -129,13 +132,13 @@ class Live:
             "group_instance_id": None,
             "protocol_type": "consumer",
             "protocol_name": "range",
-            "assignments": [{"member_id": joined.member_id, "assignment": b"mine"}],
+            "assignments": [{"member_id": joined.member_id, "assignment": MINE}],
         }
         return self.call(ApiKey.SYNC_GROUP, version, **{**said, **fields})
 
     async def stable(self) -> Any:
         joined = await self.joined()
-        assert (await self.sync(joined)).assignment == b"mine"
+        assert (await self.sync(joined)).assignment == MINE
         return joined
 
     async def commit(self, version: int = 9, offset: int = 5, **fields: Any) -> list[E]:
@@ -222,7 +225,7 @@ def test_generation_lives_through_every_version_of_the_other_apis(live: Live) ->
         joined = await live.stable()
         member = {"group_id": "g", "member_id": joined.member_id, "group_instance_id": None}
         for version in versions(ApiKey.SYNC_GROUP):
-            assert (await live.sync(joined, version)).assignment == b"mine"
+            assert (await live.sync(joined, version)).assignment == MINE
             stale = await live.sync(joined, version, generation_id=7)
             assert stale.error_code is E.illegal_generation
         for version in versions(ApiKey.HEARTBEAT):
@@ -241,7 +244,7 @@ def test_generation_lives_through_every_version_of_the_other_apis(live: Live) ->
             )
             shown, missing = response.groups
             assert (shown.group_state, shown.protocol_data) == ("Stable", "range")
-            assert shown.members[0].member_assignment == b"mine"
+            assert shown.members[0].member_assignment == MINE
             assert shown.members[0].client_host == "/127.0.0.1"
             assert missing.group_state == "Dead"
             assert missing.error_code is (E.group_id_not_found if version >= 6 else E.none)
@@ -374,7 +377,7 @@ def test_group_is_as_it_was_after_a_restart(live: Live) -> None:
         assert (await live.commit(**member))[0] is E.none
 
     async def after() -> None:
-        assert (await live.sync(members[0])).assignment == b"mine"
+        assert (await live.sync(members[0])).assignment == MINE
         assert await live.fetch() == {0: 5, 1: 6}
 
     live.run(before)
@@ -546,26 +549,63 @@ def test_wrong_heartbeat_is_refused_and_makes_no_group(
     live.run(scenario)
 
 
-def test_group_is_of_one_protocol_at_a_time(live: Live) -> None:
+@pytest.mark.parametrize("policy", ["bidirectional", "disabled"])
+def test_group_changes_its_protocol_while_it_is_empty_or_if_the_policy_allows(
+    live: Live, policy: str
+) -> None:
     async def scenario() -> None:
         await beat(live)
-        assert (await live.join()).error_code is E.inconsistent_group_protocol
+        await beat(live, member_epoch=-1)
+        joined = await live.stable()
+        if policy == "disabled":
+            assert (await beat(live)).error_code is E.group_id_not_found
+            live.coordinator.leave("g", [(joined.member_id, None)])
+        beaten = await beat(live)
+        assert (beaten.error_code, beaten.member_epoch) == (
+            E.none,
+            1 if policy == "disabled" else joined.generation_id + 1,
+        )
+        (group,) = live.coordinator.all_groups()
+        assert group.group_type == "Consumer"
         response = await live.call(
             ApiKey.DESCRIBE_GROUPS, 6, groups=("g",), include_authorized_operations=False
         )
         assert response.groups[0].error_code is E.group_id_not_found
-        await beat(live, member_epoch=-1)
-        joined = await live.stable()
-        assert (await beat(live)).error_code is E.group_id_not_found
-        live.coordinator.leave("g", [(joined.member_id, None)])
-        assert (await beat(live)).member_epoch == 1
-        (group,) = live.coordinator.all_groups()
-        assert group.group_type == "Consumer"
 
     async def after() -> None:
         (group,) = live.coordinator.all_groups()
-        assert (group.group_type, group.group_epoch, list(group.members)) == ("Consumer", 1, ["m"])
-        assert (await beat(live, member_epoch=1)).error_code is E.none
+        assert (group.group_type, "m" in group.members) == ("Consumer", True)
+        epoch = group.members["m"].epoch
+        assert (await beat(live, member_epoch=epoch)).error_code is E.none
+
+    live.run(scenario, group_consumer_migration_policy=policy)
+    live.run(after)
+
+
+def test_member_that_waits_is_told_to_join_the_upgraded_group(live: Live) -> None:
+    async def scenario() -> None:
+        joined = await live.stable()
+        waiting = asyncio.ensure_future(live.join(3))
+        await asyncio.sleep(0)
+        beaten = await beat(live, member_id="modern")
+        sent_back = await waiting
+        assert sent_back.error_code is E.rebalance_in_progress
+        assert live.coordinator.leave("g", [(sent_back.member_id, None)]) == [E.none]
+        assert beaten.error_code is E.none
+        again = await live.join(9, joined.member_id)
+        assert (again.error_code, again.generation_id) == (E.none, beaten.member_epoch + 1)
+        synced = await live.sync(again)
+        assert synced.error_code is E.none
+        # The last member of the consumer protocol goes: the group is a classic one again.
+        await beat(live, member_id="modern", member_epoch=-1)
+        (group,) = live.coordinator.all_groups()
+        assert (group.group_type, group.shown_state) == ("Classic", "PreparingRebalance")
+        again = await live.join(9, joined.member_id)
+        assert (again.error_code, again.leader) == (E.none, joined.member_id)
+
+    async def after() -> None:
+        (group,) = live.coordinator.all_groups()
+        assert (group.group_type, len(group.members)) == ("Classic", 1)
 
     live.run(scenario)
     live.run(after)

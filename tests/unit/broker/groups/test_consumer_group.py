@@ -287,18 +287,20 @@ def test_static_member_that_stays_away_is_removed(driver) -> None:
     assert driver.group.is_empty
 
 
-@pytest.mark.parametrize(
-    ("member_id", "epoch", "expected"),
-    [
-        ("a", 1, ErrorCode.none),
-        ("a", 0, ErrorCode.stale_member_epoch),
-        ("b", 1, ErrorCode.unknown_member_id),
-        ("", -1, ErrorCode.unknown_member_id),
-    ],
-)
-def test_offsets_want_the_current_epoch(driver, member_id, epoch, expected) -> None:
+def test_partition_keeps_the_epoch_at_which_its_member_got_it(driver) -> None:
     driver.join("a")
-    assert driver.group.epoch_error(member_id, epoch, is_transactional=False) is expected
+    driver.join("b")
+    driver.beat("a", 1, owned=parts(0, 1, 2, 3))
+    revoking = driver.group.members["a"]
+    assert revoking.pending_revocation
+    assert set(revoking.assignment_epochs.values()) == {1}
+    assert revoking.assignment_epochs.keys() == revoking.held
+    driver.beat("a", 1, owned=revoking.assigned)
+    driver.beat("b", 2, owned=frozenset())
+    first, second = driver.group.members["a"], driver.group.members["b"]
+    assert first.assignment_epochs == dict.fromkeys(first.assigned, 1)
+    assert second.assignment_epochs == dict.fromkeys(second.assigned, 2)
+    assert (first.epoch, len(first.assigned), len(second.assigned)) == (2, 2, 2)
 
 
 def test_group_goes_by_the_assignor_that_most_members_want(driver) -> None:
