@@ -83,6 +83,11 @@ class RemoteLogMetadataCache:
     def await_initialized(self, clock: Clock, timeout_s: float) -> bool:
         return clock.wait(self._initialized, timeout_s)
 
+    def take_over(self, folded: RemoteLogMetadataCache) -> None:
+        """Know what `folded` knows, which is not used any more, and nothing else."""
+        with self._lock:
+            self._rows, self._epochs, self._keys = folded._rows, folded._epochs, folded._keys
+
     def apply_add(self, metadata: RemoteLogSegmentMetadata) -> None:
         """A copy has started. ValueError unless the state is COPY_SEGMENT_STARTED."""
         if metadata.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:

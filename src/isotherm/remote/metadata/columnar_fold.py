@@ -67,6 +67,13 @@ class ColumnarFold:
             if contents is not None:
                 yield RemoteLogMetadataCache(partition, contents), deletion
 
+    def deleted(self) -> list[TopicIdPartition]:
+        """Wanted partitions whose deletion is finished."""
+        return [
+            self._partitions[number]
+            for number in np.flatnonzero(self._tables.places["is_closed"]).tolist()
+        ]
+
     def feed(self, columns: MetadataColumns) -> None:
         """Fold the next run. CorruptMetadataError, or whatever `on_corrupt` raises, for the first
         record that has no meaning where it stands."""

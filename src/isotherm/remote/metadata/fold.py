@@ -8,7 +8,6 @@ folded one by one; many by columns, which gives the same and is worth the loadin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
@@ -20,8 +19,11 @@ from isotherm.remote.metadata.events import (
     iterate_records,
     partition_of,
 )
-from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
-from isotherm.remote.segment_metadata import RemotePartitionDeleteMetadata
+from isotherm.remote.metadata.partition_store import (
+    Folded,
+    FoldedPartition,
+    RemotePartitionMetadataStore,
+)
 from isotherm.types import Offset, TopicIdPartition
 
 # Below it, reading record by record takes less than loading the kernels does.
@@ -32,20 +34,6 @@ RUN_MAX_BYTES = 32 * 1024 * 1024
 
 Wanted = Callable[[TopicIdPartition], bool]
 OnCorrupt = Callable[[CorruptMetadataError], None]
-
-
-class FoldedPartition(NamedTuple):
-    """A user partition after every record; `deletion` is the last event of one under way."""
-
-    cache: RemoteLogMetadataCache
-    deletion: RemotePartitionDeleteMetadata | None
-
-
-class Folded(NamedTuple):
-    """What was read: the records before `next_offset`."""
-
-    partitions: list[FoldedPartition]
-    next_offset: Offset
 
 
 def fold_metadata_topic(
@@ -108,12 +96,14 @@ def _fold_records(
             store.apply_record(record, change)
         except CorruptMetadataError as error:
             on_corrupt(error)
+    caches = {partition: store.get(partition) for partition in seen}
     return Folded(
         [
-            FoldedPartition(cache, store.deletion(cache.partition))
-            for cache in map(store.get, seen)
+            FoldedPartition(cache, store.deletion(partition))
+            for partition, cache in caches.items()
             if cache is not None
         ],
+        [partition for partition, cache in caches.items() if cache is None],
         end,
     )
 
@@ -137,7 +127,8 @@ def _fold_columns(
             break
         fold.feed(columns)
         position = columns.next_offset
-    return Folded([FoldedPartition(*result) for result in fold.results()], position)
+    partitions = [FoldedPartition(*result) for result in fold.results()]
+    return Folded(partitions, fold.deleted(), position)
 
 
 def _refuse(error: CorruptMetadataError) -> None:

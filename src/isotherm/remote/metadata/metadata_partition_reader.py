@@ -1,9 +1,9 @@
-"""Replays and follows one partition of the metadata topic for the user partitions it serves.
+"""Folds and follows one partition of the metadata topic for the user partitions it serves.
 
 Invariants:
-- a user partition is given each of its events once, in order of offset: those at or below its
-  `applied_offset` are passed over when another user's assignment rewinds the reader;
-- a user partition takes part only from the rewind that follows its assignment;
+- a user partition is given each of its events once, in order of offset: those below the end of the
+  fold that began with its assignment are in the fold, and passed over when they are followed;
+- a user partition takes part only from the fold that follows its assignment;
 - a future given to `expect` is done once the reader is past its offset, or with the failure.
 
 Source: Kafka ConsumerTask, with one position per metadata partition.
@@ -27,6 +27,7 @@ from isotherm.errors import (
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
 from isotherm.remote.metadata.events import decode_record, next_offset
+from isotherm.remote.metadata.fold import fold_metadata_partition
 from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.types import Offset, TopicIdPartition
@@ -39,10 +40,9 @@ SKIPPED_RECORDS_TEXT = "Metadata records that could not be applied and were pass
 
 @dataclass(slots=True)
 class _User:
-    """A user partition. `end_offset` is the topic's end at the rewind; None before it."""
+    """A user partition. Its events before `next_offset` are in its cache; None before its fold."""
 
-    applied_offset: Offset = -1
-    end_offset: Offset | None = None
+    next_offset: Offset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class MetadataPartitionReader:
         return not self._users
 
     def assign(self, user: TopicIdPartition) -> None:
-        """Replay the whole metadata partition for `user` at the next poll."""
+        """Fold the whole metadata partition for `user` at the next poll."""
         with self._lock:
             if user not in self._users:
                 self._store.open(user)
@@ -157,9 +157,12 @@ class MetadataPartitionReader:
 
     def _read_run(self) -> bool:
         """Read and apply one run of records; False at the end of the topic."""
-        active = self._activate_users()
+        try:
+            active = self._activate_users()
+        except CorruptMetadataError:
+            return False
         if not active:
-            self._settle(active, caught_up=True)
+            self._settle(active)
             return False
         position = self._position
         records = self._topic.read(
@@ -172,29 +175,40 @@ class MetadataPartitionReader:
                 if not self._passes_over(error):
                     return False
         self._position = next_offset(records, position)
-        self._settle(active, caught_up=not records)
+        self._settle(active)
         return bool(records)
 
     def _activate_users(self) -> dict[TopicIdPartition, _User]:
-        """The users that take part in this run; rewinds when there are new ones among them."""
+        """The users that take part in this run; folds the topic for the new ones among them.
+
+        CorruptMetadataError when a record stands in the way of that: this reader has failed then.
+        """
         with self._lock:
             users = dict(self._users)
-        if any(user.end_offset is None for user in users.values()):
-            start, end = self._topic.offsets(self._partition)
-            self._position = start
-            for user in users.values():
-                if user.end_offset is None:
-                    user.end_offset = end
+        fresh = {name for name, user in users.items() if user.next_offset is None}
+        if fresh:
+            folded = fold_metadata_partition(
+                self._topic, self._partition, fresh.__contains__, self._report
+            )
+            self._store.install(folded)
+            for name in fresh:
+                users[name].next_offset = folded.next_offset
+            if len(fresh) == len(users):
+                self._position = folded.next_offset
         return users
+
+    def _report(self, error: CorruptMetadataError) -> None:
+        if not self._passes_over(error):
+            raise error
 
     def _apply(self, record: MetadataTopicRecord, active: dict[TopicIdPartition, _User]) -> None:
         change = decode_record(record)
         partition = self._store.partition_of(change)
         user = active.get(partition) if partition is not None else None
-        if user is None or record.offset <= user.applied_offset:
+        if user is None or user.next_offset is None or record.offset < user.next_offset:
             return
         self._store.apply_record(record, change)
-        user.applied_offset = record.offset
+        user.next_offset = record.offset + 1
 
     def _passes_over(self, error: CorruptMetadataError) -> bool:
         if self._settings.remote_log_metadata_corrupt_record_policy == "skip":
@@ -208,13 +222,13 @@ class MetadataPartitionReader:
         _fail(orphaned, error)
         return False
 
-    def _settle(self, active: dict[TopicIdPartition, _User], *, caught_up: bool) -> None:
-        """Open the partitions that are read up to their end, and complete the futures."""
-        for partition, user in active.items():
-            if caught_up or self._position >= (user.end_offset or 0):
-                cache = self._store.get(partition)
-                if cache is not None:
-                    cache.mark_initialized()
+    def _settle(self, active: dict[TopicIdPartition, _User]) -> None:
+        """Open the partitions that take part, which were read up to their end, and complete the
+        futures."""
+        for partition in active:
+            cache = self._store.get(partition)
+            if cache is not None:
+                cache.mark_initialized()
         with self._lock:
             done = [item for item in self._expected if item.offset < self._position]
             self._expected = deque(item for item in self._expected if item.offset >= self._position)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import NamedTuple
 
 from isotherm.errors import CorruptMetadataError, RemoteResourceNotFoundError
 from isotherm.remote.metadata.api import MetadataTopicRecord
@@ -22,9 +23,27 @@ from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from isotherm.types import TopicIdPartition
+from isotherm.types import Offset, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
+
+
+class FoldedPartition(NamedTuple):
+    """A user partition after every record; `deletion` is the last event of one under way."""
+
+    cache: RemoteLogMetadataCache
+    deletion: RemotePartitionDeleteMetadata | None
+
+
+class Folded(NamedTuple):
+    """What the records of a metadata partition before `next_offset` come to.
+
+    `deleted` are the partitions whose deletion is finished.
+    """
+
+    partitions: list[FoldedPartition]
+    deleted: list[TopicIdPartition]
+    next_offset: Offset
 
 
 class RemotePartitionMetadataStore:
@@ -45,16 +64,17 @@ class RemotePartitionMetadataStore:
             self._partitions[partition_key(partition)] = partition
             return self._caches.setdefault(partition, RemoteLogMetadataCache(partition))
 
-    def install(
-        self, cache: RemoteLogMetadataCache, deletion: RemotePartitionDeleteMetadata | None
-    ) -> None:
-        """Put what was folded elsewhere (fold.py) in the place of an opened partition's cache;
-        without effect when the partition was dropped meanwhile."""
-        with self._lock:
-            if cache.partition in self._caches:
-                self._caches[cache.partition] = cache
+    def install(self, folded: Folded) -> None:
+        """Give opened partitions what was folded elsewhere. One that was dropped meanwhile stays
+        so; one whose deletion is finished is closed."""
+        for cache, deletion in folded.partitions:
+            mine = self.get(cache.partition)
+            if mine is not None:
+                mine.take_over(cache)
                 if deletion is not None:
-                    self._deletions[cache.partition] = deletion
+                    self._apply_deletion(deletion)
+        for partition in folded.deleted:
+            self.close(partition)
 
     def drop(self, partition: TopicIdPartition) -> None:
         with self._lock:
