@@ -123,9 +123,14 @@ class CompactedLog:
         leader_epoch: int = 0,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> Offset:
+        # Not compacted for a moment, so that a record may come without a key, as one written
+        # before the topic was compacted does.
+        config = self.log.config
+        self.log.update_config(replace(config, cleanup_policy=("delete",)))
         info = self.log.append_as_leader(
             batch, leader_epoch, now_ms=self.clock.now_ms(), origin=origin
         )
+        self.log.update_config(config)
         self.log.update_high_watermark(self.log.log_end_offset)
         return info.first_offset
 
@@ -166,8 +171,12 @@ class CompactedLog:
 
     def batches(self) -> Iterator[StoredBatch]:
         """What is in the segments now."""
+        return self.batches_from(0)
+
+    def batches_from(self, offset: Offset) -> Iterator[StoredBatch]:
+        """From the one on that holds `offset`."""
         for segment in self.log.segments():
-            for position, header in segment.read_headers(segment.base_offset):
+            for position, header in segment.read_headers(offset):
                 batch = segment.read_batch(position, header)
                 assert read_batch_header(batch) == header
                 yield StoredBatch(segment.base_offset, header, read_records(batch, 0, header))

@@ -1,0 +1,197 @@
+"""The cleaner's results: Kafka's own Cleaner on a copy of the same log, round after round.
+
+Histories are drawn by hypothesis; one JVM cleans all of them. Logs are closed before each round, so
+both begin with what is on the disk. What must be equal: every file but compressed batches, whose
+bytes depend on the compressor and are compared record for record and field for field.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from isotherm.record.batch import (
+    BatchHeader,
+    CompressionType,
+    Record,
+    iterate_batches,
+    read_records,
+)
+from isotherm.record.batch_header import DELETE_HORIZON_FLAG
+from isotherm.segment.file_names import parse_segment_file_name, segment_file_name
+from isotherm.segment.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
+from isotherm.testing.cleaning_histories import CleaningHistory
+from isotherm.types import Offset
+from oracle.kafka import java_command
+
+CLEAN_LOGS = Path(__file__).with_name("CleanLogs.java")
+Batch: TypeAlias = tuple[BatchHeader, list[Record]]
+ROUNDS_MAX = 5
+STEPS_MAX = 30
+
+
+class KafkaCleaner:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def clean(self, *fields: object) -> list[int]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(*fields, file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        assert answer, "the JVM ended"
+        assert not answer.startswith("failed"), answer
+        return [int(field) for field in answer.split()]
+
+
+@pytest.fixture(scope="module")
+def kafka_cleaner(kafka_tools: Path) -> Iterator[KafkaCleaner]:
+    command = java_command(str(CLEAN_LOGS), log_level="error")
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield KafkaCleaner(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(timeout=30)
+
+
+@pytest.mark.slow
+@given(rng=st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_round_leaves_the_bytes_that_kafkas_cleaner_leaves(
+    kafka_cleaner: KafkaCleaner, rng: random.Random
+) -> None:
+    for directory, copy, _ in rounds(kafka_cleaner, rng):
+        assert names(directory) == names(copy)
+        for name in names(directory):
+            assert_equal_file(directory / name, copy / name)
+
+
+@pytest.mark.slow
+@given(rng=st.randoms(use_true_random=False))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_round_over_compressed_batches_leaves_the_same_records(
+    kafka_cleaner: KafkaCleaner, rng: random.Random
+) -> None:
+    for directory, copy, _ in rounds(kafka_cleaner, rng, codecs=tuple(CompressionType)):
+        assert names(directory) == names(copy)
+        for name in names(directory):
+            if name.endswith(".log"):
+                assert batches(directory / name) == batches(copy / name), name
+            elif not name.endswith(".index"):  # positions depend on the compressor, too
+                assert_equal_file(directory / name, copy / name)
+
+
+@pytest.mark.slow
+@given(rng=st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_round_with_a_full_map_differs_in_horizons_above_it_alone(
+    kafka_cleaner: KafkaCleaner, rng: random.Random
+) -> None:
+    """Kafka gives one to a tombstone although older records of its key stay: decision 0023."""
+    for directory, copy, end_offset in rounds(kafka_cleaner, rng, map_slots=(3, 5, 9)):
+        assert names(directory) == names(copy)
+        for name in names(directory):
+            if name.endswith(".log"):
+                ours = without_horizons(batches(directory / name), end_offset)
+                assert ours == without_horizons(batches(copy / name), end_offset), name
+            elif not name.endswith(".index"):  # a horizon makes a batch longer
+                assert_equal_file(directory / name, copy / name)
+
+
+def rounds(
+    kafka_cleaner: KafkaCleaner, rng: random.Random, **more: Any
+) -> Iterator[tuple[Path, Path, Offset]]:
+    """Our directory after each round of a history, Kafka's, and the end offset of the round."""
+    with tempfile.TemporaryDirectory() as folder:
+        history = CleaningHistory(Path(folder) / "topic-0", rng, **more)
+        copy = Path(folder) / "kafka" / "topic-0"
+        for _ in range(rng.randrange(1, ROUNDS_MAX)):
+            for _ in range(rng.randrange(STEPS_MAX)):
+                history.step()
+            end_offset = history.close()
+            shutil.copytree(history.directory, copy)
+            history.open(end_offset)
+            cleaned_end_offset = clean_both(kafka_cleaner, history, copy)
+            end_offset = history.close()
+            yield history.directory, copy, cleaned_end_offset
+            shutil.rmtree(copy)
+            history.open(end_offset)
+        history.close()
+
+
+def clean_both(kafka_cleaner: KafkaCleaner, history: CleaningHistory, copy: Path) -> Offset:
+    to_clean = history.to_clean()
+    end_offset, _, bytes_read, messages_read, invalid, _, messages_written = kafka_cleaner.clean(
+        copy,
+        to_clean.first_dirty_offset,
+        to_clean.first_uncleanable_offset,
+        history.clock.now_ms(),
+        history.map_slots,
+        history.read_size,
+        history.config.delete_retention_ms,
+        history.config.effective_segment_bytes,
+        history.config.segment_index_bytes,
+        history.config.index_interval_bytes,
+    )
+    cleaned = history.clean()
+    assert cleaned.end_offset == end_offset
+    stats = cleaned.stats
+    assert stats.bytes_read == bytes_read
+    assert (stats.messages_read, stats.messages_written) == (messages_read, messages_written)
+    assert stats.invalid_messages_read == invalid
+    return end_offset
+
+
+def assert_equal_file(ours: Path, theirs: Path) -> None:
+    if ours.suffix == ".snapshot":
+        assert producers(ours) == producers(theirs), ours.name
+        return
+    if ours.suffix == ".log":
+        assert batches(ours) == batches(theirs), ours.name
+        assert modified(ours) == modified(theirs), ours.name
+    assert ours.read_bytes() == theirs.read_bytes(), ours.name
+
+
+def names(directory: Path) -> list[str]:
+    found = (parse_segment_file_name(path.name) for path in directory.iterdir())
+    return sorted(segment_file_name(*name) for name in found if name and not name.temporary_suffix)
+
+
+def producers(path: Path) -> list[ProducerSnapshotEntry]:
+    return sorted(read_producer_snapshot(path.read_bytes()))
+
+
+def batches(path: Path) -> list[Batch]:
+    data = path.read_bytes()
+    return [
+        (header._replace(length=0, crc=0), read_records(data, position, header))
+        for position, header in iterate_batches(data)
+    ]
+
+
+def without_horizons(batches: list[Batch], end_offset: Offset) -> list[Batch]:
+    """Those of batches that end at `end_offset` or above look as if they had none."""
+    return [
+        (header, records)
+        if header.next_offset <= end_offset
+        else (
+            header._replace(attributes=header.attributes & ~DELETE_HORIZON_FLAG, base_timestamp=0),
+            records,
+        )
+        for header, records in batches
+    ]
+
+
+def modified(path: Path) -> int:
+    return path.stat().st_mtime_ns // 1_000_000
