@@ -137,7 +137,7 @@ class CopyTask:
         with ExitStack() as on_failure:
             tier.copies.begin(metadata.segment_id)
             on_failure.callback(tier.copies.end, metadata.segment_id)
-            self._clear_the_way(metadata)
+            tier.make_way_for(metadata)
             tier.metadata.add_remote_log_segment_metadata(metadata).result()
             tier.metrics.mark(TopicMeter.REMOTE_COPY_REQUESTS, self._partition.topic)
             custom_metadata = self._copy_objects(candidate, metadata)
@@ -147,17 +147,6 @@ class CopyTask:
         )
         self._unconfirmed = (metadata, finished)
         self._confirm_finished()
-
-    def _clear_the_way(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Delete what an earlier attempt under this leader epoch left: once this copy has taken
-        its key, no metadata names those objects (KIP-1266, Scenario 3)."""
-        predecessor = self._tier.metadata.predecessor(metadata)
-        if predecessor is None:
-            return
-        if predecessor.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
-            self._tier.storage.delete_log_segment_data(predecessor)
-        else:
-            self._tier.delete_segment(predecessor)
 
     def _copy_objects(
         self, candidate: CandidateSegment[LogSegment], metadata: RemoteLogSegmentMetadata

@@ -78,6 +78,17 @@ class RemoteTierAccess:
         """Store the event and wait until it is visible here."""
         self.metadata.update_remote_log_segment_metadata(update).result()
 
+    def make_way_for(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Delete what an earlier attempt under this leader epoch left, before a copy is started:
+        once it has taken the key, no metadata names those objects (KIP-1266, Scenario 3)."""
+        predecessor = self.metadata.predecessor(metadata)
+        if predecessor is None:
+            return
+        if predecessor.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            self.storage.delete_log_segment_data(predecessor)
+        else:
+            self.delete_segment(predecessor)
+
     def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
         """DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED, each after the other.
 
