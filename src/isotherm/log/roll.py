@@ -49,7 +49,9 @@ def roll_reason(
         config.effective_segment_ms - segment.jitter_ms
     ):
         return RollReason.TIME
-    if segment.indexes_are_full:
+    if segment.size > 0 and segment.indexes_are_full:
+        # An empty segment's index may be full from the first: one entry's room is none, and a
+        # second segment of the same base offset would share the first one's files.
         return RollReason.INDEX_FULL
     if not incoming.last_offset_fits:
         return RollReason.OFFSET_OVERFLOW

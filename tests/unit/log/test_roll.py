@@ -38,6 +38,7 @@ INCOMING = IncomingRecords(size=100, max_timestamp_ms=1050, last_offset_fits=Tru
         ({"jitter_ms": 60}, {"max_timestamp_ms": 1040}, 0, None),
         ({"size": 0, "first_batch_timestamp_ms": None}, {}, 10**9, None),
         ({"indexes_are_full": True}, {}, 0, RollReason.INDEX_FULL),
+        ({"indexes_are_full": True, "size": 0}, {}, 0, None),
         ({}, {"last_offset_fits": False}, 0, RollReason.OFFSET_OVERFLOW),
     ],
 )
