@@ -11,9 +11,8 @@ Source: Kafka TopicBasedRemoteLogMetadataManager, ProducerManager, ConsumerTask.
 from __future__ import annotations
 
 import uuid
-from typing import Protocol
-
 from collections.abc import Sequence
+from typing import Protocol
 
 from isotherm.broker.metadata_partition_log import (
     metadata_batch,
