@@ -11,7 +11,12 @@ from isotherm.broker.groups.classic_checks import GroupState
 from isotherm.broker.groups.classic_group import ClassicGroup, ClassicGroupSettings
 from isotherm.broker.groups.classic_members import ClassicMember
 from isotherm.broker.groups.classic_protocol import Protocol
-from isotherm.broker.groups.records import GroupMetadataValue, MemberMetadata
+from isotherm.broker.groups.records import (
+    AnyGroupMetadataValue,
+    AnyMemberMetadata,
+    GroupMetadataValue,
+    MemberMetadata,
+)
 from isotherm.types import TimestampMs
 
 
@@ -40,7 +45,7 @@ def group_value(group: ClassicGroup, *, wall_offset_ms: int) -> GroupMetadataVal
 
 def restore_group(
     group_id: str,
-    value: GroupMetadataValue,
+    value: AnyGroupMetadataValue,
     settings: ClassicGroupSettings,
     *,
     now_ms: TimestampMs,
@@ -62,7 +67,7 @@ def restore_group(
     return group
 
 
-def _restore_member(stored: MemberMetadata, protocol: str, now_ms: TimestampMs) -> ClassicMember:
+def _restore_member(stored: AnyMemberMetadata, protocol: str, now_ms: TimestampMs) -> ClassicMember:
     member = ClassicMember(
         stored.member_id,
         stored.group_instance_id,

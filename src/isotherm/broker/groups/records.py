@@ -13,10 +13,23 @@ Source: Kafka group-coordinator/src/main/resources/common/message/*.json.
 from __future__ import annotations
 
 import struct
+import typing
 import uuid
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+from isotherm.broker.groups.old_records import (
+    GroupMetadataValueV0,
+    GroupMetadataValueV1,
+    GroupMetadataValueV2,
+    GroupMetadataValueV4,
+    MemberMetadataV0,
+    MemberMetadataV1,
+    MemberMetadataV4,
+    OffsetCommitValueV0,
+    OffsetCommitValueV2,
+    OffsetCommitValueV3,
+)
 from isotherm.errors import CorruptMetadataError, InvalidRequestError
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.errors import ProtocolError
@@ -30,6 +43,7 @@ _BYTES = {"kafka_type": "bytes"}
 _UUID = {"kafka_type": "uuid"}
 
 _VERSION = struct.Struct(">h")
+LEGACY_OFFSET_COMMIT = 0
 
 
 class GroupKey:
@@ -68,18 +82,6 @@ class OffsetCommitValue(GroupValue):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitValueV3(GroupValue):
-    """Before the topic id."""
-
-    __version__ = 3
-    __flexible__ = False
-    offset: int = field(metadata=_INT64)
-    leader_epoch: int = field(metadata=_INT32, default=-1)
-    metadata: str = field(metadata=_STRING)
-    commit_timestamp: int = field(metadata=_INT64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitValueV1(GroupValue):
     """The one version with an expiry of its own."""
 
@@ -91,7 +93,13 @@ class OffsetCommitValueV1(GroupValue):
     expire_timestamp: int = field(metadata=_INT64, default=-1)
 
 
-AnyOffsetCommitValue: TypeAlias = OffsetCommitValue | OffsetCommitValueV3 | OffsetCommitValueV1
+AnyOffsetCommitValue: TypeAlias = (
+    OffsetCommitValue
+    | OffsetCommitValueV3
+    | OffsetCommitValueV2
+    | OffsetCommitValueV1
+    | OffsetCommitValueV0
+)
 
 
 # ---- groups of the classic protocol
@@ -127,6 +135,18 @@ class GroupMetadataValue(GroupValue):
     leader: str | None = field(metadata=_STRING, default=None)
     current_state_timestamp: int = field(metadata=_INT64, default=-1)
     members: tuple[MemberMetadata, ...] = ()
+
+
+AnyMemberMetadata: TypeAlias = (
+    MemberMetadata | MemberMetadataV4 | MemberMetadataV1 | MemberMetadataV0
+)
+AnyGroupMetadataValue: TypeAlias = (
+    GroupMetadataValue
+    | GroupMetadataValueV4
+    | GroupMetadataValueV2
+    | GroupMetadataValueV1
+    | GroupMetadataValueV0
+)
 
 
 # ---- groups of the consumer protocol (KIP-848)
@@ -257,8 +277,8 @@ class GroupRecord(NamedTuple):
 _SCHEMAS: dict[int, tuple[type[Any], dict[int, type[Any]]]] = {
     key.__api_key__: (key, {value.__version__: value for value in values})
     for key, values in (
-        (OffsetCommitKey, (OffsetCommitValue, OffsetCommitValueV3, OffsetCommitValueV1)),
-        (GroupMetadataKey, (GroupMetadataValue,)),
+        (OffsetCommitKey, typing.get_args(AnyOffsetCommitValue)),
+        (GroupMetadataKey, typing.get_args(AnyGroupMetadataValue)),
         (ConsumerGroupMetadataKey, (ConsumerGroupMetadataValue,)),
         (ConsumerGroupMemberMetadataKey, (ConsumerGroupMemberMetadataValue,)),
         (ConsumerGroupTargetAssignmentMetadataKey, (ConsumerGroupTargetAssignmentMetadataValue,)),
@@ -267,6 +287,9 @@ _SCHEMAS: dict[int, tuple[type[Any], dict[int, type[Any]]]] = {
         (ConsumerGroupRegularExpressionKey, (ConsumerGroupRegularExpressionValue,)),
     )
 }
+
+# The keys of 0.8.2 have the same fields; what is read of them is written under the new type.
+_SCHEMAS[LEGACY_OFFSET_COMMIT] = _SCHEMAS[OffsetCommitKey.__api_key__]
 
 
 def encode_key(key: Any) -> bytes:

@@ -32,8 +32,8 @@ from isotherm.broker.groups.offsets_topic import (
     Producer,
 )
 from isotherm.broker.groups.records import (
+    AnyGroupMetadataValue,
     GroupMetadataKey,
-    GroupMetadataValue,
     GroupRecord,
     OffsetCommitKey,
 )
@@ -107,7 +107,7 @@ class ShardFold:
         self._consumer_settings = consumer_settings
         self._shard = GroupShard(index)
         # The last record of each classic group.
-        self._classic: dict[str, GroupMetadataValue | None] = {}
+        self._classic: dict[str, AnyGroupMetadataValue | None] = {}
 
     def add(self, loaded: LoadedRecord | LoadedMarker) -> None:
         if isinstance(loaded, LoadedMarker):

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from isotherm.broker.groups.classic_checks import GroupState
+from isotherm.broker.groups.classic_group import ClassicGroupSettings
+from isotherm.broker.groups.group_snapshot import restore_group
+from isotherm.broker.groups.offsets import offset_of_value
 from isotherm.broker.groups.records import (
     ConsumerGroupMemberMetadataValue,
     GroupMetadataKey,
+    OffsetCommitKey,
     decode_record,
     encode_key,
     encode_value,
@@ -57,3 +62,76 @@ def test_tombstone_has_no_value() -> None:
 def test_damaged_record_is_corrupt_metadata(key, value) -> None:
     with pytest.raises(CorruptMetadataError):
         decode_record(key, value)
+
+
+OFFSET_KEY = b"\x00\x01g\x00\x01t" + (3).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("record_type", ["0000", "0001"])
+@pytest.mark.parametrize(
+    ("value", "leader_epoch", "expires"),
+    [
+        ("0000 0000000000000005 0001 6d 0000000000000007", -1, None),
+        ("0001 0000000000000005 0001 6d 0000000000000007 0000000000000009", -1, 9),
+        ("0001 0000000000000005 0001 6d 0000000000000007 ffffffffffffffff", -1, None),
+        ("0002 0000000000000005 0001 6d 0000000000000007", -1, None),
+        ("0003 0000000000000005 00000002 0001 6d 0000000000000007", 2, None),
+        ("0004 0000000000000005 00000002 02 6d 0000000000000007 00", 2, None),
+    ],
+)
+def test_offset_is_read_in_every_version(record_type, value, leader_epoch, expires) -> None:
+    record = decode_record(bytes.fromhex(record_type) + OFFSET_KEY, bytes.fromhex(value))
+    assert record is not None
+    assert record.key == OffsetCommitKey(group="g", topic="t", partition=3)
+    found = offset_of_value(record.value, 11)
+    assert (found.offset, found.metadata, found.commit_timestamp_ms) == (5, "m", 7)
+    assert (found.leader_epoch, found.expire_timestamp_ms, found.topic_id) == (
+        leader_epoch,
+        expires,
+        None,
+    )
+
+
+MEMBER = "0001 6d"  # its id
+CLIENT = "0001 63 0001 68"  # client id and host
+REST = "00002710 00000001 73 00000002 6161"  # session timeout, subscription, assignment
+
+
+@pytest.mark.parametrize(
+    ("value", "instance_id", "rebalance_ms", "since_ms"),
+    [
+        (f"0000 0001 63 00000004 0001 72 0001 6d 00000001 {MEMBER} {CLIENT} {REST}",
+         None, 10_000, 500),
+        (f"0001 0001 63 00000004 0001 72 0001 6d 00000001 {MEMBER} {CLIENT} 00004e20 {REST}",
+         None, 20_000, 500),
+        (("0002 0001 63 00000004 0001 72 0001 6d 0000000000000bb8 00000001"
+         f" {MEMBER} {CLIENT} 00004e20 {REST}"),
+         None, 20_000, 2_000),
+        (("0003 0001 63 00000004 0001 72 0001 6d 0000000000000bb8 00000001"
+         f" {MEMBER} 0001 69 {CLIENT} 00004e20 {REST}"),
+         "i", 20_000, 2_000),
+        (("0004 02 63 00000004 02 72 02 6d 0000000000000bb8 02"
+         " 02 6d 02 69 02 63 02 68 00004e20 00002710 02 73 03 6161 00 00"),
+         "i", 20_000, 2_000),
+    ],
+)  # fmt: skip
+def test_group_is_read_in_every_version(value, instance_id, rebalance_ms, since_ms) -> None:
+    record = decode_record(bytes.fromhex("0002") + b"\x00\x01g", bytes.fromhex(value))
+    assert record is not None
+    group = restore_group(
+        "g", record.value, ClassicGroupSettings(0, 10), now_ms=500, wall_offset_ms=1_000
+    )
+    assert (group.state, group.generation_id, group.state_timestamp_ms) == (
+        GroupState.STABLE,
+        4,
+        since_ms,
+    )
+    assert (group.protocol_type, group.protocol_name, group.members.leader_id) == ("c", "r", "m")
+    member = group.members["m"]
+    assert (member.group_instance_id, member.client_id, member.client_host) == (
+        instance_id,
+        "c",
+        "h",
+    )
+    assert (member.session_timeout_ms, member.rebalance_timeout_ms) == (10_000, rebalance_ms)
+    assert (member.metadata("r"), member.assignment) == (b"s", b"aa")
