@@ -1,6 +1,7 @@
-"""An index file of the active segment: preallocated on disk, and mirrored in memory.
+"""An index file of the active segment, mirrored in memory.
 
-Kafka maps the file; here every entry is written by position and kept in `entries` as well, so
+Kafka maps the file, and preallocates it with zeros for that; here every entry is written by position
+and kept in `entries` as well, so
 that a lookup reads memory and a crash test sees each write.
 """
 
@@ -12,9 +13,8 @@ from isotherm.log.fs import FileSystem
 
 
 class IndexFile:
-    """Append-only entries of one size.
+    """Append-only entries of one size, `size_max` bytes of them at most.
 
-    The file on disk is `size_max` bytes of entries followed by zeros until `trim`.
     Lookups may run beside an append: `entries` only grows in place, truncating replaces it.
     """
 
@@ -25,17 +25,15 @@ class IndexFile:
         self.entries = bytearray()
 
     def stored(self) -> bytes:
-        """What is in the file, padding included."""
+        """What is in the file, with the padding that an unclean stop of Kafka leaves."""
         return self._file.read_at(0, self._file.size())
 
-    def load(self, entries: bytes) -> None:
-        """Take over the valid entries of an existing file and extend it for appending."""
-        self.entries = bytearray(entries)
-        self._file.truncate(len(entries))
-        self.preallocate()
-
-    def preallocate(self) -> None:
-        self._file.truncate(max(self._size_max, len(self.entries)))
+    def load(self, size: int) -> None:
+        """Take over the first `size` bytes of the file; what follows is no entry."""
+        stored = self.stored()
+        self.entries = bytearray(stored[:size])
+        if len(stored) > size:
+            self._file.truncate(size)
 
     def append(self, entry: bytes) -> None:
         assert len(entry) == self._entry_size
@@ -43,10 +41,9 @@ class IndexFile:
         self.entries += entry
 
     def truncate(self, size: int) -> None:
-        """Drop the entries after the first `size` bytes; the rest of the file is zeros again."""
+        """Drop the entries after the first `size` bytes."""
         self.entries = self.entries[:size]
         self._file.truncate(size)
-        self.preallocate()
 
     def is_full(self, *, reserve: int = 0) -> bool:
         """Whether there is no room for one entry besides `reserve` others."""
@@ -54,10 +51,3 @@ class IndexFile:
 
     def sync(self) -> None:
         self._file.sync()
-
-    def trim(self) -> None:
-        """Cut the padding off, durable with the next sync; nothing is appended after it.
-
-        The file is not closed here: a flush in another thread may be syncing it.
-        """
-        self._file.truncate(len(self.entries))

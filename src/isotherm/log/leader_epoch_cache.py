@@ -1,12 +1,17 @@
 """Which leader epoch wrote which offsets of a partition, kept in `leader-epoch-checkpoint`.
 
-Entries rise in epoch and in start offset. Each change is on disk before the call returns. The
-entries are an immutable tuple that is replaced, so readers need no lock; changes are serialized
-by the log that owns the cache. Source: Kafka LeaderEpochFileCache.java.
+Entries rise in epoch and in start offset. The entries are an immutable tuple that is replaced, so
+readers need no lock; changes are serialized by the log that owns the cache.
+
+An epoch that is assigned is on disk after `flush`, which the log calls before it counts the
+records of that epoch as durable: until then recovery finds the epoch in the batches. One without
+records is not stored; nothing is lost with it. Kafka writes each at once, which makes a start with
+many partitions wait for the disk. Source: Kafka LeaderEpochFileCache.java.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +43,8 @@ class LeaderEpochCache:
         self.entries: tuple[EpochEntry, ...] = ()
         if fs.exists(path):
             self.entries = tuple(read_leader_epoch_checkpoint(fs.read_bytes(path)))
+        self._stored = self.entries
+        self._store_lock = threading.Lock()
 
     def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
         """Note that `epoch` writes from `start_offset` on.
@@ -54,7 +61,7 @@ class LeaderEpochCache:
             or self.entries[kept - 1].start_offset >= start_offset
         ):
             kept -= 1
-        self._replace((*self.entries[:kept], EpochEntry(epoch, start_offset)))
+        self.entries = (*self.entries[:kept], EpochEntry(epoch, start_offset))
 
     @property
     def earliest(self) -> EpochEntry | None:
@@ -99,7 +106,18 @@ class LeaderEpochCache:
     def clear(self) -> None:
         self._replace(())
 
+    def flush(self, end_offset: Offset) -> None:
+        """Store the epochs that have records below `end_offset`. Any thread."""
+        count = bisect_left(self.entries, end_offset, key=lambda entry: entry.start_offset)
+        self._store(self.entries[:count])
+
     def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
         if entries != self.entries:
-            self._fs.write_atomically(self._path, encode_leader_epoch_checkpoint(entries))
+            self._store(entries)
             self.entries = entries
+
+    def _store(self, entries: tuple[EpochEntry, ...]) -> None:
+        with self._store_lock:
+            if entries != self._stored:
+                self._fs.write_atomically(self._path, encode_leader_epoch_checkpoint(entries))
+                self._stored = entries

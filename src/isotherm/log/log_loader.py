@@ -96,6 +96,8 @@ class _LogLoader:
         self._topic_partition = topic_partition
         self._config = config
         self._checkpoints = checkpoints
+        # Whether a segment was recovered, which also takes and removes snapshots.
+        self._has_recovered = False
         # Whether offsets may be missing between batches, as compaction leaves them.
         self._is_sparse = config.compacts
         self._now_ms: TimestampMs = environment.clock.now_ms()
@@ -104,10 +106,12 @@ class _LogLoader:
         )
 
     def load(self, log_dir: LogDir, topic_id: uuid.UUID | None) -> PartitionLog:
-        self._finish_replacements()
+        names = self._finish_replacements()
         epochs = LeaderEpochCache(self._fs, self._directory / LEADER_EPOCH_CHECKPOINT_NAME)
-        segments = self._load_segments(epochs)
-        snapshots = ProducerSnapshots(self._fs, self._directory)
+        segments = self._load_segments(names, epochs)
+        if self._has_recovered:
+            names = self._fs.list_names(self._directory)
+        snapshots = ProducerSnapshots(self._fs, self._directory, names)
         segments, log_end_offset = self._open_end(segments, epochs)
         remote_log_enabled = is_remote_log_enabled(
             self._topic_partition.topic,
@@ -121,6 +125,7 @@ class _LogLoader:
         )
         epochs.truncate_from_end(log_end_offset)
         epochs.truncate_from_start(self._checkpoints.log_start_offset)
+        epochs.flush(log_end_offset)
         self._load_producers(snapshots, segments, log_end_offset)
         recovery_point = log_end_offset
         if not self._checkpoints.clean_shutdown:
@@ -143,16 +148,20 @@ class _LogLoader:
         log.update_high_watermark(self._checkpoints.high_watermark)
         return log
 
-    def _finish_replacements(self) -> None:
-        leftovers = plan_leftovers(self._fs.list_names(self._directory))
+    def _finish_replacements(self) -> list[str]:
+        """The names in the directory afterwards."""
+        names = self._fs.list_names(self._directory)
+        leftovers = plan_leftovers(names)
+        if not leftovers.deletions and not any(name.endswith(SWAP_SUFFIX) for name in names):
+            return names
         self._remove(leftovers.deletions)
         ranges = [(base, self._swap_next_offset(base)) for base in leftovers.swap_base_offsets]
         swaps = plan_swaps(self._fs.list_names(self._directory), ranges)
         self._remove(swaps.deletions)
         for source, target in swaps.renames:
             self._fs.rename(self._directory / source, self._directory / target)
-        if leftovers.deletions or swaps.deletions or swaps.renames:
-            self._fs.sync_directory(self._directory)
+        self._fs.sync_directory(self._directory)
+        return self._fs.list_names(self._directory)
 
     def _swap_next_offset(self, base_offset: Offset) -> Offset:
         path = self._directory / segment_file_name(base_offset, LOG_SUFFIX, SWAP_SUFFIX)
@@ -162,8 +171,8 @@ class _LogLoader:
             next_offset = span.last_offset + 1
         return next_offset
 
-    def _load_segments(self, epochs: LeaderEpochCache) -> list[LogSegment]:
-        files = plan_segment_files(self._fs.list_names(self._directory))
+    def _load_segments(self, names: list[str], epochs: LeaderEpochCache) -> list[LogSegment]:
+        files = plan_segment_files(names)
         self._remove(files.deletions)
         segments = [self._segment(base) for base in files.base_offsets]
         first = first_segment_to_recover(
@@ -172,7 +181,10 @@ class _LogLoader:
             clean_shutdown=self._checkpoints.clean_shutdown,
         )
         for segment in segments[:first]:
-            if segment.base_offset in files.without_offset_index or _is_damaged(segment):
+            base_offset = segment.base_offset
+            if base_offset in files.without_offset_index or (
+                base_offset in files.with_transaction_index and _is_damaged(segment)
+            ):
                 self._recover(segment, epochs)
         recovered: list[_RecoveredSegment] = []
         for segment in segments[first:]:
@@ -205,6 +217,7 @@ class _LogLoader:
 
     def _recover(self, segment: LogSegment, epochs: LeaderEpochCache) -> _RecoveredSegment:
         """Rebuild a segment's indexes from its log, and cut it at the first damaged batch."""
+        self._has_recovered = True
         snapshots = ProducerSnapshots(self._fs, self._directory)
         producers = ProducerStateManager(
             self._topic_partition, self._environment.producer_id_expiration_ms

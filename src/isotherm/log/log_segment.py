@@ -1,6 +1,6 @@
 """One segment of a log: a `.log` file and its indexes.
 
-Only the last segment of a log is active (has open, preallocated indexes and takes appends). The
+Only the last segment of a log is active (has its indexes open and takes appends). The
 owner (`PartitionLog`) serializes everything that changes a segment; reading, looking up and
 syncing may run beside it from any thread. Source: Kafka LogSegment.java.
 """
@@ -97,6 +97,8 @@ class LogSegment:
         self._time_index: IndexFile | None = None
         self._aborted: list[AbortedTransaction] | None = None
         self._bytes_since_index_entry = 0
+        # Whether anything has been written since the last sync.
+        self._is_dirty = False
         self._largest: TimestampOffset | None = None
         self._first_batch_timestamp_ms: TimestampMs | None = None
         exists = self._fs.exists(self.log_path)
@@ -120,16 +122,15 @@ class LogSegment:
         if discard_indexes:
             for path in (self.offset_index_path, self.time_index_path, self.transaction_index_path):
                 self._fs.remove(path)
+            self._is_dirty = True
         offset_index = IndexFile(
             self._fs, self.offset_index_path, OFFSET_INDEX_ENTRY_SIZE, index_size_max
         )
         time_index = IndexFile(
             self._fs, self.time_index_path, TIME_INDEX_ENTRY_SIZE, index_size_max
         )
-        entries = offset_index.stored()
-        offset_index.load(entries[: offset_index_entry_count(entries) * OFFSET_INDEX_ENTRY_SIZE])
-        entries = time_index.stored()
-        time_index.load(entries[: time_index_entry_count(entries) * TIME_INDEX_ENTRY_SIZE])
+        offset_index.load(offset_index_entry_count(offset_index.stored()) * OFFSET_INDEX_ENTRY_SIZE)
+        time_index.load(time_index_entry_count(time_index.stored()) * TIME_INDEX_ENTRY_SIZE)
         self._files.forget()
         self._aborted = self.aborted_transactions()
         self._largest = last_time_index_entry(time_index.entries, self.base_offset)
@@ -137,12 +138,11 @@ class LogSegment:
         self._bytes_since_index_entry = 0
 
     def deactivate(self) -> None:
-        """Write the final time index entry and trim the indexes: on roll and on close."""
-        assert self._offset_index is not None
-        assert self._time_index is not None
+        """Write the final time index entry: on roll and on close.
+
+        Files are not closed here: a flush in another thread may be syncing them.
+        """
         self._append_time_index_entry()
-        self._offset_index.trim()
-        self._time_index.trim()
         self._offset_index = self._time_index = self._file = self._aborted = None
         self._files.forget()
 
@@ -159,6 +159,7 @@ class LogSegment:
         assert self._file is not None
         position = self.size_in_bytes
         self._file.write_at(position, records)
+        self._is_dirty = True
         for header in headers:
             self.index_batch(header, position, index_interval_bytes)
             position += header.size_in_bytes
@@ -184,6 +185,7 @@ class LogSegment:
         assert self._aborted is not None
         file = self._fs.open_writable(self.transaction_index_path)
         file.write_at(file.size(), encode_transaction_index([transaction]))
+        self._is_dirty = True
         self._aborted.append(transaction)
 
     def offset_fits(self, offset: Offset) -> bool:
@@ -362,6 +364,7 @@ class LogSegment:
         self._time_index.truncate(truncated_time_index_size(entries, base, offset))
         self._truncate_transaction_index(offset)
         self._file.truncate(span.position)
+        self._is_dirty = True
         self.size_in_bytes = span.position
         self._bytes_since_index_entry = 0
         self._largest = self._largest_after_truncation()
@@ -372,10 +375,18 @@ class LogSegment:
         """Drop the bytes from `size` on, and nothing else: recovery rebuilds the indexes."""
         assert self._file is not None
         self._file.truncate(size)
+        self._is_dirty = True
         self.size_in_bytes = size
 
     def sync(self) -> None:
-        """Make the segment durable, whatever it is now: active, closed or already deleted."""
+        """Make the segment durable, whatever it is now: active, closed or already deleted.
+
+        Nothing to do when it was not written to: it is as durable as it was found.
+        """
+        if not self._is_dirty:
+            return
+        # Before the work: what is written beside it waits for the next sync.
+        self._is_dirty = False
         file, offset_index, time_index = self._file, self._offset_index, self._time_index
         if file is not None and offset_index is not None and time_index is not None:
             file.sync()
@@ -396,6 +407,10 @@ class LogSegment:
     def rename_files(self, temporary_suffix: str) -> None:
         """See `SegmentFiles.rename`: of a segment that is on its way into the log."""
         self._files.rename(temporary_suffix)
+
+    @property
+    def is_dirty(self) -> bool:
+        return self._is_dirty
 
     def release_files(self) -> None:
         """Let go of open files without a write; running readers keep theirs."""
@@ -442,6 +457,7 @@ class LogSegment:
         last = last_time_index_entry(self._time_index.entries, self.base_offset)
         if largest.timestamp_ms > last.timestamp_ms:
             self._time_index.append(encode_time_index_entry(largest, self.base_offset))
+            self._is_dirty = True
 
     def _truncate_transaction_index(self, offset: Offset) -> None:
         assert self._aborted is not None

@@ -352,10 +352,11 @@ class PartitionLog:
             if segment.base_offset < end_offset:
                 segment.sync()
         self._snapshots.sync(start_offset)
+        self.leader_epochs.flush(end_offset)
         self.environment.cache.fs.sync_directory(self.directory)
         with self._lock:
             if active is not self._segments.active:
-                # Rolled meanwhile: its indexes were trimmed after they were synced.
+                # Rolled meanwhile: its last index entry was written after it was synced.
                 end_offset = min(end_offset, active.base_offset)
             self._recovery_point = max(self._recovery_point, end_offset)
             self._last_flush_ms = self.environment.clock.now_ms()
@@ -464,7 +465,7 @@ class PartitionLog:
         self.environment.cache.fs.sync_directory(self.directory)
 
     def close(self) -> None:
-        """Make everything durable and trim the indexes, so that loading needs no recovery.
+        """Make everything durable, with the last index entries, so that loading needs no recovery.
 
         Further calls raise NotLeaderOrFollowerError. Idempotent.
         """
@@ -473,12 +474,13 @@ class PartitionLog:
                 return
             with self._errors_fail_dir("close"):
                 active = self._segments.active
-                self._snapshots.take(self.producers)
+                has_new_snapshot = self._snapshots.take(self.producers)
                 active.deactivate()
-                # These even if all is flushed: they have just been written.
-                active.sync()
-                self._snapshots.sync(self._log_end_offset)
-                self.environment.cache.fs.sync_directory(self.directory)
+                if has_new_snapshot or active.is_dirty:
+                    # These even if all is flushed: they have just been written.
+                    active.sync()
+                    self._snapshots.sync(self._log_end_offset)
+                    self.environment.cache.fs.sync_directory(self.directory)
                 self._flush(active, self._log_end_offset)
             self._is_closed = True
 

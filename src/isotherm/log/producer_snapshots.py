@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right, insort
+from collections.abc import Iterable
 from pathlib import Path
 
 from isotherm.errors import CorruptSnapshotError
@@ -25,16 +26,17 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerSnapshots:
-    def __init__(self, fs: FileSystem, directory: Path) -> None:
+    def __init__(self, fs: FileSystem, directory: Path, names: Iterable[str] | None = None) -> None:
+        """`names` are those in the directory, where the caller has them already."""
         self._fs = fs
         self._directory = directory
-        names = [parse_segment_file_name(name) for name in fs.list_names(directory)]
+        files = map(parse_segment_file_name, fs.list_names(directory) if names is None else names)
         self._offsets = sorted(
-            name.base_offset
-            for name in names
-            if name is not None
-            and name.suffix == PRODUCER_SNAPSHOT_SUFFIX
-            and not name.temporary_suffix
+            file.base_offset
+            for file in files
+            if file is not None
+            and file.suffix == PRODUCER_SNAPSHOT_SUFFIX
+            and not file.temporary_suffix
         )
 
     @property
@@ -45,16 +47,18 @@ class ProducerSnapshots:
     def path(self, offset: Offset) -> Path:
         return self._directory / segment_file_name(offset, PRODUCER_SNAPSHOT_SUFFIX)
 
-    def take(self, state: ProducerStateManager) -> None:
-        """Write `state` as the snapshot of its map end offset, unless there is one already.
+    def take(self, state: ProducerStateManager) -> bool:
+        """Write `state` as the snapshot of its map end offset; False when there is one already.
 
         As Kafka, none is written for offset 0: there is nothing below it.
         """
         offset = state.map_end_offset
-        if offset > 0 and offset not in self._offsets:
-            data = encode_producer_snapshot(state.snapshot_entries())
-            self._fs.write_bytes(self.path(offset), data)
-            insort(self._offsets, offset)
+        if offset == 0 or offset in self._offsets:
+            return False
+        data = encode_producer_snapshot(state.snapshot_entries())
+        self._fs.write_bytes(self.path(offset), data)
+        insort(self._offsets, offset)
+        return True
 
     def load_latest(
         self, state: ProducerStateManager, end_offset: Offset, now_ms: TimestampMs

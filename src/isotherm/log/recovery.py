@@ -56,6 +56,7 @@ class SegmentFilesPlan:
 
     base_offsets: tuple[Offset, ...]
     without_offset_index: frozenset[Offset]
+    with_transaction_index: frozenset[Offset]
     deletions: tuple[str, ...]
 
 
@@ -109,7 +110,13 @@ def plan_segment_files(names: Iterable[str]) -> SegmentFilesPlan:
         for file in files
         if file.suffix in _INDEX_SUFFIXES and file.base_offset not in bases
     ]
-    return SegmentFilesPlan(tuple(sorted(bases)), frozenset(bases - indexed), tuple(orphans))
+    transactional = {file.base_offset for file in files if file.suffix == TRANSACTION_INDEX_SUFFIX}
+    return SegmentFilesPlan(
+        tuple(sorted(bases)),
+        frozenset(bases - indexed),
+        frozenset(bases & transactional),
+        tuple(orphans),
+    )
 
 
 def first_segment_to_recover(

@@ -7,8 +7,10 @@ import pytest
 from isotherm.errors import CorruptCheckpointError
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.leader_epoch_cache import LeaderEpochCache
+from isotherm.testing.faulty_fs import FaultyFileSystem
 
 Entries = list[tuple[int, int]]
+LOG_END = 1000
 
 
 def cache_of(path: Path, entries: Entries) -> LeaderEpochCache:
@@ -16,6 +18,7 @@ def cache_of(path: Path, entries: Entries) -> LeaderEpochCache:
     for epoch, start_offset in entries:
         cache.assign(epoch, start_offset)
     assert list(cache.entries) == entries
+    cache.flush(LOG_END)
     return cache
 
 
@@ -42,7 +45,23 @@ def test_assign_drops_entries_that_contradict(
     cache = cache_of(tmp_path, [(0, 0), (1, 10), (2, 20)])
     cache.assign(*assigned)
     assert list(cache.entries) == expected
+    cache.flush(LOG_END)
     assert stored(tmp_path) == expected
+
+
+def test_epoch_is_stored_once_its_records_are_to_be_durable(tmp_path: Path) -> None:
+    fs = FaultyFileSystem()
+    cache = LeaderEpochCache(fs, tmp_path / "leader-epoch-checkpoint")
+    cache.assign(0, 0)
+    cache.assign(1, 10)
+    assert stored(tmp_path) == []
+    cache.flush(10)
+    assert stored(tmp_path) == [(0, 0)]
+    cache.flush(11)
+    cache.assign(2, 11)
+    cache.flush(11)
+    assert stored(tmp_path) == [(0, 0), (1, 10)]
+    assert fs.sync_counts.total() == 2
 
 
 def test_checkpoint_file_is_kafkas_text(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_epochs_are_cut_to_the_log(directory: Path) -> None:
 
 def test_epochs_lost_in_a_crash_are_found_in_the_batches(directory: Path) -> None:
     fill(directory)
-    (directory / "leader-epoch-checkpoint").unlink()
+    assert not (directory / "leader-epoch-checkpoint").exists()
     assert list(reopen(directory).leader_epochs.entries) == [(0, 0), (1, 5), (2, 10)]
 
 

@@ -11,6 +11,7 @@ from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_segment import LogSegment
 from isotherm.record.batch import build_batch, read_batch_header
 from isotherm.segment.transaction_index import AbortedTransaction
+from isotherm.testing.faulty_fs import FaultyFileSystem
 
 T0 = 1_700_000_000_000
 INDEX_SIZE_MAX = 1000
@@ -108,20 +109,42 @@ def test_time_index_gets_the_largest_timestamp_so_far_and_a_final_entry(tmp_path
     assert segment.time_index_path.read_bytes() == before + final
 
 
-def test_index_files_are_preallocated_and_trimmed(tmp_path: Path) -> None:
+def test_index_files_hold_entries_and_nothing_else(tmp_path: Path) -> None:
     segment = segment_at(tmp_path)
     append(segment, *(batch(offset) for offset in range(3)))
-    assert segment.offset_index_path.stat().st_size == 1000
-    assert segment.time_index_path.stat().st_size == 996
-    segment.deactivate()
     assert segment.offset_index_path.stat().st_size == 16
     assert segment.time_index_path.stat().st_size == 12
+    segment.deactivate()
     segment.activate(INDEX_SIZE_MAX)
-    assert segment.offset_index_path.stat().st_size == 1000
     append(segment, batch(3), batch(4))
     segment.deactivate()
     # The counter starts again at zero: the first batch after it is not indexed.
     assert segment.offset_index_path.stat().st_size == 24
+
+
+def test_padding_that_kafka_left_is_cut_off(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    append(segment, *(batch(offset) for offset in range(3)))
+    segment.deactivate()
+    paths = (segment.offset_index_path, segment.time_index_path)
+    entries = [path.read_bytes() for path in paths]
+    for path, before in zip(paths, entries, strict=True):
+        path.write_bytes(before + bytes(12 * 8))
+    segment.activate(INDEX_SIZE_MAX)
+    assert [path.read_bytes() for path in paths] == entries
+
+
+def test_sync_of_a_segment_that_was_not_written_to_does_nothing(tmp_path: Path) -> None:
+    fs = FaultyFileSystem()
+    segment = LogSegment(FileCache(fs), tmp_path, 0, now_ms=T0)
+    segment.activate(INDEX_SIZE_MAX)
+    segment.sync()
+    assert not fs.sync_counts
+    append(segment, batch(0))
+    segment.sync()
+    assert fs.sync_counts[segment.log_path] == 1
+    segment.sync()
+    assert fs.sync_counts[segment.log_path] == 1
 
 
 def test_indexes_are_full_with_one_time_entry_in_reserve(tmp_path: Path) -> None:
