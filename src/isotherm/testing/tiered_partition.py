@@ -35,7 +35,9 @@ from isotherm.record.batch import (
     read_records,
 )
 from isotherm.remote.index_cache import DIRECTORY_NAME, RemoteIndexCache
+from isotherm.remote.metadata.cleanup import RemoteMetadataCleanupManager
 from isotherm.remote.metadata.event_writer import KeyedMetadata
+from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
@@ -44,9 +46,11 @@ from isotherm.remote.remote_tier_metrics import RetentionShares
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
+from isotherm.remote.tasks.partition_deletion import delete_remote_partition
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.segment.offset_index import Buffer
 from isotherm.testing.faulty_store import FaultyStore
@@ -192,6 +196,20 @@ class TieredPartition:
 
     def leader_epoch_of(self, _: TopicIdPartition) -> LeaderEpoch | None:
         return self.leader_epoch if self.topic_exists else None
+
+    def clean_up(self) -> None:
+        """One look of the cleanup manager, to which nothing is too young."""
+        RemoteMetadataCleanupManager(
+            self.metadata_topic,
+            TierCleanupTarget(
+                self.tier,
+                self.metadata,
+                lambda partition: delete_remote_partition(self.tier, partition),
+            ),
+            TopicBasedSettings(remote_log_metadata_cleanup_grace_ms=0),
+            clock=self.clock,
+            metrics=self.metrics,
+        ).run()
 
     def _checkpoints(self) -> LogCheckpoints:
         if not hasattr(self, "log"):

@@ -5,6 +5,9 @@ one of the tiers, completely; local data is gone only where a finished copy hold
 in the bucket is named by the metadata. At the end, when nothing fails any more, the bucket holds
 what is finished and nothing else.
 
+At feature level 1 the topic is compacted and cleaned up in between, and a restart sees only what
+that left; the audit topic must tell of the same segments.
+
 A history follows from its seed. Steps are weighted by hand rather than drawn by Hypothesis, whose
 histories hardly ever fill a segment, fail to store its FINISHED and then delete it locally.
 """
@@ -20,8 +23,14 @@ import pytest
 
 from isotherm.errors import IsothermError, OffsetOutOfRangeError, RequestTimedOutError
 from isotherm.remote.metadata.serde import decode_event
-from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
 from isotherm.testing.faulty_store import Fault, Operation
+from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.testing.tiered_partition import TieredPartition
 from isotherm.types import uuid_to_text
 
@@ -32,9 +41,9 @@ FAULTS = [None, None, Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.THROTTLED]
 
 
 class History:
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, metadata_level: int = 0) -> None:
         self.rng = random.Random(seed)
-        self.tiered = TieredPartition(directory, seed=seed)
+        self.tiered = TieredPartition(directory, seed=seed, metadata_level=metadata_level)
         self.values: list[bytes] = []
         self.weights: dict[Callable[[], None], int] = {
             self.append: 6,
@@ -46,6 +55,8 @@ class History:
             self.delete_records: 1,
             self.lead_again: 1,
         }
+        if metadata_level:
+            self.weights |= {self.compact: 2, self.clean_up: 1}
 
     def step(self) -> None:
         (action,) = self.rng.choices(list(self.weights), list(self.weights.values()))
@@ -73,11 +84,14 @@ class History:
                 self.tiered.store.fail_next(operation, *self.rng.choices(FAULTS, k=2))
         refused = self.rng.choice([None, None, None, *RemoteLogSegmentState])
         is_stored = self.rng.random() < 0.5
-        topic = self.tiered.metadata_topic
+        topics = [self.tiered.metadata_topic]
+        if self.tiered.metadata_level:
+            topics.append(self.tiered.audit_topic)
+        topic = self.rng.choice(topics)
         append = topic.append
 
         def fail(partition: int, key: bytes | None, value: bytes | None, now_ms: int) -> int:
-            if refused is None or decode_event(value or b"").state is not refused:
+            if value is None or refused is None or decode_event(value).state is not refused:
                 return append(partition, key, value, now_ms)
             if is_stored:
                 append(partition, key, value, now_ms)
@@ -89,6 +103,15 @@ class History:
         topic.append = append  # type: ignore[method-assign]
         self.tiered.store.heal()
         self.tiered.metadata.poll()
+
+    def compact(self) -> None:
+        self.tiered.metadata_topic.compact()
+        self.tiered.leader_epoch += 1  # as at every start of a broker
+        self.tiered.restart()
+
+    def clean_up(self) -> None:
+        self.tiered.clock.advance(1)
+        self.run(self.tiered.clean_up)
 
     def delete_local(self) -> None:
         self.tiered.delete_local_segments()
@@ -112,6 +135,12 @@ class History:
         self.check_records()
         self.check_local_deletion()
         self.check_objects()
+        if self.tiered.metadata_level:
+            self.check_audit()
+
+    def check_audit(self) -> None:
+        told = states_of_audit(self.tiered.audit_topic)
+        assert told == {each.segment_id: each.state for each in self.tiered.segments()}
 
     def check_records(self) -> None:
         log = self.tiered.log
@@ -148,9 +177,31 @@ class History:
         assert len(self.tiered.object_names()) == OBJECTS_PER_SEGMENT * len(segments)
 
 
+def states_of_audit(
+    topic: MemoryMetadataTopic,
+) -> dict[RemoteLogSegmentId, RemoteLogSegmentState]:
+    """What its events say is there: a start takes the place of an earlier one under its key."""
+    states: dict[RemoteLogSegmentId, RemoteLogSegmentState] = {}
+    started: dict[bytes, RemoteLogSegmentId] = {}
+    for record in topic.records():
+        event = decode_event(record.value or b"")
+        assert isinstance(event, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate)
+        assert record.key is not None
+        if isinstance(event, RemoteLogSegmentMetadata):
+            states.pop(started.get(record.key, event.segment_id), None)
+            started[record.key] = event.segment_id
+        states[event.segment_id] = event.state
+        if event.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            del states[event.segment_id]
+    return states
+
+
+@pytest.mark.parametrize("metadata_level", [0, 1])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_history_of_faults_loses_nothing_and_leaks_nothing(tmp_path: Path, seed: int) -> None:
-    history = History(tmp_path / "p", seed)
+def test_history_of_faults_loses_nothing_and_leaks_nothing(
+    tmp_path: Path, seed: int, metadata_level: int
+) -> None:
+    history = History(tmp_path / "p", seed, metadata_level)
     for _ in range(STEPS):
         history.step()
         history.check()

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from isotherm.clock import Clock
 from isotherm.errors import CorruptMetadataError, IsothermError
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.metadata.api import MetadataTopic
+from isotherm.remote.metadata.api import MetadataTopic, NewMetadataRecord
 from isotherm.remote.metadata.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.keyed_writes import KeyedWrite, plan_write
 from isotherm.remote.metadata.keys import MetadataKey
@@ -123,23 +123,24 @@ class MetadataEventWriter:
         planned = plan_write(event, cache)
         return None if planned is None else self._append_state(number, planned)
 
-    def append_tombstones(self, number: int, keys: tuple[MetadataKey, ...]) -> int:
-        """Append tombstones until one cannot be; how many."""
-        for index, key in enumerate(keys):
-            try:
-                self._topic.append(number, key.encode(), None, self._clock.now_ms())
-            except (IsothermError, OSError) as error:
-                lost = len(keys) - index
-                self._metrics.counter(LOST_TOMBSTONES, LOST_TOMBSTONES_TEXT).inc(lost)
-                _logger.warning("tombstones are left for later key=%s: %s", key, error)
-                return index
-        return len(keys)
+    def _append_tombstones(self, number: int, keys: tuple[MetadataKey, ...]) -> None:
+        if not keys:
+            return
+        now_ms = self._clock.now_ms()
+        records = [NewMetadataRecord(key.encode(), None, now_ms) for key in keys]
+        try:
+            self._topic.append_all(number, records)
+        except (IsothermError, OSError) as error:
+            self._metrics.counter(LOST_TOMBSTONES, LOST_TOMBSTONES_TEXT).inc(len(keys))
+            _logger.warning(
+                "tombstones are left for later keys=%s: %s", list(map(str, keys)), error
+            )
 
     def _append_state(self, number: int, planned: KeyedWrite) -> Offset:
         offset = self._topic.append(
             number, planned.key.encode(), encode_keyed_event(planned.state), self._clock.now_ms()
         )
-        self.append_tombstones(number, planned.tombstones)
+        self._append_tombstones(number, planned.tombstones)
         return offset
 
 
