@@ -19,6 +19,8 @@ def rebuild_producers(
 ) -> None:
     """Set `producers` to the state of everything below `end_offset`."""
     snapshots.load_latest(producers, end_offset, now_ms)
+    if producers.map_end_offset == end_offset:
+        return
     for index, segment in enumerate(segments):
         following = index + 1
         is_covered = (

@@ -13,6 +13,7 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
+from isotherm.testing.faulty_fs import FaultyFileSystem
 from isotherm.testing.local_log import open_local_log
 
 T0 = 1_700_000_000_000
@@ -312,3 +313,45 @@ def test_gaps_of_a_log_once_compacted_are_not_reported(
     lose_end_of_first_segment(directory)
     assert offsets_in(reopen(directory)) == [0, 1, 2, 5, *range(7, 12)]
     assert caplog.records == []
+
+
+# What a recovery reads
+
+
+def read_by_recovery(directory: Path, recovery_point: int) -> dict[str, int]:
+    """Bytes read of each `.log` file when the log is loaded after an unclean stop."""
+    fs = FaultyFileSystem()
+    open_local_log(
+        directory, config=CONFIG, checkpoints=LogCheckpoints(recovery_point=recovery_point), fs=fs
+    )
+    return {path.name: fs.read_sizes[path] for path in sorted(directory.glob("*.log"))}
+
+
+@pytest.mark.parametrize(
+    ("recovery_point", "recovered_from"), [(30, 30), (25, 25), (27, 25), (0, 0), (35, 35)]
+)
+def test_recovery_reads_the_segments_from_the_recovery_point_on(
+    directory: Path, recovery_point: int, recovered_from: int
+) -> None:
+    log = fill(directory, count=36)
+    bases = [segment.base_offset for segment in log.segments()]
+    assert bases == list(range(0, 36, 5))
+    log.flush()
+    sizes = {segment.log_path.name: segment.size_in_bytes for segment in log.segments()}
+    read = read_by_recovery(directory, recovery_point)
+    for base, name in zip(bases, sizes, strict=True):
+        if base < recovered_from:
+            assert read[name] == 0
+        else:
+            assert read[name] >= sizes[name]
+
+
+def test_load_after_a_clean_stop_reads_no_more_than_the_end(directory: Path) -> None:
+    fill(directory, count=36).close()
+    fs = FaultyFileSystem()
+    open_local_log(directory, config=CONFIG, checkpoints=CLEAN, fs=fs)
+    read = {path.name: fs.read_sizes[path] for path in directory.glob("*.log")}
+    last = max(read)
+    assert all(size == 0 for name, size in read.items() if name != last)
+    # From the last index entry on, to find the end.
+    assert read[last] <= CONFIG.index_interval_bytes + BATCH_SIZE
