@@ -1,0 +1,114 @@
+"""Transactional ids from logs as compaction leaves them, laid out by hand and made by the cleaner."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from isotherm.broker.transactions.records import encode_key, encode_value
+from isotherm.broker.transactions.transaction_log import TransactionLog
+from isotherm.broker.transactions.transaction_state import (
+    TransactionMetadata,
+    TransactionState,
+    transaction_value,
+)
+from isotherm.config.cleaner import CleanerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.config.transactions import TransactionConfig
+from isotherm.log.cleaner.choice import LogToClean
+from isotherm.log.cleaner.cleaner import Cleaner
+from isotherm.log.partition_log import PartitionLog
+from isotherm.record.batch import build_batch, read_batch_header, rebuild_batch
+from isotherm.record.validation import AppendOrigin
+from isotherm.testing.local_log import open_local_log
+from isotherm.testing.sim_clock import SimClock
+from isotherm.types import TopicPartition
+
+NOW_MS = 1_700_000_000_000
+COMPACTED = TopicConfig(cleanup_policy=("compact",), delete_retention_ms=1000)
+STATES = [TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.COMPLETE_COMMIT]
+
+
+def metadata(name: str, producer_id: int, state: TransactionState) -> TransactionMetadata:
+    is_ongoing = state is TransactionState.ONGOING
+    return TransactionMetadata(
+        transactional_id=name,
+        producer_id=producer_id,
+        producer_epoch=producer_id % 7,
+        timeout_ms=60_000,
+        state=state,
+        partitions=frozenset({TopicPartition("t", 1)}) if is_ongoing else frozenset(),
+        last_update_ms=NOW_MS,
+    )
+
+
+def batch(name: str, value: TransactionMetadata | None, base_offset: int = 0) -> bytearray:
+    encoded = None if value is None else encode_value(transaction_value(value))
+    return build_batch(
+        [(NOW_MS, encode_key(name), encoded, ())],
+        base_offset=base_offset,
+        partition_leader_epoch=0,
+    )
+
+
+def open_log(directory: Path, clock: SimClock) -> PartitionLog:
+    topic_partition = TopicPartition("__transaction_state", 0)
+    log = open_local_log(directory, config=COMPACTED, topic_partition=topic_partition, clock=clock)
+    log.update_high_watermark(log.log_end_offset)
+    return log
+
+
+def load(log: PartitionLog) -> dict[str, TransactionMetadata]:
+    partitions: Any = SimpleNamespace(find_partition=lambda *_: SimpleNamespace(log=log))
+    nothing: Any = None
+    topic = TransactionLog(TransactionConfig(), nothing, partitions, SimClock())
+    return dict(topic.read(0))
+
+
+def test_log_with_holes_and_empty_batches_is_read_to_its_end(tmp_path: Path) -> None:
+    directory = tmp_path / "log" / "__transaction_state-0"
+    directory.mkdir(parents=True)
+    first = metadata("a", 1, TransactionState.EMPTY)
+    last = metadata("a", 2, TransactionState.ONGOING)
+    other = metadata("b", 3, TransactionState.COMPLETE_COMMIT)
+    gone = batch("c", first, 12)
+    segments = {
+        0: [batch("a", first, 4), batch("b", other, 9)],
+        10: [rebuild_batch(read_batch_header(gone), [])],
+        30: [batch("a", last, 44), batch("b", None, 47)],
+        60: [],
+    }
+    for base_offset, batches in segments.items():
+        (directory / f"{base_offset:020}.log").write_bytes(b"".join(batches))
+    log = open_log(directory, SimClock())
+    assert load(log) == {"a": last}
+    log.close()
+
+
+def test_cleaned_log_holds_the_same_ids(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    clock = SimClock(NOW_MS)
+    log = open_log(tmp_path / "log" / "__transaction_state-0", clock)
+    cleaner = Cleaner(CleanerConfig(), clock, random.Random(0))
+    cleaned_to = 0
+    for _ in range(3):
+        for _ in range(50):
+            name = f"id-{rng.randrange(8)}"
+            value = metadata(name, rng.randrange(99), rng.choice(STATES))
+            appended = batch(name, value if rng.random() < 0.8 else None)
+            log.append_as_leader(appended, 0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+        log.roll()
+        log.update_high_watermark(log.log_end_offset)
+        expected = load(log)
+        size = sum(segment.size_in_bytes for segment in log.segments())
+        part = LogToClean(cleaned_to, log.segments()[-1].base_offset, 0, size, 0)
+        cleaned_to = cleaner.clean(
+            log, part, throttle=lambda _: None, check_abort=lambda: None
+        ).end_offset
+        assert sum(segment.size_in_bytes for segment in log.segments()) < size
+        assert load(log) == expected
+        assert expected
+        clock.advance(COMPACTED.delete_retention_ms + 1)
+    log.close()
