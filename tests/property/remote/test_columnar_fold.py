@@ -181,7 +181,7 @@ def folded(
         run_max_bytes=run_max_bytes,
     )
     assert result.next_offset == len(records)
-    return {**described(result), "deleted": sorted(map(str, result.deleted))}, problems
+    return {**described(result), "deleted": sorted(map(repr, result.deleted))}, problems
 
 
 def described(result: Folded) -> dict[str, Any]:

@@ -67,11 +67,12 @@ class ColumnarFold:
             if contents is not None:
                 yield RemoteLogMetadataCache(partition, contents), deletion
 
-    def deleted(self) -> list[TopicIdPartition]:
-        """Wanted partitions whose deletion is finished."""
+    def deleted(self) -> list[RemotePartitionDeleteMetadata]:
+        """The last event of each wanted partition whose deletion is finished."""
         return [
-            self._partitions[number]
-            for number in np.flatnonzero(self._tables.places["is_closed"]).tolist()
+            deletion
+            for contents, deletion in zip(self._contents, self._deletions, strict=True)
+            if contents is None and deletion is not None
         ]
 
     def feed(self, columns: MetadataColumns) -> None:

@@ -96,14 +96,13 @@ def _fold_records(
             store.apply_record(record, change)
         except CorruptMetadataError as error:
             on_corrupt(error)
-    caches = {partition: store.get(partition) for partition in seen}
     return Folded(
         [
-            FoldedPartition(cache, store.deletion(partition))
-            for partition, cache in caches.items()
+            FoldedPartition(cache, store.deletion(cache.partition))
+            for cache in map(store.get, seen)
             if cache is not None
         ],
-        [partition for partition, cache in caches.items() if cache is None],
+        [event for event in map(store.finished_deletion, seen) if event is not None],
         end,
     )
 

@@ -38,11 +38,11 @@ class FoldedPartition(NamedTuple):
 class Folded(NamedTuple):
     """What the records of a metadata partition before `next_offset` come to.
 
-    `deleted` are the partitions whose deletion is finished.
+    `deleted` has the last event of each partition whose deletion is finished.
     """
 
     partitions: list[FoldedPartition]
-    deleted: list[TopicIdPartition]
+    deleted: list[RemotePartitionDeleteMetadata]
     next_offset: Offset
 
 
@@ -56,11 +56,13 @@ class RemotePartitionMetadataStore:
         self._lock = threading.Lock()
         self._caches: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
         self._deletions: dict[TopicIdPartition, RemotePartitionDeleteMetadata] = {}
+        self._finished: dict[TopicIdPartition, RemotePartitionDeleteMetadata] = {}
         self._partitions: dict[PartitionKey, TopicIdPartition] = {}
 
     def open(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         """The partition's cache, made empty when there is none."""
         with self._lock:
+            self._finished.pop(partition, None)
             self._partitions[partition_key(partition)] = partition
             return self._caches.setdefault(partition, RemoteLogMetadataCache(partition))
 
@@ -73,25 +75,27 @@ class RemotePartitionMetadataStore:
                 mine.take_over(cache)
                 if deletion is not None:
                     self._apply_deletion(deletion)
-        for partition in folded.deleted:
-            self.close(partition)
+        for finished in folded.deleted:
+            self._apply_deletion(finished)
 
     def drop(self, partition: TopicIdPartition) -> None:
         with self._lock:
             self._caches.pop(partition, None)
             self._deletions.pop(partition, None)
+            self._finished.pop(partition, None)
             self._partitions.pop(partition_key(partition), None)
-
-    def close(self, partition: TopicIdPartition) -> None:
-        """A partition's deletion is finished: it has no cache, until it is opened again."""
-        with self._lock:
-            self._caches.pop(partition, None)
-            self._deletions.pop(partition, None)
 
     def is_deleted(self, partition: TopicIdPartition) -> bool:
         """Whether the partition was opened, and its deletion is finished."""
         with self._lock:
-            return partition_key(partition) in self._partitions and partition not in self._caches
+            return partition in self._finished
+
+    def finished_deletion(
+        self, partition: TopicIdPartition
+    ) -> RemotePartitionDeleteMetadata | None:
+        """The event that closed a partition."""
+        with self._lock:
+            return self._finished.get(partition)
 
     def get(self, partition: TopicIdPartition) -> RemoteLogMetadataCache | None:
         with self._lock:
@@ -151,12 +155,17 @@ class RemotePartitionMetadataStore:
                 self._deletions.pop(partition, None)
 
     def _apply_deletion(self, event: RemotePartitionDeleteMetadata) -> None:
-        if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
-            self.close(event.topic_id_partition)
-            return
+        partition = event.topic_id_partition
         with self._lock:
-            if event.topic_id_partition in self._caches:
-                self._deletions[event.topic_id_partition] = event
+            if partition not in self._caches:
+                return
+            if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+                # Without a cache until it is opened again.
+                del self._caches[partition]
+                self._deletions.pop(partition, None)
+                self._finished[partition] = event
+            else:
+                self._deletions[partition] = event
 
 
 def _apply_event(cache: RemoteLogMetadataCache, event: RemoteLogMetadataEvent) -> None:

@@ -1,0 +1,224 @@
+"""Migration to keyed records: what compaction leaves tells what the whole topic told.
+
+Histories are those of level 0: uploads that overlap or are tried again, deletions at every stage,
+partitions deleted. Events go on arriving between the rounds, and the migration is killed at any of
+its appends and begun again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isotherm.clock import SystemClock
+from isotherm.errors import LogDirFailedError
+from isotherm.remote.metadata import migration
+from isotherm.remote.metadata.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.epoch_state import epoch_spans
+from isotherm.remote.metadata.fold import fold_metadata_partition
+from isotherm.remote.metadata.migration import PartitionMigration
+from isotherm.remote.metadata.serde import encode_event
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
+from isotherm.types import TopicIdPartition
+
+PARTITIONS = [TopicIdPartition(uuid.UUID(int=7), "flights", number) for number in range(3)]
+
+STATES = RemoteLogSegmentState
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[bytes]:
+    events: list[bytes] = []
+    live: list[RemoteLogSegmentId] = []
+    for number in range(draw(st.integers(0, 30))):
+        partition = draw(st.sampled_from(PARTITIONS))
+        kind = draw(st.sampled_from(["upload"] * 4 + ["update"] * 5 + ["delete partition"]))
+        if kind == "upload" or not live:
+            start = draw(st.integers(0, 8))
+            end = draw(st.integers(start, 9))
+            epochs = {draw(st.integers(0, 1)): start}
+            if end > start and draw(st.booleans()):
+                epochs[2] = draw(st.integers(start + 1, end))
+            segment_id = RemoteLogSegmentId(partition, uuid.UUID(int=number))
+            live.append(segment_id)
+            events.append(
+                encode_event(
+                    RemoteLogSegmentMetadata(
+                        segment_id=segment_id,
+                        start_offset=start,
+                        end_offset_inclusive=end,
+                        max_timestamp_ms=number,
+                        broker_id=0,
+                        event_timestamp_ms=number,
+                        segment_size_in_bytes=number,
+                        segment_leader_epochs=epochs,
+                        txn_index_empty=draw(st.booleans()),
+                    )
+                )
+            )
+            if draw(st.booleans()):
+                events.append(_update(segment_id, STATES.COPY_SEGMENT_FINISHED, number))
+        elif kind == "update":
+            state = draw(st.sampled_from([state for state in STATES if state]))
+            events.append(_update(draw(st.sampled_from(live)), state, number))
+        else:
+            deletion = RemotePartitionDeleteMetadata(
+                topic_id_partition=partition,
+                state=draw(st.sampled_from(RemotePartitionDeleteState)),
+                event_timestamp_ms=number,
+                broker_id=0,
+            )
+            events.append(encode_event(deletion))
+    return events
+
+
+def _update(segment_id: RemoteLogSegmentId, state: RemoteLogSegmentState, time: int) -> bytes:
+    return encode_event(
+        RemoteLogSegmentMetadataUpdate(
+            segment_id=segment_id,
+            event_timestamp_ms=time,
+            state=state,
+            broker_id=1,
+            custom_metadata=b"custom" if time % 2 else None,
+        )
+    )
+
+
+def append(topic: MemoryMetadataTopic, events: list[bytes]) -> None:
+    for event in events:
+        topic.append(0, None, event, 0)
+
+
+def compacted(topic: MemoryMetadataTopic) -> MemoryMetadataTopic:
+    """What a cleaner leaves for good: the last record of each key, no tombstone, nothing else."""
+    last = {record.key: record for record in topic.records() if record.key is not None}
+    left = MemoryMetadataTopic(1)
+    for record in sorted(last.values(), key=lambda record: record.offset):
+        if record.value is not None:
+            left.append(0, record.key, record.value, 0)
+    return left
+
+
+def caches(topic: MemoryMetadataTopic) -> dict[TopicIdPartition, RemoteLogMetadataCache]:
+    folded = fold_metadata_partition(topic, 0, lambda _: True)
+    return {each.cache.partition: each.cache for each in folded.partitions}
+
+
+def assert_compaction_changes_nothing(topic: MemoryMetadataTopic) -> None:
+    before, after = caches(topic), caches(compacted(topic))
+    for partition in PARTITIONS:
+        told = before.get(partition) or RemoteLogMetadataCache(partition)
+        left = after.get(partition) or RemoteLogMetadataCache(partition)
+        assert left.segments() == told.segments()
+        for segment in told.segments():
+            for epoch, *ends in epoch_spans(segment):
+                for offset in ends:
+                    found = told.find(epoch, offset)
+                    if found is not None:
+                        assert left.find(epoch, offset) is not None
+        for epoch in range(3):
+            assert left.segments(epoch) == told.segments(epoch)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def small_appends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migration, "RECORDS_PER_APPEND", 3)
+
+
+@given(histories(), histories())
+@settings(deadline=None)
+def test_migrated_partition_can_be_compacted_and_tells_the_same(
+    before: list[bytes], meanwhile: list[bytes]
+) -> None:
+    topic = MemoryMetadataTopic(1)
+    append(topic, before)
+    told = {partition: cache.segments() for partition, cache in caches(topic).items()}
+    moving = PartitionMigration(topic, 0, clock=SystemClock())
+    assert moving.run(rounds_max=2)
+    assert moving.differences() == []
+    assert {
+        partition: [_without_key_epoch(each) for each in cache.segments()]
+        for partition, cache in caches(topic).items()
+    } == told
+    assert_compaction_changes_nothing(topic)
+    append(topic, meanwhile)
+    assert moving.run(rounds_max=2)
+    assert moving.differences() == []
+    assert_compaction_changes_nothing(topic)
+    assert PartitionMigration(topic, 0, clock=SystemClock()).plan().is_migrated
+
+
+def _without_key_epoch(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+    return RemoteLogSegmentMetadata(**{**segment._fields(), "broker_leader_epoch": -1})
+
+
+@given(histories(), histories(), st.integers(0, 40))
+@settings(deadline=None)
+def test_migration_killed_at_an_append_goes_on_from_there(
+    before: list[bytes], meanwhile: list[bytes], appends_until_killed: int
+) -> None:
+    topic = MemoryMetadataTopic(1)
+    append(topic, before)
+    left = appends_until_killed
+
+    def kill(_partition: int, _value: bytes | None) -> None:
+        nonlocal left
+        if left == 0:
+            raise Killed
+        left -= 1
+
+    topic.before_append = kill
+    with contextlib.suppress(Killed):
+        PartitionMigration(topic, 0, clock=SystemClock()).run()
+    topic.before_append = None
+    append(topic, meanwhile)
+    resumed = PartitionMigration(topic, 0, clock=SystemClock())
+    assert resumed.run(rounds_max=2)
+    assert resumed.differences() == []
+    assert_compaction_changes_nothing(topic)
+
+
+def test_error_of_the_topic_is_raised_and_nothing_is_lost() -> None:
+    topic = MemoryMetadataTopic(1)
+    segment_id = RemoteLogSegmentId(PARTITIONS[0], uuid.UUID(int=1))
+    append(topic, [_update(segment_id, STATES.COPY_SEGMENT_FINISHED, 1)])
+    assert PartitionMigration(topic, 0, clock=SystemClock()).run()
+
+    def fail(_partition: int, _value: bytes | None) -> None:
+        raise LogDirFailedError("the disk is full")
+
+    (add,) = [
+        encode_event(
+            RemoteLogSegmentMetadata(
+                segment_id=segment_id,
+                start_offset=0,
+                end_offset_inclusive=9,
+                max_timestamp_ms=0,
+                broker_id=0,
+                event_timestamp_ms=0,
+                segment_size_in_bytes=1,
+                segment_leader_epochs={0: 0},
+            )
+        )
+    ]
+    append(topic, [add])
+    topic.before_append = fail
+    with pytest.raises(LogDirFailedError):
+        PartitionMigration(topic, 0, clock=SystemClock()).run()
+    assert len(caches(topic)[PARTITIONS[0]]) == 1
