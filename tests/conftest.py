@@ -13,7 +13,7 @@ import pytest
 from isotherm.log.fs import FileSystem
 from isotherm.testing.broker_process import BrokerProcess
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from oracle.jars import OracleUnavailableError, resolve_jars
+from oracle.jars import OracleUnavailableError, resolve_jars, resolve_spark_source_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +75,20 @@ def kafka_tools() -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def kafka_source_jars() -> list[Path]:
+    """Jars of Spark's own Kafka source; none where they cannot be had (and are not required)."""
+    try:
+        return resolve_spark_source_jars()
+    except OracleUnavailableError as error:
+        if os.environ.get("ISOTHERM_REQUIRE_ORACLE") == "1":
+            pytest.fail(f"the oracle is required: {error}")
+        return []
+
+
+@pytest.fixture(scope="session")
+def spark(
+    tmp_path_factory: pytest.TempPathFactory, kafka_source_jars: list[Path]
+) -> Iterator[SparkSession]:
     """Small and quick to start. A process has room for one session, so there is no other."""
     import isotherm.spark
 
@@ -87,9 +100,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.default.parallelism": "2",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             "spark.driver.memory": "1g",
+            "spark.jars": ",".join(map(str, kafka_source_jars)),
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         },
     )
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_with_kafka_source(spark: SparkSession, kafka_source_jars: list[Path]) -> SparkSession:
+    """The session, for tests that need `format("kafka")` in it."""
+    if not kafka_source_jars:
+        pytest.skip("the jars of Spark's Kafka source cannot be resolved: is there mvn?")
+    return spark

@@ -21,7 +21,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from isotherm.errors import CorruptDataError, CorruptObjectError, RemoteResourceNotFoundError
-from isotherm.record.batch import read_batch_header
+from isotherm.record.batch import BatchHeader, iterate_batches, read_batch_header
 from isotherm.record.columns import RecordColumns, decode_columns
 from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.api import RemoteStorageManager
@@ -258,7 +258,7 @@ def _named(read: SegmentRead) -> Iterator[None]:
 def first_offset_not_before(
     pieces: Iterable[SegmentPiece], storage: RemoteStorageManager, timestamp_ms: TimestampMs
 ) -> Offset | None:
-    """The first offset in `pieces` whose record is not older than `timestamp_ms`.
+    """The first offset in `pieces` whose record, or marker, is not older than `timestamp_ms`.
 
     Fetches the indexes of the first segment that is young enough and the records from the place
     on that they point to; of later segments only when that one has no such record after all.
@@ -284,11 +284,46 @@ def _first_young_offset(
     if entry.offset >= piece.end_offset:
         return None
     read = replace(whole, start_offset=max(entry.offset, piece.start_offset))
-    settings = ReadSettings(_LOOKUP_FETCH_BYTES, fetch_ahead=1)
-    decoded = read_segments([read], storage, frozenset({"timestamp"}), settings=settings)
-    with closing(decoded):
-        for _, columns in decoded:
-            young = (columns.timestamp_ms >= timestamp_ms).nonzero()[0]
-            if len(young):
-                return int(columns.offset[young[0]])
+    with closing(_batches(read, storage)) as batches:
+        for header, batch in batches:
+            if header.max_timestamp >= timestamp_ms and header.last_offset >= read.start_offset:
+                offset = _young_offset_in(read, header, batch, timestamp_ms)
+                if offset is not None:
+                    return offset
     return None
+
+
+def _batches(
+    read: SegmentRead, storage: RemoteStorageManager
+) -> Generator[tuple[BatchHeader, memoryview], None, None]:
+    """The batches of a read that begin below its end, markers of transactions among them."""
+    settings = ReadSettings(_LOOKUP_FETCH_BYTES, fetch_ahead=1)
+    rest = memoryview(b"")
+    with (
+        ThreadPoolExecutor(settings.fetch_ahead, thread_name_prefix="isotherm-fetch") as pool,
+        closing(_fetch_ahead([read], storage, pool, settings)) as fetched,
+    ):
+        for _, block in fetched:
+            rest = memoryview(bytes(rest) + block.result())
+            end = 0
+            with _named(read):
+                for position, header in iterate_batches(rest):
+                    if header.base_offset >= read.end_offset:
+                        return
+                    end = position + header.size_in_bytes
+                    yield header, rest[position:end]
+            rest = rest[end:]
+
+
+def _young_offset_in(
+    read: SegmentRead, header: BatchHeader, batch: memoryview, timestamp_ms: TimestampMs
+) -> Offset | None:
+    """Markers count with their time, as they do for a Kafka broker that is asked for an offset."""
+    if header.is_control:
+        return header.base_offset
+    with _named(read):
+        columns = decode_columns(
+            batch, offset_range=(read.start_offset, read.end_offset), columns=frozenset()
+        )
+    young = (columns.timestamp_ms >= timestamp_ms).nonzero()[0]
+    return int(columns.offset[young[0]]) if len(young) else None

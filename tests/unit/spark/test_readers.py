@@ -10,6 +10,7 @@ import pytest
 
 from isotherm.errors import CorruptObjectError
 from isotherm.record.batch import CompressionType, NewRecord, build_batch, iterate_batches
+from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
@@ -396,3 +397,22 @@ def test_first_offset_not_before_respects_the_pieces_bounds(
     storage: ObjectStoreRemoteStorageManager, segment: RemoteLogSegmentMetadata
 ) -> None:
     assert first_offset_not_before([SegmentPiece(segment, 50, 60)], storage, 0) == 50
+
+
+def test_first_offset_not_before_counts_markers_as_kafka_does(
+    maker: RecordSegmentMaker, storage: ObjectStoreRemoteStorageManager, owner: TopicIdPartition
+) -> None:
+    """Kafka's FileRecords.searchForTimestamp looks at every record, control records too."""
+    producer = {"producer_id": 1, "producer_epoch": 0}
+    marker = build_end_transaction_marker(
+        ControlRecordType.COMMIT, **producer, coordinator_epoch=0, timestamp_ms=900, base_offset=3
+    )
+    batches = [
+        build_batch([NewRecord(100 + n, None, b"v") for n in range(3)], base_offset=0),
+        marker,
+        build_batch([NewRecord(500 + n, None, b"v") for n in range(3)], base_offset=4),
+    ]
+    segment = maker.tier(owner, batches)
+    assert first_offset_not_before(pieces_of(segment), storage, 102) == 2
+    assert first_offset_not_before(pieces_of(segment), storage, 400) == 3
+    assert first_offset_not_before([SegmentPiece(segment, 4, 7)], storage, 400) == 4
