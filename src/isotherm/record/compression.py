@@ -19,6 +19,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import cramjam
+import lz4.block
 import lz4.frame
 import zstandard
 from isal import isal_zlib
@@ -52,6 +53,11 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_SIZE = 32 * 1024
 _XERIAL_BLOCK_PREFIX = struct.Struct(">i")
+# Head of the frames that Kafka's clients write: blocks of at most 64 KiB, independent, no checksums.
+LZ4_PLAIN_HEADER = bytes.fromhex("04224d18604082")
+LZ4_BLOCK_SIZE_MAX = 64 * 1024
+_LZ4_BLOCK_PREFIX = struct.Struct("<I")
+_LZ4_STORED_FLAG = 1 << 31
 # Output buffer of one step of the lz4 decoder: enough for most batches in a single step.
 _LZ4_OUTPUT_SIZE_MIN = 64 * 1024
 _LZ4_OUTPUT_RATIO_GUESS = 8
@@ -210,6 +216,52 @@ def _decompress_snappy_block(block: memoryview, size_max: int) -> bytes:
 
 
 def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
+    if data[: len(LZ4_PLAIN_HEADER)] == LZ4_PLAIN_HEADER:
+        return _decompress_lz4_blocks(data, size_max)
+    return _decompress_lz4_frame(data, size_max)
+
+
+def _decompress_lz4_blocks(data: memoryview, size_max: int) -> bytes:
+    """Of a plain frame: half the time of the frame decoder for a small batch."""
+    parts: list[bytes] = []
+    size = 0
+    position = len(LZ4_PLAIN_HEADER)
+    while True:
+        start = position + _LZ4_BLOCK_PREFIX.size
+        if start > len(data):
+            raise _cut_off(CompressionType.LZ4)
+        (block_size,) = _LZ4_BLOCK_PREFIX.unpack_from(data, position)
+        if block_size == 0:
+            break
+        position = start + (block_size & ~_LZ4_STORED_FLAG)
+        if position > len(data):
+            raise _cut_off(CompressionType.LZ4)
+        parts.append(_unpack_lz4_block(data[start:position], block_size))
+        size += len(parts[-1])
+        if size > size_max:
+            raise _too_large(CompressionType.LZ4, size_max)
+    if start < len(data):
+        raise _damaged(CompressionType.LZ4)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _unpack_lz4_block(block: memoryview, block_size: int) -> bytes:
+    if len(block) > LZ4_BLOCK_SIZE_MAX:
+        raise _damaged(CompressionType.LZ4)
+    return bytes(block) if block_size & _LZ4_STORED_FLAG else decompress_lz4_block(block)
+
+
+def decompress_lz4_block(block: memoryview) -> bytes:
+    """One block of a plain frame (LZ4_PLAIN_HEADER), of at most LZ4_BLOCK_SIZE_MAX bytes before and
+    after. CorruptRecordError when it is damaged."""
+    try:
+        unpacked: bytes = lz4.block.decompress(block, uncompressed_size=LZ4_BLOCK_SIZE_MAX)
+    except lz4.block.LZ4BlockError as error:
+        raise _damaged(CompressionType.LZ4) from error
+    return unpacked
+
+
+def _decompress_lz4_frame(data: memoryview, size_max: int) -> bytes:
     decompressor = lz4.frame.LZ4FrameDecompressor()
     output_size = max(_LZ4_OUTPUT_SIZE_MIN, len(data) * _LZ4_OUTPUT_RATIO_GUESS)
     parts: list[bytes] = []

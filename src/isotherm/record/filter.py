@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _CRC = struct.Struct(">I")
 _CRC_POSITION = 17
 _CRC_START = 21
+_CODECS = tuple(CompressionType)
 
 
 def load_filter_kernels() -> ModuleType:
@@ -107,17 +108,13 @@ def decide_outcomes(
     gets_horizon = gets_horizon | (gets_horizon_with_tombstone & (outcomes["keeps_tombstone"] != 0))
     gets_horizon = gets_horizon & ~has_horizon & ~is_empty
     is_rebuilt = ~is_empty & (gets_horizon | (kept_count < records_count))
-    outcomes["kind"] = np.select(
-        [is_rebuilt, ~is_empty, kept_when_empty],
-        [kernels.REBUILT, kernels.COPIED, kernels.EMPTIED],
-        kernels.DROPPED,
-    )
+    kind = outcomes["kind"]
+    kind[is_empty & kept_when_empty] = kernels.EMPTIED
+    kind[~is_empty] = kernels.COPIED
+    kind[is_rebuilt] = kernels.REBUILT
     outcomes["has_horizon"] = has_horizon | gets_horizon
-    outcomes["base_timestamp"] = np.select(
-        [gets_horizon, has_horizon],
-        [np.int64(new_horizon_ms), batches["base_timestamp"]],
-        outcomes["base_timestamp"],
-    )
+    outcomes["base_timestamp"][has_horizon] = batches["base_timestamp"][has_horizon]
+    outcomes["base_timestamp"][gets_horizon] = new_horizon_ms
     return outcomes
 
 
@@ -127,18 +124,21 @@ def write_filtered(
     batches: BatchTable,
     places: PlaceTable,
     outcomes: OutcomeTable,
+    *,
+    is_verified: BoolArray,
 ) -> FilteredBatches:
     """The batches that are left, and their bytes.
 
-    Raises CorruptRecordError for a batch that has to be written anew and fails its CRC: with a new
-    CRC its damage could not be noticed any more.
+    Raises CorruptRecordError for a batch that loses something and fails its CRC: what it lost may
+    not be what was written, and with a new CRC its damage could not be noticed any more. Those of
+    `is_verified` are known to be sound.
     """
     kernels = load_filter_kernels()
     data = byte_array(buffer)
     if (outcomes["kind"] == kernels.COPIED).all():
         return _unchanged(kernels, buffer, batches)
     rebuilt = outcomes["kind"] == kernels.REBUILT
-    verify_crcs(buffer, batches[rebuilt | (outcomes["kind"] == kernels.EMPTIED)])
+    verify_crcs(buffer, batches[(outcomes["kind"] != kernels.COPIED) & ~is_verified])
     payloads = _write_payloads(kernels, data, unpacked, batches, places, outcomes, rebuilt)
     payload_sizes = outcomes["payload_end"] - outcomes["payload_start"]
     copied_size = batches["size"][outcomes["kind"] == kernels.COPIED].sum()
@@ -176,16 +176,14 @@ def _write_payloads(
     codecs = batches["attributes"][rows] & CODEC_MASK
     if not codecs.any():
         return byte_array(payloads.data)
-    parts: list[bytes] = []
-    position = 0
-    for row, codec in zip(rows.tolist(), codecs.tolist(), strict=True):
-        outcome = outcomes[row]
-        raw = payloads.data[int(outcome["payload_start"]) : int(outcome["payload_end"])]
-        part = compress(CompressionType(codec), raw)
-        outcome["payload_start"] = position
-        position += len(part)
-        outcome["payload_end"] = position
-        parts.append(part)
+    starts, ends = outcomes["payload_start"][rows].tolist(), outcomes["payload_end"][rows].tolist()
+    parts = [
+        compress(_CODECS[codec], payloads.data[start:end])
+        for codec, start, end in zip(codecs.tolist(), starts, ends, strict=True)
+    ]
+    payload_ends = np.cumsum([len(part) for part in parts])
+    outcomes["payload_start"][rows] = np.concatenate(([0], payload_ends[:-1]))
+    outcomes["payload_end"][rows] = payload_ends
     return byte_array(b"".join(parts))
 
 

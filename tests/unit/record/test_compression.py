@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 import tracemalloc
 import zlib
 
 import cramjam
+import lz4.block
 import lz4.frame
 import pytest
 import zstandard
@@ -117,9 +119,50 @@ def test_lz4_frame_is_what_kafkas_reader_takes() -> None:
     assert compress(CompressionType.LZ4, TEXT)[:7].hex() == "04224d18604082"
 
 
-def test_lz4_frame_with_all_options_is_read() -> None:
-    frame = lz4.frame.compress(TEXT, content_checksum=True, block_checksum=True, store_size=True)
+LZ4_ALL_OPTIONS = {"content_checksum": True, "block_checksum": True, "store_size": True}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        LZ4_ALL_OPTIONS,
+        {"block_linked": True},
+        {"block_size": lz4.frame.BLOCKSIZE_MAX4MB, "block_linked": False},
+    ],
+    ids=["all", "linked", "4 MiB"],
+)
+def test_lz4_frame_with_other_options_is_read(options: dict[str, bool | int]) -> None:
+    frame = lz4.frame.compress(TEXT, **options)
+    assert frame[:7] != compress(CompressionType.LZ4, TEXT)[:7]
     assert decompress(CompressionType.LZ4, frame) == TEXT
+    with pytest.raises(CorruptRecordError, match="too much"):
+        decompress(CompressionType.LZ4, frame, len(TEXT) - 1)
+    for size in (8, len(frame) // 2, len(frame) - 1):
+        with pytest.raises(CorruptRecordError):
+            decompress(CompressionType.LZ4, frame[:size])
+    with pytest.raises(CorruptRecordError):
+        decompress(CompressionType.LZ4, frame + b"\x01")
+
+
+def test_lz4_blocks_that_would_not_shrink_are_stored_and_read() -> None:
+    noise = random.Random(0).randbytes(100_000)
+    frame = compress(CompressionType.LZ4, noise)
+    assert frame[10] & 0x80
+    assert decompress(CompressionType.LZ4, frame) == noise
+
+
+def lz4_frame_of(*blocks: bytes) -> bytes:
+    body = b"".join(struct.pack("<I", len(block)) + block for block in blocks)
+    return bytes.fromhex("04224d18604082") + body + bytes(4)
+
+
+def test_lz4_block_that_is_damaged_or_unfolds_beyond_its_bound_is_corrupt() -> None:
+    sound = lz4.block.compress(bytes(64 * 1024), store_size=False)
+    assert decompress(CompressionType.LZ4, lz4_frame_of(sound, sound)) == bytes(128 * 1024)
+    larger = lz4.block.compress(bytes(64 * 1024 + 1), store_size=False)
+    for block in (larger, b"\xff" * 20, bytes(64 * 1024 + 1)):
+        with pytest.raises(CorruptRecordError, match="damaged"):
+            decompress(CompressionType.LZ4, lz4_frame_of(block))
 
 
 def test_gzip_is_read_by_zlib_and_reads_its_own() -> None:

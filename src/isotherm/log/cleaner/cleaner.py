@@ -70,6 +70,7 @@ class Cleaner:
             offset_map,
             self._clock.now_ms(),
             log.config.delete_retention_ms,
+            to_clean.first_dirty_offset,
             to_clean.first_uncleanable_offset,
         )
         with log.log_dir.errors_fail_it(f"clean {log.topic_partition}"):

@@ -47,11 +47,15 @@ _NEVER_MS = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a round of cleaning decides by. `upper_bound_offset` is the first uncleanable one."""
+    """What a round of cleaning decides by. `upper_bound_offset` is the first uncleanable one.
+
+    Batches from `first_dirty_offset` to the end of what the map knows have been read and verified.
+    """
 
     offset_map: OffsetMap
     now_ms: TimestampMs
     delete_retention_ms: int
+    first_dirty_offset: Offset
     upper_bound_offset: Offset
 
 
@@ -161,6 +165,7 @@ def _filter(
     stats.invalid_messages_read += offset_map.choose_records(
         batches, places, hashes, now_ms=cleaning.now_ms, expiry_ms=_expiry_ms(chunk)
     )
+    is_in_map = chunk.last_offsets <= offset_map.latest_offset
     outcomes = decide_outcomes(
         batches,
         places,
@@ -169,10 +174,17 @@ def _filter(
         gets_horizon=choice.gets_horizon,
         # Kafka asks for no more than a tombstone. Where the map did not reach it, older records
         # of its key are still there, and a reader could meet them after the tombstone is gone.
-        gets_horizon_with_tombstone=chunk.last_offsets <= offset_map.latest_offset,
+        gets_horizon_with_tombstone=is_in_map,
         new_horizon_ms=cleaning.now_ms + cleaning.delete_retention_ms,
     )
-    filtered = write_filtered(chunk.data, chunk.unpacked, batches, places, outcomes)
+    filtered = write_filtered(
+        chunk.data,
+        chunk.unpacked,
+        batches,
+        places,
+        outcomes,
+        is_verified=is_in_map & (batches["base_offset"] >= cleaning.first_dirty_offset),
+    )
     is_read = ~choice.loses_all | choice.kept_when_empty
     stats.bytes_read += chunk.size
     stats.messages_read += int(chunk.records_count[is_read].sum())
