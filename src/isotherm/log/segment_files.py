@@ -14,7 +14,6 @@ from typing import TypeVar
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import File
 from isotherm.segment.file_names import (
-    DELETED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -39,11 +38,15 @@ class SegmentFiles:
         self._directory = directory
         self._base_offset = base_offset
         self._temporary_suffix = temporary_suffix
+        # Differs while the files are being renamed.
+        self._next_suffix = temporary_suffix
         self._cache_keys = {suffix: object() for suffix in _SUFFIXES}
 
     def path(self, suffix: str) -> Path:
-        name = segment_file_name(self._base_offset, suffix, self._temporary_suffix)
-        return self._directory / name
+        return self._path(suffix, self._temporary_suffix)
+
+    def _path(self, suffix: str, temporary_suffix: str) -> Path:
+        return self._directory / segment_file_name(self._base_offset, suffix, temporary_suffix)
 
     def paths(self) -> list[Path]:
         return [self.path(suffix) for suffix in _SUFFIXES]
@@ -64,26 +67,29 @@ class SegmentFiles:
 
     def _load(self, suffix: str, load: Callable[[Path], Loaded]) -> Loaded:
         while True:
-            path = self.path(suffix)
+            names = self._temporary_suffix, self._next_suffix
             try:
-                loaded = load(path)
+                try:
+                    loaded = load(self._path(suffix, names[0]))
+                except FileNotFoundError:
+                    loaded = load(self._path(suffix, names[1]))
             except FileNotFoundError:
-                if path.name.endswith(DELETED_SUFFIX):
+                if names == (self._temporary_suffix, self._next_suffix):
                     raise
-                return load(path.with_name(path.name + DELETED_SUFFIX))
-            if path == self.path(suffix):
-                return loaded
+            else:
+                if names[0] == self._temporary_suffix:
+                    return loaded
 
     def rename(self, temporary_suffix: str) -> None:
         """Give the files another temporary suffix, or none: the log first, then the indexes.
 
         While readers know the segment only to `.deleted`.
         """
+        self._next_suffix = temporary_suffix
         for suffix in _SUFFIXES:
             path = self.path(suffix)
             if self._fs.exists(path):
-                name = segment_file_name(self._base_offset, suffix, temporary_suffix)
-                self._fs.rename(path, path.with_name(name))
+                self._fs.rename(path, self._path(suffix, temporary_suffix))
         self._temporary_suffix = temporary_suffix
 
     def forget(self) -> None:

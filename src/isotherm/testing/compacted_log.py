@@ -13,6 +13,7 @@ from isotherm.config.topic import TopicConfig
 from isotherm.log.cleaner.choice import plan_log_to_clean
 from isotherm.log.cleaner.cleaned_log import CleanedLog
 from isotherm.log.cleaner.cleaner import Cleaner
+from isotherm.log.cleaner.segment_writer import SEGMENT_SIZE_MAX
 from isotherm.log.fs import FileSystem
 from isotherm.log.log_loader import LogCheckpoints
 from isotherm.record.batch import (
@@ -58,6 +59,7 @@ class CompactedLog:
         map_slots: int = 1000,
         load_factor: float = 0.9,
         read_size: int = 1024 * 1024,
+        segment_size_max: int = SEGMENT_SIZE_MAX,
         checkpoints: LogCheckpoints | None = None,
     ) -> None:
         """`map_slots` are those of the offset map, `read_size` the bytes of one read."""
@@ -76,6 +78,7 @@ class CompactedLog:
             self.clock,
             random.Random(0),  # noqa: S311  # keys the map's hashes only
             map_size=24 * map_slots,
+            segment_size_max=segment_size_max,
         )
         self.first_dirty_offset = self.log.log_start_offset
         self._sequences: dict[tuple[int, int], int] = {}

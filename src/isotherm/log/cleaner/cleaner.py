@@ -22,6 +22,7 @@ from isotherm.log.cleaner.offset_map import OffsetMap
 from isotherm.log.cleaner.plan import group_segments
 from isotherm.log.cleaner.rewrite import GroupRewriter, Round
 from isotherm.log.cleaner.segment_reader import CheckAbort, SegmentReader, Throttle
+from isotherm.log.cleaner.segment_writer import SEGMENT_SIZE_MAX
 from isotherm.log.cleaner.transactions import CleanedTransactions
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.partition_log import PartitionLog
@@ -39,8 +40,11 @@ class Cleaner:
         rng: random.Random,
         *,
         map_size: int | None = None,
+        segment_size_max: int = SEGMENT_SIZE_MAX,
     ) -> None:
-        """`map_size` bytes of offset map, which may be less than the configuration accepts."""
+        """`map_size` bytes of offset map, which may be less than the configuration accepts;
+        `segment_size_max` is what a segment may become."""
+        self._segment_size_max = segment_size_max
         self._map_size = config.dedupe_buffer_size_per_thread if map_size is None else map_size
         self._map_load_factor = config.log_cleaner_io_buffer_load_factor
         # Half for reading, half for writing, as in Kafka.
@@ -65,7 +69,13 @@ class Cleaner:
         """
         stats = CleanerStats(start_s=self._clock.monotonic_s())
         reader = SegmentReader(self._read_size, throttle, check_abort)
-        offset_map = OffsetMap(self._map_size, self._map_load_factor, self._rng)
+        offset_map = OffsetMap(
+            self._map_size,
+            self._map_load_factor,
+            self._rng,
+            # No two records have one offset.
+            records_max=to_clean.first_uncleanable_offset - to_clean.first_dirty_offset,
+        )
         cleaning = Round(
             offset_map,
             self._clock.now_ms(),
@@ -87,7 +97,12 @@ class Cleaner:
             transactions = CleanedTransactions()
             for group in _groups(log, end_offset, to_clean.first_uncleanable_offset):
                 rewriter = GroupRewriter(
-                    log.environment.cache, log.directory, log.config, reader, throttle
+                    log.environment.cache,
+                    log.directory,
+                    log.config,
+                    reader,
+                    throttle,
+                    size_max=self._segment_size_max,
                 )
                 _clean_group(log, group, rewriter, cleaning, transactions, stats)
         stats.buffer_utilization = offset_map.utilization

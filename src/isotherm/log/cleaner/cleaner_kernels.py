@@ -32,6 +32,8 @@ INDEXING = np.dtype(
     ]
 )
 
+_CONTROL_FLAG = 32
+
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _UINT64_OUT = types.Array(types.uint64, 1, "C")
 _INT64_OUT = types.Array(types.int64, 1, "C")
@@ -196,13 +198,14 @@ def put_offsets(slots, places, hashes, start_offset, entry_count, entry_count_ma
 def choose_records(slots, batches, places, hashes, latest_offset, now, expiry):
     """Set `is_kept` of each place in a data batch; how many had no key, and were dropped for it.
 
-    A record stays above `latest_offset`, and where its key has no newer offset, unless it is a
-    tombstone whose time is over: `expiry` of its batch, which is the time or an infinite one.
+    A record stays in a control batch, above `latest_offset`, and where its key has no newer offset
+    unless it is a tombstone whose time is over: `expiry` of its batch, which may be infinite.
     """
     invalid_count = 0
     for index in range(len(places)):
         place = places[index]
-        if place.offset > latest_offset:
+        is_control = batches[place.batch].attributes & _CONTROL_FLAG != 0
+        if is_control or place.offset > latest_offset:
             continue
         if place.key_size < 0:
             place.is_kept = 0

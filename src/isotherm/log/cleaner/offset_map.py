@@ -37,14 +37,24 @@ MEMORY_SIZE_MAX = 2**31 - 1
 assert SLOT_SIZE == 24
 
 
-class OffsetMap:
-    """Memory is taken as slots fill, and let go with the map. For one thread."""
+# Of a map that is not full there are this many slots to a key, if keys never repeat.
+SLOTS_PER_RECORD = 2
 
-    def __init__(self, memory_size: int, load_factor: float, rng: random.Random) -> None:
-        """At most `load_factor` of the slots in `memory_size` bytes are used."""
-        slot_count = min(memory_size, MEMORY_SIZE_MAX) // SLOT_SIZE
-        self.entry_count_max = min(int(slot_count * load_factor), slot_count)
+
+class OffsetMap:
+    """Memory is let go with the map. For one thread."""
+
+    def __init__(
+        self, memory_size: int, load_factor: float, rng: random.Random, *, records_max: int
+    ) -> None:
+        """At most `load_factor` of the slots in `memory_size` bytes are used.
+
+        There will not be more than `records_max` records, so a smaller map may do.
+        """
+        self._slot_count_max = min(memory_size, MEMORY_SIZE_MAX) // SLOT_SIZE
+        self.entry_count_max = min(int(self._slot_count_max * load_factor), self._slot_count_max)
         assert self.entry_count_max > 0, "not even one key fits"
+        slot_count = min(self._slot_count_max, max(SLOTS_PER_RECORD * records_max, 1))
         self.entry_count = 0
         self.latest_offset: Offset = UNKNOWN_OFFSET
         """The map knows all keyed records from the first dirty offset up to here, inclusive."""
@@ -53,8 +63,8 @@ class OffsetMap:
 
     @property
     def utilization(self) -> float:
-        """Share of the slots that are taken."""
-        return self.entry_count / len(self._slots)
+        """Share of the slots that are taken, of all that there is memory for."""
+        return self.entry_count / self._slot_count_max
 
     def hash_keys(
         self, data: ByteArray, unpacked: ByteArray, batches: BatchTable, places: PlaceTable

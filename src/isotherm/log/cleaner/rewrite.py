@@ -23,7 +23,7 @@ from isotherm.config.topic import TopicConfig
 from isotherm.log.cleaner.cleaned_log import CleanerStats
 from isotherm.log.cleaner.offset_map import OffsetMap
 from isotherm.log.cleaner.segment_reader import Chunk, SegmentReader, Throttle
-from isotherm.log.cleaner.segment_writer import SEGMENT_SIZE_MAX, SegmentWriter
+from isotherm.log.cleaner.segment_writer import SegmentWriter
 from isotherm.log.cleaner.transactions import CleanedTransactions
 from isotherm.log.file_cache import FileCache
 from isotherm.log.log_read import aborted_transactions, floor_index
@@ -79,7 +79,7 @@ class GroupRewriter:
         reader: SegmentReader,
         throttle: Throttle,
         *,
-        size_max: int = SEGMENT_SIZE_MAX,
+        size_max: int,
     ) -> None:
         self._cache = cache
         self._directory = directory

@@ -1,0 +1,508 @@
+"""One round after another: Kafka's own cases, and the bytes of a run of Kafka's cleaner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isotherm.errors import CorruptRecordError, LogCleaningAbortedError, LogDirFailedError
+from isotherm.log.cleaner.choice import plan_log_to_clean
+from isotherm.log.fs import File, OsFileSystem
+from isotherm.log.log_read import FetchIsolation
+from isotherm.record.batch import build_batch, iterate_batches, read_records
+from isotherm.record.compression import CompressionType
+from isotherm.record.validation import AppendOrigin
+from isotherm.testing.compacted_log import CONFIG, CompactedLog
+from isotherm.types import Offset
+
+T0 = 1_700_000_000_000
+RETENTION_MS = CONFIG.delete_retention_ms
+P1, P2 = (1, 0), (2, 0)
+
+OpenLog = Callable[..., CompactedLog]
+
+
+@pytest.fixture
+def open_log(tmp_path: Path) -> OpenLog:
+    def open_log(**more: Any) -> CompactedLog:
+        return CompactedLog(tmp_path / "topic-0", **more)
+
+    return open_log
+
+
+@pytest.fixture
+def log(open_log: OpenLog) -> CompactedLog:
+    return open_log()
+
+
+def put(log: CompactedLog, *keys: int, producer: tuple[int, int] | None = None) -> Offset:
+    records = [(f"k{key}", "v") for key in keys]
+    return log.append(*records, producer=producer, is_transactional=producer is not None)
+
+
+def roll_and_clean(log: CompactedLog, first_dirty_offset: Offset | None = None) -> Offset:
+    log.log.roll()
+    return log.clean(first_dirty_offset=first_dirty_offset).end_offset
+
+
+def clean_twice(log: CompactedLog) -> None:
+    """A round that sets horizons, and one after they have come."""
+    log.log.roll()
+    log.clean(first_dirty_offset=0)
+    log.clock.advance(RETENTION_MS + 1)
+    log.clean(first_dirty_offset=0)
+
+
+# Kafka's LogCleanerTest
+
+
+def test_commit_marker_goes_after_the_records_of_its_transaction(log: CompactedLog) -> None:
+    put(log, 1, producer=P1)
+    put(log, 2, 3, producer=P1)
+    log.commit(P1)
+    put(log, 2, producer=P1)
+    log.commit(P1)
+    dirty = roll_and_clean(log, 0)
+    assert log.offsets() == [0, 2, 3, 4, 5]
+    put(log, 1, 3, producer=P1)
+    log.commit(P1)
+    dirty = roll_and_clean(log, dirty)
+    assert log.offsets() == [3, 4, 5, 6, 7, 8]
+    dirty = roll_and_clean(log, dirty)
+    assert dirty == 0, "nothing was dirty"
+    dirty = roll_and_clean(log, dirty)
+    assert log.offsets() == [3, 4, 5, 6, 7, 8], "the marker's horizon has not come"
+    log.clock.advance(RETENTION_MS)
+    roll_and_clean(log, 0)
+    assert log.offsets() == [4, 5, 6, 7, 8]
+
+
+def test_abort_marker_goes_after_the_records_of_its_transaction(log: CompactedLog) -> None:
+    put(log, 1, producer=P1)
+    put(log, 2, 3, producer=P1)
+    log.abort(P1)
+    put(log, 3, producer=P1)
+    log.commit(P1)
+    roll_and_clean(log)
+    assert log.offsets() == [3, 4, 5]
+    assert [each.last_offset for each in log.log.segments()[0].aborted_transactions()] == [3]
+    clean_twice(log)
+    assert log.offsets() == [4, 5]
+    assert log.log.segments()[0].aborted_transactions() == []
+
+
+def test_marker_stays_while_an_empty_batch_of_its_transaction_does(log: CompactedLog) -> None:
+    put(log, 2, 3, producer=P1)
+    put(log, 2, 3, producer=P2)
+    log.commit(P2)
+    put(log, 2)
+    put(log, 3)
+    log.commit(P1)
+    for _ in range(2):
+        roll_and_clean(log, 0)
+        assert log.offsets() == [4, 5, 6, 7]
+        assert log.last_offsets() == [1, 3, 4, 5, 6, 7]
+    put(log, 1, producer=P2)
+    log.commit(P2)
+    roll_and_clean(log, 0)
+    assert log.last_offsets() == [1, 4, 5, 6, 7, 8, 9]
+    clean_twice(log)
+    assert log.last_offsets() == [1, 5, 6, 7, 8, 9]
+
+
+def test_empty_batch_goes_when_its_producer_has_a_later_one(log: CompactedLog) -> None:
+    for key in (1, 2):
+        batch = build_batch(
+            [(T0, f"k{key}".encode(), b"v", ())],
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        log.append_batch(batch, origin=AppendOrigin.COORDINATOR)
+        log.commit(P1)
+    put(log, 1)
+    put(log, 2)
+    roll_and_clean(log)
+    assert (log.offsets(), log.last_offsets()) == ([1, 3, 4, 5], [1, 2, 3, 4, 5])
+    clean_twice(log)
+    assert (log.offsets(), log.last_offsets()) == ([3, 4, 5], [2, 3, 4, 5])
+
+
+def test_full_map_ends_the_round_within_the_log(open_log: OpenLog) -> None:
+    """testBuildPartialOffsetMap: three slots, three quarters of them used."""
+    log = open_log(map_slots=3, load_factor=0.75)
+    for key in range(5):
+        put(log, key)
+    log.log.roll()
+    cleaned = log.clean(first_dirty_offset=2)
+    assert cleaned.end_offset == 4
+    assert cleaned.stats.buffer_utilization == pytest.approx(2 / 3)
+
+
+def test_round_with_a_full_map_may_end_within_a_batch(open_log: OpenLog) -> None:
+    log = open_log(map_slots=2, load_factor=1.0)
+    put(log, 1, 2, 1, 3)
+    put(log, 4)
+    assert roll_and_clean(log) == 2, "the third record has a known key, and no room all the same"
+    assert log.offsets() == [0, 1, 2, 3, 4]
+    assert roll_and_clean(log) == 4
+    assert log.offsets() == [1, 2, 3, 4]
+
+
+def test_key_that_looks_like_that_of_a_marker_does_not_touch_markers(log: CompactedLog) -> None:
+    put(log, 1, producer=P1)
+    log.commit(P1)
+    batch = build_batch([(T0, b"\0\0\0\1", b"v", ())])
+    log.append_batch(bytearray(batch))
+    log.append_batch(batch)
+    roll_and_clean(log)
+    assert log.offsets() == [0, 1, 3]
+
+
+def test_large_batch_is_read_as_a_whole(open_log: OpenLog) -> None:
+    log = open_log(read_size=100)
+    log.append(("a", "x" * 100_000), ("b", "1"))
+    log.append(("a", "y" * 1000))
+    roll_and_clean(log)
+    assert [(record.offset, record.key) for record in log.records()] == [(1, b"b"), (2, b"a")]
+
+
+# Tombstones
+
+
+def test_tombstone_goes_in_the_first_round_after_its_horizon(log: CompactedLog) -> None:
+    """testCleanTombstone: only the cleaner's time counts, not that of records."""
+    log.append(("a", "1"), timestamps=[T0])
+    log.append(("a", None), timestamps=[1])
+    put(log, 1)
+    roll_and_clean(log)
+    assert log.offsets() == [1, 2]
+    log.clock.advance(RETENTION_MS - 1)
+    roll_and_clean(log, 0)
+    assert log.offsets() == [1, 2]
+    log.clock.advance(1)
+    roll_and_clean(log, 0)
+    assert log.offsets() == [2]
+
+
+def test_tombstone_outlives_the_round_that_finds_it_even_without_retention(
+    open_log: OpenLog,
+) -> None:
+    log = open_log(config=replace(CONFIG, delete_retention_ms=0))
+    log.append(("a", None))
+    put(log, 1)
+    roll_and_clean(log)
+    assert log.offsets() == [0, 1]
+    roll_and_clean(log, 0)
+    assert log.offsets() == [1]
+
+
+def test_expired_tombstones_stay_while_nothing_is_dirty(log: CompactedLog) -> None:
+    log.append(("a", None))
+    put(log, 1)
+    roll_and_clean(log)
+    log.clock.advance(10 * RETENTION_MS)
+    assert roll_and_clean(log) == 0
+    assert log.offsets() == [0, 1]
+
+
+def test_tombstone_above_a_full_map_gets_no_horizon(open_log: OpenLog) -> None:
+    """Its key's older record stays in this round, so a reader may still meet it after the horizon
+    that Kafka would set now; then both would go at once."""
+    log = open_log(map_slots=1, load_factor=1.0)
+    log.append(("a", "1"))
+    log.append(("b", "1"))
+    log.append(("a", None))
+    put(log, 1)
+    assert roll_and_clean(log) == 1
+    assert [batch.header.has_delete_horizon for batch in log.batches()] == [False] * 4
+    for end_offset, offsets in ((2, [0, 1, 2, 3]), (3, [1, 2, 3])):
+        log.clock.advance(2 * RETENTION_MS)
+        assert roll_and_clean(log) == end_offset
+        assert log.offsets() == offsets
+    assert [batch.header.has_delete_horizon for batch in log.batches()] == [False, True, False]
+
+
+def test_horizon_that_makes_a_batch_too_large_is_set_all_the_same(open_log: OpenLog) -> None:
+    config = replace(CONFIG, internal_segment_bytes=1_000_000, delete_retention_ms=86_400_000)
+    log = open_log(config=config, read_size=100)
+    tombstones = [(f"{number:03}", None) for number in range(50)]
+    log.append(*tombstones)
+    (before,) = log.batches()
+    log.log.update_config(replace(config, max_message_bytes=before.header.size_in_bytes))
+    roll_and_clean(log)
+    (after,) = log.batches()
+    assert after.header.size_in_bytes == before.header.size_in_bytes + 50 * 3
+    assert after.records == before.records
+    read = log.log.read(0, 1, isolation=FetchIsolation.LOG_END)
+    assert len(read.records) == after.header.size_in_bytes
+    log.clock.advance(86_400_000)
+    roll_and_clean(log, 0)
+    assert log.offsets() == []
+    assert log.last_offsets() == [49], "the round's last batch holds the last offset"
+
+
+# Batches
+
+
+def test_untouched_batches_are_copied_byte_for_byte(log: CompactedLog, tmp_path: Path) -> None:
+    for codec in CompressionType:
+        log.append((f"a{codec}", "1" * 50), (f"b{codec}", "2"), compression=codec)
+    before = log.log.segments()[0].log_path.read_bytes()
+    log.append(("a0", "3"))
+    roll_and_clean(log)
+    (_, _), (position, _), *_ = iterate_batches(before)
+    assert before[position:] in log.log.segments()[0].log_path.read_bytes()
+    assert next(log.batches()).records[0].key == b"b0", "the first batch was not"
+
+
+@pytest.mark.parametrize("codec", list(CompressionType))
+def test_rebuilt_batch_keeps_its_codec_and_its_fields(log: CompactedLog, codec: Any) -> None:
+    log.append(
+        ("a", "1"),
+        ("b", "2"),
+        ("c", None),
+        headers=[("h", b"x"), ("n", None)],
+        timestamps=[T0 + 9, T0 + 5, T0 + 7],
+        compression=codec,
+        producer=P1,
+        leader_epoch=4,
+    )
+    before = next(log.batches())
+    log.append(("a", "3"))
+    roll_and_clean(log)
+    after = next(log.batches())
+    assert after.records == before.records[1:]
+    assert after.header == before.header._replace(
+        length=after.header.length,
+        crc=after.header.crc,
+        attributes=before.header.attributes | 0x40,
+        base_timestamp=log.clock.now_ms() + RETENTION_MS,
+        max_timestamp=T0 + 7,
+        records_count=2,
+    )
+
+
+def test_records_without_a_key_go(log: CompactedLog) -> None:
+    log.append((None, "1"), ("a", "2"))
+    log.append((None, "3"))
+    put(log, 1)
+    log.log.roll()
+    assert log.clean().stats.invalid_messages_read == 2
+    assert log.offsets() == [1, 3]
+
+
+def test_producers_go_on_after_their_records_went(log: CompactedLog) -> None:
+    """The state that a restart finds is that of before: sequences go on, epochs fence."""
+    log.append(("a", "1"), ("a", "2"), producer=(7, 3))
+    log.append(("b", "1"), producer=(8, 1))
+    log.append(("a", "3"), ("b", "2"))
+    roll_and_clean(log)
+    assert log.last_offsets() == [1, 2, 4]
+    before = log.log.producers.snapshot_entries()
+    log.log.close()
+    for snapshot in log.directory.glob("*.snapshot"):
+        snapshot.unlink()
+    again = CompactedLog(log.directory, clock=log.clock)
+    assert sorted(again.log.producers.snapshot_entries()) == sorted(before)
+    again.append(("c", "1"), producer=(7, 3), sequence=2)
+
+
+# The run of Kafka's cleaner in the fact sheet, byte for byte
+
+
+def test_golden_run_gives_kafkas_bytes(log: CompactedLog) -> None:
+    log.append(("a", "1"), ("b", "1"), timestamps=[T0, T0 + 1])
+    log.append(("a", "2"), ("c", None), timestamps=[T0, T0 + 1])
+    log.append(("d", "x"), producer=(7, 0), is_transactional=True, timestamps=[T0])
+    log.abort((7, 0), coordinator_epoch=5)
+    log.log.roll()
+    log.append(("b", "2"), timestamps=[T0])
+    log.log.roll()
+    log.clock.advance(5000)
+    assert log.clean().end_offset == 7
+    assert log.offsets() == [2, 3, 5, 6]
+    assert [
+        (batch.header.base_offset, batch.header.size_in_bytes, batch.header.attributes)
+        for batch in log.batches()
+    ] == [(2, 80, 0x40), (4, 61, 0x10), (5, 78, 0x30), (6, 70, 0x00)]
+    assert next(log.batches()).header.base_timestamp == T0 + 6000
+    segment, active = log.log.segments()
+    assert (segment.base_offset, active.base_offset) == (0, 7)
+    assert segment.offset_index_path.read_bytes().hex() == (
+        "0000000400000050000000050000008d00000006000000db"
+    )
+    assert segment.time_index_path.read_bytes() == (T0 + 1).to_bytes(8) + (3).to_bytes(4)
+    assert segment.transaction_index_path.read_bytes().hex() == (
+        "00000000000000000007000000000000000400000000000000050000000000000006"
+    )
+    names = {path.name for path in log.directory.iterdir() if not path.name.endswith(".deleted")}
+    assert "00000000000000000006.snapshot" not in names
+    assert "00000000000000000007.snapshot" in names
+    log.clock.advance(1000)
+    assert log.clean().end_offset == 0
+    log.clock.advance(1)
+    log.clean(first_dirty_offset=0)
+    assert log.offsets() == [2, 5, 6]
+    header = next(log.batches()).header
+    assert (header.size_in_bytes, header.attributes) == (71, 0x40)
+    assert (header.base_timestamp, header.max_timestamp) == (T0 + 6000, T0)
+    assert log.log.segments()[0].time_index_path.read_bytes() == T0.to_bytes(8) + (3).to_bytes(4)
+
+
+# Segments
+
+
+def test_group_that_one_segment_cannot_hold_becomes_several(
+    open_log: OpenLog,
+) -> None:
+    """Horizons lengthen batches; Kafka from 4.5 on begins another segment, too."""
+    log = open_log(segment_size_max=300)
+    for number in range(6):
+        log.append((f"k{number}", "v"), producer=P1, is_transactional=True)
+        log.abort(P1) if number % 2 else log.commit(P1)
+    roll_and_clean(log)
+    bases = [segment.base_offset for segment in log.log.segments()]
+    assert len(bases) > 2
+    assert bases[0] == 0
+    assert all(segment.size_in_bytes <= 300 for segment in log.log.segments())
+    for segment, following in zip(log.log.segments(), bases[1:], strict=False):
+        assert segment.base_offset <= segment.read_next_offset() <= following
+    aborted = [
+        (each.last_offset, segment.base_offset)
+        for segment in log.log.segments()
+        for each in segment.aborted_transactions()
+    ]
+    assert [offset for offset, _ in aborted] == [3, 7, 11]
+    assert all(base == max(b for b in bases if b <= offset) for offset, base in aborted)
+
+
+def test_cleaned_segment_looks_as_old_as_the_last_one_it_replaces(log: CompactedLog) -> None:
+    fs = OsFileSystem()
+    put(log, 1)
+    log.log.roll()
+    put(log, 2)
+    log.log.roll()
+    for age, segment in enumerate(log.log.segments()):
+        fs.set_modified_ms(segment.log_path, T0 + age)
+    log.clean()
+    assert fs.modified_ms(log.log.segments()[0].log_path) == T0 + 1
+
+
+def test_reader_that_came_before_the_swap_reads_what_it_came_for(log: CompactedLog) -> None:
+    put(log, 1, 2)
+    put(log, 1)
+    log.log.roll()
+    (before, _) = log.log.segments()
+    roll_and_clean(log)
+    read = before.read(0, 1000, before.size_in_bytes, min_one_message=True)
+    assert read is not None
+    assert [header.base_offset for _, header in iterate_batches(read.records)] == [0, 2]
+    assert read.records[:70] != log.log.read(0, 1000).records[:70]
+
+
+# What may go wrong
+
+
+def test_aborted_round_leaves_no_files(log: CompactedLog) -> None:
+    put(log, 1)
+    put(log, 1)
+    log.log.roll()
+    to_clean = plan_log_to_clean(log.log.view(), 0, log.log.config, T0)
+    before = sorted(path.name for path in log.directory.iterdir())
+    calls = iter(range(100))
+
+    def check_abort() -> None:
+        if next(calls) == 1:  # in the second pass
+            raise LogCleaningAbortedError("wanted otherwise")
+
+    with pytest.raises(LogCleaningAbortedError):
+        log.cleaner.clean(log.log, to_clean, throttle=lambda size: None, check_abort=check_abort)
+    assert sorted(path.name for path in log.directory.iterdir()) == before
+    assert log.offsets() == [0, 1]
+
+
+def test_segments_that_left_the_log_meanwhile_abort_the_round(log: CompactedLog) -> None:
+    put(log, 1)
+    log.log.roll()
+    put(log, 1)
+    log.log.roll()
+    to_clean = plan_log_to_clean(log.log.view(), 0, log.log.config, T0)
+    sizes: list[int] = []
+
+    def throttle(size: int) -> None:
+        sizes.append(size)
+        if len(sizes) == 3:  # all is read by the first pass, and a segment by the second
+            log.log.maybe_increment_log_start_offset(1)
+            log.log.delete_old_segments(T0)
+
+    with pytest.raises(LogCleaningAbortedError):
+        log.cleaner.clean(log.log, to_clean, throttle=throttle, check_abort=lambda: None)
+    assert log.offsets() == [1]
+    assert not list(log.directory.glob("*.cleaned"))
+
+
+@pytest.mark.parametrize("is_dirty", [True, False])
+def test_damaged_batch_is_neither_believed_nor_given_a_new_crc(
+    log: CompactedLog, is_dirty: bool
+) -> None:
+    put(log, 1, 2)
+    put(log, 3)
+    log.log.roll()
+    put(log, 1)
+    log.log.roll()
+    path = log.log.segments()[0].log_path
+    data = bytearray(path.read_bytes())
+    (size, _), *_ = list(iterate_batches(data))[1:]
+    data[size - 2] ^= 1  # the value of the first batch's last record
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError, match="crc"):
+        log.clean(first_dirty_offset=0 if is_dirty else 3)
+    assert path.read_bytes() == data
+    assert not list(log.directory.glob("*.cleaned"))
+
+
+def test_batch_that_is_cut_off_is_named(log: CompactedLog) -> None:
+    put(log, 1)
+    put(log, 2)
+    log.log.roll()
+    segment = log.log.segments()[0]
+    path = segment.log_path
+    path.write_bytes(path.read_bytes()[:-1])
+    segment.size_in_bytes -= 1
+    with pytest.raises(CorruptRecordError, match=r"cut off path=.*0000\.log position=71"):
+        log.clean()
+
+
+def test_failing_disk_takes_the_directory_offline(open_log: OpenLog) -> None:
+    class FullDisk(OsFileSystem):
+        def open_writable(self, path: Path) -> File:
+            if path.name.endswith(".cleaned"):
+                raise OSError(28, "no space left on device")
+            return super().open_writable(path)
+
+    log = open_log(fs=FullDisk())
+    put(log, 1)
+    log.log.roll()
+    with pytest.raises(LogDirFailedError):
+        log.clean()
+    assert not log.log.log_dir.is_online
+
+
+def test_read_size_is_no_matter(open_log: OpenLog, tmp_path: Path) -> None:
+    results = []
+    for read_size in (1, 100, 150, 10_000):
+        log = CompactedLog(tmp_path / f"{read_size}-0", read_size=read_size)
+        for number in range(30):
+            log.append((f"{number % 7}", "v"), ("x", None), (f"{number % 3}", "v"))
+        log.log.roll()
+        log.clean()
+        path = log.log.segments()[0].log_path
+        results.append((path.read_bytes(), [*map(tuple, log.records())]))
+        assert read_records(path.read_bytes(), 0, next(log.batches()).header)
+    assert all(result == results[0] for result in results)
