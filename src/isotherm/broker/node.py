@@ -139,7 +139,9 @@ class BrokerNode:
         replica_manager = ReplicaManager(log_manager, purgatory)
         controller.register_broker(self.endpoints)
         lead_partitions(controller, replica_manager)
-        remote_log_manager = self._open_remote_tier(started, controller, replica_manager)
+        remote_log_manager = self._open_remote_tier(
+            started, controller, replica_manager, control_executor
+        )
         for task in start_log_tasks(self._config, log_manager, self._clock):
             started.callback(task.stop)
         self._start_cleaner(started, controller, log_manager)
@@ -327,6 +329,7 @@ class BrokerNode:
         started: contextlib.AsyncExitStack,
         controller: Controller,
         replica_manager: ReplicaManager,
+        control_executor: ThreadPoolExecutor,
     ) -> RemoteLogManager | None:
         if not self._config.remote.remote_log_storage_system_enable:
             return None
@@ -334,6 +337,7 @@ class BrokerNode:
             self._config,
             controller,
             replica_manager,
+            run_control=control_executor.submit,
             clock=self._clock,
             rng=self._rng,
             fs=self._fs,

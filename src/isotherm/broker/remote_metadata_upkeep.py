@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from isotherm.broker.background import PeriodicTask
+from isotherm.broker.remote_metadata_upgrade import MetadataUpgrade
 from isotherm.clock import Clock
+from isotherm.config.broker import BrokerConfig
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopic
 from isotherm.remote.metadata.cleanup import RemoteMetadataCleanupManager
@@ -18,15 +20,17 @@ class RemoteMetadataUpkeep:
 
     def __init__(
         self,
+        upgrade: MetadataUpgrade,
         topic: MetadataTopic,
         metadata: TopicBasedRemoteLogMetadataManager,
         remote_log_manager: RemoteLogManager,
+        config: BrokerConfig,
         settings: TopicBasedSettings,
         *,
-        initial_delay_ms: int,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
+        self._upgrade = upgrade
         self._cleanup = RemoteMetadataCleanupManager(
             topic,
             TierCleanupTarget(
@@ -38,18 +42,32 @@ class RemoteMetadataUpkeep:
             clock=clock,
             metrics=metrics,
         )
-        self._task = PeriodicTask(
-            "isotherm-remote-log-metadata-cleanup",
-            self._cleanup.run,
-            clock,
-            initial_delay_s=initial_delay_ms / 1000,
-            interval_s=settings.remote_log_metadata_cleanup_interval_ms / 1000,
-        )
+        cleanup_interval_s = settings.remote_log_metadata_cleanup_interval_ms / 1000
+        upgrade_interval_s = config.remote.remote_log_manager_task_interval_ms / 1000
+        self._tasks = [
+            PeriodicTask(
+                "isotherm-remote-log-metadata-cleanup",
+                self._cleanup.run,
+                clock,
+                initial_delay_s=config.log_initial_task_delay_ms / 1000,
+                interval_s=cleanup_interval_s,
+            ),
+            PeriodicTask(
+                "isotherm-remote-log-metadata-upgrade",
+                upgrade.run,
+                clock,
+                initial_delay_s=config.log_initial_task_delay_ms / 1000,
+                interval_s=upgrade_interval_s,
+            ),
+        ]
 
     def start(self) -> None:
-        self._task.start()
+        for task in self._tasks:
+            task.start()
 
     def stop(self) -> None:
-        """Waits for the step that is being taken."""
+        """Waits for the steps that are being taken."""
         self._cleanup.cancel()
-        self._task.stop()
+        self._upgrade.cancel()
+        for task in self._tasks:
+            task.stop()

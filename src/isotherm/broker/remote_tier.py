@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import random
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.broker.remote_metadata_topics import MetadataLevels, ensure_metadata_topics
+from isotherm.broker.remote_metadata_upgrade import MetadataUpgrade
 from isotherm.broker.remote_metadata_upkeep import RemoteMetadataUpkeep
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.clock import Clock
@@ -40,6 +43,7 @@ def open_remote_tier(
     controller: Controller,
     replica_manager: ReplicaManager,
     *,
+    run_control: Callable[[Callable[[], None]], Future[None]],
     clock: Clock,
     rng: random.Random,
     fs: FileSystem,
@@ -92,11 +96,14 @@ def open_remote_tier(
         metrics=metrics,
     )
     upkeep = RemoteMetadataUpkeep(
+        MetadataUpgrade(
+            controller, levels, topic, metadata, settings, run_control=run_control, clock=clock
+        ),
         topic,
         metadata,
         remote_log_manager,
+        config,
         settings,
-        initial_delay_ms=config.log_initial_task_delay_ms,
         clock=clock,
         metrics=metrics,
     )

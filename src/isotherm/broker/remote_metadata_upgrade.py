@@ -1,0 +1,97 @@
+"""Takes the metadata topic of a running broker to feature level 1, partition by partition.
+
+While a partition is migrated its events go on at level 0, and nobody waits; the last round, which
+deals with what came meanwhile, keeps writers of that one partition out. Once every partition is at
+level 1 the topic is compacted: what a restart goes by. Before that, a restart begins again, and
+finds most of it done. docs/decisions/0027.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from isotherm.broker.controller.controller import Controller
+from isotherm.broker.remote_metadata_topics import (
+    MetadataLevels,
+    compact_metadata_topic,
+    ensure_metadata_topics,
+)
+from isotherm.clock import Clock
+from isotherm.errors import CorruptMetadataError, RemoteStorageNotReadyError
+from isotherm.remote.metadata.api import MetadataTopic
+from isotherm.remote.metadata.migration import OnCorrupt, PartitionMigration
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+
+_logger = logging.getLogger(__name__)
+
+
+class MetadataUpgrade:
+    """`run` in one thread at a time; without effect unless the feature is ahead of the topic."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        levels: MetadataLevels,
+        topic: MetadataTopic,
+        metadata: TopicBasedRemoteLogMetadataManager,
+        settings: TopicBasedSettings,
+        *,
+        run_control: Callable[[Callable[[], None]], Future[None]],
+        clock: Clock,
+    ) -> None:
+        """`run_control` runs a change of the cluster's metadata on the control thread."""
+        self._controller = controller
+        self._levels = levels
+        self._topic = topic
+        self._metadata = metadata
+        self._settings = settings
+        self._run_control = run_control
+        self._clock = clock
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Begin no further partition. Any thread."""
+        self._cancelled.set()
+
+    def run(self) -> None:
+        """Raises the first error; a later run goes on where this one stopped."""
+        if self._levels.feature_level == 0 or self._levels.is_compacted:
+            return
+        self._run_control(
+            lambda: ensure_metadata_topics(self._controller, self._settings, self._levels)
+        ).result()
+        for number in range(self._topic.partition_count):
+            if self._cancelled.is_set():
+                return
+            if self._levels.level(number) == 0:
+                self._migrate(number)
+        self._run_control(lambda: compact_metadata_topic(self._controller, self._settings)).result()
+        _logger.info("metadata topic is at level 1: it is compacted from now on")
+
+    def _migrate(self, number: int) -> None:
+        migration = PartitionMigration(
+            self._topic, number, clock=self._clock, on_corrupt=self._on_corrupt()
+        )
+        migration.run()
+        with self._metadata.write_lock(number):
+            if not migration.run():
+                raise RemoteStorageNotReadyError(
+                    "keyed records do not tell what all records of a metadata partition do"
+                    f" metadata_partition={number} differences={migration.differences()[:10]}"
+                )
+            self._levels.set_migrated(number)
+        _logger.info("metadata partition is at level 1 metadata_partition=%d", number)
+
+    def _on_corrupt(self) -> OnCorrupt | None:
+        """As the policy for those who follow the topic has it: refuse, or skip."""
+        if self._settings.remote_log_metadata_corrupt_record_policy == "skip":
+            return _log_corrupt
+        return None
+
+
+def _log_corrupt(error: CorruptMetadataError) -> None:
+    _logger.error("metadata record is not migrated: %s", error)
