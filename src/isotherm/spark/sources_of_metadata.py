@@ -9,13 +9,16 @@ Both give the visible segments only: copied in full, and not (being) deleted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
 from isotherm.errors import CorruptObjectError
 from isotherm.remote.metadata.api import MetadataTopic
-from isotherm.remote.metadata.fold import fold_metadata_topic
+from isotherm.remote.metadata.events import iterate_records
+from isotherm.remote.metadata.fold import fold_metadata_partition
 from isotherm.remote.metadata.keys import metadata_partition
+from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.storage.inventory import DamagedSegment, read_inventory
 from isotherm.remote.storage.layout.api import Layout
@@ -38,22 +41,65 @@ class SegmentSource(Protocol):
 
 class TopicSegmentSource:
     """`SegmentSource` over the metadata topic: reads only the partitions that can hold events of
-    the wanted ones."""
+    the wanted ones, and when it is asked again only what has come since."""
 
     def __init__(self, topic: MetadataTopic) -> None:
         self._topic = topic
+        self._followed: dict[int, _FollowedPartition] = {}
 
     def visible_segments(
         self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
     ) -> list[RemoteLogSegmentMetadata]:
-        if partitions is None:
-            caches = fold_metadata_topic(self._topic, lambda owner: selects_topic(owner.topic))
-        else:
-            wanted = frozenset(partitions)
-            count = self._topic.partition_count
-            read = sorted({metadata_partition(partition, count) for partition in wanted})
-            caches = fold_metadata_topic(self._topic, wanted.__contains__, read)
-        return [s for cache in caches.values() for s in cache.segments() if _is_visible(s)]
+        assert partitions is not None, "who can read the metadata topic has the brokers to ask"
+        count = self._topic.partition_count
+        by_number: dict[int, set[TopicIdPartition]] = defaultdict(set)
+        for partition in partitions:
+            by_number[metadata_partition(partition, count)].add(partition)
+        self._followed = {
+            number: self._catch_up(number, frozenset(wanted))
+            for number, wanted in sorted(by_number.items())
+        }
+        return [
+            segment
+            for followed in self._followed.values()
+            for segment in followed.segments()
+            if _is_visible(segment)
+        ]
+
+    def _catch_up(self, number: int, wanted: frozenset[TopicIdPartition]) -> _FollowedPartition:
+        followed = self._followed.get(number)
+        if followed is None or followed.wanted != wanted:
+            return _FollowedPartition(self._topic, number, wanted)
+        followed.catch_up()
+        return followed
+
+
+class _FollowedPartition:
+    """One partition of the metadata topic, folded for the partitions in `wanted`."""
+
+    def __init__(
+        self, topic: MetadataTopic, number: int, wanted: frozenset[TopicIdPartition]
+    ) -> None:
+        self.wanted = wanted
+        self._topic = topic
+        self._number = number
+        self._store = RemotePartitionMetadataStore()
+        for partition in wanted:
+            self._store.open(partition)
+        folded = fold_metadata_partition(topic, number, wanted.__contains__)
+        self._store.install(folded)
+        self._next_offset = folded.next_offset
+
+    def catch_up(self) -> None:
+        for record in iterate_records(self._topic, self._number, start_offset=self._next_offset):
+            self._store.apply_record(record)
+            self._next_offset = record.offset + 1
+
+    def segments(self) -> Iterator[RemoteLogSegmentMetadata]:
+        for partition in self.wanted:
+            cache = self._store.get(partition)
+            if cache is not None:
+                yield from cache.segments()
 
 
 class BucketSegmentSource:

@@ -8,6 +8,7 @@ import pytest
 
 from isotherm.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from isotherm.record.batch import NewRecord, build_batch
+from isotherm.remote.metadata.api import MetadataTopicRecord
 from isotherm.remote.metadata.serde import encode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
@@ -27,6 +28,8 @@ from isotherm.types import TopicIdPartition, TopicPartition
 
 SegmentFactory = Callable[..., RemoteLogSegmentMetadata]
 A0 = TopicPartition("a", 0)
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 class FakeBrokers:
@@ -233,9 +236,8 @@ def metadata_topic(*segments: RemoteLogSegmentMetadata) -> MemoryMetadataTopic:
     return topic
 
 
-@pytest.mark.parametrize("knows_ids", [True, False])
 def test_only_finished_segments_are_visible(
-    segment: SegmentFactory, owner: TopicIdPartition, knows_ids: bool
+    segment: SegmentFactory, owner: TopicIdPartition
 ) -> None:
     segments = [
         segment(index * 100, index * 100 + 99, state=state)
@@ -243,5 +245,38 @@ def test_only_finished_segments_are_visible(
     ]
     foreign = segment(0, 99, topic="b", topic_id=uuid.UUID(int=8))
     source = TopicSegmentSource(metadata_topic(*segments, foreign))
-    visible = source.visible_segments(lambda topic: topic == "a", [owner] if knows_ids else None)
+    visible = source.visible_segments(lambda topic: topic == "a", [owner])
     assert [found.start_offset for found in visible] == [100]
+
+
+def test_metadata_topic_is_read_on_from_where_it_was_left(
+    segment: SegmentFactory, owner: TopicIdPartition
+) -> None:
+    topic = metadata_topic(segment(0, 99))
+    starts: list[int] = []
+    read = topic.read
+
+    def counted(partition: int, start_offset: int, max_bytes: int) -> list[MetadataTopicRecord]:
+        starts.append(start_offset)
+        return read(partition, start_offset, max_bytes)
+
+    topic.read = counted  # type: ignore[method-assign]
+    source = TopicSegmentSource(topic)
+    other = owner._replace(partition=1)
+
+    def visible(*partitions: TopicIdPartition) -> list[int]:
+        found = source.visible_segments(lambda name: True, partitions)
+        return sorted(each.start_offset for each in found)
+
+    assert visible(owner) == [0]
+    for later in (segment(100, 199), segment(700, 799, partition=1)):
+        topic.append(0, None, encode_event(replace(later, state=STARTED)), 0)
+        update = RemoteLogSegmentMetadataUpdate(
+            segment_id=later.segment_id, event_timestamp_ms=1, state=FINISHED, broker_id=1
+        )
+        topic.append(0, None, encode_event(update), 0)
+    starts.clear()
+    assert visible(owner) == [0, 100]
+    assert min(starts) == 2
+    assert visible(owner, other) == [0, 100, 700], "a partition that came later is read whole"
+    assert visible(owner) == [0, 100]
