@@ -15,6 +15,7 @@ QUESTIONS = (
     "produce",
     "tail_consume",
     "cold_consume",
+    "start_stop",
     "spark_cold_read",
     "spark_beside_kafka",
 )

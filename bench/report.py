@@ -40,6 +40,8 @@ def render(documents: Sequence[Mapping[str, Any]]) -> str:
     for document in sorted(documents, key=lambda document: document["question"]):
         if "results" in document:
             sections.append("\n".join(_comparison(document)))
+        elif "starting" in document:
+            sections.append("\n".join(_starts(document)))
         elif "decoding" in document:
             sections.append("\n".join(_sides(document, "decoding", "records")))
         elif "reading" in document:
@@ -66,6 +68,20 @@ def _comparison(document: Mapping[str, Any]) -> Iterator[str]:
         memory = [_side(result, name, "server_resident_mb", 0)[0] for name in ("isotherm", "kafka")]
         yield _row(result["case"], *cpu, _ratio(result, "server_cpu_s_per_gb"), *memory)
     yield from _latencies(document)
+    yield ""
+    yield _provenance(document, document["machine"], document["rounds"])
+    yield ""
+
+
+def _starts(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {document['text']}"
+    yield ""
+    yield "| case | isotherm s | spread | kafka s | spread | ratio | isotherm stop s | kafka stop s |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+    for result in document["starting"]:
+        ours, theirs = (_side(result, name, "start_s", 2) for name in ("isotherm", "kafka"))
+        stops = [_side(result, name, "stop_s", 2)[0] for name in ("isotherm", "kafka")]
+        yield _row(result["case"], *ours, *theirs, _ratio(result, "start_s"), *stops)
     yield ""
     yield _provenance(document, document["machine"], document["rounds"])
     yield ""

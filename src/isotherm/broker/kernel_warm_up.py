@@ -11,13 +11,18 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from isotherm.record.columns import load_kernels
+
+def _load_kernels() -> None:
+    # Here, so that the imports happen in the thread as well.
+    from isotherm.record.batch_table import load_kernels
+
+    load_kernels()
 
 
 class KernelWarmUp:
     """Starts to load when it is made. The thread is a daemon: a stop does not wait for it."""
 
-    def __init__(self, load: Callable[[], object] = load_kernels) -> None:
+    def __init__(self, load: Callable[[], object] = _load_kernels) -> None:
         self._load = load
         self._loaded: Future[None] = Future()
         threading.Thread(target=self._run, name="isotherm-warm-up", daemon=True).start()

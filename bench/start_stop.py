@@ -1,0 +1,209 @@
+"""How long does a broker take to start and to stop?
+
+    1,000 segments     one partition, started after a clean stop
+    1,000 partitions   of ten topics, each with a record, started after a clean stop
+    killed             started after SIGKILL, with the given MiB past the recovery point
+
+Each side starts on files that the same client made on it. A start lasts from the making of the
+process, imports or JVM and all, until a Metadata request is answered; a stop from SIGTERM to the
+end of the process. What a round changed is there for the next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+from confluent_kafka import Producer
+
+from bench import topics
+from bench.harness import RESULTS_DIRECTORY, Question, describe, ratios, summarize
+from bench.servers import SERVERS, KafkaServer, Server
+from oracle.kafka import KafkaOracle
+from oracle.topics import create_topic
+
+ROUNDS = 3
+START_TIMEOUT_S = 120
+POLL_S = 0.005
+RECORD_SIZE = 1000
+SEGMENT_BYTES = 1_048_576
+
+# Metadata 1 about no topic, as client "b".
+METADATA_REQUEST = struct.pack(">ihhihci", 15, 3, 1, 1, 1, b"b", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`fill` runs once; `disturb` before each round's start, on the running broker, which is then
+    killed if `is_killed`, and else stopped."""
+
+    name: str
+    fill: Callable[[Server], None]
+    disturb: Callable[[Server], None] = lambda server: None
+    is_killed: bool = False
+
+
+def build_cases(scale: float) -> Sequence[Case]:
+    count = int(1000 * scale)
+    size = int(256 * scale) << 20
+    return (
+        Case(f"{count:,} segments", partial(_fill_segments, count=count)),
+        Case(f"{count:,} partitions", partial(_fill_partitions, count=count)),
+        Case(
+            f"killed, {size >> 20} MiB to recover",
+            partial(topics.create, topic="killed", config={"segment.bytes": str(1 << 30)}),
+            partial(_produce, topic="killed", size=size),
+            is_killed=True,
+        ),
+    )
+
+
+def _fill_segments(server: Server, *, count: int) -> None:
+    topics.create(server, topic="segments", config={"segment.bytes": str(SEGMENT_BYTES)})
+    _produce(server, topic="segments", size=count * SEGMENT_BYTES)
+
+
+def _fill_partitions(server: Server, *, count: int) -> None:
+    for number in range(10):
+        create_topic(server.bootstrap_server, f"partitions-{number}", count // 10, {})
+    producer = Producer({"bootstrap.servers": server.bootstrap_server})
+    for number in range(10):
+        for partition in range(count // 10):
+            producer.produce(f"partitions-{number}", b"x" * 100, partition=partition)
+    assert producer.flush(60) == 0
+
+
+def _produce(server: Server, *, topic: str, size: int) -> None:
+    producer = Producer(
+        {
+            "bootstrap.servers": server.bootstrap_server,
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 1_000_000,
+        }
+    )
+    value = bytes(RECORD_SIZE)
+    for _ in range(size // RECORD_SIZE):
+        while True:
+            with contextlib.suppress(BufferError):
+                producer.produce(topic, value, partition=0)
+                break
+            producer.poll(0.1)
+    assert producer.flush(120) == 0
+
+
+def measure(case: Case, server: Server) -> dict[str, float]:
+    """One round: end the broker, then start it again."""
+    case.disturb(server)
+    process = psutil.Process(server.pid)
+    began = time.perf_counter()
+    if case.is_killed:
+        process.kill()
+        _stop(server)
+        started_s = _start(server)
+        return {"start_s": started_s, "start_cpu_s": _cpu_s(server)}
+    _stop(server)
+    stopped_s = time.perf_counter() - began
+    started_s = _start(server)
+    return {"start_s": started_s, "stop_s": stopped_s, "start_cpu_s": _cpu_s(server)}
+
+
+def _stop(server: Server) -> None:
+    if isinstance(server, KafkaServer):
+        KafkaOracle.stop(server)  # its own stop kills
+    else:
+        server.stop()
+
+
+def _start(server: Server) -> float:
+    """Seconds until it answers. The server's own way of waiting is too coarse to measure by."""
+    began = time.perf_counter()
+    starting = threading.Thread(target=server.start)
+    starting.start()
+    while not _answers(server.bootstrap_server):
+        assert time.perf_counter() - began < START_TIMEOUT_S, server.name
+        time.sleep(POLL_S)
+    seconds = time.perf_counter() - began
+    starting.join()
+    return seconds
+
+
+def _answers(address: str) -> bool:
+    host, port = address.split(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=START_TIMEOUT_S) as connection:
+            connection.sendall(METADATA_REQUEST)
+            head = connection.recv(12, socket.MSG_WAITALL)
+            return len(head) == 12 and struct.unpack_from(">i", head, 8) == (1,)
+    except OSError:
+        return False
+
+
+def _cpu_s(server: Server) -> float:
+    times = psutil.Process(server.pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def run_case(case: Case, names: Sequence[str], rounds: int, directory: Path) -> dict[str, Any]:
+    measured: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for name in names:
+            (directory / name).mkdir(parents=True)
+            server: Server = SERVERS[name](directory / name)
+            stack.callback(server.stop)
+            server.start()
+            case.fill(server)
+            servers.append(server)
+        for round_number in range(rounds + 1):
+            for server in servers:
+                metrics = measure(case, server)
+                if round_number:
+                    measured[server.name].append(metrics)
+                    figures = " ".join(f"{key}={value:.3f}" for key, value in metrics.items())
+                    print(f"{case.name:<28} {server.name:<9} {figures}", file=sys.stderr)
+    sides = {name: summarize(runs) for name, runs in measured.items()}
+    return {"case": case.name, "sides": sides, "ratios": ratios(sides)}
+
+
+QUESTION = Question(
+    "start_stop", "How long does a broker take to start and to stop?", lambda scale: ()
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=QUESTION.text)
+    parser.add_argument("--quick", action="store_true", help="an eighth of the data, one round")
+    parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}")
+    parser.add_argument("--only", choices=sorted(SERVERS), help="measure one side alone")
+    parser.add_argument("--case", help="measure the cases whose name contains this")
+    options = parser.parse_args()
+    names = [options.only] if options.only else list(SERVERS)
+    rounds = options.rounds or (1 if options.quick else ROUNDS)
+    document = describe(QUESTION, rounds)
+    document["starting"] = []
+    for case in build_cases(0.125 if options.quick else 1.0):
+        if options.case is None or options.case in case.name:
+            with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as directory:
+                document["starting"].append(run_case(case, names, rounds, Path(directory)))
+    text = json.dumps(document, indent=1) + "\n"
+    print(text)
+    if not (options.quick or options.only or options.case):
+        RESULTS_DIRECTORY.mkdir(exist_ok=True)
+        (RESULTS_DIRECTORY / "start_stop.json").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
