@@ -13,6 +13,7 @@ from isotherm.config.topic import TopicConfig
 from isotherm.log.cleaner.choice import plan_log_to_clean
 from isotherm.log.cleaner.cleaned_log import CleanedLog
 from isotherm.log.cleaner.cleaner import Cleaner
+from isotherm.log.cleaner.segment_reader import Throttle
 from isotherm.log.cleaner.segment_writer import SEGMENT_SIZE_MAX
 from isotherm.log.fs import FileSystem
 from isotherm.log.log_loader import LogCheckpoints
@@ -160,14 +161,19 @@ class CompactedLog:
         )
         return self.append_batch(marker, origin=AppendOrigin.COORDINATOR)
 
-    def clean(self, *, first_dirty_offset: Offset | None = None) -> CleanedLog:
+    def clean(
+        self,
+        *,
+        first_dirty_offset: Offset | None = None,
+        throttle: Throttle = lambda size: None,
+    ) -> CleanedLog:
         """One round over what is dirty, up to the active segment (`log.roll` before)."""
         first_dirty = self.first_dirty_offset if first_dirty_offset is None else first_dirty_offset
         to_clean = plan_log_to_clean(
             self.log.view(), first_dirty, self.log.config, self.clock.now_ms()
         )
         cleaned = self.cleaner.clean(
-            self.log, to_clean, throttle=lambda size: None, check_abort=lambda: None
+            self.log, to_clean, throttle=throttle, check_abort=lambda: None
         )
         self.first_dirty_offset = max(first_dirty, cleaned.end_offset)
         return cleaned
