@@ -204,6 +204,8 @@ def test_acls_are_disabled(python_admin: KafkaAdminClient) -> None:
     )
     with pytest.raises(SecurityDisabledError, match="No Authorizer is configured"):
         python_admin.describe_acls(anything)
+    [(_, _, error)] = python_admin.delete_acls([anything])
+    assert error is SecurityDisabledError
 
 
 def test_kafka_python_administers(

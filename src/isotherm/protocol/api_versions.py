@@ -46,6 +46,8 @@ class ApiKey(enum.IntEnum):
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -105,6 +107,8 @@ SERVED: Mapping[int, VersionRange] = MappingProxyType(
         ApiKey.WRITE_TXN_MARKERS: VersionRange(1, 2),
         ApiKey.TXN_OFFSET_COMMIT: VersionRange(0, 5),
         ApiKey.DESCRIBE_ACLS: VersionRange(1, 3),
+        ApiKey.CREATE_ACLS: VersionRange(1, 3),
+        ApiKey.DELETE_ACLS: VersionRange(1, 3),
         ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 4),
         ApiKey.ALTER_CONFIGS: VersionRange(0, 2),
         ApiKey.DESCRIBE_LOG_DIRS: VersionRange(1, 5),

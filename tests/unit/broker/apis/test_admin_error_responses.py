@@ -11,6 +11,22 @@ from isotherm.protocol.api_versions import SERVED, ApiKey
 
 SECOND = datetime.timedelta(seconds=1)
 RESOURCE = {"resource_type": 2, "resource_name": "t", "configs": []}
+ACL = {
+    "resource_type": 2,
+    "resource_name": "t",
+    "principal": "User:u",
+    "host": "*",
+    "operation": 3,
+    "permission_type": 3,
+}
+ACL_FILTER = {
+    "resource_type_filter": 2,
+    "resource_name_filter": "t",
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 3,
+    "permission_type": 3,
+}
 REQUESTS = {
     ApiKey.DELETE_RECORDS: {
         "topics": [{"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}],
@@ -32,6 +48,8 @@ REQUESTS = {
         "operation": 1,
         "permission_type": 1,
     },
+    ApiKey.CREATE_ACLS: {"creations": [ACL]},
+    ApiKey.DELETE_ACLS: {"filters": [ACL_FILTER]},
     ApiKey.ALTER_CONFIGS: {"resources": [RESOURCE], "validate_only": False},
     ApiKey.INCREMENTAL_ALTER_CONFIGS: {"resources": [RESOURCE], "validate_only": False},
     ApiKey.CREATE_PARTITIONS: {

@@ -194,6 +194,27 @@ def test_acls_are_disabled(broker, version):
     )
     assert answer.error_code is ErrorCode.security_disabled
     assert answer.error_message == "No Authorizer is configured."
+    disabled = (ErrorCode.security_disabled, "No Authorizer is configured.")
+    acl = {
+        "resource_type": 2,
+        "resource_name": "t",
+        "principal": "User:u",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    }
+    created = broker.call(ApiKey.CREATE_ACLS, version, creations=[acl, acl]).results
+    assert [(each.error_code, each.error_message) for each in created] == [disabled] * 2
+    wanted = {
+        "resource_type_filter": 1,
+        "resource_name_filter": None,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+    }
+    deleted = broker.call(ApiKey.DELETE_ACLS, version, filters=[wanted]).filter_results
+    assert [(each.error_code, each.error_message) for each in deleted] == [disabled]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
