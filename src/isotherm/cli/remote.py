@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from isotherm.cli.client import REQUEST_TIMEOUT_S, consumer, one_line_errors, partitions_of
-from isotherm.cli.decoded_values import describe_event
+from isotherm.cli.decoded_values import describe_event, text_of
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     AsJson,
@@ -18,20 +18,27 @@ from isotherm.cli.options import (
     parse_pairs,
 )
 from isotherm.cli.output import console, human_size, print_rows
+from isotherm.cli.remote_migrate import migrate
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
-from isotherm.remote.metadata.events import iterate_records
+from isotherm.remote.metadata.events import iterate_records, partition_of
 from isotherm.remote.metadata.fold import fold_metadata_topic
 from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.keys import PartitionKey, parse_key, partition_key
 from isotherm.remote.metadata.serde import decode_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.storage.layout.api import Layout
 from isotherm.remote.storage.settings import AIVEN, ObjectStoreSettings
-from isotherm.types import uuid_to_text
+from isotherm.types import (
+    REMOTE_LOG_METADATA_AUDIT_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    uuid_to_text,
+)
 
 Row = dict[str, Any]
 
-app = typer.Typer(no_args_is_help=True, help="Look into the remote tier; nothing is changed.")
+app = typer.Typer(no_args_is_help=True, help="Look into the remote tier, and migrate its metadata.")
+app.command()(migrate)
 
 _EXIT_DAMAGE = 3
 _SEGMENT_COLUMNS = [
@@ -77,21 +84,37 @@ def events(
     topic: Annotated[
         str | None, typer.Option(help="Only events of this topic's partitions.")
     ] = None,
+    audit: Annotated[
+        bool,
+        typer.Option(
+            "--audit",
+            help="Read the audit topic: every event, where the metadata topic is compacted.",
+        ),
+    ] = False,
     as_json: AsJson = False,
     client_property: ClientProperties = None,
 ) -> None:
-    """Print the records of `__remote_log_metadata`, decoded.
+    """Print the records of `__remote_log_metadata`, decoded; with --audit every event there was.
 
     Exit code 3 tells that a record could not be decoded; it is printed with its offset.
     """
     damage: list[str] = []
-    with _metadata_topic(bootstrap_server, parse_pairs(client_property)) as metadata_topic:
+    name = REMOTE_LOG_METADATA_AUDIT_TOPIC if audit else REMOTE_LOG_METADATA_TOPIC
+    with _metadata_topic(bootstrap_server, parse_pairs(client_property), name) as metadata_topic:
         rows = (
             row
             for row in _event_rows(metadata_topic, damage)
             if topic is None or row.get("topic") == topic
         )
-        columns = ["metadata_partition", "offset", "type", "topic", "partition", "segment_id"]
+        columns = [
+            "metadata_partition",
+            "offset",
+            "key",
+            "type",
+            "topic",
+            "partition",
+            "segment_id",
+        ]
         columns += ["state", "start_offset", "end_offset", "size", "event_timestamp"]
         print_rows(columns, rows, as_json=as_json)
     for line in damage:
@@ -101,9 +124,11 @@ def events(
 
 
 @contextmanager
-def _metadata_topic(bootstrap_server: str, extra: dict[str, str]) -> Iterator[MetadataTopic]:
+def _metadata_topic(
+    bootstrap_server: str, extra: dict[str, str], name: str = REMOTE_LOG_METADATA_TOPIC
+) -> Iterator[MetadataTopic]:
     with one_line_errors(bootstrap_server):
-        topic = KafkaMetadataTopic({"bootstrap.servers": bootstrap_server, **extra})
+        topic = KafkaMetadataTopic({"bootstrap.servers": bootstrap_server, **extra}, topic=name)
         try:
             yield topic
         finally:
@@ -183,16 +208,36 @@ def _local_rows(
 
 def _event_rows(topic: MetadataTopic, damage: list[str]) -> Iterator[Row]:
     for metadata_partition in range(topic.partition_count):
+        named: dict[PartitionKey, str] = {}
         for record in iterate_records(topic, metadata_partition):
-            yield _event_row(record, damage)
+            yield _event_row(record, named, damage)
 
 
-def _event_row(record: MetadataTopicRecord, damage: list[str]) -> Row:
+def _event_row(
+    record: MetadataTopicRecord, named: dict[PartitionKey, str], damage: list[str]
+) -> Row:
+    """`named` are the topics' names that records before this one told: a tombstone has none."""
     row: Row = {"metadata_partition": record.partition, "offset": record.offset}
-    if record.value is None:
-        return {**row, "type": "tombstone"}
+    if record.key is not None:
+        row["key"] = text_of(record.key)
     try:
-        return {**row, **describe_event(decode_event(record.value))}
+        if record.value is None:
+            return {**row, "type": "tombstone", **_place_of_tombstone(record, named)}
+        event = decode_event(record.value)
+        partition = partition_of(event)
+        named[partition_key(partition)] = partition.topic
+        return {**row, **describe_event(event)}
     except CorruptMetadataError as error:
         damage.append(f"{error} partition={record.partition} offset={record.offset}")
-        return {**row, "type": "damaged", "value": record.value.hex()}
+        value = "" if record.value is None else record.value.hex()
+        return {**row, "type": "damaged", "value": value}
+
+
+def _place_of_tombstone(record: MetadataTopicRecord, named: dict[PartitionKey, str]) -> Row:
+    key = parse_key(record.key or b"")
+    place = PartitionKey(key.topic_id, key.partition)
+    return {
+        "topic": named.get(place),
+        "topic_id": uuid_to_text(key.topic_id),
+        "partition": key.partition,
+    }

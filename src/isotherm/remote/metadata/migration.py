@@ -28,7 +28,7 @@ from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import MetadataTopic, NewMetadataRecord
 from isotherm.remote.metadata.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.epoch_state import epoch_spans
-from isotherm.remote.metadata.keys import MetadataKey, partition_key, segment_key
+from isotherm.remote.metadata.keys import MetadataKey, SegmentKey, partition_key, segment_key
 from isotherm.remote.metadata.migration_views import KeyedRecords, MetadataView, RecordCounts
 from isotherm.remote.metadata.serde import encode_keyed_event
 from isotherm.remote.segment_metadata import (
@@ -63,6 +63,8 @@ class PartitionPlan:
     number: int
     counts: RecordCounts
     live_segments: int
+    size_compacted: int
+    """Bytes of the keys and values of all live segments."""
     writes: tuple[KeyedState, ...]
 
     @property
@@ -110,11 +112,19 @@ class PartitionMigration:
             for partition in self._all.partitions()
             for write in _writes_of(partition, self._all, self._keyed)
         )
-        live = (self._all.cache(partition) for partition in self._all.partitions())
+        live = [
+            segment
+            for cache in map(self._all.cache, self._all.partitions())
+            if cache is not None
+            for segment in cache.segments()
+        ]
         return PartitionPlan(
             number=self._number,
-            counts=self._counts,
-            live_segments=sum(len(cache) for cache in live if cache is not None),
+            counts=replace(self._counts),
+            live_segments=len(live),
+            size_compacted=sum(
+                len(_key_of(each).encode()) + len(encode_keyed_event(each)) for each in live
+            ),
             writes=writes,
         )
 
@@ -176,13 +186,18 @@ def _writes_of(
     for state in _keyed_states(cache):
         known = keyed_cache.get(state.segment_id) if keyed_cache is not None else None
         if known != state:
-            end, epoch = state.end_offset_inclusive, state.broker_leader_epoch
-            yield KeyedState(segment_key(partition, end, epoch), state)
+            yield KeyedState(_key_of(state), state)
     for end, epoch, _ in cache.stale_keys():
         yield KeyedState(segment_key(partition, end, epoch), None)
     deletion = everything.deletion(partition)
     if deletion is not None and deletion != keyed.deletion(partition):
         yield KeyedState(partition_key(partition), deletion)
+
+
+def _key_of(state: RemoteLogSegmentMetadata) -> SegmentKey:
+    return segment_key(
+        state.topic_id_partition, state.end_offset_inclusive, state.broker_leader_epoch
+    )
 
 
 def _keyed_states(cache: RemoteLogMetadataCache) -> list[RemoteLogSegmentMetadata]:

@@ -1,0 +1,326 @@
+"""`isotherm remote migrate`: bring the metadata topic to keyed, compacted records (KIP-1266)."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from isotherm.cli.broker_features import raise_feature, read_features
+from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
+from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
+from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
+from isotherm.clock import SystemClock
+from isotherm.config.layers import read_properties
+from isotherm.errors import (
+    ConfigError,
+    CorruptMetadataError,
+    PolicyViolationError,
+    RequestTimedOutError,
+)
+from isotherm.remote.metadata.api import MetadataTopic
+from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
+from isotherm.remote.metadata.migration import PartitionMigration, PartitionPlan
+from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
+
+_FEATURE = "remote.log.metadata.compaction"
+_META_PROPERTIES = "meta.properties"
+_EXIT_NEEDED = 4
+_WATCH_INTERVAL_S = 0.5
+# A record's own fields and its batch's header, where each record is a batch of its own.
+_BATCH_OVERHEAD = 71
+_COLUMNS = [
+    "metadata_partition", "records", "without_key", "tombstones", "live_segments",
+    "states_to_write", "tombstones_to_write", "size", "size_compacted",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    skip_corrupt: bool
+    audit_retention_ms: int | None
+    timeout_s: float
+    as_json: bool
+
+    def on_corrupt(self, error: CorruptMetadataError) -> None:
+        """Raises unless damage is to be passed over."""
+        if not self.skip_corrupt:
+            raise error
+        typer.echo(f"isotherm: passed over: {error}", err=True)
+
+
+def migrate(
+    check: Annotated[
+        bool, typer.Option("--check", help="Tell what would be written; change nothing.")
+    ] = False,
+    run: Annotated[bool, typer.Option("--run", help="Migrate.")] = False,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option("--bootstrap-server", "-b", metavar="HOST:PORT", help="A running broker."),
+    ] = None,
+    log_dir: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR", help="Log directory of a stopped broker. Name all that it has."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE", help="server.properties of the stopped broker."
+        ),
+    ] = None,
+    audit_retention_ms: Annotated[
+        int | None,
+        typer.Option(
+            metavar="MS", help="How long the audit topic keeps events; by default for ever."
+        ),
+    ] = None,
+    skip_corrupt: Annotated[
+        bool,
+        typer.Option("--skip-corrupt", help="Pass over records without meaning, naming each."),
+    ] = False,
+    timeout_s: Annotated[
+        float, typer.Option(metavar="S", help="How long to wait for a running broker.")
+    ] = 600.0,
+    as_json: AsJson = False,
+    client_property: ClientProperties = None,
+) -> None:
+    """Bring __remote_log_metadata to level 1: keyed, compacted, bounded (KIP-1266).
+
+    At level 0 the topic keeps every event for ever, and each restart reads them all. Migration
+    writes the state of every live segment under a key, verifies that the keyed records alone tell
+    what the whole topic tells, sets the feature remote.log.metadata.compaction to 1, and switches
+    compaction on; the cleaner then drops the events. From then on
+    __remote_log_metadata_audit keeps what happens. There is no way back.
+
+    Uploads, deletions and reads go on meanwhile. Interrupted at any point, it is run again and
+    does what is left. Only a broker of Isotherm's is migrated: those of Apache Kafka stop at keyed
+    records, so their topic is only looked at, with --check.
+
+    isotherm remote migrate --check -b localhost:9092
+
+    isotherm remote migrate --run --log-dir /var/lib/isotherm/log
+
+    The size of the compacted topic is an estimate. Exit codes: 0 done, or nothing to do · 1
+    failed · 2 wrong options · 3 a damaged record was found · 4 migration is needed (--check).
+    """
+    if check == run:
+        raise ConfigError("choose one of --check and --run")
+    if sum(given is not None for given in (bootstrap_server, log_dir or None, config)) != 1:
+        raise ConfigError("choose one of --bootstrap-server, --log-dir and --config")
+    options = _Options(skip_corrupt, audit_retention_ms, timeout_s, as_json)
+    if bootstrap_server is not None:
+        _migrate_broker(bootstrap_server, parse_pairs(client_property), options, run=run)
+    else:
+        _migrate_log_dirs(_broker_texts(log_dir, config), options, run=run)
+
+
+def _broker_texts(log_dirs: list[Path] | None, config: Path | None) -> dict[str, str]:
+    if config is not None:
+        return read_properties(config)
+    assert log_dirs
+    texts = read_properties(log_dirs[0] / _META_PROPERTIES)
+    return {
+        "node.id": texts.get("node.id", "1"),
+        "log.dirs": ",".join(str(each) for each in log_dirs),
+    }
+
+
+def _migrate_log_dirs(texts: dict[str, str], options: _Options, *, run: bool) -> None:
+    # A broker takes half a second to import.
+    from isotherm.broker.log_dir_migration import check_is_isotherms, migrate_log_dirs
+    from isotherm.config.broker import parse_broker_config
+    from isotherm.log.fs import OsFileSystem
+
+    config = parse_broker_config({**texts, "remote.log.storage.system.enable": "true"})
+    if not run:
+        try:
+            check_is_isotherms(config)
+            is_isotherms = True
+        except PolicyViolationError:
+            is_isotherms = False
+        _check(LogDirMetadataTopic(config.log_dirs), options, is_isotherms=is_isotherms)
+        return
+    with _progress(options) as tell:
+        plans = migrate_log_dirs(
+            config,
+            clock=SystemClock(),
+            fs=OsFileSystem(),
+            rng=random.SystemRandom(),
+            progress=tell,
+            on_corrupt=options.on_corrupt,
+            audit_retention_ms=options.audit_retention_ms,
+        )
+    _print_plans(plans, options)
+    _tell_done(options)
+
+
+def _migrate_broker(
+    bootstrap_server: str, extra: dict[str, str], options: _Options, *, run: bool
+) -> None:
+    features = read_features(bootstrap_server)
+    is_isotherms = _FEATURE in features.supported
+    with (
+        one_line_errors(bootstrap_server),
+        closing(KafkaMetadataTopic({"bootstrap.servers": bootstrap_server, **extra})) as topic,
+    ):
+        if not run:
+            _check(topic, options, is_isotherms=is_isotherms)
+            return
+        if not is_isotherms:
+            raise PolicyViolationError(
+                "the cluster is not Isotherm's: brokers of Apache Kafka stop at keyed records, so"
+                f" their metadata topic is never written to bootstrap-server={bootstrap_server}"
+            )
+        plans = _plans(topic, options)
+        raise_feature(bootstrap_server, _FEATURE, 1)
+        _await_compaction(bootstrap_server, extra, options)
+        _set_audit_retention(bootstrap_server, extra, options)
+        left = [plan for plan in _plans(topic, options) if not plan.is_migrated]
+    if left:
+        raise CorruptMetadataError(
+            "the keyed records do not tell what all records tell"
+            f" metadata_partitions={[plan.number for plan in left]}"
+        )
+    _print_plans(plans, options)
+    _tell_done(options)
+
+
+def _check(topic: MetadataTopic, options: _Options, *, is_isotherms: bool) -> None:
+    plans = _plans(topic, options)
+    _print_plans(plans, options)
+    is_needed = any(not plan.is_migrated for plan in plans)
+    if not is_isotherms and not options.as_json:
+        console().print(
+            "\nThis is Apache Kafka's, not Isotherm's: it cannot be migrated, --run is refused."
+        )
+    elif not options.as_json:
+        console().print(
+            "\nMigration is needed: run again with --run."
+            if is_needed
+            else "\nNothing to write: the keyed records tell everything."
+        )
+    if is_needed:
+        raise typer.Exit(_EXIT_NEEDED)
+
+
+def _plans(topic: MetadataTopic, options: _Options) -> list[PartitionPlan]:
+    with _progress(options) as tell:
+        plans = []
+        for number in range(topic.partition_count):
+            migration = PartitionMigration(
+                topic, number, clock=SystemClock(), on_corrupt=options.on_corrupt
+            )
+            plans.append(migration.plan())
+            tell(number, 0, 0)
+        return plans
+
+
+def _await_compaction(bootstrap_server: str, extra: dict[str, str], options: _Options) -> None:
+    """The broker migrates its partitions one by one, and switches compaction on at the end."""
+    clock = SystemClock()
+    deadline_s = clock.monotonic_s() + options.timeout_s
+    admin = admin_client(bootstrap_server, extra)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, REMOTE_LOG_METADATA_TOPIC)
+    while True:
+        described = admin.describe_configs([resource])[resource].result(REQUEST_TIMEOUT_S)
+        if "compact" in described["cleanup.policy"].value:
+            return
+        if clock.monotonic_s() > deadline_s:
+            raise RequestTimedOutError(
+                "the broker is still migrating, and goes on; look again with --check"
+                f" bootstrap-server={bootstrap_server} timeout_s={options.timeout_s}"
+            )
+        clock.wait(threading.Event(), _WATCH_INTERVAL_S)
+
+
+def _set_audit_retention(bootstrap_server: str, extra: dict[str, str], options: _Options) -> None:
+    if options.audit_retention_ms is None:
+        return
+    entry = ConfigEntry(
+        "retention.ms",
+        str(options.audit_retention_ms),
+        incremental_operation=AlterConfigOpType.SET,
+    )
+    resource = ConfigResource(
+        ConfigResource.Type.TOPIC,
+        REMOTE_LOG_METADATA_AUDIT_TOPIC,
+        incremental_configs=[entry],
+    )
+    admin = admin_client(bootstrap_server, extra)
+    admin.incremental_alter_configs([resource])[resource].result(REQUEST_TIMEOUT_S)
+
+
+@contextmanager
+def _progress(options: _Options) -> Iterator[Callable[[int, int, int], None]]:
+    """A bar of metadata partitions on a terminal, with the records written to the current one."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    terminal = error_console()
+    with Progress(
+        *columns, console=terminal, transient=True, disable=not terminal.is_terminal
+    ) as bars:
+        partitions = bars.add_task("metadata partitions read", total=None)
+        records = bars.add_task("records written", total=None)
+
+        def tell(number: int, written: int, total: int) -> None:
+            bars.update(partitions, completed=number + 1)
+            bars.update(records, completed=written, total=total)
+
+        yield tell
+
+
+def _print_plans(plans: Sequence[PartitionPlan], options: _Options) -> None:
+    rows = [_row(plan) for plan in plans if plan.counts.without_key or plan.counts.with_key]
+    total: dict[str, Any] = {name: sum(row[name] for row in rows) for name in _COLUMNS[1:]}
+    if options.as_json:
+        for row in rows:
+            print_json(row)
+        print_json({"metadata_partition": None, **total})
+        return
+    print_rows(_COLUMNS, rows, as_json=False)
+    console().print(
+        f"\n{total['records']} records, {total['without_key']} of them without a key;"
+        f" {total['live_segments']} live segments."
+        f" {human_size(total['size'])}, about {human_size(total['size_compacted'])} compacted."
+    )
+
+
+def _row(plan: PartitionPlan) -> dict[str, Any]:
+    counts = plan.counts
+    records = counts.without_key + counts.with_key
+    size = counts.size_without_key + counts.size_with_key
+    return {
+        "metadata_partition": plan.number,
+        "records": records,
+        "without_key": counts.without_key,
+        "tombstones": counts.tombstones,
+        "live_segments": plan.live_segments,
+        "states_to_write": plan.states_to_write,
+        "tombstones_to_write": plan.tombstones_to_write,
+        "size": size + records * _BATCH_OVERHEAD,
+        "size_compacted": plan.size_compacted + plan.live_segments * _BATCH_OVERHEAD,
+    }
+
+
+def _tell_done(options: _Options) -> None:
+    if not options.as_json:
+        console().print("\nThe topic is at level 1 and is being compacted.")
