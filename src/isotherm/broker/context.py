@@ -90,10 +90,12 @@ class BrokerServices:
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """One request's surroundings. `listener_name` is where the connection came in, `arrived_s`
-    the clock's monotonic time when the request was there as a whole."""
+    the clock's monotonic time when the request was there as a whole. A request that `is_large` may
+    ask for thousands of things."""
 
     services: BrokerServices
     header: RequestHeader
     client_address: str
     listener_name: str
     arrived_s: float = 0.0
+    is_large: bool = False

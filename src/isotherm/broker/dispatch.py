@@ -13,6 +13,7 @@ Behaviour
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from types import ModuleType
@@ -74,6 +75,14 @@ from isotherm.broker.context import BrokerServices, HangUpError, RequestContext
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.quotas import ClientQuotaManager
 from isotherm.broker.request_meter import RequestMeter
+from isotherm.broker.split_requests import (
+    JoinedResponse,
+    Split,
+    find_split,
+    is_long_produce,
+    next_turn,
+    split_request,
+)
 from isotherm.errors import IsothermError, UnsupportedVersionError
 from isotherm.metrics.request_metrics import RequestMetrics
 from isotherm.protocol.api_versions import ApiKey, is_served
@@ -85,6 +94,12 @@ from isotherm.protocol.framing import (
 from isotherm.protocol.served_table import api_name
 
 logger = logging.getLogger(__name__)
+
+# What takes longer to decode or to encode than some milliseconds is left to another thread, so that
+# the other connections stay served: a request of more bytes than this (records are not decoded), a
+# response about more topics, groups or resources than that.
+LOOP_REQUEST_SIZE_MAX = 16 * 1024
+LOOP_ELEMENTS_MAX = 200
 
 # A handler returns the response, None when the client wants no answer, or an awaitable of either.
 Handler: TypeAlias = Callable[[RequestContext, Any], Any]
@@ -179,14 +194,30 @@ class Dispatcher:
         )
         if not is_served(header.api_key, header.api_version):
             return _answer_unserved(context)
-        request = read_request(header, body)
-
         meter = None
         if self._quotas is not None and self._quotas.is_active:
             clock = self._services.clock
             meter = RequestMeter(self._quotas, clock, header, len(frame), connection)
+        if len(body) <= LOOP_REQUEST_SIZE_MAX or header.api_key == ApiKey.PRODUCE:
+            return self._handle(context, read_request(header, body), meter)
+        loop = asyncio.get_running_loop()
+        decoding = loop.run_in_executor(None, read_request, header, body)
+        context = dataclasses.replace(context, is_large=True)
+        return PendingAnswer(decoding, lambda: self._handle(context, decoding.result(), meter))
+
+    def _handle(
+        self, context: RequestContext, request: Any, meter: RequestMeter | None
+    ) -> Answer | PendingAnswer:
+        if meter is not None:
             request = meter.bounded(request)
-        handle = self._apis[header.api_key].handle
+        key = context.header.api_key
+        handle = self._apis[key].handle
+        if is_long_produce(key, request):
+            context = dataclasses.replace(context, is_large=True)
+        if context.is_large and (split := find_split(key, request)) is not None:
+            return self._respond(
+                context, request, lambda: _handle_parts(context, request, handle, split), meter
+            )
         return self._respond(context, request, lambda: handle(context, request), meter)
 
     def _respond(
@@ -213,7 +244,7 @@ class Dispatcher:
 
     def _answer_error(
         self, context: RequestContext, request: Any, error: Exception, meter: RequestMeter | None
-    ) -> Answer:
+    ) -> Answer | PendingAnswer:
         header = context.header
         if not isinstance(error, IsothermError):
             logger.error(
@@ -227,18 +258,51 @@ class Dispatcher:
         error_response = self._apis[header.api_key].error_response
         return self._encode(context, error_response(context, request, error_code(error)), meter)
 
-    def _encode(self, context: RequestContext, response: Any, meter: RequestMeter | None) -> Answer:
-        header = context.header
+    def _encode(
+        self, context: RequestContext, response: Any, meter: RequestMeter | None
+    ) -> Answer | PendingAnswer:
         if meter is not None:
             response = meter.throttled(response)
-        answer = (
-            ()
-            if response is None
-            else write_response(header.api_key, header.api_version, header.correlation_id, response)
-        )
+        if response is None:
+            return self._finished(context, ())
+        key, version, correlation_id, _ = context.header
+        if context.is_large or _is_large(response):
+            encoding = asyncio.get_running_loop().run_in_executor(
+                None, write_response, key, version, correlation_id, response
+            )
+            return PendingAnswer(encoding, lambda: self._finished(context, encoding.result()))
+        return self._finished(context, write_response(key, version, correlation_id, response))
+
+    def _finished(self, context: RequestContext, answer: Answer) -> Answer:
+        header = context.header
         total_s = self._services.clock.monotonic_s() - context.arrived_s
         self.metrics.mark(header.api_key, header.api_version, total_s * 1000)
         return answer
+
+
+async def _handle_parts(
+    context: RequestContext, request: Any, handle: Handler, split: Split
+) -> Any:
+    joined = JoinedResponse(split)
+    for part in split_request(request, split):
+        response = handle(context, part.request)
+        if isinstance(response, Awaitable):
+            response = await response
+        if not joined.add(response, part.continued):
+            break
+        await next_turn()
+    return joined.response
+
+
+def _is_large(response: Any) -> bool:
+    """Whether it would take long to encode, by the number of things that it is about."""
+    fields = getattr(response, "__dataclass_fields__", None)
+    # Fetch and Produce have classes of their own, and as many parts as their requests.
+    return fields is not None and any(
+        len(value) > LOOP_ELEMENTS_MAX
+        for name in fields
+        if type(value := getattr(response, name)) is tuple
+    )
 
 
 def _answer_unserved(context: RequestContext) -> Answer:

@@ -8,6 +8,7 @@ a failed broker    stops in order with status 1: nothing is left that it could s
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -50,6 +51,10 @@ async def _serve(read_config: Callable[[], BrokerConfig]) -> int:
     _stop_on_signal(stopping.set)
     node = BrokerNode(read_config())
     await node.start()
+    # What has been made so far stays: without it a full collection is short enough not to be noticed
+    # by clients (some 80 ms before).
+    gc.collect()
+    gc.freeze()
     _reload_on_signal(node, read_config)
     stop = asyncio.ensure_future(stopping.wait())
     try:

@@ -26,6 +26,7 @@ from isotherm.protocol.primitives import (
     read_tag_header,
     read_unsigned_varint,
     skip_tagged_fields,
+    spend_elements,
     write_tagged_field,
     write_unsigned_varint,
 )
@@ -186,6 +187,7 @@ def _add_tagged_decoding(
         source.line(f"v_{field.name} = {source.bind(field.default)}")
     read_count, read_header = source.bind(read_unsigned_varint), source.bind(read_tag_header)
     source.line(f"tag_count, position = {read_count}(buffer, position)")
+    source.line(f"{source.bind(spend_elements)}(tag_count)")
     source.line("for _ in range(tag_count):")
     source.line(f"tag, position, end = {read_header}(buffer, position)", 2)
     for field in tagged:

@@ -21,6 +21,7 @@ from isotherm.protocol.codec import decoder, encoder, guarded
 from isotherm.protocol.errors import FrameTooLargeError, ProtocolError
 from isotherm.protocol.primitives import (
     Buffer,
+    ElementBound,
     read_legacy_nullable_string,
     skip_tagged_fields,
 )
@@ -29,6 +30,14 @@ from isotherm.protocol.primitives import (
 # thousands of partitions, some 100 KB. The bound keeps what decoding such a request costs in
 # memory (a small object for every few bytes) away from socket.request.max.bytes.
 CONTROL_REQUEST_SIZE_MAX = 16 * 1024 * 1024
+
+# Items of arrays, and tagged fields, of one request in all: what it takes to work on a request
+# grows with them, up to tens of microseconds each. A consumer of ten thousand partitions asks for as
+# many; nobody asks for more in one request.
+REQUEST_ELEMENTS_MAX = 20_000
+# Of a Produce request, which the event loop decodes itself.
+PRODUCE_ELEMENTS_MAX = 10_000
+HEADER_TAGS_MAX = 100
 
 FRAME_SIZE_BYTES = 4
 FIRST_FLEXIBLE_API_VERSIONS = 3
@@ -105,18 +114,24 @@ def read_request_frame(payload: memoryview) -> RequestFrame:
     Of a version that is not served the body is of no use: ApiVersions is answered without it, and
     any other request closes its connection.
     """
-    header, position = _guarded_request_header(payload, 0)
+    with ElementBound(HEADER_TAGS_MAX):
+        header, position = _guarded_request_header(payload, 0)
     return RequestFrame(header, payload[position:])
 
 
 def read_request(header: RequestHeader, body: memoryview) -> Any:
     """The request in a body: kio's class of its version, or `produce.`/`fetch.` of ours.
 
-    The version must be served. Raises ProtocolError. Bytes left over are passed over, as in
+    The version must be served. Raises ProtocolError; callable from any thread. Bytes left over are passed over, as in
     Kafka: librdkafka 2.16 writes the null array of Metadata 13 ("all topics") in four bytes
     instead of one, and the request means what it should only if its last three are ignored.
     """
-    api_key, version = header.api_key, header.api_version
+    is_produce = header.api_key == ApiKey.PRODUCE
+    with ElementBound(PRODUCE_ELEMENTS_MAX if is_produce else REQUEST_ELEMENTS_MAX):
+        return _read_request(header.api_key, header.api_version, body)
+
+
+def _read_request(api_key: int, version: int, body: memoryview) -> Any:
     request: Any
     if api_key == ApiKey.PRODUCE:
         request, _ = produce.read_produce_request(body, version)

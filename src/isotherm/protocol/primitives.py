@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime
 import struct
+import threading
 import uuid
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -199,7 +200,44 @@ def _checked_count(buffer: Buffer, position: int, count: int, item_size_min: int
             f"an array does not fit its message position={position} count={count} "
             f"left={len(buffer) - position}"
         )
+    spend_elements(count)
     return count
+
+
+class _ElementBudget(threading.local):
+    """How many items this thread may still decode; None while it is not counted."""
+
+    left: int | None = None
+
+
+_budget = _ElementBudget()
+
+
+class ElementBound:
+    """What is decoded inside, in this thread, has at most so many items of arrays and tagged fields
+    in all; ProtocolError beyond. Not to be nested.
+    """
+
+    __slots__ = ("_count_max",)
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+
+    def __enter__(self) -> None:
+        _budget.left = self._count_max
+
+    def __exit__(self, *_error: object) -> None:
+        _budget.left = None
+
+
+def spend_elements(count: int) -> None:
+    """To be called before `count` items are decoded."""
+    left = _budget.left
+    if left is None:
+        return
+    if count > left:
+        raise ProtocolError(f"a message has too many elements count={count} left={left}")
+    _budget.left = left - count
 
 
 def read_legacy_array_length(
@@ -245,6 +283,7 @@ def write_uuid(value: uuid.UUID | None, out: bytearray) -> None:
 def skip_tagged_fields(buffer: Buffer, position: int) -> int:
     """Position after a section of tagged fields of which none is known."""
     count, position = read_unsigned_varint(buffer, position)
+    spend_elements(count)
     for _ in range(count):
         _, position = read_unsigned_varint(buffer, position)
         size, position = read_unsigned_varint(buffer, position)

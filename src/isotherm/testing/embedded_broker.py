@@ -56,6 +56,11 @@ class EmbeddedBroker:
         _, host, port = self.node.endpoints[0]
         return f"{host}:{port}"
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The broker's; it runs in a thread of its own."""
+        return self._loop
+
     def start(self) -> Self:
         """Returns once clients can connect; raises what `BrokerNode.start` raises."""
         started: Future[None] = Future()

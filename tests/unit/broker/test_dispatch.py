@@ -160,8 +160,11 @@ def test_version_that_is_not_served_closes_the_connection(key: int, version: int
         handle(find_coordinator(lambda *_: None), frame(key, version))
 
 
-@pytest.mark.parametrize("version", [5, 6, 99, -1])
-def test_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
-    answer = handle(find_coordinator(lambda *_: None), frame(ApiKey.API_VERSIONS, version))
-    code, count = struct.unpack_from(">hi", b"".join(answer), 8)
-    assert (code, count) == (ErrorCode.unsupported_version, len(SERVED))
+@pytest.mark.parametrize(("version", "tags"), [(5, b"\0"), (6, b"\0"), (99, b"\0"), (-1, b"")])
+def test_unknown_version_of_api_versions_is_answered_in_version_0(
+    version: int, tags: bytes
+) -> None:
+    asked = frame(ApiKey.API_VERSIONS, version, tags)
+    answer = handle(find_coordinator(lambda *_: None), asked)
+    code, *known = struct.unpack_from(">hihhh", b"".join(answer), 8)
+    assert (code, known) == (ErrorCode.unsupported_version, [1, 18, *SERVED[ApiKey.API_VERSIONS]])

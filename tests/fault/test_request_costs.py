@@ -1,0 +1,203 @@
+"""What one request can cost the others: no more than 64 MiB of memory, and no more than 50 ms in
+which the event loop sees to nobody else.
+
+Each API of its newest version is asked for as many things as it takes, once for each array that its
+request has, with a topic that is there; then with bytes that are nothing at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import struct
+import types
+import typing
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.types import TopicName
+
+from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.protocol.api_versions import SERVED, ApiKey, request_class
+from isotherm.protocol.framing import (
+    CONTROL_REQUEST_SIZE_MAX,
+    PRODUCE_ELEMENTS_MAX,
+    REQUEST_ELEMENTS_MAX,
+)
+from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.loop_watchdog import LoopWatchdog
+from oracle.raw_requests import CLOSED, SILENT, ask, request_frame, request_header
+
+STALL_MS_MAX = 50
+GROWTH_MAX = 64 * 1024 * 1024
+TOPIC = "wanted"
+PARTITIONS = 100
+# Items of the outer arrays, one each, at most.
+OUTER_ELEMENTS = 10
+TIMEOUT_S = 60
+
+
+class Costs:
+    """Of the requests since the last `take`."""
+
+    def __init__(self, watchdog: LoopWatchdog) -> None:
+        self._watchdog = watchdog
+
+    def start(self) -> None:
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is as of now
+        self._before = _memory("VmRSS")
+        self._watchdog.take_longest_ms()
+
+    def check(self) -> None:
+        stall_ms = self._watchdog.take_longest_ms()
+        growth = _memory("VmHWM") - self._before
+        assert stall_ms <= STALL_MS_MAX
+        assert growth <= GROWTH_MAX
+
+
+def _memory(name: str) -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    (line,) = [line for line in status.splitlines() if line.startswith(f"{name}:")]
+    return int(line.split()[1]) * 1024
+
+
+@pytest.fixture(scope="module")
+def topic_id(broker: EmbeddedBroker) -> uuid.UUID:
+    services = broker.node.services
+    new = NewTopic(name=TOPIC, num_partitions=PARTITIONS)
+    create = services.controller.create_topics
+    (created,) = services.control_executor.submit(create, [new]).result()
+    assert created.plan is not None
+    return created.plan.topic_id
+
+
+@pytest.fixture(scope="module")
+def watchdog(broker: EmbeddedBroker) -> Iterator[LoopWatchdog]:
+    # As the broker's process does after its start: the tests' own objects are not collected anew.
+    gc.collect()
+    gc.freeze()
+    made = LoopWatchdog(broker.loop)
+    yield made
+    made.stop()
+    gc.unfreeze()
+
+
+@pytest.fixture
+def costs(watchdog: LoopWatchdog) -> Costs:
+    return Costs(watchdog)
+
+
+def arrays(entity_type: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The way to each array of a message."""
+    annotations = typing.get_type_hints(entity_type)
+    for field in dataclasses.fields(entity_type):
+        inner = _without_null(annotations[field.name])
+        here = (*path, field.name)
+        if typing.get_origin(inner) is tuple:
+            yield here
+            inner = typing.get_args(inner)[0]
+        if dataclasses.is_dataclass(inner):
+            yield from arrays(inner, here)
+
+
+def _without_null(annotation: Any) -> Any:
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        return next(arm for arm in typing.get_args(annotation) if arm is not types.NoneType)
+    return annotation
+
+
+def fields_of(
+    entity_type: Any, path: tuple[str, ...], count: int, topic_id: uuid.UUID
+) -> dict[str, Any]:
+    """For `request_frame`: one item in each array on the way, `count` in the last."""
+    annotations = typing.get_type_hints(entity_type)
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(entity_type):
+        inner = _without_null(annotations[field.name])
+        is_array = typing.get_origin(inner) is tuple
+        item = typing.get_args(inner)[0] if is_array else inner
+        if field.name != path[0]:
+            value = _value(inner, topic_id)
+            # Other ids would be tagged fields, of which no client writes thousands.
+            if value is not None and (inner is not uuid.UUID or field.name == "topic_id"):
+                fields[field.name] = value
+            continue
+        value = (
+            fields_of(item, path[1:] or ("",), count, topic_id)
+            if dataclasses.is_dataclass(item)
+            else _value(item, topic_id)
+        )
+        if value is None:
+            value = 0
+        fields[field.name] = [value] * (count if len(path) == 1 else 1) if is_array else value
+    return fields
+
+
+def _value(annotation: Any, topic_id: uuid.UUID) -> Any:
+    """Of a field beside the way; None for what may be left empty."""
+    if annotation is uuid.UUID:
+        return str(topic_id)
+    if annotation is TopicName:
+        return TOPIC
+    if isinstance(annotation, type) and issubclass(annotation, str):
+        return "g"
+    return None
+
+
+CASES = [
+    pytest.param(key, high, path, id=f"{ApiKey(key).name}-{'.'.join(path)}")
+    for key, (_, high) in SERVED.items()
+    for path in arrays(request_class(key, high))
+]
+
+
+@pytest.mark.parametrize(("key", "version", "path"), CASES)
+def test_request_for_thousands_of_things_costs_the_others_little(
+    broker: EmbeddedBroker,
+    topic_id: uuid.UUID,
+    costs: Costs,
+    key: int,
+    version: int,
+    path: tuple[str, ...],
+) -> None:
+    bound = PRODUCE_ELEMENTS_MAX if key == ApiKey.PRODUCE else REQUEST_ELEMENTS_MAX
+    fields = fields_of(request_class(key, version), path, bound - OUTER_ELEMENTS, topic_id)
+    if key == ApiKey.PRODUCE:
+        fields["acks"] = 1
+    frame = request_frame(key, version, fields)
+    costs.start()
+    assert ask(broker.bootstrap_servers, frame, TIMEOUT_S) not in (SILENT, CLOSED)
+    costs.check()
+
+
+@pytest.mark.parametrize("filler", [b"\0", b"\1", b"\xff"])
+@pytest.mark.parametrize("key", [key for key in SERVED if key != ApiKey.PRODUCE])
+def test_large_nonsense_costs_the_others_little(
+    broker: EmbeddedBroker, costs: Costs, key: int, filler: bytes
+) -> None:
+    version = SERVED[key].max
+    is_flexible = bool(request_class(key, version).__flexible__)
+    header = request_header(key, version, is_flexible=is_flexible)
+    frame = header + filler * (CONTROL_REQUEST_SIZE_MAX - 1)
+    costs.start()
+    ask(broker.bootstrap_servers, frame, TIMEOUT_S)
+    costs.check()
+
+
+def test_header_of_nothing_but_tags_is_refused(broker: EmbeddedBroker, costs: Costs) -> None:
+    header = request_header(ApiKey.METADATA, SERVED[ApiKey.METADATA].max, is_flexible=False)
+    costs.start()
+    tags = b"\xff\xff\xff\x07" + struct.pack(">H", 0) * 4_000_000
+    assert ask(broker.bootstrap_servers, header + tags, TIMEOUT_S) == CLOSED
+    costs.check()
+
+
+def test_request_for_more_things_than_are_allowed_is_refused(broker: EmbeddedBroker) -> None:
+    wanted = [{"name": TOPIC}] * (REQUEST_ELEMENTS_MAX + 1)
+    assert ask(broker.bootstrap_servers, request_frame(ApiKey.METADATA, 8, {"topics": wanted})) == (
+        CLOSED
+    )
