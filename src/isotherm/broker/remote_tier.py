@@ -70,25 +70,12 @@ def open_remote_tier(
         settings=settings,
         keyed=KeyedMetadata(audit_topic, levels.level),
     )
-    statistics = None
-    if config.remote.remote_log_index_file_cache_statistics_enable:
-        statistics = CacheStatistics()
-        statistics.publish(metrics)
-    index_cache = RemoteIndexCache(
-        config.log_dirs[0] / DIRECTORY_NAME,
-        storage,
-        total_size_bytes=config.remote.remote_log_index_file_cache_total_size_bytes,
-        ttl_ms=config.remote.remote_log_index_file_cache_ttl_ms,
-        clock=clock,
-        fs=fs,
-        statistics=statistics,
-    )
     remote_log_manager = RemoteLogManager(
         config.remote,
         broker_id=config.node_id,
         storage=storage,
         metadata=metadata,
-        index_cache=index_cache,
+        index_cache=_open_index_cache(config, storage, clock=clock, fs=fs, metrics=metrics),
         pending_deletions=PendingDeletions(config.log_dirs[0], fs),
         leader_epoch_of=lambda partition: _leader_epoch(controller, partition),
         clock=clock,
@@ -112,6 +99,29 @@ def open_remote_tier(
     replica_manager.start_tiering(remote_log_manager)
     upkeep.start()
     return RemoteTier(remote_log_manager, upkeep)
+
+
+def _open_index_cache(
+    config: BrokerConfig,
+    storage: RemoteStorageManager,
+    *,
+    clock: Clock,
+    fs: FileSystem,
+    metrics: Metrics,
+) -> RemoteIndexCache:
+    statistics = None
+    if config.remote.remote_log_index_file_cache_statistics_enable:
+        statistics = CacheStatistics()
+        statistics.publish(metrics)
+    return RemoteIndexCache(
+        config.log_dirs[0] / DIRECTORY_NAME,
+        storage,
+        total_size_bytes=config.remote.remote_log_index_file_cache_total_size_bytes,
+        ttl_ms=config.remote.remote_log_index_file_cache_ttl_ms,
+        clock=clock,
+        fs=fs,
+        statistics=statistics,
+    )
 
 
 def _leader_epoch(controller: Controller, partition: TopicIdPartition) -> LeaderEpoch | None:

@@ -16,7 +16,11 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.types import (
     CLUSTER_METADATA_TOPIC,
-    REMOTE_LOG_METADATA_TOPIC,
+    NO_LEADER_EPOCH,
+    REMOTE_LOG_METADATA_TOPICS,
+    UNKNOWN_OFFSET,
+    LeaderEpoch,
+    Offset,
     TopicIdPartition,
     uuid_to_text,
 )
@@ -59,7 +63,7 @@ VALUE_DECODERS: dict[str, ValueDecoder] = {
     "cluster-metadata": _cluster_metadata,
 }
 _DECODER_OF_TOPIC = {
-    REMOTE_LOG_METADATA_TOPIC: "remote-log-metadata",
+    **dict.fromkeys(REMOTE_LOG_METADATA_TOPICS, "remote-log-metadata"),
     CLUSTER_METADATA_TOPIC: "cluster-metadata",
 }
 
@@ -88,6 +92,7 @@ def describe_event(event: RemoteLogMetadataEvent) -> dict[str, Any]:
                 "event_timestamp": event.event_timestamp_ms,
                 "custom_metadata": _hex(event.custom_metadata),
                 "txn_index_empty": event.txn_index_empty,
+                **_keyed_fields(event.broker_leader_epoch),
             }
         case RemoteLogSegmentMetadataUpdate():
             return {
@@ -98,6 +103,7 @@ def describe_event(event: RemoteLogMetadataEvent) -> dict[str, Any]:
                 "broker_id": event.broker_id,
                 "event_timestamp": event.event_timestamp_ms,
                 "custom_metadata": _hex(event.custom_metadata),
+                **_keyed_fields(event.broker_leader_epoch, event.end_offset_inclusive),
             }
         case RemotePartitionDeleteMetadata():
             return {
@@ -106,6 +112,7 @@ def describe_event(event: RemoteLogMetadataEvent) -> dict[str, Any]:
                 "state": event.state.name,
                 "broker_id": event.broker_id,
                 "event_timestamp": event.event_timestamp_ms,
+                **_keyed_fields(event.broker_leader_epoch, event.end_offset_inclusive),
             }
     return {
         "type": "segment-snapshot",
@@ -117,6 +124,15 @@ def describe_event(event: RemoteLogMetadataEvent) -> dict[str, Any]:
         "broker_id": event.broker_id,
         "event_timestamp": event.event_timestamp_ms,
     }
+
+
+def _keyed_fields(
+    broker_leader_epoch: LeaderEpoch, end_offset: Offset = UNKNOWN_OFFSET
+) -> dict[str, Any]:
+    """What records of feature level 1 have besides."""
+    fields = {"end_offset": end_offset, "broker_leader_epoch": broker_leader_epoch}
+    unknown = {"end_offset": UNKNOWN_OFFSET, "broker_leader_epoch": NO_LEADER_EPOCH}
+    return {name: value for name, value in fields.items() if value != unknown[name]}
 
 
 def _partition_fields(partition: TopicIdPartition) -> dict[str, Any]:

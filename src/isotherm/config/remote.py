@@ -68,7 +68,7 @@ class RemoteLogManagerConfig:
     )
     remote_log_metadata_compaction_initial_level: int = key(
         INT,
-        0,
+        1,
         "Level at which a new cluster starts the feature remote.log.metadata.compaction (KIP-1266):"
         " 1 keeps the metadata topic bounded, 0 writes Apache Kafka's own records. A cluster that"
         " is there already is raised with kafka-features.sh, and never lowered. Isotherm's own key.",

@@ -24,7 +24,12 @@ def test_features_are_those_of_the_metadata_log(broker):
     }
     finalized = {each.name: each.max_version_level for each in response.finalized_features}
     assert supported == {"metadata.version": (7, 30)}
-    assert finalized == {"metadata.version": 30, "group.version": 1, "transaction.version": 2}
+    assert finalized == {
+        "metadata.version": 30,
+        "group.version": 1,
+        "transaction.version": 2,
+        "remote.log.metadata.compaction": 1,
+    }
     assert response.finalized_features_epoch == broker.controller.image.end_offset - 1
 
 

@@ -38,7 +38,12 @@ from isotherm.protocol.records import encode_framed
 from isotherm.record.batch import build_batch
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 
-FEATURES = {"metadata.version": 30, "group.version": 1, "transaction.version": 2}
+FEATURES = {
+    "metadata.version": 30,
+    "group.version": 1,
+    "transaction.version": 2,
+    "remote.log.metadata.compaction": 1,
+}
 TIERED = BrokerConfig(remote=RemoteLogManagerConfig(remote_log_storage_system_enable=True))
 
 
@@ -54,7 +59,7 @@ def test_first_start_records_the_features_and_the_broker(cluster_metadata):
     image = controller.image
     assert image.features == FEATURES
     assert image.brokers[1].fenced is False
-    assert image.end_offset == 4
+    assert image.end_offset == len(FEATURES) + 1
 
 
 @pytest.mark.parametrize(("level", "recorded"), [(0, None), (1, 1)])
@@ -448,5 +453,5 @@ def test_log_that_cannot_be_understood_stops_the_start(cluster_metadata, value):
 def test_damaged_record_is_named_by_its_offset(cluster_metadata):
     cluster_metadata.start()
     append_raw(cluster_metadata, b"\x01\x63\x00\x00")
-    with pytest.raises(CorruptMetadataError, match=f"{METADATA_TOPIC_PARTITION} offset=4"):
+    with pytest.raises(CorruptMetadataError, match=f"{METADATA_TOPIC_PARTITION} offset=5"):
         cluster_metadata.replayed()
