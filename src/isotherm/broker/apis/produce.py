@@ -41,6 +41,7 @@ from isotherm.errors import (
     LogDirFailedError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
+    OutOfOrderSequenceError,
     RecordListTooLargeError,
     RecordTooLargeError,
     TransactionalIdAuthorizationError,
@@ -276,6 +277,8 @@ def _admit_transactional(
             partition.topic_partition,
             ability,
         )
+        if ability is ClientAbility.ADDS_BY_WRITING:
+            _check_first_sequence(partition, header)
     except (ConcurrentTransactionsError, CoordinatorLoadInProgressError) as error:
         if ability is ClientAbility.ADDS_BY_WRITING and isinstance(
             error, ConcurrentTransactionsError
@@ -284,6 +287,18 @@ def _admit_transactional(
         # Producers do not expect a coordinator's code from a leader; on this one they try again
         # without asking for metadata first. Kafka answers it for the same reason.
         raise NotEnoughReplicasError(str(error)) from error
+
+
+def _check_first_sequence(partition: Partition, header: BatchHeader) -> None:
+    """With version 2 each transaction has an epoch of its own, so what comes first in it is the
+    first of all: an earlier batch, refused or not here yet, is not overtaken."""
+    known = partition.log.producers.producer(header.producer_id)
+    if header.base_sequence != 0 and (known is None or not known.batches):
+        raise OutOfOrderSequenceError(
+            f"the first batch of a transaction has sequence 0"
+            f" partition={partition.topic_partition} producer_id={header.producer_id}"
+            f" epoch={header.producer_epoch} base_sequence={header.base_sequence}"
+        )
 
 
 def error_response(

@@ -217,15 +217,18 @@ def _next_epoch(
 
 
 def fence(metadata: TransactionMetadata, now_ms: TimestampMs) -> TransactionMetadata:
-    """Abort the ongoing transaction under a higher epoch, which shuts its producer out."""
+    """Abort the ongoing transaction under a higher epoch, which shuts its producer out.
+
+    While no other has begun, that producer gets the higher epoch when it asks for it: by naming
+    the one it had (KIP-360), or, in version 2, by aborting the transaction itself.
+    """
     assert metadata.state is S.ONGOING
     assert metadata.producer_epoch < EPOCH_MAX
     return replace(
         metadata._moved(S.PREPARE_ABORT, now_ms),
         producer_epoch=metadata.producer_epoch + 1,
-        last_producer_epoch=NO_PRODUCER_EPOCH,
-        # So that the producer does not take the higher epoch for its own next one.
-        client_transaction_version=TRANSACTION_V0,
+        last_producer_epoch=metadata.producer_epoch,
+        client_transaction_version=TRANSACTION_V2,
     )
 
 
@@ -309,7 +312,8 @@ def end_transaction(
     InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError while an end
     is under way, and InvalidTxnStateError when there is nothing to be ended so.
     """
-    is_retry = _is_retried_end(metadata, producer)
+    is_v2 = client_version >= TRANSACTION_V2
+    is_retry = is_v2 and _is_retried_end(metadata, producer)
     if metadata.producer_id != producer.producer_id and not is_retry:
         raise _wrong_id(metadata, producer)
     if metadata.producer_epoch != producer.epoch and not is_retry:
@@ -329,9 +333,9 @@ def end_transaction(
             fresh_producer_id=fresh_producer_id,
         )
     ended_so = metadata.state is (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT)
-    if ended_so and (is_retry or metadata.client_transaction_version < TRANSACTION_V2):
+    if ended_so and (is_retry or not is_v2):
         return EndedTransaction(None, metadata.producer)
-    if client_version >= TRANSACTION_V2 and not commit and not is_retry:
+    if is_v2 and not commit and not is_retry:
         # An abort of a transaction that got no partition: it has to raise the epoch all the same.
         return _prepared_end(
             replace(metadata, start_ms=now_ms),

@@ -393,12 +393,16 @@ def test_list_transactions_with_a_pattern_that_is_none(broker: Any) -> None:
 
 
 def send(
-    broker: Any, version: int, producer: dict[str, int], transactional_id: str | None = "tx"
+    broker: Any,
+    version: int,
+    producer: dict[str, int],
+    transactional_id: str | None = "tx",
+    base_sequence: int = 0,
 ) -> E:
     """Produce one transactional record to t-0."""
     now_ms = broker.clock.now_ms()
     batch = build_batch(
-        [(now_ms, None, b"v", ())], base_sequence=0, is_transactional=True, **producer
+        [(now_ms, None, b"v", ())], base_sequence=base_sequence, is_transactional=True, **producer
     )
     partition = ProducePartition(0, memoryview(batch))
     topic_id = broker.controller.image.topics_by_name["t"].topic_id
@@ -443,6 +447,26 @@ def test_produce_of_version_12_on_adds_the_partition(broker: Any, version: int) 
         assert send(broker, version, producer) is E.invalid_producer_epoch
         assert send(broker, version, following) is E.none
         assert broker.partition().log.last_stable_offset == 2
+
+    broker.run(scenario)
+
+
+def test_first_batch_of_version_2_has_sequence_0(broker: Any) -> None:
+    async def scenario() -> None:
+        broker.create_topic(partitions=2)
+        producer = await producer_of(broker)
+        assert send(broker, 12, producer, base_sequence=1) is E.out_of_order_sequence_number
+        assert send(broker, 12, producer) is E.none
+        assert send(broker, 12, producer, base_sequence=1) is E.none
+        fields = {"transactional_id": "tx", "committed": True}
+        response = await broker.call(ApiKey.END_TXN, 5, **fields, **producer)
+        producer = {**producer, "producer_epoch": response.producer_epoch}
+        assert send(broker, 12, producer, base_sequence=2) is E.out_of_order_sequence_number
+        # Of a client of version 1 the records, and what was known of it, may have been deleted.
+        broker.partition().log.remove_expired_producers(broker.clock.now_ms() + 2**40)
+        await add(broker, 3, producer, 0)
+        assert send(broker, 12, producer, base_sequence=2) is E.out_of_order_sequence_number
+        assert send(broker, 11, producer, base_sequence=2) is E.none
 
     broker.run(scenario)
 

@@ -296,11 +296,23 @@ def test_end_with_the_last_epoch_gives_a_new_producer_id_and_knows_its_retry() -
     assert end(completed, EPOCH_EXHAUSTED, version=TRANSACTION_V2) == (None, (FRESH, 0))
 
 
-def test_fenced_producer_of_version_2_does_not_learn_the_epoch_it_was_fenced_with() -> None:
-    known = metadata(S.ONGOING, client_transaction_version=TRANSACTION_V2)
+def test_fenced_producer_may_go_on_while_no_other_has_begun() -> None:
+    """As Apache Kafka 4.3.1 answers after a transaction timed out."""
+    known = metadata(S.ONGOING)
     fenced = complete_transaction(fence(known, 30), 40)
+    assert end(fenced, 3, commit=False, version=TRANSACTION_V2) == (None, (PID, 4))
+    with pytest.raises(InvalidTxnStateError):
+        end(fenced, 3, commit=True, version=TRANSACTION_V2)
+    for commit in (True, False):
+        with pytest.raises(ProducerFencedError):
+            end(fenced, 3, commit=commit, version=TRANSACTION_V0)
+    assert begin(fenced, expected=(PID, 3)).producer == (PID, 4)
+    taken_over = begin(fenced)
+    assert taken_over.producer == (PID, 5)
     with pytest.raises(ProducerFencedError):
-        end(fenced, 3, commit=False, version=TRANSACTION_V2)
+        begin(taken_over, expected=(PID, 3))
+    with pytest.raises(ProducerFencedError):
+        end(taken_over, 3, commit=False, version=TRANSACTION_V2)
 
 
 @pytest.mark.parametrize("state", list(S)[:6])
