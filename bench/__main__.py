@@ -12,6 +12,7 @@ import sys
 
 QUESTIONS = (
     "record_decode",
+    "cleaner",
     "produce",
     "tail_consume",
     "cold_consume",

@@ -40,8 +40,9 @@ class CleanerConfig:
     )
     log_cleaner_io_buffer_size: int = key(
         INT,
-        512 * 1024,
-        "Memory of the read and write buffers, over all cleaner threads.",
+        4 * 1024 * 1024,
+        "Memory of the read and write buffers, over all cleaner threads. (Kafka's default is"
+        " 524288.)",
         check=at_least(0),
         dynamic=True,
     )

@@ -11,14 +11,14 @@ from isotherm.config.dynamic import dynamic_broker_keys
 from isotherm.errors import ConfigError
 
 
-def test_defaults_are_those_of_kafka() -> None:
-    """As DescribeConfigs of Kafka 4.3.1 writes them."""
+def test_defaults_are_those_of_kafka_but_for_the_size_of_reads() -> None:
+    """As DescribeConfigs of Kafka 4.3.1 writes them; log.cleaner.io.buffer.size is 524288 there."""
     assert format_fields(CleanerConfig()) == {
         "log.cleaner.enable": "true",
         "log.cleaner.threads": "1",
         "log.cleaner.io.max.bytes.per.second": "1.7976931348623157E308",
         "log.cleaner.dedupe.buffer.size": "134217728",
-        "log.cleaner.io.buffer.size": "524288",
+        "log.cleaner.io.buffer.size": "4194304",
         "log.cleaner.io.buffer.load.factor": "0.9",
         "log.cleaner.backoff.ms": "15000",
     }

@@ -1,0 +1,254 @@
+"""How fast does the log cleaner compact a log?
+
+One thread, one round over a log of which everything is dirty: every key lies in it four times,
+anywhere, so that a quarter of the records stay and nearly every batch is rewritten. Both sides
+clean copies of the same folder, in a process that lives through all rounds, each with its own
+defaults: 128 MiB to remember keys, and 4 MiB (Kafka: 512 KiB) for reading and writing. Kafka's side
+is `Cleaner` of its storage module (`bench/KafkaCleaner.java`). MB/s are bytes of log per second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from bench.harness import (
+    RESULTS_DIRECTORY,
+    ROUNDS,
+    Question,
+    describe,
+    ratios,
+    summarize,
+)
+from bench.load import Metrics
+from isotherm.clock import SystemClock
+from isotherm.config.cleaner import CleanerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.log.cleaner.choice import plan_log_to_clean
+from isotherm.log.cleaner.cleaner import Cleaner
+from isotherm.log.log_loader import LogCheckpoints
+from isotherm.record.batch import build_batch
+from isotherm.record.compression import CompressionType
+from isotherm.testing.local_log import open_local_log
+from oracle.kafka import java_command
+
+QUESTION = Question("cleaner", "How fast does the log cleaner compact a log?", lambda scale: ())
+T0 = 1_700_000_000_000
+BATCH_BYTES = 16_384  # batch.size of Kafka's producer
+SEGMENT_BYTES = 128 * 1024 * 1024
+COPIES_OF_A_KEY = 4
+CONFIG = TopicConfig(
+    cleanup_policy=("compact",), internal_segment_bytes=SEGMENT_BYTES, segment_ms=2**62
+)
+CLEANER = CleanerConfig()
+KAFKAS_IO_BUFFER_BYTES = 512 * 1024
+WORDS = [f"{number:x}".encode() for number in random.Random(7).sample(range(2**20), 4096)]
+
+
+class Point(NamedTuple):
+    record_size: int
+    compression: CompressionType
+    log_bytes: int
+
+
+POINTS = (
+    Point(1024, CompressionType.NONE, 400_000_000),
+    Point(1024, CompressionType.LZ4, 400_000_000),
+    Point(100, CompressionType.NONE, 200_000_000),
+    Point(100, CompressionType.LZ4, 200_000_000),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=QUESTION.text)
+    parser.add_argument("--quick", action="store_true", help="an eighth of the data, one round")
+    parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}")
+    parser.add_argument("--only", choices=["isotherm", "kafka"], help="measure one side alone")
+    parser.add_argument("--case", help="measure the cases whose name contains this")
+    parser.add_argument("--serve", action="store_true", help="clean what stdin names")
+    options = parser.parse_args()
+    if options.serve:
+        serve()
+        return
+    rounds = options.rounds or (1 if options.quick else ROUNDS)
+    names = [options.only] if options.only else ["isotherm", "kafka"]
+    document = describe(QUESTION, rounds)
+    with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as directory:
+        document["results"] = [
+            run_case(point, 0.125 if options.quick else 1.0, names, rounds, Path(directory))
+            for point in POINTS
+            if options.case is None or options.case in _name(point)
+        ]
+    text = json.dumps(document, indent=1) + "\n"
+    print(text)
+    if not (options.quick or options.only or options.case):
+        (RESULTS_DIRECTORY / f"{QUESTION.name}.json").write_text(text)
+
+
+def _name(point: Point) -> str:
+    return f"{point.record_size} B {point.compression.name.lower()}"
+
+
+def run_case(
+    point: Point, scale: float, names: Sequence[str], rounds: int, directory: Path
+) -> dict[str, Any]:
+    master = directory / "master" / "topic-0"
+    records, size = make_log(master, point, scale)
+    measured: dict[str, list[Metrics]] = {name: [] for name in names}
+    with running("isotherm") as isotherm, running("kafka") as kafka:
+        sides = {"isotherm": isotherm, "kafka": kafka}
+        for round_number in range(rounds + 1):
+            for name in names:
+                metrics = measure(sides[name], master, directory / name, records, size)
+                if round_number:
+                    measured[name].append(metrics)
+                    print(
+                        f"{_name(point):<12} {name:<9} {metrics['mb_per_s']:8.1f} MB/s"
+                        f" {metrics['server_cpu_s_per_gb']:6.2f} CPU-s/GB"
+                        f" {metrics['server_resident_mb']:6.0f} MB",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+    shutil.rmtree(directory / "master")
+    left = {run["records_written"] for runs in measured.values() for run in runs}
+    assert len(left) == 1, f"the sides keep different records counts={left}"
+    summaries = {name: summarize(runs) for name, runs in measured.items()}
+    return {
+        "case": _name(point),
+        "parameters": {
+            "record_size": point.record_size,
+            "compression": point.compression.name.lower(),
+            "records": records,
+            "batch_bytes": BATCH_BYTES,
+            "segment_bytes": SEGMENT_BYTES,
+            "dedupe_buffer_bytes": CLEANER.log_cleaner_dedupe_buffer_size,
+        },
+        "bytes": size,
+        "sides": summaries,
+        "ratios": ratios(summaries),
+    }
+
+
+def make_log(directory: Path, point: Point, scale: float) -> tuple[int, int]:
+    """Records and bytes of the closed segments of a new log."""
+    rng = random.Random(0)
+    per_batch = BATCH_BYTES // (point.record_size + 16)
+    records = int(point.log_bytes * scale / point.record_size / per_batch) * per_batch
+    keys = [b"key-%012d" % rng.randrange(records // COPIES_OF_A_KEY) for _ in range(records)]
+    log = open_local_log(directory, config=CONFIG)
+    for start in range(0, records, per_batch):
+        batch = build_batch(
+            [
+                (T0 + start, key, _value(rng, point.record_size), ())
+                for key in keys[start : start + per_batch]
+            ],
+            compression=point.compression,
+        )
+        log.append_as_leader(batch, 0, now_ms=T0)
+    log.roll()
+    log.close()
+    return records, sum(segment.size_in_bytes for segment in log.segments())
+
+
+def _value(rng: random.Random, size: int) -> bytes:
+    """Words and numbers, of which lz4 leaves about two thirds."""
+    value = b" ".join(rng.choices(WORDS, k=size // 5 + 1))
+    return value[:size]
+
+
+class Side(NamedTuple):
+    """A process that cleans the directories it is told."""
+
+    process: subprocess.Popen[str]
+
+    def clean(self, directory: Path) -> dict[str, float]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(directory, file=self.process.stdin, flush=True)
+        answer: dict[str, float] = json.loads(self.process.stdout.readline())
+        return answer
+
+
+@contextmanager
+def running(name: str) -> Iterator[Side]:
+    command = [sys.executable, "-m", "bench.cleaner", "--serve"]
+    if name == "kafka":
+        source = Path(__file__).with_name("KafkaCleaner.java")
+        settings = (
+            CLEANER.log_cleaner_dedupe_buffer_size,
+            KAFKAS_IO_BUFFER_BYTES,
+            SEGMENT_BYTES,
+        )
+        command = java_command(str(source), *map(str, settings), options=["-Xmx1g", "-XX:+UseG1GC"])
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield Side(process)
+    finally:
+        process.communicate()
+
+
+def measure(side: Side, master: Path, target: Path, records: int, size: int) -> Metrics:
+    """Clean a fresh copy; the copy is not timed."""
+    directory = target / "topic-0"
+    shutil.copytree(master, directory)
+    process = psutil.Process(side.process.pid)
+    before = process.cpu_times()
+    answer = side.clean(directory)
+    after = process.cpu_times()
+    shutil.rmtree(target)
+    cpu_s = after.user + after.system - before.user - before.system
+    return {
+        "mb_per_s": size / answer["seconds"] / 1e6,
+        "records_per_s": records / answer["seconds"],
+        "seconds": answer["seconds"],
+        "map_seconds": answer["map_seconds"],
+        "bytes_written": answer["bytes_written"],
+        "records_written": answer["records_written"],
+        "server_cpu_s": cpu_s,
+        "server_cpu_s_per_gb": cpu_s / (size / 1e9),
+        "server_resident_mb": process.memory_info().rss / 1e6,
+    }
+
+
+def serve() -> None:
+    """Isotherm's side: what KafkaCleaner.java does."""
+    clock = SystemClock()
+    cleaner = Cleaner(CLEANER, clock, random.Random(0))
+    for line in sys.stdin:
+        checkpoints = LogCheckpoints(recovery_point=2**62, clean_shutdown=True)
+        log = open_local_log(
+            Path(line.strip()), config=CONFIG, checkpoints=checkpoints, clock=clock
+        )
+        log.update_high_watermark(log.log_end_offset)
+        started = time.perf_counter()
+        to_clean = plan_log_to_clean(log.view(), 0, CONFIG, clock.now_ms())
+        stats = cleaner.clean(
+            log, to_clean, throttle=lambda size: None, check_abort=lambda: None
+        ).stats
+        seconds = time.perf_counter() - started
+        log.close()
+        answer = {
+            "seconds": seconds,
+            "map_seconds": stats.elapsed_map_s,
+            "bytes_read": stats.bytes_read,
+            "bytes_written": stats.bytes_written,
+            "records_read": stats.messages_read,
+            "records_written": stats.messages_written,
+        }
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
