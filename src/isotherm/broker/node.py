@@ -29,6 +29,7 @@ from isotherm.broker.fetch_sessions import FetchSessionCache
 from isotherm.broker.kernel_warm_up import KernelWarmUp
 from isotherm.broker.led_partitions import lead_partitions
 from isotherm.broker.local_tier import LocalTier, open_local_tier
+from isotherm.broker.metrics_endpoint import MetricsEndpoint
 from isotherm.broker.purgatory import Purgatory
 from isotherm.broker.quotas import ClientQuotaManager
 from isotherm.broker.remote_tier import open_remote_tier
@@ -84,6 +85,7 @@ class BrokerNode:
         self.metrics = Metrics()
         self.metrics.registry.register(self._traffic)
         self.endpoints: tuple[Endpoint, ...] = ()
+        self.metrics_port: int | None = None
         self.metrics_port: int | None = None
         self.services: BrokerServices
         self.failed: asyncio.Future[None]
@@ -166,6 +168,7 @@ class BrokerNode:
         self._is_serving = True
         dispatcher = Dispatcher(self.services, quotas=quotas)
         self.metrics.registry.register(dispatcher.metrics)
+        await self._serve_metrics(started)
         await server.serve(dispatcher)
         logger.info(
             "broker serves node_id=%d cluster_id=%s listeners=%s",
@@ -283,6 +286,13 @@ class BrokerNode:
             ) from error
         started.callback(endpoint.close)
         self.metrics_port = endpoint.port
+
+    async def _serve_metrics(self, started: contextlib.AsyncExitStack) -> None:
+        if self._config.prometheus_listener is not None:
+            endpoint = MetricsEndpoint(self.metrics.registry)
+            await endpoint.start(self._config.prometheus_listener)
+            started.push_async_callback(endpoint.stop)
+            self.metrics_port = endpoint.port
 
     def _open_quotas(self, controller: Controller) -> ClientQuotaManager:
         quotas = ClientQuotaManager(

@@ -204,6 +204,12 @@ class BrokerConfig:
         check=between(1, 1),
         no_effect=_ONE_REPLICA,
     )
+    prometheus_listener: str | None = key(
+        optional(STRING),
+        None,
+        "Host and port at which Prometheus finds the metrics, under /metrics; none if not set."
+        " Isotherm's own key.",
+    )
     broker_rack: str | None = key(
         optional(STRING), None, "Rack of this broker.", name="broker.rack"
     )
