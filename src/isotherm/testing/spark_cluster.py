@@ -1,0 +1,113 @@
+"""A standalone Spark cluster of processes on this machine: one master, some workers.
+
+Everything comes from the pip install of PySpark. Workers start an executor each for an application
+that asks for one core per executor; killing a worker takes its executor along.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyspark
+
+from isotherm.clock import Clock, SystemClock
+
+START_TIMEOUT_S = 60
+_POLL_S = 0.1
+_PACKAGE = "org.apache.spark.deploy"
+
+
+class SparkCluster:
+    """Runs while the `with` block does; logs and work files lie in `directory`."""
+
+    def __init__(self, directory: Path, *, workers: int = 2, clock: Clock | None = None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._worker_count = workers
+        self._clock = clock or SystemClock()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        port = _free_port()
+        self._port = port
+        self.url = f"spark://127.0.0.1:{port}"
+
+    def __enter__(self) -> Self:
+        options = ("--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0")
+        self._start("master", "master.Master", *options)
+        for number in range(self._worker_count):
+            name = f"worker-{number}"
+            work = str(self._directory / name)
+            options = ("-c", "1", "-m", "1g", "-d", work, "--webui-port", "0")
+            self._start(name, "worker.Worker", "--host", "127.0.0.1", *options, self.url)
+        for number in range(self._worker_count):
+            self._await_log(f"worker-{number}", "Successfully registered with master")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for name in list(self._processes):
+            self._stop(name)
+
+    def kill_worker(self, number: int) -> None:
+        """SIGKILL to a worker and to its executors."""
+        self._stop(f"worker-{number}")
+
+    def executors(self, number: int) -> int:
+        """How many executors a worker has started so far."""
+        return len(re.findall(r"Asked to launch executor", self._log(f"worker-{number}")))
+
+    def _start(self, name: str, spark_class: str, *options: str) -> None:
+        home = Path(pyspark.__file__).parent
+        environment = os.environ | {
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        with self._log_path(name).open("wb") as log:
+            self._processes[name] = subprocess.Popen(  # noqa: S603
+                [str(home / "bin" / "spark-class"), f"{_PACKAGE}.{spark_class}", *options],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                # A group of its own, so that executors go with their worker.
+                start_new_session=True,
+            )
+
+    def _stop(self, name: str) -> None:
+        process = self._processes.pop(name)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _await_log(self, name: str, words: str) -> None:
+        deadline_s = self._clock.monotonic_s() + START_TIMEOUT_S
+        while words not in self._log(name):
+            process = self._processes[name]
+            if process.poll() is not None or self._clock.monotonic_s() > deadline_s:
+                raise RuntimeError(f"{name} did not start log={self._log(name)[-2000:]!r}")
+            self._clock.wait(threading.Event(), _POLL_S)
+
+    def _log(self, name: str) -> str:
+        return self._log_path(name).read_text(errors="replace")
+
+    def _log_path(self, name: str) -> Path:
+        return self._directory / f"{name}.log"
+
+
+def _free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
