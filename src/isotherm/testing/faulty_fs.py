@@ -1,9 +1,9 @@
 """A file system that fails on purpose, and counts what it is asked for.
 
-    fs = FaultyFileSystem()
-    fs.fail(directory)          # every call for a path in there raises OSError, until `heal`
-    fs.read_sizes[path]         # bytes read of a file so far
-    fs.sync_counts[path]        # syncs of a file so far
+fs = FaultyFileSystem()
+fs.fail(directory)          # every call for a path in there raises OSError, until `heal`
+fs.read_sizes[path]         # bytes read of a file so far
+fs.sync_counts[path]        # syncs of a file so far
 """
 
 from __future__ import annotations
