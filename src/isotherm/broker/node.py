@@ -86,7 +86,6 @@ class BrokerNode:
         self.metrics.registry.register(self._traffic)
         self.endpoints: tuple[Endpoint, ...] = ()
         self.metrics_port: int | None = None
-        self.metrics_port: int | None = None
         self.services: BrokerServices
         self.failed: asyncio.Future[None]
         self._loop: asyncio.AbstractEventLoop
