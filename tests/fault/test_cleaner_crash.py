@@ -90,7 +90,7 @@ def template(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 # With small segments one group may become several: a horizon may make a batch longer.
-@pytest.mark.parametrize("segment_size_max", [2**31 - 1, 300])
+@pytest.mark.parametrize("segment_size_max", [2**31 - 1, 150])
 def test_crash_anywhere_leaves_a_log_of_some_moment(
     tmp_path: Path, template: Path, segment_size_max: int
 ) -> None:
