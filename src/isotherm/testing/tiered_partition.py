@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from isotherm.config.definition import LONG_MAX
 from isotherm.config.topic import TopicConfig
@@ -44,6 +44,7 @@ from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
 from isotherm.remote.remote_log_reader import RemoteLogReader, RemoteRead
 from isotherm.remote.remote_tier_metrics import RetentionShares
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
@@ -102,6 +103,9 @@ class TieredPartition:
     """`restart` takes everything down that lives in memory and opens it again from the folder,
     the store and the metadata topic, as a broker does after a crash."""
 
+    made: ClassVar[list[TieredPartition]] = []
+    """All of them, for the fixture that scrubs buckets; it empties the list."""
+
     def __init__(
         self,
         directory: Path,
@@ -110,8 +114,12 @@ class TieredPartition:
         clock: SimClock | None = None,
         read_ahead: ReadAheadSettings | None = None,
         metadata_level: int = 0,
+        storage: RemoteStorageManager | None = None,
         **topic_config: Any,
     ) -> None:
+        """Without a `storage` of the test's own the bucket is a folder."""
+        self.made.append(self)
+        self.damage_declared = ""
         self._directory = directory
         self._rng = random.Random(seed)  # noqa: S311 - test data
         self._read_ahead_settings = read_ahead or ReadAheadSettings(1 << 20)
@@ -132,7 +140,8 @@ class TieredPartition:
         self.clock = clock or SimClock(auto_advance=True)
         self.bucket = directory / "bucket"
         self.store = FaultyStore(
-            ObjectStoreRemoteStorageManager(ObjectStoreSettings(url=self.bucket.as_uri())),
+            storage
+            or ObjectStoreRemoteStorageManager(ObjectStoreSettings(url=self.bucket.as_uri())),
             clock=self.clock,
             rng=self._rng,
         )
@@ -295,11 +304,16 @@ class TieredPartition:
     def segments(self) -> list[RemoteLogSegmentMetadata]:
         return self.metadata.list_remote_log_segments(self.partition)
 
+    def objects(self) -> dict[str, bytes]:
+        """Every object in the bucket, as it lies there."""
+        return {
+            path.relative_to(self.bucket).as_posix(): path.read_bytes()
+            for path in self.bucket.rglob("*")
+            if path.is_file()
+        }
+
     def object_names(self) -> list[str]:
-        """Every object in the bucket."""
-        return sorted(
-            str(path.relative_to(self.bucket)) for path in self.bucket.rglob("*") if path.is_file()
-        )
+        return sorted(self.objects())
 
 
 def records_of(data: memoryview) -> list[Record]:

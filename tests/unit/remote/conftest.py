@@ -14,8 +14,11 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from isotherm.testing.bucket_scrub import scrubbed_buckets
 from isotherm.testing.tiered_partition import BROKER_ID, TieredPartition
 from isotherm.types import TopicIdPartition
+
+__all__ = ["scrubbed_buckets"]
 
 
 @pytest.fixture

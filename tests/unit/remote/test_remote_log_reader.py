@@ -160,6 +160,7 @@ def test_damaged_batch_is_named_with_object_partition_and_offsets(cold: TieredPa
 def test_every_flipped_bit_of_a_segment_is_found(cold: TieredPartition) -> None:
     segment = cold.segments()[0]
     (path,) = cold.bucket.rglob(f"{segment.start_offset:020}*.log")
+    cold.damage_declared = "the object is written over"
     good = path.read_bytes()
     batch_size = len(cold.read(0, 1).records)
     for position in range(batch_size):
@@ -177,6 +178,7 @@ def test_base_offset_that_goes_back_is_found_where_a_reader_goes_on(cold: Tiered
     """The base offset lies outside the CRC; read as it is, the batch would be passed over."""
     segment = cold.segments()[0]
     (path,) = cold.bucket.rglob(f"{segment.start_offset:020}*.log")
+    cold.damage_declared = "the object is written over"
     batch_size = len(cold.read(0, 1).records)
     bad = bytearray(path.read_bytes())
     bad[batch_size : batch_size + 8] = (0).to_bytes(8, "big")
@@ -229,6 +231,7 @@ def test_hole_at_a_segments_end_is_read_over(cold: TieredPartition) -> None:
     """After compaction the last offsets of a segment may be gone: the end offset covers them."""
     first, second = cold.segments()[:2]
     (path,) = cold.bucket.rglob(f"{first.start_offset:020}*.log")
+    cold.damage_declared = "the object is written over"
     batch_size = len(cold.read(0, 1).records)
     cold.read_ahead.forget(first.segment_id)
     empty_batch = bytearray(path.read_bytes()[-batch_size:])

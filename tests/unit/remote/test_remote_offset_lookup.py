@@ -112,6 +112,7 @@ def test_first_segment_with_the_time_but_not_from_the_offset_on_is_followed_by_t
 def test_damaged_batch_is_named(cold: TieredPartition, lookup: RemoteOffsetLookup) -> None:
     segment = cold.segments()[0]
     (path,) = cold.bucket.rglob(f"{segment.start_offset:020}*.log")
+    cold.damage_declared = "the object is written over"
     damaged = bytearray(path.read_bytes())
     damaged[70] ^= 1
     path.write_bytes(damaged)
