@@ -14,7 +14,6 @@ from isotherm.errors import CorruptRecordError
 from isotherm.record.batch_header import (
     CODEC_MASK,
     CONTROL_FLAG,
-    DELETE_HORIZON_FLAG,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -47,7 +46,6 @@ from isotherm.types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
-    NO_TIMESTAMP,
     LeaderEpoch,
     Offset,
     Position,
@@ -77,7 +75,6 @@ __all__ = [
     "read_magic",
     "read_payload",
     "read_records",
-    "rebuild_batch",
     "recompress_batch",
     "verify_batch_crc",
 ]
@@ -154,50 +151,6 @@ def build_batch(
             records_count=len(records),
         ),
         compress(compression, payload, compression_level),
-    )
-
-
-def rebuild_batch(
-    header: BatchHeader, retained: Sequence[Record], *, delete_horizon_ms: TimestampMs | None = None
-) -> bytearray:
-    """The batch again with only the `retained` of its records, as compaction writes it.
-
-    Offsets, producer fields, flags, timestamp type and codec (at its default level) stay. A
-    horizon that is set already stays too, and `delete_horizon_ms` sets one that is not; timestamp
-    deltas are then relative to it. Without records only the 61-byte header is left.
-    Source: Kafka MemoryRecords.filterTo.
-    """
-    if header.has_delete_horizon:
-        delete_horizon_ms = header.base_timestamp
-    if not retained:
-        return encode_batch(
-            header._replace(
-                attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON_FLAG),
-                base_timestamp=NO_TIMESTAMP,
-                records_count=0,
-            ),
-            b"",
-        )
-    attributes = header.attributes
-    base_timestamp = retained[0].timestamp_ms
-    if delete_horizon_ms is not None:
-        attributes |= DELETE_HORIZON_FLAG
-        base_timestamp = delete_horizon_ms
-    max_timestamp = header.max_timestamp
-    if header.timestamp_type is TimestampType.CREATE_TIME:
-        max_timestamp = max(record.timestamp_ms for record in retained)
-    payload = bytearray()
-    for offset, timestamp_ms, key, value, headers, _ in retained:
-        offset_delta = offset - header.base_offset
-        _write_record(payload, timestamp_ms - base_timestamp, offset_delta, key, value, headers)
-    return encode_batch(
-        header._replace(
-            attributes=attributes,
-            base_timestamp=base_timestamp,
-            max_timestamp=max_timestamp,
-            records_count=len(retained),
-        ),
-        compress(header.compression_type, payload),
     )
 
 

@@ -15,21 +15,20 @@ from isotherm.record.batch import (
     build_batch,
     read_batch_header,
     read_records,
-    rebuild_batch,
     recompress_batch,
     verify_batch_crc,
 )
+from isotherm.testing.filtered_batch import filtered_batch
 
 NOW = 1_700_000_000_000
 HEADERS = (("h", b"x"), ("n", None))
-# The idempotent batch that Kafka 4 wrote for docs/formats, and what its cleaner made of it.
+# The idempotent batch that Kafka 4 wrote for docs/formats.
 KAFKA_RECORDS = [
     NewRecord(NOW, b"k1", b"v1"),
     NewRecord(NOW + 5, b"k2", None),
     NewRecord(NOW + 7, b"k3", b"v3", HEADERS),
 ]
-KAFKA_CRC, KAFKA_FILTERED_CRC, KAFKA_EMPTIED_CRC = 0x3D186EB0, 0x7514C06D, 0x3402F951
-DELETE_HORIZON_MS = 1_700_086_500_000
+KAFKA_CRC = 0x3D186EB0
 
 
 def kafka_batch() -> bytearray:
@@ -54,63 +53,6 @@ def test_build_batch_gives_kafkas_bytes() -> None:
         Record(101, NOW + 5, b"k2", None, (), 6),
         Record(102, NOW + 7, b"k3", b"v3", HEADERS, 7),
     ]
-
-
-def test_rebuild_batch_with_delete_horizon_gives_kafkas_bytes() -> None:
-    header, records = read(kafka_batch())
-    rebuilt = rebuild_batch(header, records[1:], delete_horizon_ms=DELETE_HORIZON_MS)
-    filtered, kept = read(rebuilt)
-    assert len(rebuilt) == 94
-    assert filtered.crc == KAFKA_FILTERED_CRC
-    assert filtered.attributes == 0x40
-    assert filtered.delete_horizon_ms == DELETE_HORIZON_MS
-    assert (filtered.base_offset, filtered.last_offset, filtered.records_count) == (100, 102, 2)
-    assert kept == records[1:]
-
-
-def test_rebuild_batch_without_records_gives_kafkas_bytes() -> None:
-    header, _ = read(kafka_batch())
-    rebuilt = rebuild_batch(header, [], delete_horizon_ms=DELETE_HORIZON_MS)
-    emptied, kept = read(rebuilt)
-    assert len(rebuilt) == HEADER_SIZE
-    assert emptied.crc == KAFKA_EMPTIED_CRC
-    assert emptied.base_timestamp == -1
-    assert emptied.max_timestamp == NOW + 7
-    assert emptied.next_offset == 103
-    assert kept == []
-
-
-def test_rebuild_batch_keeps_a_horizon_that_is_set() -> None:
-    header, records = read(kafka_batch())
-    once, kept = read(rebuild_batch(header, records[1:], delete_horizon_ms=DELETE_HORIZON_MS))
-    twice, _ = read(rebuild_batch(once, kept[:1], delete_horizon_ms=DELETE_HORIZON_MS + 1))
-    assert twice.delete_horizon_ms == DELETE_HORIZON_MS
-
-
-def test_rebuild_batch_keeps_codec_flags_and_append_time() -> None:
-    batch = build_batch(
-        KAFKA_RECORDS,
-        compression=CompressionType.ZSTD,
-        timestamp_type=TimestampType.LOG_APPEND_TIME,
-        max_timestamp=NOW + 99,
-        partition_leader_epoch=4,
-        producer_id=7,
-        producer_epoch=1,
-        base_sequence=5,
-        is_transactional=True,
-    )
-    header, records = read(batch)
-    rebuilt, kept = read(rebuild_batch(header, records[2:]))
-    assert rebuilt._replace(
-        length=0, crc=0, records_count=3, base_timestamp=NOW
-    ) == header._replace(length=0, crc=0)
-    assert kept == [Record(2, NOW + 99, b"k3", b"v3", HEADERS, 7)]
-
-
-def test_rebuild_batch_lowers_the_maximum_timestamp_to_what_is_left() -> None:
-    header, records = read(kafka_batch())
-    rebuilt, _ = read(rebuild_batch(header, records[:2]))
-    assert rebuilt.max_timestamp == NOW + 5
 
 
 def test_recompress_batch_changes_nothing_but_the_codec() -> None:
@@ -143,8 +85,7 @@ def test_read_records_wraps_the_sequence() -> None:
 
 
 def test_read_records_of_an_empty_batch_does_not_look_into_it() -> None:
-    header, _ = read(kafka_batch())
-    batch = bytearray(rebuild_batch(header, []))
+    batch = bytearray(filtered_batch(kafka_batch(), []))
     struct.pack_into(">h", batch, 21, CompressionType.GZIP)
     assert read_records(batch, 0, read_batch_header(batch)) == []
     full = kafka_batch()

@@ -16,11 +16,11 @@ from isotherm.record.batch import (
     build_batch,
     read_batch_header,
     read_records,
-    rebuild_batch,
 )
 from isotherm.record.columns import COLUMNS, RecordColumns, decode_columns
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.crc import crc32c
+from isotherm.testing.filtered_batch import filtered_batch
 
 NOW = 1_700_000_000_000
 ABORT, COMMIT = ControlRecordType.ABORT, ControlRecordType.COMMIT
@@ -145,11 +145,8 @@ def test_offset_range_is_half_open(codec: CompressionType, start: int, end: int)
 
 
 def test_holes_that_compaction_left_are_kept() -> None:
-    header = read_batch_header(batch_at(0, 5))
-    records = read_records(batch_at(0, 5), 0, header)
-    kept = [records[1], records[4]]
-    emptied = rebuild_batch(read_batch_header(batch_at(5)), [])
-    run = rebuild_batch(header, kept, delete_horizon_ms=NOW * 2) + emptied + batch_at(8)
+    emptied = filtered_batch(batch_at(5), [])
+    run = filtered_batch(batch_at(0, 5), [1, 4], delete_horizon_ms=NOW * 2) + emptied + batch_at(8)
     columns = decode_columns(run)
     assert columns.offset.tolist() == [1, 4, 8, 9, 10]
     assert columns.timestamp_ms.tolist()[:2] == [NOW + 1, NOW + 4]

@@ -9,7 +9,6 @@ from isotherm.record.batch import (
     NewRecord,
     build_batch,
     read_batch_header,
-    rebuild_batch,
     verify_batch_crc,
 )
 from isotherm.record.control import (
@@ -19,6 +18,7 @@ from isotherm.record.control import (
     read_control_record,
     read_control_records,
 )
+from isotherm.testing.filtered_batch import filtered_batch
 
 NOW = 1_700_000_000_009
 # Written by Apache Kafka.
@@ -114,5 +114,5 @@ def test_control_record_too_short_is_corrupt(key: bytes | None, value: bytes | N
 
 
 def test_control_batch_emptied_by_compaction_has_no_record() -> None:
-    batch = rebuild_batch(read_batch_header(KAFKA_ABORT), [])
+    batch = filtered_batch(KAFKA_ABORT, [])
     assert read_control_record(batch, 0, read_batch_header(batch)) is None
