@@ -10,7 +10,7 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -57,7 +57,9 @@ class IsothermServer:
 
     name = "isotherm"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        """`settings` go over those it is started with."""
+        self._settings = settings or {}
         self.log_dir = directory / "log"
         self.remote_dir = directory / "bucket"
         self._directory = directory
@@ -76,6 +78,7 @@ class IsothermServer:
             "listeners": f"PLAINTEXT://{self.bootstrap_server}",
             "auto.create.topics.enable": "false",
             **{key: value for key, value in EAGER_SETTINGS.items() if not key.startswith("rlmm.")},
+            **self._settings,
         }
         command = [sys.executable, "-m", "isotherm.cli.main", "serve", "--log-level=warning"]
         command.append(f"--data-dir={self._directory}")

@@ -22,8 +22,12 @@ JAVA_RECORDS = 2000
 
 @pytest.fixture(scope="module")
 def stopped_broker(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> IsothermServer:
-    """A broker that took records from librdkafka and Java, tiered a topic, and stopped cleanly."""
-    server = IsothermServer(tmp_path_factory.mktemp("isotherm"))
+    """A broker that took records from librdkafka and Java, tiered a topic, and stopped cleanly.
+
+    Its metadata is at level 0: Kafka's tools know no other."""
+    server = IsothermServer(
+        tmp_path_factory.mktemp("isotherm"), {"remote.log.metadata.compaction.initial.level": "0"}
+    )
     server.start()
     try:
         _write(server)

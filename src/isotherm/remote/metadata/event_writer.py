@@ -126,17 +126,21 @@ class MetadataEventWriter:
     def _append_tombstones(self, number: int, keys: tuple[MetadataKey, ...]) -> None:
         if not keys:
             return
-        now_ms = self._clock.now_ms()
-        records = [NewMetadataRecord(key.encode(), None, now_ms) for key in keys]
         try:
-            self._topic.append_all(number, records)
+            self._topic.append_all(number, self._tombstones(keys))
         except (IsothermError, OSError) as error:
             self._metrics.counter(LOST_TOMBSTONES, LOST_TOMBSTONES_TEXT).inc(len(keys))
             _logger.warning(
                 "tombstones are left for later keys=%s: %s", list(map(str, keys)), error
             )
 
+    def _tombstones(self, keys: tuple[MetadataKey, ...]) -> list[NewMetadataRecord]:
+        now_ms = self._clock.now_ms()
+        return [NewMetadataRecord(key.encode(), None, now_ms) for key in keys]
+
     def _append_state(self, number: int, planned: KeyedWrite) -> Offset:
+        if planned.buried_first:
+            self._topic.append_all(number, self._tombstones(planned.buried_first))
         offset = self._topic.append(
             number, planned.key.encode(), encode_keyed_event(planned.state), self._clock.now_ms()
         )

@@ -27,6 +27,7 @@ from isotherm.remote.metadata.keys import (
 from isotherm.remote.metadata.lifecycle import is_valid_transition
 from isotherm.remote.metadata.serde import KeyedEvent
 from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -44,12 +45,13 @@ DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 class KeyedWrite(NamedTuple):
     """`event` goes to the audit topic, `state` to the compacted one, both under `key`; then the
-    tombstones, in order."""
+    tombstones, in order. Without those of `buried_first`, `state` must not be written."""
 
     key: MetadataKey
     state: RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata
     event: KeyedEvent
     tombstones: tuple[MetadataKey, ...] = ()
+    buried_first: tuple[MetadataKey, ...] = ()
 
 
 def plan_write(event: KeyedEvent, cache: RemoteLogMetadataCache) -> KeyedWrite | None:
@@ -58,7 +60,7 @@ def plan_write(event: KeyedEvent, cache: RemoteLogMetadataCache) -> KeyedWrite |
     None when there is nothing to record: a deletion of a segment that nobody knows any more, or a
     state that cannot follow. RemoteResourceNotFoundError for a COPY_SEGMENT_FINISHED of such a
     segment: whoever copied it must not count on it. InvalidRequestError for a start under
-    the key of a segment whose objects are still promised.
+    the key of a segment that is to be deleted before.
     """
     match event:
         case RemoteLogSegmentMetadata():
@@ -92,18 +94,25 @@ def _plan_start(
     if known is not None and known.state is not STARTED:
         _log_dropped(started.segment_id, known.state, started.state)
         return None
-    state = replace(started, broker_leader_epoch=key_of_start(started).broker_leader_epoch)
-    occupant = cache.find_by_key(state.end_offset_inclusive, state.broker_leader_epoch)
-    if (
-        occupant is not None
-        and occupant.segment_id != state.segment_id
-        and occupant.state is FINISHED
-    ):
+    key = key_of_start(started)
+    state = replace(started, broker_leader_epoch=key.broker_leader_epoch)
+    keys = cache.keys_at(key.end_offset)
+    before = dict(keys).get(key.broker_leader_epoch)
+    if before is None or before == started.segment_id.id:
+        return KeyedWrite(key, state, state)
+    occupant = cache.get(RemoteLogSegmentId(started.topic_id_partition, before))
+    if occupant is not None and occupant.state is not STARTED:
         raise InvalidRequestError(
-            "a segment cannot be copied again while its last copy under this key is promised"
-            f" key={key_of(state)} segment={occupant.segment_id}"
+            "a segment cannot be copied again while an earlier copy has this key"
+            f" key={key} segment={occupant.segment_id} state={occupant.state.name}"
         )
-    return KeyedWrite(key_of(state), state, state)
+    # Of a segment that is gone this key may be the one that says so.
+    stale = (
+        key._replace(broker_leader_epoch=epoch)
+        for epoch, segment in keys
+        if segment == before and epoch != key.broker_leader_epoch
+    )
+    return KeyedWrite(key, state, state, buried_first=tuple(stale))
 
 
 def _plan_update(

@@ -1,0 +1,248 @@
+"""Feature level 1 against its two models: level 0 for one leader, Scenario 2 of KIP-1266 for several."""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import Future
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isotherm.errors import RemoteResourceNotFoundError
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.event_writer import KeyedMetadata
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
+from isotherm.testing.sim_clock import SimClock
+from isotherm.types import NO_LEADER_EPOCH, TopicIdPartition
+
+PARTITION = TopicIdPartition(uuid.UUID(int=1), "flights", 0)
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+OFFSETS = range(41)
+EPOCHS = range(4)
+
+
+class Topics:
+    def __init__(self) -> None:
+        self.metadata = MemoryMetadataTopic(1)
+        self.audit = MemoryMetadataTopic(1)
+
+    def manager(self, level: int = 1) -> TopicBasedRemoteLogMetadataManager:
+        manager = TopicBasedRemoteLogMetadataManager(
+            self.metadata,
+            clock=SimClock(auto_advance=True),
+            metrics=Metrics(),
+            keyed=KeyedMetadata(self.audit, lambda _: level),
+        )
+        manager.on_partition_leadership_changes([PARTITION], ())
+        manager.poll()
+        return manager
+
+
+def publish(
+    manager: TopicBasedRemoteLogMetadataManager,
+    metadata: RemoteLogSegmentMetadata,
+    state: RemoteLogSegmentState,
+    leader_epoch: int,
+) -> None:
+    """As a task does; what cannot be finished any more is dropped, as at level 0."""
+    if state is STARTED:
+        manager.add_remote_log_segment_metadata(metadata).result()
+        return
+    update = RemoteLogSegmentMetadataUpdate(
+        segment_id=metadata.segment_id,
+        event_timestamp_ms=7,
+        state=state,
+        broker_id=0,
+        broker_leader_epoch=leader_epoch,
+    )
+    try:
+        stored: Future[None] = manager.update_remote_log_segment_metadata(update)
+    except RemoteResourceNotFoundError:
+        return
+    stored.result()
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> list[RemoteLogSegmentMetadata]:
+    """Of ends that differ, so that one leader has a key for each; starts and epochs are as wild as
+    they may be."""
+    ends = draw(st.lists(st.integers(3, 40), min_size=1, max_size=5, unique=True))
+    made = []
+    for number, end in enumerate(ends):
+        start = draw(st.integers(0, end))
+        epochs = draw(st.lists(st.sampled_from(EPOCHS), min_size=1, max_size=2, unique=True))
+        count = min(len(epochs), end - start + 1)
+        borders = {epoch: start + index for index, epoch in enumerate(sorted(epochs)[:count])}
+        made.append(
+            RemoteLogSegmentMetadata(
+                segment_id=RemoteLogSegmentId(PARTITION, uuid.UUID(int=number)),
+                start_offset=start,
+                end_offset_inclusive=end,
+                max_timestamp_ms=0,
+                broker_id=0,
+                event_timestamp_ms=0,
+                segment_size_in_bytes=10,
+                segment_leader_epochs=borders,
+                broker_leader_epoch=3,
+            )
+        )
+    return made
+
+
+def unkeyed(metadata: RemoteLogSegmentMetadata | None) -> RemoteLogSegmentMetadata | None:
+    return None if metadata is None else replace(metadata, broker_leader_epoch=NO_LEADER_EPOCH)
+
+
+def listed(manager: TopicBasedRemoteLogMetadataManager) -> set[object]:
+    """Every segment, and those of each epoch, without their mapping fields."""
+    return {
+        (epoch, each.segment_id, each.state, each.start_offset, each.end_offset_inclusive)
+        for epoch in (None, *EPOCHS)
+        for each in manager.list_remote_log_segments(PARTITION, epoch)
+    }
+
+
+@given(segments(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_level_1_tells_of_one_leader_what_level_0_does(
+    made: list[RemoteLogSegmentMetadata], data: st.DataObject
+) -> None:
+    """Any events, also those that cannot follow one another, and a compaction at the end."""
+    topics = Topics()
+    old, new = Topics().manager(0), topics.manager()
+    for _ in range(data.draw(st.integers(1, 15))):
+        segment = data.draw(st.sampled_from(made))
+        state = data.draw(st.sampled_from(RemoteLogSegmentState))
+        for manager in (old, new):
+            publish(manager, segment, state, 3)
+        assert listed(old) == listed(new)
+        for epoch in EPOCHS:
+            assert old.highest_offset_for_epoch(PARTITION, epoch) == (
+                new.highest_offset_for_epoch(PARTITION, epoch)
+            )
+            for offset in OFFSETS:
+                found = old.remote_log_segment_metadata(PARTITION, epoch, offset)
+                assert unkeyed(found) == unkeyed(
+                    new.remote_log_segment_metadata(PARTITION, epoch, offset)
+                )
+    topics.metadata.compact()
+    compacted = topics.manager()
+    assert listed(compacted) == listed(old)
+    for epoch in EPOCHS:
+        for offset in OFFSETS:
+            # The highest offset of what is deleted is forgotten, and with it which of two
+            # overlapping segments answers: both hold the offset.
+            before = old.remote_log_segment_metadata(PARTITION, epoch, offset)
+            after = compacted.remote_log_segment_metadata(PARTITION, epoch, offset)
+            assert (before is None) == (after is None)
+            assert after is None or after.start_offset <= offset <= after.end_offset_inclusive
+
+
+def upload(leader_epoch: int, end_offset: int) -> RemoteLogSegmentMetadata:
+    """Of the ten offsets up to `end_offset`, by the leader of an epoch."""
+    return RemoteLogSegmentMetadata(
+        segment_id=RemoteLogSegmentId(PARTITION, uuid.UUID(int=100 * leader_epoch + end_offset)),
+        start_offset=end_offset - 9,
+        end_offset_inclusive=end_offset,
+        max_timestamp_ms=0,
+        broker_id=leader_epoch,
+        event_timestamp_ms=0,
+        segment_size_in_bytes=10,
+        segment_leader_epochs={0: end_offset - 9},
+        broker_leader_epoch=leader_epoch,
+    )
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_uploads_of_several_leaders_end_as_scenario_2_says_in_whatever_order(
+    data: st.DataObject,
+) -> None:
+    topics = Topics()
+    leaders = {epoch: topics.manager() for epoch in (3, 4, 5)}
+    steps = {(epoch, end): [STARTED, FINISHED] for epoch in leaders for end in (9, 19)}
+    while steps:
+        epoch, end = data.draw(st.sampled_from(sorted(steps)))
+        leaders[epoch].poll()
+        publish(leaders[epoch], upload(epoch, end), steps[(epoch, end)].pop(0), epoch)
+        steps = {place: states for place, states in steps.items() if states}
+    for _ in ("as written", "compacted"):
+        manager = topics.manager()
+        assert len(manager.list_remote_log_segments(PARTITION)) == 6
+        for offset in range(20):
+            found = manager.remote_log_segment_metadata(PARTITION, 0, offset)
+            assert found is not None
+            assert found.broker_leader_epoch == 5
+        topics.metadata.compact()
+
+
+def make_way(
+    manager: TopicBasedRemoteLogMetadataManager, metadata: RemoteLogSegmentMetadata
+) -> set[RemoteLogSegmentId]:
+    """As the copy task does before a start: what it deleted."""
+    predecessor = manager.predecessor(metadata)
+    if predecessor is None or predecessor.state is STARTED:
+        return set()
+    for state in (DELETE_STARTED, DELETE_FINISHED):
+        publish(manager, predecessor, state, metadata.broker_leader_epoch)
+    return {predecessor.segment_id}
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_deletions_amid_the_uploads_of_several_leaders_lose_nothing_else(
+    data: st.DataObject,
+) -> None:
+    """The leader of the last epoch deletes uploads, its own too, while others still write. What it
+    deleted stays deleted; of what is left the latest leader's answers; compaction changes nothing."""
+    topics = Topics()
+    leaders = {epoch: topics.manager() for epoch in (3, 4, 5)}
+    steps = {(epoch, end): [STARTED, FINISHED] for epoch in leaders for end in (9, 19)}
+    for epoch, end in data.draw(st.lists(st.sampled_from(sorted(steps)), max_size=4, unique=True)):
+        steps[(epoch, -end)] = [DELETE_STARTED, DELETE_FINISHED]
+    deleted: set[RemoteLogSegmentId] = set()
+    finished: set[RemoteLogSegmentId] = set()
+    while steps:
+        epoch, end = data.draw(st.sampled_from(sorted(steps)))
+        state = steps[(epoch, end)].pop(0)
+        metadata = upload(epoch, abs(end))
+        by = 5 if end < 0 else epoch
+        leaders[by].poll()
+        if state is STARTED:
+            deleted |= make_way(leaders[by], metadata)
+        is_known = any(
+            each.segment_id == metadata.segment_id
+            for each in leaders[by].list_remote_log_segments(PARTITION)
+        )
+        publish(leaders[by], metadata, state, by)
+        if is_known and state is DELETE_STARTED:
+            deleted.add(metadata.segment_id)
+        if state is FINISHED:
+            finished.add(metadata.segment_id)
+        steps = {place: states for place, states in steps.items() if states}
+    expected = finished - deleted
+    for _ in ("as written", "compacted"):
+        manager = topics.manager()
+        left = manager.list_remote_log_segments(PARTITION)
+        assert {each.segment_id for each in left if each.state is FINISHED} == expected
+        for offset in range(20):
+            found = manager.remote_log_segment_metadata(PARTITION, 0, offset)
+            holding = [
+                each.broker_leader_epoch
+                for each in left
+                if each.segment_id in expected
+                and each.start_offset <= offset <= each.end_offset_inclusive
+            ]
+            assert (found.broker_leader_epoch if found else None) == max(holding, default=None)
+        topics.metadata.compact()
