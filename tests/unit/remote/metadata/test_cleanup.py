@@ -1,0 +1,288 @@
+"""What the cleanup manager finds in a compacted topic, and that it clears objects before keys."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+
+import pytest
+
+from isotherm.errors import RemoteStorageError
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.cleanup import (
+    CLEANUP_ERRORS,
+    CleanupPlan,
+    LeftOver,
+    RemoteMetadataCleanupManager,
+    plan_cleanup,
+    read_keyed_contents,
+)
+from isotherm.remote.metadata.keyed_writes import key_of
+from isotherm.remote.metadata.keys import MetadataKey, partition_key
+from isotherm.remote.metadata.serde import KeyedEvent, encode_keyed_event
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
+from isotherm.testing.sim_clock import SimClock
+from isotherm.types import TopicIdPartition
+
+PARTITION = TopicIdPartition(uuid.UUID(int=1), "flights", 0)
+GONE = TopicIdPartition(uuid.UUID(int=2), "gone", 0)
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+NOW_MS, GRACE_MS = 1_000_000, 1000
+OLD_MS = NOW_MS - GRACE_MS - 1
+
+
+def segment(
+    number: int,
+    state: RemoteLogSegmentState,
+    *,
+    epoch: int = 3,
+    start: int = 0,
+    end: int = 9,
+    at_ms: int = OLD_MS,
+    partition: TopicIdPartition = PARTITION,
+) -> RemoteLogSegmentMetadata:
+    return RemoteLogSegmentMetadata(
+        segment_id=RemoteLogSegmentId(partition, uuid.UUID(int=number)),
+        start_offset=start,
+        end_offset_inclusive=end,
+        max_timestamp_ms=0,
+        broker_id=0,
+        event_timestamp_ms=at_ms,
+        segment_size_in_bytes=10,
+        segment_leader_epochs={0: start},
+        state=state,
+        broker_leader_epoch=epoch,
+    )
+
+
+def deletion(
+    state: RemotePartitionDeleteState, partition: TopicIdPartition = PARTITION
+) -> RemotePartitionDeleteMetadata:
+    return RemotePartitionDeleteMetadata(
+        topic_id_partition=partition, state=state, event_timestamp_ms=OLD_MS, broker_id=0
+    )
+
+
+def topic_of(
+    *states: RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata,
+) -> MemoryMetadataTopic:
+    topic = MemoryMetadataTopic(1)
+    for state in states:
+        put(topic, state)
+    return topic
+
+
+def put(topic: MemoryMetadataTopic, state: KeyedEvent) -> None:
+    key: MetadataKey
+    if isinstance(state, RemoteLogSegmentMetadata):
+        key = key_of(state)
+    else:
+        assert isinstance(state, RemotePartitionDeleteMetadata)
+        key = partition_key(state.topic_id_partition)
+    topic.append(0, key.encode(), encode_keyed_event(state), OLD_MS)
+
+
+def plan(
+    topic: MemoryMetadataTopic, in_progress: Collection[RemoteLogSegmentId] = ()
+) -> CleanupPlan:
+    return plan_cleanup(
+        read_keyed_contents(topic, 0),
+        exists=lambda partition: partition != GONE,
+        in_progress=in_progress,
+        settled_before_ms=NOW_MS - GRACE_MS,
+    )
+
+
+def test_what_is_in_order_is_let_be() -> None:
+    topic = topic_of(
+        segment(1, FINISHED), segment(2, FINISHED, start=10, end=19), segment(3, STARTED, end=29)
+    )
+    in_progress = {segment(3, STARTED).segment_id}
+    assert plan(topic, in_progress) == CleanupPlan()
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [(STARTED, LeftOver.ABANDONED_UPLOAD), (DELETE_STARTED, LeftOver.ABANDONED_DELETION)],
+)
+def test_what_stands_still_is_deleted_once_it_has_stood_for_the_grace(
+    state: RemoteLogSegmentState, reason: LeftOver
+) -> None:
+    old = segment(1, state)
+    assert plan(topic_of(old)).segments == ((old, reason),)
+    assert plan(topic_of(old), {old.segment_id}).segments == ()
+    assert plan(topic_of(replace(old, event_timestamp_ms=OLD_MS + 1))).segments == ()
+
+
+def test_upload_that_a_later_leader_repeated_is_deleted() -> None:
+    first, second = segment(1, FINISHED, epoch=3), segment(2, FINISHED, epoch=4)
+    assert plan(topic_of(second, first)).segments == ((first, LeftOver.SUPERSEDED),)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        segment(2, STARTED, epoch=4, at_ms=NOW_MS),
+        segment(2, FINISHED, epoch=4, at_ms=NOW_MS),
+        segment(2, FINISHED, epoch=4, end=19),
+        segment(2, FINISHED, epoch=4, start=5),
+        segment(2, FINISHED, epoch=3, end=8),
+    ],
+)
+def test_upload_that_is_not_covered_for_certain_is_kept(second: RemoteLogSegmentMetadata) -> None:
+    assert plan(topic_of(segment(1, FINISHED), second)).segments == ()
+
+
+def test_every_key_of_a_deleted_segment_gets_its_tombstone_the_last_one_last() -> None:
+    topic = topic_of(
+        segment(1, FINISHED, epoch=3),
+        segment(1, DELETE_STARTED, epoch=6),
+        segment(1, DELETE_FINISHED, epoch=6),
+    )
+    assert [str(key) for key in plan(topic).tombstones] == [
+        "AAAAAAAAAAAAAAAAAAAAAQ:0:9:3",
+        "AAAAAAAAAAAAAAAAAAAAAQ:0:9:6",
+    ]
+    topic.append(0, key_of(segment(1, FINISHED, epoch=3)).encode(), None, 0)
+    assert len(plan(topic).tombstones) == 1
+    topic.compact()
+    assert len(plan(topic).tombstones) == 1
+
+
+def test_late_record_of_a_deposed_leader_revives_nothing() -> None:
+    topic = topic_of(segment(1, DELETE_FINISHED, epoch=6), segment(1, FINISHED, epoch=3))
+    assert len(plan(topic).tombstones) == 2
+    assert plan(topic).segments == ()
+
+
+def test_keys_of_a_partition_whose_deletion_is_finished_get_tombstones_but_its_own() -> None:
+    finished = deletion(RemotePartitionDeleteState.DELETE_PARTITION_FINISHED, GONE)
+    topic = topic_of(segment(1, DELETE_STARTED, partition=GONE), finished)
+    made = plan(topic)
+    assert [str(key) for key in made.tombstones] == ["AAAAAAAAAAAAAAAAAAAAAg:0:9:3"]
+    assert made.partitions == ()
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        segment(1, FINISHED, partition=GONE, at_ms=NOW_MS),
+        deletion(RemotePartitionDeleteState.DELETE_PARTITION_STARTED, GONE),
+    ],
+)
+def test_partition_of_a_topic_that_is_gone_is_deleted(
+    state: RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata,
+) -> None:
+    made = plan(topic_of(state))
+    assert made.partitions == (GONE,)
+    assert made.segments == ()
+
+
+def test_records_that_cannot_be_understood_and_events_without_keys_are_left_out() -> None:
+    topic = topic_of(segment(1, FINISHED))
+    topic.append(0, b"garbage", b"\x00", 0)
+    topic.append(0, None, encode_keyed_event(segment(2, STARTED)), 0)
+    topic.append(0, key_of(segment(3, STARTED)).encode(), b"\x01\x07\x00", 0)
+    assert list(read_keyed_contents(topic, 0).newest) == [segment(1, FINISHED).segment_id]
+
+
+class Target:
+    """Deletes by writing down what it was told."""
+
+    def __init__(self, topic: MemoryMetadataTopic) -> None:
+        self.topic = topic
+        self.deleted: list[RemoteLogSegmentMetadata] = []
+        self.partitions: list[TopicIdPartition] = []
+        self.copying: set[RemoteLogSegmentId] = set()
+        self.is_down = False
+        self.on_lock = lambda: None
+
+    def exists(self, partition: TopicIdPartition) -> bool:
+        return partition != GONE
+
+    def is_keyed(self, number: int) -> bool:
+        return number == 0
+
+    @contextmanager
+    def write_lock(self, _: int) -> Iterator[None]:
+        self.on_lock()
+        yield
+
+    def watch_copies(self) -> AbstractContextManager[Collection[RemoteLogSegmentId]]:
+        return nullcontext(self.copying)
+
+    def can_delete(self, partition: TopicIdPartition) -> bool:
+        return partition == PARTITION
+
+    def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
+        if self.is_down:
+            raise RemoteStorageError("injected")
+        self.deleted.append(metadata)
+
+    def delete_partition(self, partition: TopicIdPartition) -> None:
+        self.partitions.append(partition)
+
+
+def manager_of(
+    topic: MemoryMetadataTopic, target: Target, metrics: Metrics | None = None
+) -> RemoteMetadataCleanupManager:
+    return RemoteMetadataCleanupManager(
+        topic,
+        target,
+        TopicBasedSettings(remote_log_metadata_cleanup_grace_ms=GRACE_MS),
+        clock=SimClock(NOW_MS),
+        metrics=metrics or Metrics(),
+    )
+
+
+def test_run_deletes_segments_and_partitions_and_writes_tombstones() -> None:
+    left = segment(1, STARTED)
+    topic = topic_of(
+        left, segment(2, DELETE_FINISHED, end=19), segment(3, FINISHED, partition=GONE)
+    )
+    target = Target(topic)
+    manager_of(topic, target).run()
+    assert target.deleted == [left]
+    assert target.partitions == [GONE]
+    last = topic.records()[-1]
+    assert (last.key, last.value) == (key_of(segment(2, FINISHED, end=19)).encode(), None)
+
+
+def test_key_that_is_written_to_meanwhile_keeps_its_record() -> None:
+    """Between the look and the tombstone a retry may take the key over."""
+    topic = topic_of(segment(1, DELETE_FINISHED))
+    target = Target(topic)
+    target.on_lock = lambda: put(topic, segment(2, STARTED))
+    manager_of(topic, target).run()
+    assert all(record.value is not None for record in topic.records())
+
+
+def test_failed_deletion_is_counted_and_the_others_go_on() -> None:
+    topic = topic_of(segment(1, STARTED), segment(2, DELETE_FINISHED, end=19))
+    target, metrics = Target(topic), Metrics()
+    target.is_down = True
+    manager_of(topic, target, metrics).run()
+    assert metrics.value(f"{CLEANUP_ERRORS}_total") == 1
+    assert topic.records()[-1].value is None
+
+
+def test_cancelled_manager_begins_nothing() -> None:
+    topic = topic_of(segment(1, STARTED))
+    target = Target(topic)
+    manager = manager_of(topic, target)
+    manager.cancel()
+    assert manager.run() == []
+    assert target.deleted == []
