@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from isotherm.log.cleaner import cleaner_kernels
+from isotherm.log.cleaner.offset_map import OffsetMap
+from isotherm.record.batch import build_batch
+from isotherm.record.batch_table import byte_array, read_batch_table
+from isotherm.record.filter import locate_records
+
+# SipHash-2-4 with 128 bits, key 00 01 .. 0f, messages 00 01 .. of these sizes:
+# `openssl mac -macopt hexkey:000102030405060708090a0b0c0d0e0f -macopt size:16 SIPHASH`
+SIPHASH = {
+    0: "a3817f04ba25a8e66df67214c7550293",
+    1: "da87c1d86b99af44347659119b22fc45",
+    7: "a1f1ebbed8dbc153c0b84aa61ff08239",
+    8: "3b62a9ba6258f5610f83e264f31497b4",
+    9: "264499060ad9baabc47f8b02bb6d71ed",
+    15: "5493e99933b0a8117e08ec0f97cfc3d9",
+    16: "6ee2a4ca67b054bbfd3315bf85230577",
+    63: "5150d1772f50834a503e069a973fbd7c",
+}
+
+
+def placed(*records: tuple[str | None, str | None], base_offset: int = 0) -> tuple:
+    """Data, batches and places of one batch."""
+    batch = build_batch(
+        [(0, encoded(key), encoded(value), ()) for key, value in records],
+        base_offset=base_offset,
+    )
+    batches, _ = read_batch_table(batch)
+    return byte_array(batch), batches, locate_records(batch, byte_array(b""), batches)
+
+
+def encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def new_map(slots: int, load_factor: float = 1.0, records_max: int = 10**6) -> OffsetMap:
+    return OffsetMap(24 * slots + 23, load_factor, random.Random(1), records_max=records_max)
+
+
+def put(offset_map: OffsetMap, *keys: str | None, base_offset: int = 0, start: int = 0) -> int:
+    data, batches, places = placed(*((key, "v") for key in keys), base_offset=base_offset)
+    hashes = offset_map.hash_keys(data, byte_array(b""), batches, places)
+    return offset_map.put(places, hashes, start)
+
+
+def chosen(
+    offset_map: OffsetMap,
+    *records: tuple[str | None, str | None],
+    latest: int,
+    expiry_ms: int = 2**62,
+    base_offset: int = 0,
+) -> tuple[list[int], int]:
+    """What stays, and how many had no key; it is 100 ms."""
+    data, batches, places = placed(*records, base_offset=base_offset)
+    offset_map.latest_offset = latest
+    hashes = offset_map.hash_keys(data, byte_array(b""), batches, places)
+    expiry = np.array([expiry_ms])
+    invalid = offset_map.choose_records(batches, places, hashes, now_ms=100, expiry_ms=expiry)
+    kept = places[places["is_kept"] != 0]
+    return kept["offset"].tolist(), invalid
+
+
+@pytest.mark.parametrize("size", SIPHASH)
+def test_hash_is_siphash(size: int) -> None:
+    message = bytes(range(size))
+    places = np.zeros(1, dtype=cleaner_kernels.PLACE)
+    places["key_size"] = size
+    hashes = np.empty(2, dtype=np.uint64)
+    cleaner_kernels.hash_keys(
+        *(byte_array(message), byte_array(b""), np.zeros(1, dtype=cleaner_kernels.BATCH), places),
+        *(np.frombuffer(bytes(range(16)), dtype=np.uint64).copy(), hashes),
+    )
+    assert hashes.tobytes().hex() == SIPHASH[size]
+
+
+def test_slots_are_of_24_bytes_and_the_load_factor_holds() -> None:
+    assert new_map(100, 0.9).entry_count_max == 90
+    assert new_map(3, 0.75).entry_count_max == 2
+    assert new_map(10, 7.0).entry_count_max == 10
+
+
+def test_newest_offset_of_each_key_counts() -> None:
+    offset_map = new_map(100)
+    assert put(offset_map, "a", "b", "a", None, "") == -1
+    assert offset_map.entry_count == 3
+    assert offset_map.utilization == 0.03
+    records = [("a", "1"), ("b", "1"), ("a", "2"), (None, "1"), ("", "1"), ("c", "1")]
+    assert chosen(offset_map, *records, latest=5) == ([1, 2, 4, 5], 1)
+
+
+def test_records_below_the_start_are_not_taken_in() -> None:
+    offset_map = new_map(100)
+    put(offset_map, "a", "b", "c", base_offset=7, start=8)
+    assert offset_map.entry_count == 2
+
+
+def test_full_map_takes_not_even_a_key_that_it_knows() -> None:
+    offset_map = new_map(100, 0.02)
+    assert put(offset_map, "a", "b", "a", "c") == 2
+    assert put(offset_map, None, "a", base_offset=9) == 1
+
+
+def test_map_works_with_every_slot_taken() -> None:
+    keys = [f"{number}" for number in range(50)]
+    offset_map = new_map(50)
+    assert put(offset_map, *keys) == -1
+    records = [(key, "old") for key in keys] + [("unknown", "1")]
+    assert chosen(offset_map, *records, latest=99) == ([*range(50), 50], 0)
+    kept, _ = chosen(new_map(50), *records, latest=99)
+    assert kept == [*range(51)]
+
+
+def test_records_above_the_latest_offset_stay_whatever_they_are() -> None:
+    offset_map = new_map(100)
+    put(offset_map, "a", "a")
+    assert chosen(offset_map, ("a", "1"), (None, "1"), ("a", None), latest=-1, expiry_ms=0) == (
+        [0, 1, 2],
+        0,
+    )
+
+
+def test_tombstone_goes_from_its_expiry_on() -> None:
+    offset_map = new_map(100)
+    put(offset_map, "a")
+    for expiry_ms, kept in ((101, [0]), (100, []), (99, [])):
+        assert chosen(offset_map, ("a", None), latest=0, expiry_ms=expiry_ms) == (kept, 0)
+    assert chosen(offset_map, ("a", "1"), latest=0, expiry_ms=0) == ([0], 0)
+
+
+def test_random_keys_are_found_as_a_dict_finds_them() -> None:
+    rng = random.Random(5)
+    offset_map, model, offset = new_map(3000, 0.9), {}, 0
+    for _ in range(40):
+        keys = [rng.randbytes(rng.choice([0, 1, 3, 8, 20])).hex() for _ in range(60)]
+        assert put(offset_map, *keys, base_offset=offset) == -1
+        model |= {key: offset + index for index, key in enumerate(keys)}
+        offset += len(keys)
+    assert offset_map.entry_count == len(model)
+    for key, newest in model.items():
+        for base_offset, kept in ((newest, [newest]), (newest - 1, [])):
+            if base_offset >= 0:
+                found = chosen(offset_map, (key, "v"), latest=offset, base_offset=base_offset)
+                assert found == (kept, 0)
+
+
+def test_memory_is_no_more_than_the_records_need() -> None:
+    assert new_map(10**6, records_max=10)._slots.nbytes == 2 * 10 * 24
+    assert new_map(1000, records_max=10**9)._slots.nbytes == 24_000
