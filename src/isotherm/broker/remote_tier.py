@@ -95,7 +95,7 @@ def open_remote_tier(
         metrics=metrics,
     )
     metadata.start()
-    remote_log_manager.resume_deletions()
+    remote_log_manager.resume_deletions(controller.partitions_removed_last)
     replica_manager.start_tiering(remote_log_manager)
     upkeep.start()
     return RemoteTier(remote_log_manager, upkeep)

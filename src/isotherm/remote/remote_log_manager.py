@@ -215,10 +215,12 @@ class RemoteLogManager:
     def _lead_again(self, log: PartitionLog, _: Future[None]) -> None:
         self.on_leadership_change([log])
 
-    def resume_deletions(self) -> Future[None]:
-        """Go on with what `stop_partitions` was deleting when an earlier process ended; before the
-        first `on_leadership_change`."""
-        return self.stop_partitions(self._pending_deletions.partitions(), delete_remote=True)
+    def resume_deletions(self, removed: Iterable[TopicIdPartition] = ()) -> Future[None]:
+        """Go on with what `stop_partitions` was deleting when an earlier process ended, and delete
+        what it may not have been told of any more; before the first `on_leadership_change`."""
+        return self.stop_partitions(
+            [*self._pending_deletions.partitions(), *removed], delete_remote=True
+        )
 
     def stop_partitions(
         self, partitions: Iterable[TopicIdPartition], *, delete_remote: bool

@@ -47,6 +47,7 @@ from isotherm.broker.controller.image import (
     MetadataImage,
     TopicImage,
 )
+from isotherm.broker.controller.last_removals import LastRemovals
 from isotherm.broker.controller.metadata_log import MetadataLog
 from isotherm.broker.controller.partition_growth import NewPartitions, plan_growth
 from isotherm.broker.controller.records import (
@@ -152,8 +153,12 @@ class Controller:
         self._topic_configs: dict[str, _CachedTopicConfig] = {}
         self._producer_ids = iter(range(0))
         delta = MetadataDelta(MetadataImage())
+        removals = LastRemovals()
         for record in self._log.replay():
+            removals.note(record, delta)
             delta.replay(record)
+        # Tiered partitions whose topics were removed right before this start.
+        self.partitions_removed_last = removals.partitions
         self._image = delta.apply(self._log.end_offset)
         self._config = self._effective_config(
             self.broker_texts(ALL_BROKERS), self.broker_texts(str(config.node_id))

@@ -37,7 +37,7 @@ from isotherm.broker.controller.records import (
     UnregisterBrokerRecord,
 )
 from isotherm.errors import CorruptMetadataError
-from isotherm.types import Offset
+from isotherm.types import Offset, TopicIdPartition
 
 
 class MetadataDelta:
@@ -82,6 +82,16 @@ class MetadataDelta:
             brokers=MappingProxyType(self._brokers),
             next_producer_id=self._next_producer_id,
             client_quotas=MappingProxyType(self._client_quotas),
+        )
+
+    def tiered_partitions(self, topic_id: uuid.UUID) -> tuple[TopicIdPartition, ...]:
+        """Those of a topic that exists, if it keeps records in the remote tier; else none."""
+        name = self._topics[topic_id].name
+        texts = self._configs.get(ConfigResource(TOPIC_RESOURCE, name), {})
+        if texts.get("remote.storage.enable") != "true":
+            return ()
+        return tuple(
+            TopicIdPartition(topic_id, name, number) for number in self._partitions_of(topic_id)
         )
 
     def _partitions_of(self, topic_id: uuid.UUID | None) -> dict[int, PartitionImage]:
