@@ -30,7 +30,7 @@ from isotherm.types import Offset, TopicIdPartition
 COLUMNAR_RECORDS_MIN = 10_000
 
 # Bytes of a run. It bounds the memory of a fold, about six times this beside what it results in.
-RUN_MAX_BYTES = 32 * 1024 * 1024
+RUN_MAX_BYTES = 16 * 1024 * 1024
 
 Wanted = Callable[[TopicIdPartition], bool]
 OnCorrupt = Callable[[CorruptMetadataError], None]

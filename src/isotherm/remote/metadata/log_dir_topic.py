@@ -27,7 +27,7 @@ from isotherm.types import NO_TIMESTAMP, REMOTE_LOG_METADATA_TOPIC, Offset, Time
 
 _COLUMNS = frozenset({"key", "value"})
 _OFFSET_MAX = 2**63 - 1
-_BATCH_SIZE_MAX = 16 * 1024 * 1024
+_BATCH_SIZE_MAX = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
