@@ -229,8 +229,9 @@ class TopicBasedRemoteLogMetadataManager:
         return future
 
     def _write(self, number: int, partition: TopicIdPartition, event: KeyedEvent) -> Offset | None:
-        # A partition whose deletion is finished has no cache, and no segments.
-        cache = self._store.get(partition) or RemoteLogMetadataCache(partition)
+        cache = self._store.get(partition)
+        if cache is None:  # its deletion is finished: it has no segments
+            cache = RemoteLogMetadataCache(partition)
         try:
             return self._writer.write(number, event, cache)
         except (IsothermError, OSError):

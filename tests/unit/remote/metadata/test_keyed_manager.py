@@ -1,0 +1,416 @@
+"""The topic-based manager at feature level 1: two topics, one event after the other, and damage."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from isotherm.errors import (
+    CorruptMetadataError,
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+    RequestTimedOutError,
+)
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.event_writer import LOST_TOMBSTONES, KeyedMetadata
+from isotherm.remote.metadata.keys import partition_key, segment_key
+from isotherm.remote.metadata.metadata_partition_reader import SKIPPED_RECORDS
+from isotherm.remote.metadata.serde import KeyedEvent, decode_event, encode_keyed_event
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
+from isotherm.testing.sim_clock import SimClock
+from isotherm.types import TopicIdPartition
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+PARTITION_STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
+PARTITION_FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+
+MakeSegment = Callable[..., RemoteLogSegmentMetadata]
+
+
+class World:
+    """Both topics, and managers that come and go."""
+
+    def __init__(self, partition: TopicIdPartition) -> None:
+        self.partition = partition
+        self.topic = MemoryMetadataTopic(1)
+        self.audit = MemoryMetadataTopic(1)
+        self.metrics = Metrics()
+        self.manager = self.start()
+
+    def start(self, **settings: object) -> TopicBasedRemoteLogMetadataManager:
+        self.manager = TopicBasedRemoteLogMetadataManager(
+            self.topic,
+            clock=SimClock(auto_advance=True),
+            metrics=self.metrics,
+            settings=TopicBasedSettings(**settings),  # type: ignore[arg-type]
+            keyed=KeyedMetadata(self.audit, lambda _: 1),
+        )
+        self.manager.on_partition_leadership_changes([self.partition], ())
+        self.manager.poll()
+        return self.manager
+
+    def add(self, segment: RemoteLogSegmentMetadata) -> None:
+        self.manager.add_remote_log_segment_metadata(segment).result(0)
+
+    def move(self, segment: RemoteLogSegmentMetadata, *states: RemoteLogSegmentState) -> None:
+        for state in states:
+            self.manager.update_remote_log_segment_metadata(update(segment, state)).result(0)
+
+    def delete(self, *states: RemotePartitionDeleteState) -> None:
+        for state in states:
+            self.manager.put_remote_partition_delete_metadata(
+                deletion(self.partition, state)
+            ).result(0)
+
+    def publish(self, event: KeyedEvent) -> None:
+        match event:
+            case RemoteLogSegmentMetadata():
+                self.manager.add_remote_log_segment_metadata(event).result(0)
+            case RemoteLogSegmentMetadataUpdate():
+                self.manager.update_remote_log_segment_metadata(event).result(0)
+            case RemotePartitionDeleteMetadata():
+                self.manager.put_remote_partition_delete_metadata(event).result(0)
+
+    def states(self) -> dict[uuid.UUID, RemoteLogSegmentState]:
+        listed = self.manager.list_remote_log_segments(self.partition)
+        return {each.segment_id.id: each.state for each in listed}
+
+
+def update(
+    segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, epoch: int = 5
+) -> RemoteLogSegmentMetadataUpdate:
+    return RemoteLogSegmentMetadataUpdate(
+        segment_id=segment.segment_id,
+        event_timestamp_ms=9,
+        state=state,
+        broker_id=2,
+        broker_leader_epoch=epoch,
+    )
+
+
+def deletion(
+    partition: TopicIdPartition, state: RemotePartitionDeleteState
+) -> RemotePartitionDeleteMetadata:
+    return RemotePartitionDeleteMetadata(
+        topic_id_partition=partition, state=state, event_timestamp_ms=1, broker_id=2
+    )
+
+
+def shown(topic: MemoryMetadataTopic) -> list[tuple[str, str | None]]:
+    return [
+        (
+            (record.key or b"").decode().partition(":")[2],
+            None if record.value is None else decode_event(record.value).state.name,
+        )
+        for record in topic.records()
+    ]
+
+
+def refuse(*_: object) -> None:
+    raise RequestTimedOutError("injected")
+
+
+@pytest.fixture
+def world(partition: TopicIdPartition) -> World:
+    return World(partition)
+
+
+@pytest.fixture
+def segment(make_segment: MakeSegment) -> RemoteLogSegmentMetadata:
+    return replace(make_segment(0, 9), broker_leader_epoch=5)
+
+
+def test_event_is_in_the_audit_topic_before_its_state_is_in_the_metadata_topic(
+    world: World, segment: RemoteLogSegmentMetadata
+) -> None:
+    counts = []
+    world.topic.before_append = lambda *_: counts.append(len(world.audit.records()))
+    world.add(segment)
+    world.move(segment, FINISHED, DELETE_STARTED, DELETE_FINISHED)
+    assert shown(world.audit) == [
+        ("0:9:5", "COPY_SEGMENT_STARTED"),
+        ("0:9:5", "COPY_SEGMENT_FINISHED"),
+        ("0:9:5", "DELETE_SEGMENT_STARTED"),
+        ("0:9:5", "DELETE_SEGMENT_FINISHED"),
+    ]
+    assert shown(world.topic) == [*shown(world.audit), ("0:9:5", None)]
+    assert counts == [1, 2, 3, 4, 4]
+
+
+def test_every_value_of_the_metadata_topic_is_the_whole_state(
+    world: World, segment: RemoteLogSegmentMetadata
+) -> None:
+    world.add(segment)
+    world.move(segment, FINISHED)
+    last = decode_event(world.topic.records()[-1].value or b"")
+    assert last == segment.updated(update(segment, FINISHED))
+
+
+def test_event_that_the_audit_topic_refuses_happens_nowhere(
+    world: World, segment: RemoteLogSegmentMetadata
+) -> None:
+    world.audit.before_append = refuse
+    with pytest.raises(RequestTimedOutError):
+        world.add(segment)
+    world.audit.before_append = None
+    world.manager.poll()
+    assert world.topic.records() == world.audit.records() == []
+
+
+def events_of(segment: RemoteLogSegmentMetadata) -> list[tuple[KeyedEvent, list[object]]]:
+    """An event, and what happened before it."""
+    partition = segment.topic_id_partition
+    return [
+        (segment, []),
+        (update(segment, FINISHED), [STARTED]),
+        (update(segment, DELETE_STARTED), [STARTED, FINISHED]),
+        (update(segment, DELETE_FINISHED), [STARTED, FINISHED, DELETE_STARTED]),
+        (deletion(partition, MARKED), []),
+        (deletion(partition, PARTITION_STARTED), [MARKED]),
+        (deletion(partition, PARTITION_FINISHED), [MARKED, PARTITION_STARTED]),
+    ]
+
+
+@pytest.mark.parametrize("index", range(7))
+@pytest.mark.parametrize("restarts", [False, True])
+def test_event_that_only_the_audit_topic_has_is_applied_once(
+    world: World, segment: RemoteLogSegmentMetadata, index: int, restarts: bool
+) -> None:
+    event, before = events_of(segment)[index]
+    for state in before:
+        if state is STARTED:
+            world.add(segment)
+        elif isinstance(state, RemoteLogSegmentState):
+            world.move(segment, state)
+        elif isinstance(state, RemotePartitionDeleteState):
+            world.delete(state)
+    world.topic.before_append = refuse
+    with pytest.raises(RequestTimedOutError):
+        world.publish(event)
+    world.topic.before_append = None
+    if restarts:
+        world.start()
+    for _ in range(3):
+        world.manager.poll()
+    states = [(key, state) for key, state in shown(world.topic) if state is not None]
+    assert states == shown(world.audit)
+    assert len(states) == len(before) + 1
+
+
+def test_last_event_that_cannot_be_read_stops_nothing(
+    world: World, segment: RemoteLogSegmentMetadata
+) -> None:
+    world.audit.append(0, None, b"garbage", 0)
+    world.start()
+    world.add(segment)
+    assert world.states() == {segment.segment_id.id: STARTED}
+
+
+def test_tombstone_that_is_lost_fails_nothing_and_is_counted(
+    world: World, segment: RemoteLogSegmentMetadata
+) -> None:
+    def lose(_: int, value: bytes | None) -> None:
+        if value is None:
+            raise RequestTimedOutError("injected")
+
+    world.topic.before_append = lose
+    world.add(segment)
+    world.move(segment, FINISHED, DELETE_STARTED, DELETE_FINISHED)
+    assert world.states() == {}
+    assert world.metrics.value(f"{LOST_TOMBSTONES}_total") == 1
+    assert shown(world.topic)[-1] == ("0:9:5", "DELETE_SEGMENT_FINISHED")
+
+
+def test_copy_of_a_segment_that_is_gone_cannot_be_finished(
+    world: World, segment: RemoteLogSegmentMetadata
+) -> None:
+    """Its copier would count on it, and local retention take the only other copy."""
+    with pytest.raises(RemoteResourceNotFoundError):
+        world.move(segment, FINISHED)
+    world.add(segment)
+    world.move(segment, DELETE_STARTED)
+    with pytest.raises(RemoteResourceNotFoundError):
+        world.move(segment, FINISHED)
+    world.move(segment, DELETE_FINISHED)
+    count = len(world.topic.records())
+    world.move(segment, DELETE_STARTED, DELETE_FINISHED)
+    assert len(world.topic.records()) == count
+
+
+@pytest.mark.parametrize("states", [[FINISHED], [FINISHED, DELETE_STARTED]])
+def test_start_under_the_key_of_a_copy_that_is_needed_is_refused(
+    world: World, segment: RemoteLogSegmentMetadata, states: list[RemoteLogSegmentState]
+) -> None:
+    world.add(segment)
+    other = replace(segment, segment_id=replace(segment.segment_id, id=uuid.UUID(int=99)))
+    assert world.manager.predecessor(other) == segment
+    world.move(segment, *states)
+    with pytest.raises(InvalidRequestError, match="0:9:5"):
+        world.add(other)
+    assert list(world.states()) == [segment.segment_id.id]
+
+
+def test_start_takes_the_key_of_a_failed_attempt(
+    world: World, segment: RemoteLogSegmentMetadata
+) -> None:
+    world.add(segment)
+    other = replace(segment, segment_id=replace(segment.segment_id, id=uuid.UUID(int=99)))
+    world.add(other)
+    world.move(other, FINISHED)
+    assert world.states() == {other.segment_id.id: FINISHED}
+
+
+def test_start_over_a_marker_buries_what_the_marker_speaks_for_first(
+    world: World, segment: RemoteLogSegmentMetadata
+) -> None:
+    def lose(_: int, value: bytes | None) -> None:
+        if value is None:
+            raise RequestTimedOutError("injected")
+
+    world.add(segment)
+    world.move(segment, FINISHED)
+    world.topic.before_append = lose
+    for state in (DELETE_STARTED, DELETE_FINISHED):
+        world.manager.update_remote_log_segment_metadata(update(segment, state, epoch=6)).result(0)
+    other = replace(
+        segment,
+        segment_id=replace(segment.segment_id, id=uuid.UUID(int=99)),
+        broker_leader_epoch=6,
+    )
+    with pytest.raises(RequestTimedOutError):
+        world.add(other)
+    world.topic.before_append = None
+    world.add(other)
+    world.topic.compact()
+    world.start()
+    assert world.states() == {other.segment_id.id: STARTED}
+
+
+def test_deletion_of_a_partition_does_not_go_back(
+    world: World, segment: RemoteLogSegmentMetadata
+) -> None:
+    world.add(segment)
+    world.delete(MARKED, PARTITION_STARTED, MARKED)
+    assert [state for key, state in shown(world.topic) if key == "0"] == [
+        "DELETE_PARTITION_MARKED",
+        "DELETE_PARTITION_STARTED",
+    ]
+    assert world.manager.is_ready(world.partition)
+    world.delete(PARTITION_FINISHED)
+    assert shown(world.topic)[-1] == ("0:9:5", None)
+    world.topic.compact()
+    world.start()
+    assert world.manager.is_ready(world.partition)
+    with pytest.raises(RemoteResourceNotFoundError):
+        world.states()
+
+
+def garbage(segment: RemoteLogSegmentMetadata) -> dict[str, tuple[bytes | None, bytes | None]]:
+    """Key and value of records that mean nothing."""
+    partition = segment.topic_id_partition
+    key = segment_key(partition, segment.end_offset_inclusive, 5).encode()
+    state = encode_keyed_event(replace(segment, state=DELETE_STARTED))
+    return {
+        "nothing": (None, None),
+        "key": (b"\xff\x00", state),
+        "key of a tombstone": (b"not:a:key", None),
+        "empty value": (key, b""),
+        "frame version": (key, b"\x02" + state[1:]),
+        "api key": (key, state[:1] + b"\x09" + state[2:]),
+        "version": (key, state[:2] + b"\x07" + state[3:]),
+        "cut short": (key, state[:-3]),
+        "too long": (key, state + b"\x00"),
+        "update": (key, encode_keyed_event(update(segment, DELETE_STARTED))),
+        "other end": (segment_key(partition, 10, 5).encode(), state),
+        "other epoch": (segment_key(partition, 9, 6).encode(), state),
+        "segment under the partition's key": (partition_key(partition).encode(), state),
+        "partition under a segment's key": (
+            key,
+            encode_keyed_event(deletion(partition, PARTITION_FINISHED)),
+        ),
+    }
+
+
+KINDS = [
+    "nothing",
+    "key",
+    "key of a tombstone",
+    "empty value",
+    "frame version",
+    "api key",
+    "version",
+    "cut short",
+    "too long",
+    "update",
+    "other end",
+    "other epoch",
+    "segment under the partition's key",
+    "partition under a segment's key",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_record_is_named_and_refused(
+    world: World, segment: RemoteLogSegmentMetadata, kind: str
+) -> None:
+    world.add(segment)
+    world.topic.append(0, *garbage(segment)[kind], 0)
+    world.manager.poll()
+    with pytest.raises(CorruptMetadataError, match="partition=0 offset=1"):
+        world.states()
+    with pytest.raises(CorruptMetadataError, match="partition=0 offset=1"):
+        world.move(segment, FINISHED)
+    assert not world.manager.is_ready(world.partition)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_damaged_record_is_passed_over_whole_by_the_policy_skip(
+    world: World, segment: RemoteLogSegmentMetadata, kind: str, restarts: bool
+) -> None:
+    world.start(remote_log_metadata_corrupt_record_policy="skip")
+    world.add(segment)
+    world.topic.append(0, *garbage(segment)[kind], 0)
+    if restarts:
+        world.start(remote_log_metadata_corrupt_record_policy="skip")
+    world.manager.poll()
+    assert world.metrics.value(f"{SKIPPED_RECORDS}_total") == 1
+    assert world.states() == {segment.segment_id.id: STARTED}
+    world.move(segment, FINISHED)
+    assert world.states() == {segment.segment_id.id: FINISHED}
+
+
+def test_writers_in_many_threads_leave_one_record_per_key(
+    world: World, make_segment: MakeSegment
+) -> None:
+    made = [make_segment(10 * number, 10 * number + 9) for number in range(40)]
+
+    def live(segment: RemoteLogSegmentMetadata) -> None:
+        world.manager.add_remote_log_segment_metadata(segment).result(30)
+        world.manager.update_remote_log_segment_metadata(update(segment, FINISHED)).result(30)
+
+    world.manager.start()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(live, made))
+    world.manager.close()
+    assert world.states() == {each.segment_id.id: FINISHED for each in made}
+    assert len(world.audit.records()) == len(world.topic.records()) == 80
+    world.topic.compact()
+    assert len(world.topic.records()) == 40
