@@ -8,7 +8,7 @@ from isotherm.broker.replica_manager import ReplicaManager
 
 
 def lead_partitions(controller: Controller, replica_manager: ReplicaManager) -> None:
-    """Lead every partition there is, delete what is left of others, and follow every change.
+    """Lead every partition there is, and follow every change.
 
     Once per start, after the broker has registered and before anything is served.
     """
@@ -32,5 +32,4 @@ def lead_partitions(controller: Controller, replica_manager: ReplicaManager) -> 
 
     for topic in controller.image.topics_by_name.values():
         add(topic, is_new=False)
-    replica_manager.delete_strays()
     controller.add_listener(follow)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
+from isotherm.broker.controller.image import MetadataImage
 from isotherm.broker.controller.metadata_log import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.identity import establish_identity
 from isotherm.clock import Clock
@@ -15,7 +16,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.log.fs import FileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
-from isotherm.types import uuid_to_text
+from isotherm.types import TopicPartition, uuid_to_text
 
 
 class LocalTier(NamedTuple):
@@ -46,6 +47,7 @@ def open_local_tier(
         fs=fs,
         rng=rng,
         on_log_dir_failure=on_log_dir_failure,
+        exists=lambda partition, topic_id: _exists(controller.image, partition, topic_id),
     )
     try:
         metadata_log = log_manager.open_metadata_log(METADATA_LOG_CONFIG, METADATA_TOPIC_ID)
@@ -59,6 +61,15 @@ def open_local_tier(
         log_manager.shutdown()
         raise
     return LocalTier(log_manager, controller, cluster_id)
+
+
+def _exists(image: MetadataImage, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
+    topic = image.topics_by_name.get(partition.topic)
+    return (
+        topic is not None
+        and partition.partition < len(topic.partitions)
+        and topic_id in (topic.topic_id, None)
+    )
 
 
 def new_id(rng: random.Random) -> uuid.UUID:

@@ -27,7 +27,6 @@ from isotherm.log.log_manager import LogManager
 from isotherm.log.partition_log import PartitionLog
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.types import (
-    CLUSTER_METADATA_TOPIC,
     LeaderEpoch,
     TopicIdPartition,
     TopicPartition,
@@ -125,17 +124,6 @@ class ReplicaManager:
         for topic in self.topics():
             self._tell_remote(topic.partitions.values())
 
-    def delete_strays(self) -> None:
-        """Delete logs of topics that do not exist: a crash cut their deletion off.
-
-        After every topic has been added, before requests are served.
-        """
-        for log in self._log_manager.logs():
-            topic = log.topic_partition.topic
-            if topic not in self._topics and topic != CLUSTER_METADATA_TOPIC:
-                logger.warning("log of an unknown topic is deleted dir=%s", log.directory)
-                self._log_manager.delete_log(log.topic_partition)
-
     def add_topic(
         self,
         name: str,
@@ -176,13 +164,7 @@ class ReplicaManager:
     ) -> Partition:
         topic_partition = topic_id_partition.topic_partition
         topic_id = topic_id_partition.topic_id
-        log = self._log_manager.log(topic_partition)
-        if log is not None and log.topic_id != topic_id:
-            # Of an earlier topic of this name, whose deletion a crash cut off.
-            self._log_manager.delete_log(topic_partition)
-            log = None
-        if log is None:
-            log = self._log_manager.create_log(topic_partition, topic_id, config)
+        log = self._log_manager.create_log(topic_partition, topic_id, config)
         partition = Partition(topic_id_partition, log, epoch, self.fetch_purgatory.notify)
         partition.make_leader()
         return partition

@@ -12,8 +12,9 @@ import logging
 import random
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -90,10 +91,14 @@ class LogManager:
         fs: FileSystem,
         rng: random.Random,
         on_log_dir_failure: Callable[[LogDir], None] = lambda log_dir: None,
+        exists: Callable[[TopicPartition, uuid.UUID | None], bool] = lambda *_: True,
     ) -> None:
-        """`topic_config_for` gives a topic's whole configuration; asked while loading."""
+        """`topic_config_for` gives a topic's whole configuration; asked while loading. `exists`
+        tells whether a log, with the topic id that it carries, is of a partition there is: a
+        crash, or a directory that was away, may have kept it from being deleted."""
         self._config = config
         self._topic_config_for = topic_config_for
+        self._exists = exists
         self._clock = clock
         self._fs = fs
         self._rng = rng
@@ -213,7 +218,7 @@ class LogManager:
             names = self._fs.list_names(log_dir.path)
         for name in names:
             parsed = parse_partition_directory(name)
-            if parsed is None or parsed.topic_partition in self._logs:
+            if parsed is None or parsed.topic_partition == CLUSTER_METADATA_PARTITION:
                 continue
             path = log_dir.path / name
             if parsed.state is PartitionDirectoryState.LIVE:
@@ -227,31 +232,49 @@ class LogManager:
         with ThreadPoolExecutor(workers, thread_name_prefix="log-recovery") as pool:
             logs = pool.map(lambda item: self._load_configured(log_dir, *item), loadable)
             for log in logs:
-                with self._lock:
-                    self._logs[log.topic_partition] = log
+                if log is not None:
+                    with self._lock:
+                        self._logs[log.topic_partition] = log
         self._loaded.add(log_dir.path)
 
     def _load_configured(
         self, log_dir: LogDir, path: Path, topic_partition: TopicPartition
-    ) -> PartitionLog:
+    ) -> PartitionLog | None:
+        """None for a directory that holds no log of ours."""
+        with self._unreadable_fails(log_dir, path, topic_partition):
+            topic_id = load_partition_metadata(self._fs, path)
+            if not self._exists(topic_partition, topic_id):
+                logger.warning("log of a partition that is not there is deleted dir=%s", path)
+                delay_ms = self._config.topic_defaults.file_delete_delay_ms
+                self._retire(log_dir, path, topic_partition, delay_ms)
+                return None
+        if topic_partition in self._logs:
+            logger.error("directory is left alone, the log is in another one path=%s", path)
+            return None
         config = self._topic_config_for(topic_partition.topic)
         return self._load(log_dir, path, topic_partition, config)
 
     def _load(
         self, log_dir: LogDir, path: Path, topic_partition: TopicPartition, config: TopicConfig
     ) -> PartitionLog:
-        try:
-            with log_dir.errors_fail_it(f"load {topic_partition}"):
-                topic_id = load_partition_metadata(self._fs, path)
+        with self._unreadable_fails(log_dir, path, topic_partition):
             return load_log(
                 self._environment,
                 log_dir,
                 path,
                 topic_partition,
                 config,
-                topic_id=topic_id,
+                topic_id=load_partition_metadata(self._fs, path),
                 checkpoints=self._locked[log_dir.path].checkpoints(topic_partition),
             )
+
+    @contextmanager
+    def _unreadable_fails(
+        self, log_dir: LogDir, path: Path, topic_partition: TopicPartition
+    ) -> Iterator[None]:
+        try:
+            with log_dir.errors_fail_it(f"load {topic_partition}"):
+                yield
         except CorruptDataError as error:
             # As Kafka: what cannot be read must not be served in part, nor written over.
             log_dir.fail(error, f"load {topic_partition}")
@@ -334,18 +357,25 @@ class LogManager:
             log.abandon()
             if not log.log_dir.is_online:
                 return
-            retired = log.directory.with_name(
-                retired_partition_directory_name(
-                    topic_partition,
-                    uuid.UUID(int=self._rng.getrandbits(128)),
-                    PartitionDirectoryState.DELETED,
-                )
+            delay_ms = log.config.file_delete_delay_ms
+            self._retire(log.log_dir, log.directory, topic_partition, delay_ms)
+
+    def _retire(
+        self, log_dir: LogDir, directory: Path, topic_partition: TopicPartition, delay_ms: int
+    ) -> None:
+        retired = directory.with_name(
+            retired_partition_directory_name(
+                topic_partition,
+                uuid.UUID(int=self._rng.getrandbits(128)),
+                PartitionDirectoryState.DELETED,
             )
-            with log.log_dir.errors_fail_it(f"delete {topic_partition}"):
-                self._fs.rename(log.directory, retired)
-                self._fs.sync_directory(log.log_dir.path)
-            due_ms = self._clock.now_ms() + log.config.file_delete_delay_ms
-            self._deleted_directories.append((due_ms, log.log_dir, retired))
+        )
+        with log_dir.errors_fail_it(f"delete {topic_partition}"):
+            self._fs.rename(directory, retired)
+            self._fs.sync_directory(log_dir.path)
+        with self._lock:
+            due_ms = self._clock.now_ms() + delay_ms
+            self._deleted_directories.append((due_ms, log_dir, retired))
 
     def truncate_log(self, log: PartitionLog, offset: Offset) -> None:
         """Drop the records at `offset` and above, and forget that they were ever cleaned."""

@@ -55,27 +55,6 @@ def test_deleted_topic_made_again_starts_empty(parts: Any) -> None:
     parts.run(scenario)
 
 
-def test_log_of_an_earlier_topic_of_that_name_is_replaced(parts: Any) -> None:
-    async def scenario() -> None:
-        manager = parts.replica_manager
-        parts.log_manager.create_log(TopicPartition("u", 0), uuid.UUID(int=1), TopicConfig())
-        manager.add_topic("u", uuid.UUID(int=2), {0: 0}, TopicConfig())
-        assert manager.find_partition("u", None, 0).log.topic_id == uuid.UUID(int=2)
-
-    parts.run(scenario)
-
-
-def test_stray_logs_are_deleted_and_others_kept(parts: Any) -> None:
-    async def scenario() -> None:
-        stray = TopicPartition("stray", 0)
-        parts.log_manager.create_log(stray, uuid.UUID(int=1), TopicConfig())
-        parts.replica_manager.delete_strays()
-        assert parts.log_manager.log(stray) is None
-        assert parts.partition().log.log_end_offset == 0
-
-    parts.run(scenario)
-
-
 def test_new_leader_epoch_begins_at_the_log_end(parts: Any) -> None:
     async def scenario() -> None:
         parts.append(b"a", b"b")

@@ -41,7 +41,9 @@ def open_manager(tmp_path: Path, clock: SimClock) -> Iterator[Open]:
     """Managers over <tmp>/one and <tmp>/two; those left running are shut down at the end."""
     opened: list[LogManager] = []
 
-    def open_one(*names: str, config: TopicConfig = CONFIG, fs: Any = None) -> LogManager:
+    def open_one(
+        *names: str, config: TopicConfig = CONFIG, fs: Any = None, **more: Any
+    ) -> LogManager:
         dirs = tuple(tmp_path / name for name in names or ("one", "two"))
         manager = LogManager(
             dirs,
@@ -50,6 +52,7 @@ def open_manager(tmp_path: Path, clock: SimClock) -> Iterator[Open]:
             clock=clock,
             fs=fs or OsFileSystem(),
             rng=random.Random(0),
+            **more,
         )
         opened.append(manager)
         manager.startup()
@@ -367,3 +370,52 @@ def test_recovery_with_several_threads_loads_every_log(open_manager: Open) -> No
     assert log is not None
     headers = [header for _, header in iterate_batches(log.read(15, 10**6).records)]
     assert [header.base_offset for header in headers] == [15, 16, 17, 18]
+
+
+def test_log_of_a_partition_that_is_not_there_is_deleted(
+    open_manager: Open, tmp_path: Path, clock: SimClock
+) -> None:
+    first = open_manager("one")
+    for partition in (A, B):
+        first.create_log(partition, TOPIC_ID, CONFIG)
+    first.shutdown()
+    second = open_manager("one", exists=lambda partition, topic_id: partition == A)
+    assert [log.topic_partition for log in second.logs()] == [A]
+    assert not (tmp_path / "one" / "b-0").exists()
+    assert list((tmp_path / "one").glob("b-0.*-delete"))
+    clock.advance(60_000)
+    second.delete_marked_files()
+    assert not list((tmp_path / "one").glob("b-0*"))
+
+
+@pytest.mark.parametrize("names", [("one", "two"), ("two", "one")])
+def test_log_of_the_topic_there_is_now_is_found_beside_that_of_an_earlier_one(
+    open_manager: Open, tmp_path: Path, names: tuple[str, str]
+) -> None:
+    """The directory of the earlier one was offline when the topic was deleted and made again."""
+    for name, topic_id in (("one", uuid.UUID(int=1)), ("two", TOPIC_ID)):
+        manager = open_manager(name)
+        log = manager.create_log(A, topic_id, CONFIG)
+        append(log)
+        manager.shutdown()
+    manager = open_manager(*names, exists=lambda _, topic_id: topic_id == TOPIC_ID)
+    found = manager.log(A)
+    assert found is not None
+    assert found.directory == tmp_path / "two" / "a-0"
+    assert found.log_end_offset == 1
+    assert list((tmp_path / "one").glob("a-0.*-delete"))
+
+
+def test_directory_marked_for_deletion_goes_though_its_partition_is_there_again(
+    open_manager: Open, tmp_path: Path, clock: SimClock
+) -> None:
+    first = open_manager("one", "two")
+    first.create_log(A, TOPIC_ID, CONFIG)
+    first.delete_log(A)
+    first.create_log(A, TOPIC_ID, CONFIG)
+    first.shutdown()
+    second = open_manager("one", "two")
+    clock.advance(60_000)
+    second.delete_marked_files()
+    left = [path.name for path in tmp_path.glob("*/a-0*")]
+    assert left == ["a-0"]
