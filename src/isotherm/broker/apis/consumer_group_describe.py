@@ -2,7 +2,8 @@
 
 Versions  0-1. 1 member type
 Behaviour Groups of the consumer protocol alone; others get GROUP_ID_NOT_FOUND, upon which clients
-          ask DescribeGroups. Partitions of topics that are gone are left out.
+          ask DescribeGroups. Partitions of topics that are gone are left out; those that a member is
+          asked to give up are shown as long as it has them.
 Not done  Authorized operations: there are no ACLs, the field says that they were not asked for.
 KIPs      848 · 1099 member type
 """
@@ -65,7 +66,7 @@ def _member_fields(context: RequestContext, group: ConsumerGroup, member_id: str
         "client_host": member.client_host,
         "subscribed_topic_names": tuple(sorted(member.topic_names)),
         "subscribed_topic_regex": member.topic_regex,
-        "assignment": _assignment_fields(context, member.assigned),
+        "assignment": _assignment_fields(context, member.held),
         "target_assignment": _assignment_fields(context, group.target.get(member_id, NOTHING)),
         "member_type": CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     }

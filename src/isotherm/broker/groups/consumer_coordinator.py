@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 # A timer that could not be carried out (the log refused the records) is tried again after this.
 EXPIRY_RETRY_MS = 1000
+# The first member raises it, so that members begin with 2: as in Kafka 4.3.
+FIRST_EPOCH = 1
 
 
 class _Timer(NamedTuple):
@@ -111,12 +113,14 @@ class ConsumerGroupCoordinator:
         if beat.epoch != JOIN_EPOCH:
             raise _no_such_group(group_id)
         settings = self._shards.consumer_settings
+        group = ConsumerGroup(group_id, settings)
+        group.group_epoch = FIRST_EPOCH
         classic = shard.groups.get(group_id)
         if classic is None:
-            return ConsumerGroup(group_id, settings), []
+            return group, []
         tombstone = GroupRecord(GroupMetadataKey(group=group_id), None)
         if classic.is_empty:
-            return ConsumerGroup(group_id, settings), [tombstone]
+            return group, [tombstone]
         if not can_upgrade(classic, self._policy, settings):
             raise _no_such_group(group_id)
         now_ms, wall_ms = self._now()

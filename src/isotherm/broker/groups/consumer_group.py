@@ -246,8 +246,6 @@ class ConsumerGroup:
         if holder is None:
             self.check_size()
             return ConsumerMember(member_id=beat.member_id, instance_id=beat.instance_id)
-        if holder.member_id == beat.member_id:
-            return holder
         if holder.epoch != LEAVE_STATIC_EPOCH and holder.classic is None:
             raise MemberRejectedError(
                 ErrorCode.unreleased_instance_id,

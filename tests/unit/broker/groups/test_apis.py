@@ -482,16 +482,16 @@ def beat(live: Live, version: int = 1, **fields: Any) -> Awaitable[Any]:
 def test_modern_member_joins_commits_and_leaves(live: Live, version: int) -> None:
     async def scenario() -> None:
         joined = await beat(live, version)
-        assert (joined.error_code, joined.member_epoch) == (E.none, 1)
+        assert (joined.error_code, joined.member_epoch) == (E.none, 2)
         assert joined.heartbeat_interval == datetime.timedelta(seconds=5)
         (given,) = joined.assignment.topic_partitions
         assert (given.topic_id, given.partitions) == (live.topic_id, (0, 1))
-        member = {"member_id": "m", "generation_id_or_member_epoch": 1}
+        member = {"member_id": "m", "generation_id_or_member_epoch": 2}
         assert (await live.commit(**member))[0] is E.none
-        stale = await live.commit(**{**member, "generation_id_or_member_epoch": 0})
+        stale = await live.commit(**{**member, "generation_id_or_member_epoch": 1})
         assert stale[0] is E.stale_member_epoch
-        assert await live.fetch(member_id="m", member_epoch=1) == {0: 5, 1: 6}
-        assert await live.fetch(member_id="m", member_epoch=2) is E.stale_member_epoch
+        assert await live.fetch(member_id="m", member_epoch=2) == {0: 5, 1: 6}
+        assert await live.fetch(member_id="m", member_epoch=3) is E.stale_member_epoch
         assert await live.fetch(member_id="x", member_epoch=1) is E.unknown_member_id
         described = await live.call(
             ApiKey.CONSUMER_GROUP_DESCRIBE,
@@ -502,14 +502,14 @@ def test_modern_member_joins_commits_and_leaves(live: Live, version: int) -> Non
         shown, missing = described.groups
         assert (shown.group_state, shown.group_epoch, shown.assignor_name) == (
             "Stable",
-            1,
+            2,
             "uniform",
         )
         assert shown.members[0].assignment.topic_partitions[0].topic_name == "t"
         assert missing.error_code is E.group_id_not_found
         left = await beat(live, version, member_epoch=-1)
         assert (left.error_code, left.member_epoch) == (E.none, -1)
-        fenced = await beat(live, version, member_epoch=1)
+        fenced = await beat(live, version, member_epoch=2)
         assert fenced.error_code is E.unknown_member_id
 
     live.run(scenario)
@@ -563,7 +563,7 @@ def test_group_changes_its_protocol_while_it_is_empty_or_if_the_policy_allows(
         beaten = await beat(live)
         assert (beaten.error_code, beaten.member_epoch) == (
             E.none,
-            1 if policy == "disabled" else joined.generation_id + 1,
+            2 if policy == "disabled" else joined.generation_id + 1,
         )
         (group,) = live.coordinator.all_groups()
         assert group.group_type == "Consumer"

@@ -275,7 +275,13 @@ def test_static_member_that_comes_back_takes_over_its_partitions(driver) -> None
 
 def test_instance_id_in_use_is_not_released(driver) -> None:
     driver.join("a", instance_id="i1")
-    assert driver.join_error("b", instance_id="i1") is ErrorCode.unreleased_instance_id
+    for member_id in ("a", "b"):
+        code = driver.join_error(member_id, instance_id="i1")
+        assert code is ErrorCode.unreleased_instance_id
+    changed = driver.group.copy()
+    changed.leave("a", "i1", -2)
+    driver.group = changed
+    assert driver.join("a", instance_id="i1").assigned == parts(0, 1, 2, 3)
     assert driver.error("b", 1, instance_id="i1") is ErrorCode.fenced_instance_id
     assert driver.error("b", 1, instance_id="i2") is ErrorCode.unknown_member_id
 

@@ -30,9 +30,10 @@ from isotherm.config.topic import TopicConfig
 from isotherm.log.cleaner.choice import LogToClean
 from isotherm.log.cleaner.cleaner import Cleaner
 from isotherm.log.partition_log import PartitionLog
-from isotherm.record.batch import build_batch, read_batch_header, rebuild_batch
+from isotherm.record.batch import build_batch
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
+from isotherm.testing.filtered_batch import filtered_batch
 from isotherm.testing.local_log import open_local_log
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
@@ -85,12 +86,12 @@ def marker(base_offset: int, producer_id: int, *, commit: bool = True) -> bytear
     )
 
 
-def emptied(full: bytearray) -> bytearray:
+def emptied(full: bytearray) -> bytes:
     """What compaction leaves of a batch that it may not drop, with no record left in it."""
-    return rebuild_batch(read_batch_header(full), [])
+    return filtered_batch(full, frozenset())
 
 
-def write_log(directory: Path, **segments: Sequence[bytearray]) -> PartitionLog:
+def write_log(directory: Path, **segments: Sequence[bytes | bytearray]) -> PartitionLog:
     """Segments by base offset (`at_5`), the last one active."""
     directory.mkdir(parents=True)
     for name, batches in segments.items():

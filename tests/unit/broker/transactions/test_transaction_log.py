@@ -20,8 +20,9 @@ from isotherm.config.transactions import TransactionConfig
 from isotherm.log.cleaner.choice import LogToClean
 from isotherm.log.cleaner.cleaner import Cleaner
 from isotherm.log.partition_log import PartitionLog
-from isotherm.record.batch import build_batch, read_batch_header, rebuild_batch
+from isotherm.record.batch import build_batch
 from isotherm.record.validation import AppendOrigin
+from isotherm.testing.filtered_batch import filtered_batch
 from isotherm.testing.local_log import open_local_log
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
@@ -76,7 +77,7 @@ def test_log_with_holes_and_empty_batches_is_read_to_its_end(tmp_path: Path) -> 
     gone = batch("c", first, 12)
     segments = {
         0: [batch("a", first, 4), batch("b", other, 9)],
-        10: [rebuild_batch(read_batch_header(gone), [])],
+        10: [filtered_batch(gone, frozenset())],
         30: [batch("a", last, 44), batch("b", None, 47)],
         60: [],
     }
