@@ -140,7 +140,9 @@ def test_groups_and_records_are_administered(broker: EmbeddedBroker) -> None:
                     await producer.send_and_wait(topic, b"%d" % number)
             group = f"group-of-{topic}"
             async with AIOKafkaConsumer(
-                bootstrap_servers=broker.bootstrap_servers, group_id=group
+                bootstrap_servers=broker.bootstrap_servers,
+                group_id=group,
+                enable_auto_commit=False,
             ) as consumer:
                 consumer.assign([partition])
                 await consumer.commit({partition: OffsetAndMetadata(4, "note")})
