@@ -99,9 +99,9 @@ def corrupt(records: bytearray, position: int, data: bytes) -> bytearray:
         (lambda records: corrupt(records, 65, b"\xff"), ErrorCode.corrupt_message),  # payload
         (lambda records: corrupt(records, 17, b"\0\0\0\0"), ErrorCode.corrupt_message),  # CRC
         (lambda records: corrupt(records, 8, struct.pack(">i", 9)), ErrorCode.corrupt_message),
-        (lambda records: corrupt(records, 8, b"\x7f\xff\xff\xff"), ErrorCode.corrupt_message),
-        (lambda records: records[:-1], ErrorCode.corrupt_message),
-        (lambda records: records[:30], ErrorCode.corrupt_message),
+        (lambda records: corrupt(records, 8, b"\x7f\xff\xff\xff"), ErrorCode.invalid_record),
+        (lambda records: records[:-1], ErrorCode.invalid_record),
+        (lambda records: records[:30], ErrorCode.invalid_record),
         (lambda records: corrupt(records, 16, b"\x01"), ErrorCode.invalid_record),
         (lambda records: corrupt(records, 16, b"\x00"), ErrorCode.invalid_record),
         (lambda records: records + records, ErrorCode.invalid_record),
