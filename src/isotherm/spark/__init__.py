@@ -2,5 +2,12 @@
 
 from isotherm.spark.progress import OffsetsBehindLatest, offsets_behind_latest
 from isotherm.spark.session import session
+from isotherm.spark.without_records import count, offsets_for_times
 
-__all__ = ["OffsetsBehindLatest", "offsets_behind_latest", "session"]
+__all__ = [
+    "OffsetsBehindLatest",
+    "count",
+    "offsets_behind_latest",
+    "offsets_for_times",
+    "session",
+]

@@ -27,6 +27,10 @@ class BatchQuery:
         views = self._log.views()
         return self._log.tasks(self._ranges(views), views)
 
+    def ranges(self) -> list[OffsetRange]:
+        """The offsets that are wanted of each partition, and there; raises as `plan`."""
+        return self._ranges(self._log.views())
+
     def _ranges(self, views: Mapping[TopicPartition, PartitionView]) -> list[OffsetRange]:
         options = self._options
         bounds = {partition: view.bounds for partition, view in views.items()}

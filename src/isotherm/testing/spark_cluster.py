@@ -24,6 +24,8 @@ from isotherm.clock import Clock, SystemClock
 START_TIMEOUT_S = 60
 _POLL_S = 0.1
 _PACKAGE = "org.apache.spark.deploy"
+# Spark cannot do without: a free port, which nobody asks for.
+_NO_WEB_PAGE = ("--webui-port", "0")
 
 
 class SparkCluster:
@@ -40,13 +42,13 @@ class SparkCluster:
         self.url = f"spark://127.0.0.1:{port}"
 
     def __enter__(self) -> Self:
-        options = ("--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0")
-        self._start("master", "master.Master", *options)
+        port = str(self._port)
+        self._start("master", "master.Master", "--host", "127.0.0.1", "--port", port, *_NO_WEB_PAGE)
         for number in range(self._worker_count):
             name = f"worker-{number}"
             work = str(self._directory / name)
-            options = ("-c", "1", "-m", "1g", "-d", work, "--webui-port", "0")
-            self._start(name, "worker.Worker", "--host", "127.0.0.1", *options, self.url)
+            options = ("--host", "127.0.0.1", "-c", "1", "-m", "1g", "-d", work, *_NO_WEB_PAGE)
+            self._start(name, "worker.Worker", *options, self.url)
         for number in range(self._worker_count):
             self._await_log(f"worker-{number}", "Successfully registered with master")
         return self

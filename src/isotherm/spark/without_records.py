@@ -1,0 +1,66 @@
+"""Questions about a topic that are answered without reading its records, and without Spark.
+
+They take the options of a read, as a mapping. Segments' metadata, their time indexes and the brokers
+answer: a few requests, however long the history is.
+
+Spark imports this package in every session; what loads Arrow is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from isotherm.spark.offsets import GlobalTimestamp
+from isotherm.spark.option_parsing import parse_options
+from isotherm.spark.options import SourceOptions
+from isotherm.types import Offset, TimestampMs, TopicPartition
+
+if TYPE_CHECKING:
+    from isotherm.spark.tiered_log import TieredLog
+
+
+def count(options: Mapping[str, object]) -> int:
+    """How many offsets `spark.read` with these options reads.
+
+    That is the number of rows of a topic that is neither compacted nor written in transactions;
+    otherwise rows are fewer: compacted records, markers and aborted records have offsets too.
+    Raises as the read does.
+    """
+    from isotherm.spark.batch_query import BatchQuery
+
+    parsed = _parsed(options)
+    with _log(parsed) as log:
+        return sum(wanted.size for wanted in BatchQuery(parsed, log).ranges())
+
+
+def offsets_for_times(
+    options: Mapping[str, object], timestamp_ms: TimestampMs
+) -> dict[TopicPartition, Offset | None]:
+    """For each partition that the options choose, the first offset whose record is not older than
+    `timestamp_ms`; None where there is none. As a Kafka consumer's method of that name."""
+    parsed = _parsed(options)
+    with _log(parsed) as log:
+        return log.find_times(GlobalTimestamp(timestamp_ms), log.views())
+
+
+def _parsed(options: Mapping[str, object]) -> SourceOptions:
+    # As DataFrameReader.options turns values into text.
+    return parse_options(
+        {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in options.items()
+        }
+    )
+
+
+@contextmanager
+def _log(options: SourceOptions) -> Iterator[TieredLog]:
+    from isotherm.spark.source import open_storage
+    from isotherm.spark.tiered_log import TieredLog
+    from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
+
+    settings = tier_settings(options)
+    with open_segment_source(options, settings) as segments:
+        yield TieredLog(options, open_storage(settings), segments, open_brokers(options))
