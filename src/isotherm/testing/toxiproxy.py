@@ -1,0 +1,100 @@
+"""A bad network for tests: toxiproxy between a client and a server on this machine.
+
+`scripts/toxiproxy.sh install` builds it from the Go module proxy. Tests skip without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+_PROXY = "upstream"
+_START_POLLS = 300
+_POLL_S = 0.05
+
+
+def find_toxiproxy() -> Path | None:
+    """The binary named by TOXIPROXY, on the PATH, or in `.tools/bin` of the current folder."""
+    candidates = (
+        os.environ.get("TOXIPROXY"),
+        shutil.which("toxiproxy-server"),
+        str(Path(".tools/bin/toxiproxy-server").absolute()),
+    )
+    return next((Path(path) for path in candidates if path and Path(path).is_file()), None)
+
+
+class Toxiproxy:
+    """Passes connections to `port` on to `upstream_port` while the `with` block runs."""
+
+    def __init__(self, binary: Path, upstream_port: int) -> None:
+        self._api_port, self.port = _free_port(), _free_port()
+        self._upstream_port = upstream_port
+        self._command = [str(binary), "-host", "127.0.0.1", "-port", str(self._api_port)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(  # noqa: S603
+            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        proxy = {
+            "name": _PROXY,
+            "listen": f"127.0.0.1:{self.port}",
+            "upstream": f"127.0.0.1:{self._upstream_port}",
+            "enabled": True,
+        }
+        for _ in range(_START_POLLS):
+            with contextlib.suppress(OSError):
+                self._call("POST", "/proxies", proxy)
+                return self
+            threading.Event().wait(_POLL_S)
+        raise TimeoutError(f"toxiproxy did not start port={self._api_port}")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+    @contextlib.contextmanager
+    def toxic(self, kind: str, stream: str = "downstream", **attributes: int) -> Iterator[None]:
+        """One of toxiproxy's toxics for the length of a `with` block; `down` refuses connections."""
+        if kind == "down":
+            self._call("POST", f"/proxies/{_PROXY}", {"enabled": False})
+            yield
+            self._call("POST", f"/proxies/{_PROXY}", {"enabled": True})
+            return
+        toxic = {"name": kind, "type": kind, "stream": stream, "attributes": attributes}
+        self._call("POST", f"/proxies/{_PROXY}/toxics", toxic)
+        yield
+        self._call("DELETE", f"/proxies/{_PROXY}/toxics/{kind}", None)
+
+    def _call(self, method: str, path: str, body: Any) -> None:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._api_port}{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            method=method,
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            answer.read()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
