@@ -81,6 +81,7 @@ class TopicBasedRemoteLogMetadataManager:
         self._readers: dict[int, MetadataPartitionReader] = {}
         self._writer = MetadataEventWriter(topic, keyed, clock, metrics)
         self._audit_checked: set[int] = set()
+        self._unreadable: set[int] = set()
         self._stopping = threading.Event()
         self._wakeup = threading.Event()
         self._thread: threading.Thread | None = None
@@ -305,8 +306,13 @@ class TopicBasedRemoteLogMetadataManager:
         try:
             self._read(number, reader)
         except Exception:  # the background tick: logged and counted, tried again
-            _logger.exception("metadata topic cannot be read reader=%s", reader)
+            # Once for each spell of it: a partition on a failed disk is tried ten times a second.
+            if number not in self._unreadable:
+                _logger.exception("metadata topic cannot be read partition=%d", number)
+            self._unreadable.add(number)
             self._metrics.counter(FOLLOW_ERRORS, FOLLOW_ERRORS_TEXT).inc()
+        else:
+            self._unreadable.discard(number)
         reader.expire(self._clock.monotonic_s())
 
 

@@ -309,7 +309,10 @@ def test_append_that_fails_is_raised_and_nothing_waits(
 
 
 def test_topic_that_cannot_be_read_is_tried_again(
-    topic: MemoryMetadataTopic, partition: TopicIdPartition, make_segment: MakeSegment
+    topic: MemoryMetadataTopic,
+    partition: TopicIdPartition,
+    make_segment: MakeSegment,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     failures = [RemoteStorageError("down"), ValueError("unforeseen")]
     read = topic.read
@@ -337,6 +340,7 @@ def test_topic_that_cannot_be_read_is_tried_again(
     finally:
         manager.close()
     assert metrics.value("isotherm_remote_log_metadata_follow_errors_total") == 2
+    assert caplog.text.count("metadata topic cannot be read") == 1
 
 
 def test_writers_in_many_threads_all_see_their_own_events(
