@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from isotherm.record.batch import (
@@ -37,6 +37,16 @@ CLEAN_LOGS = Path(__file__).with_name("CleanLogs.java")
 Batch: TypeAlias = tuple[BatchHeader, list[Record]]
 ROUNDS_MAX = 5
 STEPS_MAX = 30
+
+
+def checked(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        # A history does not get smaller by smaller random numbers.
+        phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    )
 
 
 class KafkaCleaner:
@@ -67,7 +77,7 @@ def kafka_cleaner(kafka_tools: Path) -> Iterator[KafkaCleaner]:
 
 @pytest.mark.slow
 @given(rng=st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@checked(100)
 def test_every_round_leaves_the_bytes_that_kafkas_cleaner_leaves(
     kafka_cleaner: KafkaCleaner, rng: random.Random
 ) -> None:
@@ -79,7 +89,7 @@ def test_every_round_leaves_the_bytes_that_kafkas_cleaner_leaves(
 
 @pytest.mark.slow
 @given(rng=st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@checked(40)
 def test_every_round_over_compressed_batches_leaves_the_same_records(
     kafka_cleaner: KafkaCleaner, rng: random.Random
 ) -> None:
@@ -94,7 +104,7 @@ def test_every_round_over_compressed_batches_leaves_the_same_records(
 
 @pytest.mark.slow
 @given(rng=st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@checked(60)
 def test_round_with_a_full_map_differs_in_horizons_above_it_alone(
     kafka_cleaner: KafkaCleaner, rng: random.Random
 ) -> None:

@@ -146,7 +146,7 @@ class CleaningHistory:
             producer=producer,
             sequence=sequence,
             is_transactional=is_transactional,
-            leader_epoch=rng.choice([0, 0, 1]) if not self.written else self._leader_epoch(),
+            leader_epoch=self._leader_epoch(),
         )
         *_, stored = self.log.batches_from(first_offset)
         for record in stored.records:

@@ -93,7 +93,7 @@ class CompactedLog:
         producer: tuple[int, int] | None = None,
         sequence: int | None = None,
         is_transactional: bool = False,
-        leader_epoch: int = 0,
+        leader_epoch: int | None = None,
     ) -> Offset:
         """One batch of (key, value), all with the same headers; the offset of its first record.
 
@@ -124,9 +124,12 @@ class CompactedLog:
         self,
         batch: bytearray,
         *,
-        leader_epoch: int = 0,
+        leader_epoch: int | None = None,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> Offset:
+        if leader_epoch is None:
+            latest = self.log.leader_epochs.latest
+            leader_epoch = 0 if latest is None else latest.epoch
         # Not compacted for a moment, so that a record may come without a key, as one written
         # before the topic was compacted does.
         config = self.log.config
