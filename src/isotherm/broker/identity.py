@@ -8,30 +8,46 @@ new. Source: Kafka MetaPropertiesEnsemble.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from isotherm.errors import ConfigError
+from isotherm.errors import ConfigError, LogDirFailedError
 from isotherm.log.checkpoints import MetaProperties, load_meta_properties, save_meta_properties
 from isotherm.log.fs import FileSystem
+from isotherm.log.log_dir import LogDir
 from isotherm.types import uuid_to_text
 
 
 def establish_identity(
-    fs: FileSystem, log_dirs: Iterable[Path], node_id: int, new_id: Callable[[], uuid.UUID]
+    fs: FileSystem, log_dirs: Iterable[LogDir], node_id: int, new_id: Callable[[], uuid.UUID]
 ) -> str:
     """The cluster id; directories that are new get their `meta.properties`.
 
     Call it with the directories locked. ConfigError when one belongs to another node or cluster:
-    writing there would damage that broker's data.
+    writing there would damage that broker's data. One that cannot be read or written goes offline.
     """
-    found = {path: load_meta_properties(fs, path) for path in log_dirs}
+    found: dict[Path, MetaProperties | None] = {}
+    new_dirs = []
+    for log_dir in log_dirs:
+        with _left_out(log_dir):
+            properties = found[log_dir.path] = load_meta_properties(fs, log_dir.path)
+            if properties is None:
+                new_dirs.append(log_dir)
     cluster_id = agreed_cluster_id(found, node_id) or uuid_to_text(new_id())
-    for path, properties in found.items():
-        if properties is None:
+    for log_dir in new_dirs:
+        with _left_out(log_dir):
             directory_id = uuid_to_text(new_id())
-            save_meta_properties(fs, path, MetaProperties(cluster_id, node_id, directory_id))
+            properties = MetaProperties(cluster_id, node_id, directory_id)
+            save_meta_properties(fs, log_dir.path, properties)
     return cluster_id
+
+
+@contextmanager
+def _left_out(log_dir: LogDir) -> Iterator[None]:
+    """A failure has been logged, and its directory is offline: the others go on."""
+    with suppress(LogDirFailedError), log_dir.errors_fail_it("identify the broker"):
+        yield
 
 
 def agreed_cluster_id(found: Mapping[Path, MetaProperties | None], node_id: int) -> str | None:

@@ -51,8 +51,9 @@ def open_local_tier(
     )
     try:
         metadata_log = log_manager.open_metadata_log(METADATA_LOG_CONFIG, METADATA_TOPIC_ID)
-        live_dirs = [log_dir.path for log_dir in log_manager.live_log_dirs()]
-        cluster_id = establish_identity(fs, live_dirs, config.node_id, lambda: new_id(rng))
+        cluster_id = establish_identity(
+            fs, log_manager.live_log_dirs(), config.node_id, lambda: new_id(rng)
+        )
         controller = Controller(
             metadata_log, config=config, clock=clock, new_id=lambda: new_id(rng)
         )

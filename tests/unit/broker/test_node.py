@@ -23,7 +23,8 @@ from isotherm.config.broker import BrokerConfig, parse_broker_config
 from isotherm.config.layers import embedded_defaults
 from isotherm.errors import ConfigError, IsothermError, LogDirFailedError
 from isotherm.log.checkpoints import MetaProperties
-from isotherm.log.fs import OsFileSystem
+from isotherm.log.log_dir import LogDir
+from isotherm.testing.faulty_fs import FaultyFileSystem
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 
@@ -198,10 +199,20 @@ def test_new_folder_joins_the_cluster_of_the_others(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     for path in (old, new):
         path.mkdir()
-    fs = OsFileSystem()
-    first = establish_identity(fs, [old], 1, lambda: next(ids))
-    assert establish_identity(fs, [old, new], 1, lambda: next(ids)) == first
+    fs = FaultyFileSystem()
+    first = establish_identity(fs, [LogDir(old)], 1, lambda: next(ids))
+    assert establish_identity(fs, [LogDir(old), LogDir(new)], 1, lambda: next(ids)) == first
     assert f"cluster.id={first}\n" in (new / "meta.properties").read_text()
+
+
+def test_folder_that_cannot_be_read_does_not_keep_the_others_from_joining(tmp_path: Path) -> None:
+    ids = iter(map(uuid.UUID, [f"{number:032x}" for number in range(4)]))
+    fs, (good, bad) = FaultyFileSystem(), (LogDir(tmp_path / "good"), LogDir(tmp_path / "bad"))
+    good.path.mkdir()
+    fs.fail(bad.path)
+    establish_identity(fs, [bad, good], 1, lambda: next(ids))
+    assert (bad.is_online, good.is_online) == (False, True)
+    assert (good.path / "meta.properties").exists()
 
 
 def test_folders_of_two_clusters_are_refused() -> None:
