@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,10 +23,15 @@ from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import MetadataColumns
 from isotherm.remote.metadata.cache import CacheContents, RemoteLogMetadataCache
 from isotherm.remote.metadata.epoch_state import RemoteLogLeaderEpochState
-from isotherm.remote.metadata.events import decode_change, partition_of
+from isotherm.remote.metadata.events import decode_change
 from isotherm.remote.metadata.fold_tables import FoldTables, load_kernels
 from isotherm.remote.metadata.segment_rows import replace_state
-from isotherm.remote.metadata.serde import decode_event, encode_event, encode_keyed_event
+from isotherm.remote.metadata.serde import (
+    decode_event,
+    decode_partition,
+    encode_event,
+    encode_keyed_event,
+)
 from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
@@ -99,8 +104,7 @@ class ColumnarFold:
     def _add_places(self, run: _Run) -> None:
         places = self._tables.find_places(run.events)
         for number in range(len(self._partitions), len(places)):
-            value = run.value(int(places[number]["event"]))
-            partition = partition_of(decode_event(value))
+            partition = decode_partition(run.value(int(places[number]["event"])))
             is_wanted = self._wanted(partition)
             places[number]["is_wanted"] = is_wanted
             self._partitions.append(partition)
@@ -123,54 +127,32 @@ class ColumnarFold:
 
     def _apply_steps(self, kernels: ModuleType) -> None:
         groups, steps = self._tables.groups, self._tables.steps
-        for number in np.flatnonzero(groups["count"]).tolist():
-            group = groups[number]
-            contents = self._contents[group["place"]]
+        wanted = np.flatnonzero(steps["is_wanted"])
+        taken = _Steps(steps[wanted], self._tables.segment_ids(steps["slot"][wanted]))
+        numbers = np.flatnonzero(groups["count"])
+        chosen = groups[numbers]
+        firsts = np.searchsorted(wanted, chosen["first"]).tolist()
+        ends = np.searchsorted(wanted, chosen["first"] + chosen["count"]).tolist()
+        columns = (chosen[name].tolist() for name in ("place", "epoch", "highest", "is_intricate"))
+        for number, first, end, place, epoch, highest, is_intricate in zip(
+            numbers.tolist(), firsts, ends, *columns, strict=True
+        ):
+            contents = self._contents[place]
             if contents is None:
                 continue
-            state = contents.epochs.setdefault(int(group["epoch"]), RemoteLogLeaderEpochState())
-            mine = steps[group["first"] : group["first"] + group["count"]]
-            if group["is_intricate"]:
-                self._play(kernels, mine, state)
-                highest = state.highest_log_offset
-                group["highest"] = -1 if highest is None else highest
-                group["tail"] = state.tail
-                group["is_intricate"] = state.has_hidden
+            state = contents.epochs.get(epoch)
+            if state is None:
+                state = contents.epochs[epoch] = RemoteLogLeaderEpochState()
+            if is_intricate:
+                taken.play(kernels, state, first, end)
+                known = state.highest_log_offset
+                groups[number]["highest"] = -1 if known is None else known
+                groups[number]["tail"] = state.tail
+                groups[number]["is_intricate"] = state.has_hidden
             else:
-                self._append(kernels, mine[mine["is_wanted"] != 0], state)
-                if group["highest"] >= 0:
-                    state.highest_log_offset = int(group["highest"])
-
-    def _play(self, kernels: ModuleType, steps: Table, state: RemoteLogLeaderEpochState) -> None:
-        """Every step in order, as the record-by-record fold takes them."""
-        ids = self._tables.segment_ids(steps["slot"])
-        columns = (steps[name].tolist() for name in ("action", "start", "end", "leader"))
-        for segment, action, start, end, leader in zip(ids, *columns, strict=True):
-            if action == kernels.START:
-                state.add_unreferenced(segment)
-            elif action == kernels.FINISH:
-                state.finish(segment, start, end, leader)
-            elif action == kernels.START_DELETION:
-                state.start_deletion(segment, start)
-            else:
-                state.forget(segment, start)
-
-    def _append(self, kernels: ModuleType, steps: Table, state: RemoteLogLeaderEpochState) -> None:
-        """The last step of each segment, where none gets into another's way."""
-        action = steps["action"]
-        gone = steps[(action == kernels.FORGET) | (action == kernels.START_DELETION)]
-        if len(gone):
-            state.withdraw(set(self._tables.segment_ids(gone["slot"])))
-        finished = steps[action == kernels.FINISH]
-        if len(finished):
-            state.append_finished(
-                self._tables.segment_ids(finished["slot"]),
-                array("q", finished["start"].tobytes()),
-                array("q", finished["end"].tobytes()),
-                array("i", finished["leader"].astype(np.int32).tobytes()),
-            )
-        waiting = steps[(action == kernels.START) | (action == kernels.START_DELETION)]
-        state.unreferenced.update(self._tables.segment_ids(waiting["slot"]))
+                taken.append_to(kernels, state, first, end)
+                if highest >= 0:
+                    state.highest_log_offset = highest
 
     def _keep_rows(self, run: _Run) -> None:
         slots = self._tables.slots
@@ -199,8 +181,7 @@ class ColumnarFold:
         order = np.argsort(places, kind="stable")
         ids = self._tables.segment_ids(slots[order])
         ordered = [values[index] for index in order.tolist()]
-        borders = np.flatnonzero(np.diff(places[order], prepend=-1, append=-1)).tolist()
-        for start, end in itertools.pairwise(borders):
+        for start, end in itertools.pairwise(_borders(places[order])):
             contents = self._contents[int(places[order[start]])]
             if contents is not None:
                 yield contents, ids[start:end], ordered[start:end]
@@ -208,16 +189,76 @@ class ColumnarFold:
     def _keep_keys(self) -> None:
         keys = self._tables.keys
         touched = keys[keys["is_touched"] != 0]
-        ids = self._tables.segment_ids(np.maximum(touched["slot"], 0))
-        columns = (touched[name].tolist() for name in ("place", "end", "leader", "slot"))
-        for segment, place, end, leader, slot in zip(ids, *columns, strict=True):
+        buried = touched[touched["slot"] < 0]
+        columns = (buried[name].tolist() for name in ("place", "end", "leader"))
+        for place, end_offset, leader in zip(*columns, strict=True):
             contents = self._contents[place]
-            if contents is None:
-                continue
-            if slot >= 0:
-                contents.keys.set(end, leader, segment)
+            if contents is not None:
+                contents.keys.discard(end_offset, leader)
+        kept = touched[touched["slot"] >= 0]
+        kept = kept[np.argsort(kept["place"], kind="stable")]
+        places, end_offsets = kept["place"], kept["end"].tolist()
+        entries = self._tables.key_entries(kept)
+        for first, end in itertools.pairwise(_borders(places)):
+            contents = self._contents[int(places[first])]
+            if contents is not None:
+                contents.keys.set_all(end_offsets[first:end], entries[first:end])
+
+
+class _Steps:
+    """Steps of a run that have an effect, as columns of plain values, in order of their groups."""
+
+    def __init__(self, steps: Table, segment_ids: list[bytes]) -> None:
+        self._ids = segment_ids
+        self._actions = steps["action"].astype(np.uint8).tobytes()
+        self._starts = array("q", steps["start"].tobytes())
+        self._ends = array("q", steps["end"].tobytes())
+        self._leaders = array("i", steps["leader"].astype(np.int32).tobytes())
+
+    def play(
+        self, kernels: ModuleType, state: RemoteLogLeaderEpochState, first: int, end: int
+    ) -> None:
+        """Every step in order, as the record-by-record fold takes them."""
+        for index in range(first, end):
+            segment, action = self._ids[index], self._actions[index]
+            if action == kernels.START:
+                state.add_unreferenced(segment)
+            elif action == kernels.FINISH:
+                state.finish(segment, self._starts[index], self._ends[index], self._leaders[index])
+            elif action == kernels.START_DELETION:
+                state.start_deletion(segment, self._starts[index])
             else:
-                contents.keys.discard(end, leader)
+                state.forget(segment, self._starts[index])
+
+    def append_to(
+        self, kernels: ModuleType, state: RemoteLogLeaderEpochState, first: int, end: int
+    ) -> None:
+        """The last step of each segment, where none gets into another's way."""
+        finished: Sequence[int] = range(first, end)
+        if self._actions.count(kernels.FINISH, first, end) != end - first:
+            by_action: dict[int, list[int]] = {}
+            for index in finished:
+                by_action.setdefault(self._actions[index], []).append(index)
+            finished = by_action.get(kernels.FINISH, [])
+            started = by_action.get(kernels.START, [])
+            deleting = by_action.get(kernels.START_DELETION, [])
+            forgotten = by_action.get(kernels.FORGET, [])
+            if deleting or forgotten:
+                state.withdraw({self._ids[index] for index in (*deleting, *forgotten)})
+            state.unreferenced.update(self._ids[index] for index in (*started, *deleting))
+            state.append_finished(
+                [self._ids[index] for index in finished],
+                array("q", [self._starts[index] for index in finished]),
+                array("q", [self._ends[index] for index in finished]),
+                array("i", [self._leaders[index] for index in finished]),
+            )
+        else:
+            state.append_finished(
+                self._ids[first:end],
+                self._starts[first:end],
+                self._ends[first:end],
+                self._leaders[first:end],
+            )
 
 
 class _Run:
@@ -263,6 +304,11 @@ class _Run:
                 keys[number] = values[number] = None
         self._values = pa.array(values, pa.binary())
         return _arrays(pa.array(keys, pa.binary())), _arrays(self._values)
+
+
+def _borders(places: Int64Array) -> list[int]:
+    """Where runs of equal places, which are sorted, begin, and the end."""
+    return np.flatnonzero(np.diff(places, prepend=-1, append=-1)).tolist()
 
 
 def _plain_value(key: bytes | None, value: bytes | None) -> bytes | None:

@@ -108,7 +108,8 @@ def index_groups(group_table, count):
 @register_jitable
 def _choose_steps(group, steps, slots, marks, mark):
     """Whether a group is plain: each finished segment lies above all before it, so that nothing is
-    evicted, none comes back, and only the last step of each counts. These become `is_wanted`."""
+    evicted, none comes back, and only the last step of each counts. These become `is_wanted`;
+    in any other group all do."""
     is_intricate = group.is_intricate
     for number in range(group.first, group.first + group.count):
         step = steps[number]
@@ -127,6 +128,9 @@ def _choose_steps(group, steps, slots, marks, mark):
             if not step.is_wanted:
                 is_intricate = 1
             step.is_wanted = step.is_wanted and slots[step.slot].was_live
+    if is_intricate:
+        for number in range(group.first, group.first + group.count):
+            steps[number].is_wanted = True
     group.is_intricate = is_intricate
 
 

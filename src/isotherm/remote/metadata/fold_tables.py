@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     Table: TypeAlias = npt.NDArray[np.void]
     TableAndIndex: TypeAlias = tuple[Table, npt.NDArray[np.int32]]
 
-_SEGMENT_ID_SIZE = 16
+_SEGMENT_ID = np.dtype([("high", ">i8"), ("low", ">i8")])
+_KEY_ENTRY = np.dtype([("leader", ">i4"), ("high", ">i8"), ("low", ">i8")])
 
 
 def load_kernels() -> ModuleType:
@@ -103,14 +105,19 @@ class FoldTables:
 
     def segment_ids(self, slots: npt.NDArray[Any]) -> list[bytes]:
         chosen = self._slots[0][slots]
-        halves = np.empty((len(chosen), 2), dtype=">i8")
-        halves[:, 0] = chosen["id_high"]
-        halves[:, 1] = chosen["id_low"]
-        joined = halves.tobytes()
-        return [
-            joined[start : start + _SEGMENT_ID_SIZE]
-            for start in range(0, len(joined), _SEGMENT_ID_SIZE)
-        ]
+        ids = np.empty(len(chosen), dtype=_SEGMENT_ID)
+        ids["high"] = chosen["id_high"]
+        ids["low"] = chosen["id_low"]
+        return _cut(ids)
+
+    def key_entries(self, keys: Table) -> list[bytes]:
+        """What key_table.py keeps of each key."""
+        chosen = self._slots[0][keys["slot"]]
+        entries = np.empty(len(keys), dtype=_KEY_ENTRY)
+        entries["leader"] = keys["leader"]
+        entries["high"] = chosen["id_high"]
+        entries["low"] = chosen["id_low"]
+        return _cut(entries)
 
     def pack_rows(
         self, events: Table, value_data: npt.NDArray[np.uint8], slots: Int64Array
@@ -123,12 +130,15 @@ class FoldTables:
         out = np.empty(size, dtype=np.uint8)
         self._kernels.pack_rows(events, value_data, table, slots, out, ends)
         packed = out.tobytes()
-        rows = []
-        start = 0
-        for end in ends.tolist():
-            rows.append(packed[start:end])
-            start = end
-        return rows
+        borders = [0, *ends.tolist()]
+        return [packed[start:end] for start, end in itertools.pairwise(borders)]
+
+
+def _cut(rows: npt.NDArray[Any]) -> list[bytes]:
+    """The bytes of each row."""
+    size = rows.dtype.itemsize
+    joined = rows.tobytes()
+    return [joined[start : start + size] for start in range(0, len(joined), size)]
 
 
 def _empty(dtype: np.dtype[Any]) -> TableAndIndex:

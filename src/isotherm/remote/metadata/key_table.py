@@ -46,6 +46,16 @@ class KeyTable:
         if self._entries.setdefault(end_offset, entry) is not entry:
             self._entries[end_offset] = self._others(end_offset, leader_epoch) + entry
 
+    def set_all(self, end_offsets: list[Offset], entries: list[bytes]) -> None:
+        """As `set` of each; an entry is the epoch (i32, big-endian) and the segment's id."""
+        if len(set(end_offsets)) == len(end_offsets) and self._entries.keys().isdisjoint(
+            end_offsets
+        ):
+            self._entries.update(zip(end_offsets, entries, strict=True))
+            return
+        for end_offset, entry in zip(end_offsets, entries, strict=True):
+            self.set(end_offset, *_ENTRY.unpack(entry))
+
     def discard(self, end_offset: Offset, leader_epoch: LeaderEpoch) -> None:
         if end_offset not in self._entries:
             return

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isotherm.errors import PolicyViolationError, UnknownTopicOrPartitionError
+from isotherm.record.batch_table import read_batch_table
 from isotherm.record.columns import decode_columns
 from isotherm.remote.metadata.api import (
     MetadataColumns,
@@ -142,11 +143,12 @@ def _read_file(path: Path, position: int, size: int) -> memoryview:
 
 
 def _end_offset(path: Path) -> Offset:
+    """The offset after the last complete batch; only headers are looked at."""
     end = int(path.stem)
     position = 0
     while True:
-        decoded = decode_columns(_read_file(path, position, 0), columns=frozenset())
-        if decoded.position_end == 0:
+        batches, size = read_batch_table(_read_file(path, position, _BATCH_SIZE_MAX))
+        if size == 0:
             return end
-        end = decoded.next_offset
-        position += decoded.position_end
+        end = int(batches[-1]["base_offset"] + batches[-1]["last_offset_delta"]) + 1
+        position += size

@@ -166,6 +166,14 @@ def decode_event(value: bytes | memoryview) -> RemoteLogMetadataEvent:
     return event
 
 
+def decode_partition(value: bytes) -> TopicIdPartition:
+    """The partition that a value is about which `decode_event` accepts; no segment snapshot."""
+    reader = _Reader(value)
+    for field in ("frame_version", "api_key", "api_version"):
+        reader.frame_varint(field)
+    return _decode_partition(reader)
+
+
 def _parts(event: RemoteLogMetadataEvent) -> tuple[int, tuple[bytes, ...], dict[int, bytes]]:
     """Api key, body up to its tags, and the tags of version 0."""
     match event:
