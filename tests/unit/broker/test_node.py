@@ -24,6 +24,8 @@ from isotherm.config.layers import embedded_defaults
 from isotherm.errors import ConfigError, IsothermError, LogDirFailedError
 from isotherm.log.checkpoints import MetaProperties
 from isotherm.log.log_dir import LogDir
+from isotherm.record.batch import build_batch
+from isotherm.record.validation import AppendOrigin
 from isotherm.testing.faulty_fs import FaultyFileSystem
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
@@ -115,6 +117,45 @@ def test_stop_twice_is_harmless(tmp_path: Path) -> None:
         await node.stop()
 
     asyncio.run(scenario())
+
+
+class WriteOrder(FaultyFileSystem):
+    """Notes the order of syncs and of files that are replaced as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
+
+    def write_atomically(self, path: Path, data: Any) -> None:
+        super().write_atomically(path, data)
+        self.order.append(path.name)
+
+    def sync_file(self, path: Path) -> None:
+        super().sync_file(path)
+        self.order.append(f"{path.parent.name}/{path.suffix}")
+
+
+def test_stop_marks_itself_as_clean_after_everything_is_on_disk(tmp_path: Path) -> None:
+    fs = WriteOrder()
+
+    async def scenario() -> None:
+        node = BrokerNode(config(tmp_path), fs=fs)
+        await node.start()
+        partition = node.services.replica_manager.find_partition(REMOTE_LOG_METADATA_TOPIC, None, 0)
+        partition.append(
+            build_batch([(0, None, b"v", ())]),
+            required_acks=1,
+            now_ms=0,
+            origin=AppendOrigin.COORDINATOR,
+        )
+        fs.order.clear()
+        await node.stop()
+
+    asyncio.run(scenario())
+    steps = [f"{REMOTE_LOG_METADATA_TOPIC}-0/.log", "recovery-point-offset-checkpoint"]
+    found = [fs.order.index(step) for step in (*steps, ".kafka_cleanshutdown")]
+    assert found == sorted(found)
+    assert fs.order[-1] == ".kafka_cleanshutdown"
 
 
 def test_same_seed_gives_the_same_ids(tmp_path: Path) -> None:
