@@ -378,6 +378,8 @@ class PartitionLog:
             count = len(plan.deletions)
             if plan.roll_active or count == len(self._segments.all):
                 self._roll(now_ms)
+            if count:  # their batches will not be here to tell their epochs after a crash
+                self.leader_epochs.flush(self._log_end_offset)
             doomed = self._segments.remove_first(count)
             self._mark_for_deletion(doomed, now_ms)
             keeps_remote_start = self.remote_log_enabled and not self.config.remote_log_copy_disable

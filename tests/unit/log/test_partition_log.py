@@ -354,6 +354,20 @@ def test_tiered_log_rolls_an_active_segment_that_breaches_local_retention(direct
     assert (log.local_log_start_offset, log.log_end_offset) == (4, 4)
 
 
+def test_epoch_of_segments_that_are_in_the_bucket_alone_outlives_a_crash(directory: Path) -> None:
+    log = open_local_log(directory, config=TIERED)
+    for epoch in (1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3):
+        append(log, epoch=epoch)
+    log.update_highest_offset_in_remote_storage(9)
+    assert log.delete_old_segments(T0)
+    # Nothing was flushed or closed: what is left is found as a killed process leaves it.
+    checkpoints = LogCheckpoints(log_start_offset=0, clean_shutdown=False)
+    again = open_local_log(directory, config=TIERED, checkpoints=checkpoints)
+    assert (again.log_start_offset, again.local_log_start_offset) == (0, 10)
+    assert list(again.leader_epochs.entries) == [(1, 0), (3, 6)]
+    again.close()
+
+
 def test_tiered_log_start_is_kept_on_loading(directory: Path) -> None:
     log = open_local_log(directory, config=TIERED)
     for _ in range(12):
