@@ -206,7 +206,13 @@ class LogCleanerManager:
     def uncleanable_size(self, log_dir: LogDir) -> int:
         """Bytes that would be cleaned, were their logs not marked as uncleanable."""
         with self._lock:
-            planned = [self._plan(log) for log in self.uncleanable_logs(log_dir)]
+            # A log that is paused may be on its way out, and its files with it.
+            still = [
+                log
+                for log in self.uncleanable_logs(log_dir)
+                if self._pauses[log.topic_partition] == 0
+            ]
+            planned = [self._plan(log) for log in still]
         return sum(to_clean.cleanable_size for to_clean in planned if to_clean is not None)
 
     def ms_since_last_run(self, now_ms: TimestampMs) -> int:

@@ -325,6 +325,19 @@ def test_uncleanable_log_is_left_alone_and_counted(logs: Any, manager: LogCleane
         assert deletable == []
 
 
+def test_uncleanable_log_that_is_being_deleted_is_not_looked_at(
+    logs: Any, manager: LogCleanerManager
+) -> None:
+    log = logs.filled("a", records=10)
+    manager.mark_uncleanable(log)
+    with manager.paused(log.topic_partition):
+        log.directory.rename(log.directory.with_name("gone"))
+        assert manager.uncleanable_size(log.log_dir) == 0
+        assert log.log_dir.is_online
+        log.directory.with_name("gone").rename(log.directory)
+    assert manager.uncleanable_size(log.log_dir) > 0
+
+
 def test_topic_made_again_is_cleanable_again(logs: Any, manager: LogCleanerManager) -> None:
     log = logs.filled("a", records=10)
     manager.mark_uncleanable(log)
