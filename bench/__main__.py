@@ -16,6 +16,7 @@ QUESTIONS = (
     "produce",
     "tail_consume",
     "cold_consume",
+    "hostile_clients",
     "start_stop",
     "spark_cold_read",
     "spark_beside_kafka",
