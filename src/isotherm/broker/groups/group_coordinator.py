@@ -42,10 +42,13 @@ from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC, Producer
 from isotherm.broker.groups.records import GroupMetadataKey, GroupRecord
 from isotherm.broker.groups.shards import AnyGroup, GroupShard, GroupShards
 from isotherm.config.groups import GroupConfig
-from isotherm.errors import InvalidGroupIdError, IsothermError
+from isotherm.errors import InvalidGroupIdError, InvalidRequestError, IsothermError
 from isotherm.types import ProducerEpoch, ProducerId, TopicPartition
 
 logger = logging.getLogger(__name__)
+
+# What a string of before KIP-482 can be, in bytes.
+TEXT_SIZE_MAX = 2**15 - 1
 
 
 class Joining(NamedTuple):
@@ -150,12 +153,13 @@ class GroupCoordinator:
     # ---- members
 
     def join(self, joining: Joining) -> asyncio.Future[JoinResult]:
-        """Raises InvalidGroupIdError, and what `GroupShards.of_group` raises."""
+        """Raises InvalidGroupIdError, InvalidRequestError, and what `of_group` raises."""
         _check_group_id(joining.group_id)
         shard = self.shards.of_group(joining.group_id)
         future: asyncio.Future[JoinResult] = self._loop.create_future()
         error = self._session_timeout_error(joining.session_timeout_ms)
         request = _join_request(joining, future, self._new_member_id(joining))
+        _check_member(request)
         if error is ErrorCode.none and self.consumer.hosts(shard, joining.group_id):
             future.set_result(self.consumer.join_classic(shard, joining.group_id, request))
             return future
@@ -409,5 +413,21 @@ def _join_request(joining: Joining, reply: Reply, new_member_id: str) -> JoinReq
 
 
 def _check_group_id(group_id: str) -> None:
+    """One that a record's key has room for."""
     if not group_id:
         raise InvalidGroupIdError("a group has no name")
+    size = len(group_id.encode())
+    if size > TEXT_SIZE_MAX:
+        raise InvalidGroupIdError(
+            f"a group's name is too long size={size} size_max={TEXT_SIZE_MAX}"
+        )
+
+
+def _check_member(request: JoinRequest) -> None:
+    """Flexible versions let through what neither a record nor an older response has room for."""
+    for text in (request.member_id, request.new_member_id, request.group_instance_id or ""):
+        size = len(text.encode())
+        if size > TEXT_SIZE_MAX:
+            raise InvalidRequestError(
+                f"a member's id is too long size={size} size_max={TEXT_SIZE_MAX}"
+            )

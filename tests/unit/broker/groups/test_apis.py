@@ -617,10 +617,11 @@ def test_name_too_long_for_a_record_is_refused_and_nobody_waits(live: Live) -> N
         commit = await live.commit(group_id=long)
         assert commit[0] is E.invalid_request
         assert (await beat(live, group_id=long)).error_code is E.invalid_request
-        joined = await live.join(6, group_id=long, group_instance_id="static")
-        assert joined.error_code is E.none
-        synced = await live.sync(joined, group_id=long, group_instance_id="static")
-        assert synced.error_code is E.invalid_request
+        assert (await live.join(6, group_id=long)).error_code is E.invalid_group_id
+        assert (await live.join(6, long)).error_code is E.invalid_request
+        assert (await live.join(6, group_instance_id=long)).error_code is E.invalid_request
+        assert (await beat(live, member_id=long)).error_code is E.invalid_request
+        assert list(live.coordinator.all_groups()) == []
         assert (await live.join(3)).error_code is E.none
 
     live.run(scenario)
