@@ -9,7 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from isotherm.broker.transactions.records import decode_record, encode_key, encode_value
-from isotherm.broker.transactions.transaction_state import transaction_of_value, transaction_value
+from isotherm.broker.transactions.transaction_snapshot import (
+    transaction_of_value,
+    transaction_value,
+)
 from isotherm.record.batch import Record, iterate_batches, read_records
 
 DIRECTORY = "__transaction_state-0"

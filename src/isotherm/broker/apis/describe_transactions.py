@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.transactions.transaction_state import partitions_by_topic
+from isotherm.broker.transactions.transaction_snapshot import partitions_by_topic
 from isotherm.errors import InvalidRequestError, IsothermError
 from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of

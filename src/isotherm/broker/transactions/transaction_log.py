@@ -20,10 +20,12 @@ from isotherm.broker.transactions.records import (
     encode_key,
     encode_value,
 )
-from isotherm.broker.transactions.transaction_state import (
-    TransactionMetadata,
+from isotherm.broker.transactions.transaction_snapshot import (
     transaction_of_value,
     transaction_value,
+)
+from isotherm.broker.transactions.transaction_state import (
+    TransactionMetadata,
 )
 from isotherm.clock import Clock
 from isotherm.config.transactions import TransactionConfig

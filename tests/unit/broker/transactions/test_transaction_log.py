@@ -9,10 +9,10 @@ from typing import Any
 
 from isotherm.broker.transactions.records import encode_key, encode_value
 from isotherm.broker.transactions.transaction_log import TransactionLog
+from isotherm.broker.transactions.transaction_snapshot import transaction_value
 from isotherm.broker.transactions.transaction_state import (
     TransactionMetadata,
     TransactionState,
-    transaction_value,
 )
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.topic import TopicConfig

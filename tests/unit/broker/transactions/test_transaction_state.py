@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 
 from isotherm.broker.transactions.records import TransactionLogValue
+from isotherm.broker.transactions.transaction_snapshot import (
+    transaction_of_value,
+    transaction_value,
+)
 from isotherm.broker.transactions.transaction_state import (
     EPOCH_EXHAUSTED,
     EPOCH_MAX,
@@ -22,8 +26,6 @@ from isotherm.broker.transactions.transaction_state import (
     end_transaction,
     fence,
     new_transaction_metadata,
-    transaction_of_value,
-    transaction_value,
 )
 from isotherm.errors import (
     ConcurrentTransactionsError,
