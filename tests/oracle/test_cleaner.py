@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from isotherm.log.log_loader import LogCheckpoints
 from isotherm.record.batch import (
     BatchHeader,
     CompressionType,
@@ -30,12 +32,17 @@ from isotherm.record.batch_header import DELETE_HORIZON_FLAG
 from isotherm.segment.file_names import parse_segment_file_name, segment_file_name
 from isotherm.segment.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from isotherm.testing.cleaning_histories import CleaningHistory
+from isotherm.testing.compacted_log import CONFIG, CompactedLog
+from isotherm.testing.crash_fs import CrashFileSystem, SimulatedCrash
 from isotherm.types import Offset
-from oracle.kafka import java_command
+from oracle.dump_text import parse_dump
+from oracle.kafka import dump_log_segments, java_command
 
 CLEAN_LOGS = Path(__file__).with_name("CleanLogs.java")
 Batch: TypeAlias = tuple[BatchHeader, list[Record]]
 ROUNDS_MAX = 5
+NOW = 1_700_000_000_000
+GROUPED = replace(CONFIG, internal_segment_bytes=400)
 STEPS_MAX = 30
 
 
@@ -205,3 +212,77 @@ def without_horizons(batches: list[Batch], end_offset: Offset) -> list[Batch]:
 
 def modified(path: Path) -> int:
     return path.stat().st_mtime_ns // 1_000_000
+
+
+def test_kafkas_dump_finds_no_fault_in_cleaned_segments(kafka_tools: Path, tmp_path: Path) -> None:
+    history = CleaningHistory(tmp_path / "topic-0", random.Random(4), codecs=tuple(CompressionType))
+    for _ in range(4):
+        for _ in range(60):
+            history.step()
+        history.clean()
+        history.clock.advance(history.config.delete_retention_ms)
+    expected = [batch.header for batch in history.log.batches()]
+    history.close()
+    assert any(header.has_delete_horizon for header in expected)
+    assert any(header.records_count == 0 for header in expected)
+    suffixes = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+    files = sorted(path for path in history.directory.iterdir() if path.suffix in suffixes)
+    dump = parse_dump(dump_log_segments(files, "--deep-iteration", "--print-data-log"))
+    assert [remark for file in dump.values() for remark in file.remarks if is_fault(remark)] == []
+    dumped = [batch for path in files if path.suffix == ".log" for batch in dump[str(path)].batches]
+    assert {batch["isvalid"] for batch in dumped} == {"true"}
+    assert [
+        (int(batch["baseOffset"]), int(batch["lastOffset"]), int(batch["count"]))
+        for batch in dumped
+    ] == [(header.base_offset, header.last_offset, header.records_count) for header in expected]
+
+
+def is_fault(remark: str) -> bool:
+    """Not what the tool remarks on any compacted log: holes, and that a batch without records has
+    no timestamp while the time index knows the one it had."""
+    return not (
+        remark.startswith(("Non-consecutive offsets in", "Found timestamp mismatch in"))
+        or " is followed by " in remark
+        or remark.endswith("log timestamp: -1")
+    )
+
+
+def test_kafka_finishes_a_swap_that_left_nothing_of_the_last_segment(
+    kafka_cleaner: KafkaCleaner, tmp_path: Path
+) -> None:
+    log = CompactedLog(tmp_path / "topic-0", config=GROUPED)
+    for value in ("1", "2"):
+        log.append(("a", value), ("b", value), timestamps=[NOW, NOW])
+        log.log.roll()
+    log.append(("a", "3"), ("b", "3"), ("c", "3" * 300), timestamps=[NOW] * 3)
+    log.log.roll()
+    end_offset = log.log.log_end_offset
+    log.log.close()
+    fs = CrashFileSystem.adopting(tmp_path)
+    log = CompactedLog(log.directory, config=GROUPED, fs=fs, checkpoints=closed_at(end_offset))
+    with pytest.raises(SimulatedCrash):
+        stop_before_old_files_go(fs, log)
+    names = sorted(path.name for path in log.directory.iterdir())
+    assert [name for name in names if name.endswith(".log.swap")] == [
+        "00000000000000000000.log.swap", "00000000000000000002.log.swap"
+    ]  # fmt: skip
+    kafka_cleaner.clean(log.directory, 7, 7, NOW, 100, 1000, 1000, 400, 12_000, 1)
+    left = sorted(path.name for path in log.directory.glob("*.log"))
+    assert left == [f"{base:020}.log" for base in (0, 2, 4, 7)]
+    assert [(log.directory / name).stat().st_size for name in left[:2]] == [0, 0]
+
+
+def closed_at(end_offset: Offset) -> LogCheckpoints:
+    return LogCheckpoints(end_offset, 0, end_offset, clean_shutdown=True)
+
+
+def stop_before_old_files_go(fs: CrashFileSystem, log: CompactedLog) -> None:
+    rename = fs.rename
+
+    def stopping(source: Path, target: Path) -> None:
+        if target.name.endswith(".deleted"):
+            raise SimulatedCrash(target.name)
+        rename(source, target)
+
+    fs.rename = stopping  # type: ignore[method-assign]
+    log.clean()
