@@ -38,12 +38,10 @@ from isotherm.broker.server import Server, listener_texts
 from isotherm.broker.transactions.transaction_markers import TransactionMarkers
 from isotherm.clock import Clock, SystemClock
 from isotherm.config.broker import BrokerConfig
-from isotherm.errors import ConfigError
 from isotherm.log.fs import FileSystem, OsFileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
 from isotherm.metrics.broker_traffic import BrokerTraffic
-from isotherm.metrics.exposition import MetricsServer
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.types import TopicPartition
@@ -163,7 +161,6 @@ class BrokerNode:
         )
         started.push_async_callback(self._drain, server, purgatory)
         quotas = self._open_quotas(controller)
-        self._open_metrics_endpoint(started)
         self._is_serving = True
         dispatcher = Dispatcher(self.services, quotas=quotas)
         self.metrics.registry.register(dispatcher.metrics)
@@ -269,22 +266,6 @@ class BrokerNode:
         else:
             logger.critical("broker has failed, without its metadata log dir=%s", log_dir.path)
             self.failed.set_result(None)
-
-    def _open_metrics_endpoint(self, started: contextlib.AsyncExitStack) -> None:
-        if self._config.metrics_http_port < 0:
-            return
-        try:
-            endpoint = MetricsServer(
-                self.metrics, self._config.metrics_http_host, self._config.metrics_http_port
-            )
-        except OSError as error:
-            raise ConfigError(
-                "metrics cannot be served there"
-                f" metrics.http.host={self._config.metrics_http_host}"
-                f" metrics.http.port={self._config.metrics_http_port}"
-            ) from error
-        started.callback(endpoint.close)
-        self.metrics_port = endpoint.port
 
     async def _serve_metrics(self, started: contextlib.AsyncExitStack) -> None:
         if self._config.prometheus_listener is not None:

@@ -180,16 +180,6 @@ class BrokerConfig:
         INT, 11, "Windows over which a client's rate is measured.", check=at_least(1)
     )
     quota_window_size_seconds: int = key(INT, 1, "Length of such a window.", check=at_least(1))
-    metrics_http_host: str = key(
-        STRING, "127.0.0.1", "Address of the metrics endpoint. Isotherm's own key."
-    )
-    metrics_http_port: int = key(
-        INT,
-        -1,
-        "Port that serves the metrics to Prometheus under /metrics; -1 is none, 0 any free one."
-        " Isotherm's own key.",
-        check=between(-1, 65535),
-    )
     offsets_topic_replication_factor: int = key(
         SHORT,
         1,

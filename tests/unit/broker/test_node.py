@@ -8,8 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 import uuid
 from pathlib import Path
 from typing import Any
@@ -303,31 +301,3 @@ def test_periodic_task_goes_on_after_a_failure(caplog: pytest.LogCaptureFixture)
     assert ran.acquire(timeout=10)
     task.stop()
     assert "task=t" in caplog.text
-
-
-def test_metrics_are_served_in_prometheus_text_and_the_port_is_given_back(tmp_path: Path) -> None:
-    node = BrokerNode(config(tmp_path, metrics_http_port="0"))
-
-    def scrape() -> str:
-        url = f"http://127.0.0.1:{node.metrics_port}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return str(answer.read(), "utf-8")
-
-    async def scenario() -> str:
-        await node.start()
-        try:
-            return await asyncio.to_thread(scrape)
-        finally:
-            await node.stop()
-
-    text = asyncio.run(asyncio.wait_for(scenario(), 30))
-    assert "kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidle_percent 1.0" in text
-    with pytest.raises(urllib.error.URLError):
-        scrape()
-
-
-def test_metrics_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"metrics\.http\.port={port}"):
-            start_and_stop(BrokerNode(config(tmp_path, metrics_http_port=str(port))))
