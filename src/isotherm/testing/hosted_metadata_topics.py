@@ -22,10 +22,12 @@ from isotherm.types import (
 
 
 class HostedMetadataTopics:
-    """One partition each, led by a broker with neither network nor threads."""
+    """One partition each, led by a broker with neither network nor threads; set up for feature
+    level 1 unless told otherwise."""
 
-    def __init__(self, directory: Path, clock: SimClock) -> None:
-        config = TopicConfig.parse(compacted_settings(TopicBasedSettings()), TopicConfig())
+    def __init__(self, directory: Path, clock: SimClock, *, level: int = 1) -> None:
+        texts = compacted_settings(TopicBasedSettings()) if level else {}
+        config = TopicConfig.parse(texts, TopicConfig())
         self._clock = clock
         self._retention_ms = config.delete_retention_ms
         self._compacted = CompactedLog(

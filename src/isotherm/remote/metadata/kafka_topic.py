@@ -194,7 +194,8 @@ class KafkaMetadataTopic:
                     size += len(message.value() or b"")
                     position = records[-1].offset + 1
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    position = max(position, end)
+                    # It may tell of an end before what was appended since.
+                    position = max(position, message.offset() or 0)
                 else:
                     raise _translated(error, self._topic, partition)
         return records

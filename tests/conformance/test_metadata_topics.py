@@ -1,0 +1,107 @@
+"""The metadata manager on each kind of topic there is: a broker's own, and one read by a client."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from isotherm.clock import SystemClock
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.event_writer import KeyedMetadata
+from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.testing.conformance.remote_metadata import RemoteLogMetadataManagerConformance
+from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.hosted_metadata_topics import HostedMetadataTopics
+from isotherm.testing.sim_clock import SimClock
+
+TIMEOUT_S = 30
+_numbers = itertools.count(1)
+
+
+class Polled(RemoteLogMetadataManagerConformance):
+    @pytest.fixture
+    def settle(self, manager: TopicBasedRemoteLogMetadataManager) -> Callable[[], None]:
+        return manager.poll
+
+
+class EmbeddedConformance(Polled):
+    level: int
+
+    @pytest.fixture
+    def manager(self, tmp_path: Path) -> TopicBasedRemoteLogMetadataManager:
+        clock = SimClock(auto_advance=True)
+        topics = HostedMetadataTopics(tmp_path, clock, level=self.level)
+        return TopicBasedRemoteLogMetadataManager(
+            topics.metadata_topic,
+            clock=clock,
+            metrics=Metrics(),
+            keyed=KeyedMetadata(topics.audit_topic, lambda _: self.level),
+        )
+
+
+class TestEmbedded(EmbeddedConformance):
+    level = 0
+
+
+class TestEmbeddedKeyed(EmbeddedConformance):
+    level = 1
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as started:
+        yield started
+
+
+@pytest.fixture
+def open_topic(broker: EmbeddedBroker) -> Iterator[Callable[..., KafkaMetadataTopic]]:
+    """Makes a topic that a client may write to, and opens it as the metadata topic."""
+    opened: list[KafkaMetadataTopic] = []
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+
+    def open_topic(**config: str) -> KafkaMetadataTopic:
+        name = f"metadata-{next(_numbers)}"
+        admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result(TIMEOUT_S)
+        topic = KafkaMetadataTopic(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "log_level": 0,
+                "fetch.wait.max.ms": 10,
+            },
+            topic=name,
+        )
+        opened.append(topic)
+        return topic
+
+    yield open_topic
+    for topic in opened:
+        topic.close()
+
+
+class ClientConformance(Polled):
+    level: int
+
+    @pytest.fixture
+    def manager(
+        self, open_topic: Callable[..., KafkaMetadataTopic]
+    ) -> TopicBasedRemoteLogMetadataManager:
+        config = {"cleanup.policy": "compact"} if self.level else {}
+        return TopicBasedRemoteLogMetadataManager(
+            open_topic(**config),
+            clock=SystemClock(),
+            metrics=Metrics(),
+            keyed=KeyedMetadata(open_topic(), lambda _: self.level),
+        )
+
+
+class TestClient(ClientConformance):
+    level = 0
+
+
+class TestClientKeyed(ClientConformance):
+    level = 1
