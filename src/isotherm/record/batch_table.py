@@ -24,7 +24,7 @@ from isotherm.record.compression import (
     LZ4_BLOCK_SIZE_MAX,
     LZ4_PLAIN_HEADER,
     decompress,
-    decompress_lz4_block,
+    unpack_lz4_block_into,
 )
 
 if TYPE_CHECKING:
@@ -152,25 +152,19 @@ def _unpack(
         fitting = int(np.searchsorted(sizes, decoded_size_max, side="right"))
         return byte_array(b""), max(fitting, min(1, len(batches)))
     view = memoryview(buffer)
+    if decompressed_size_max >= LZ4_BLOCK_SIZE_MAX and _are_lz4_blocks(byte_array(buffer), batches):
+        return _unpack_lz4_blocks(view, batches, decoded_size_max)
     parts: list[bytes] = []
-    is_block = [False] * len(batches)
-    if decompressed_size_max >= LZ4_BLOCK_SIZE_MAX:
-        is_block = _is_lz4_block(byte_array(buffer), batches).tolist()
     starts, ends = batches["payload_start"].tolist(), batches["payload_end"].tolist()
     is_unpacked = batches["is_unpacked"].tolist()
     unpacked_size = 0
     decoded_size = 0
     taken = 0
-    for codec, is_lz4_block, start, end in zip(
-        codecs.tolist(), is_block, starts[:], ends[:], strict=True
-    ):
+    for codec, start, end in zip(codecs.tolist(), starts[:], ends[:], strict=True):
         size = end - start
         part = None
-        if is_lz4_block:
-            part = decompress_lz4_block(view[start + _LZ4_BLOCK_START : end - _LZ4_TRAILER_SIZE])
-        elif codec and size:
+        if codec and size:
             part = decompress(_CODECS[codec], view[start:end], decompressed_size_max)
-        if part is not None:
             size = len(part)
         decoded_size += size
         if decoded_size > decoded_size_max and taken > 0:
@@ -187,23 +181,46 @@ def _unpack(
     return byte_array(parts[0] if len(parts) == 1 else b"".join(parts)), taken
 
 
-def _is_lz4_block(data: ByteArray, batches: BatchTable) -> BoolArray:
-    """Which rows hold a plain LZ4 frame of a single block: what most batches of most clients are.
+def _unpack_lz4_blocks(
+    view: memoryview, batches: BatchTable, decoded_size_max: int
+) -> tuple[ByteArray, int]:
+    """`_unpack` where every row is one LZ4 block: a call into the codec each, and no copy."""
+    size_max = min(len(batches) * LZ4_BLOCK_SIZE_MAX, decoded_size_max + LZ4_BLOCK_SIZE_MAX)
+    out = np.empty(size_max, dtype=np.uint8)
+    room = out.data
+    ends: list[int] = []
+    size = 0
+    starts = (batches["payload_start"] + _LZ4_BLOCK_START).tolist()
+    for start, end in zip(
+        starts, (batches["payload_end"] - _LZ4_TRAILER_SIZE).tolist(), strict=True
+    ):
+        end_of_room = size + LZ4_BLOCK_SIZE_MAX
+        size += unpack_lz4_block_into(view[start:end], room[size:end_of_room])
+        if size <= decoded_size_max or not ends:
+            ends.append(size)
+        if size >= decoded_size_max:
+            break
+    taken = len(ends)
+    batches["payload_start"][:taken] = [0, *ends[:-1]]
+    batches["payload_end"][:taken] = ends
+    batches["is_unpacked"][:taken] = 1
+    return byte_array(room[: ends[-1]]), taken
 
-    Looked up for all rows at once, so that these cost one call each, into the codec.
-    """
-    is_lz4: BoolArray = batches["attributes"] & CODEC_MASK == CompressionType.LZ4
-    if not is_lz4.any():
-        return is_lz4
+
+def _are_lz4_blocks(data: ByteArray, batches: BatchTable) -> bool:
+    """Whether every row holds a plain LZ4 frame of a single block, as most batches of most clients
+    that compress so do. Looked up for all rows at once."""
+    if (batches["attributes"] & CODEC_MASK != CompressionType.LZ4).any():
+        return False
     starts, ends = batches["payload_start"], batches["payload_end"]
     heads = data.take(starts[:, np.newaxis] + np.arange(_LZ4_BLOCK_START), mode="clip")
     tails = data.take(ends[:, np.newaxis] - 1 - np.arange(_LZ4_TRAILER_SIZE), mode="clip")
     header_size = len(LZ4_PLAIN_HEADER)
     has_header = (heads[:, :header_size] == byte_array(LZ4_PLAIN_HEADER)).all(axis=1)
     block_sizes = np.ascontiguousarray(heads[:, header_size:]).view("<u4")[:, 0].astype(np.int64)
+    is_block = (block_sizes > 0) & (block_sizes <= LZ4_BLOCK_SIZE_MAX) & ~tails.any(axis=1)
     sizes = _LZ4_BLOCK_START + block_sizes + _LZ4_TRAILER_SIZE
-    is_block: BoolArray = is_lz4 & has_header & (sizes == ends - starts) & ~tails.any(axis=1)
-    return is_block & (block_sizes > 0) & (block_sizes <= LZ4_BLOCK_SIZE_MAX)
+    return bool((has_header & is_block & (sizes == ends - starts)).all())
 
 
 def damaged(batches: BatchTable, row: int, what: str) -> CorruptRecordError:

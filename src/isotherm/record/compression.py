@@ -248,17 +248,25 @@ def _decompress_lz4_blocks(data: memoryview, size_max: int) -> bytes:
 def _unpack_lz4_block(block: memoryview, block_size: int) -> bytes:
     if len(block) > LZ4_BLOCK_SIZE_MAX:
         raise _damaged(CompressionType.LZ4)
-    return bytes(block) if block_size & _LZ4_STORED_FLAG else decompress_lz4_block(block)
-
-
-def decompress_lz4_block(block: memoryview) -> bytes:
-    """One block of a plain frame (LZ4_PLAIN_HEADER), of at most LZ4_BLOCK_SIZE_MAX bytes before and
-    after. CorruptRecordError when it is damaged."""
+    if block_size & _LZ4_STORED_FLAG:
+        return bytes(block)
     try:
         unpacked: bytes = lz4.block.decompress(block, uncompressed_size=LZ4_BLOCK_SIZE_MAX)
     except lz4.block.LZ4BlockError as error:
         raise _damaged(CompressionType.LZ4) from error
     return unpacked
+
+
+def unpack_lz4_block_into(block: memoryview, out: memoryview) -> int:
+    """One block of a plain frame (LZ4_PLAIN_HEADER); the size of what it unfolds to.
+
+    There is room for LZ4_BLOCK_SIZE_MAX bytes in `out`. CorruptRecordError when it is damaged.
+    """
+    try:
+        size: int = cramjam.lz4.decompress_block_into(block, out, output_len=LZ4_BLOCK_SIZE_MAX)
+    except cramjam.DecompressionError as error:
+        raise _damaged(CompressionType.LZ4) from error
+    return size
 
 
 def _decompress_lz4_frame(data: memoryview, size_max: int) -> bytes:
