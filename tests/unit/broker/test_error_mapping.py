@@ -9,7 +9,13 @@ from isotherm import errors
 from isotherm.broker.error_mapping import ERROR_CODES, error_code, error_message
 
 # What only ever happens inside: its callers handle it before a client could see it.
-GROUPS = {errors.IsothermError, errors.RetriableError, errors.FencedError, errors.CorruptDataError}
+GROUPS = {
+    errors.IsothermError,
+    errors.RetriableError,
+    errors.FencedError,
+    errors.CorruptDataError,
+    errors.LogCleaningAbortedError,
+}
 
 LEAVES = [
     found
