@@ -20,6 +20,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 from isotherm.broker.background import start_log_tasks
+from isotherm.broker.bounded_stop import stop_within
 from isotherm.broker.cleaner_threads import start_log_cleaner
 from isotherm.broker.context import BrokerServices, Endpoint
 from isotherm.broker.controller.controller import Controller, MetadataChange
@@ -54,6 +55,7 @@ DRAIN_TIMEOUT_S = 2.0
 
 # How long a stop waits for running work of the remote tier; a segment may take minutes to copy.
 REMOTE_CLOSE_TIMEOUT_S = 1.5
+UPKEEP_STOP_TIMEOUT_S = 0.5
 
 # How many logs of a directory are flushed at once for producers that wait: a disk takes the next
 # flush while it works on one.
@@ -279,6 +281,8 @@ class BrokerNode:
             self._clock,
             window_ms=self._config.quota_window_size_seconds * 1000,
             window_count=self._config.quota_window_num,
+            mutation_window_s=self._config.controller_quota_window_num
+            * self._config.controller_quota_window_size_seconds,
         )
         quotas.update(controller.image.client_quotas)
 
@@ -337,5 +341,12 @@ class BrokerNode:
         started.push_async_callback(
             self._loop.run_in_executor, None, remote_log_manager.close, REMOTE_CLOSE_TIMEOUT_S
         )
-        started.push_async_callback(self._loop.run_in_executor, None, upkeep.stop)
+        started.push_async_callback(
+            self._loop.run_in_executor,
+            None,
+            stop_within,
+            UPKEEP_STOP_TIMEOUT_S,
+            "remote-metadata-upkeep",
+            upkeep.stop,
+        )
         return remote_log_manager
