@@ -23,4 +23,4 @@ def test_clients_see_no_anomaly_while_the_broker_is_killed_and_paused(tmp_path: 
     assert sum(report.faults.values()) >= 2, told
     assert report.operations.keys() >= ENDED, told
     assert min(report.records_sent, report.records_read) > 500, told
-    assert report.partitions_in_both_tiers >= 4, told
+    assert report.partitions_in_both_tiers >= 2, told
