@@ -15,11 +15,14 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.config_resources import ResourceType
 from isotherm.broker.context import RequestContext
-from isotherm.broker.controller.config_changes import ConfigChange
+from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.errors import InvalidRequestError, RejectedError
+from isotherm.errors import InvalidRequestError, PolicyViolationError, RejectedError
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS
+
+_POLICY = "cleanup.policy"
 
 
 class AlteredResource(NamedTuple):
@@ -119,6 +122,7 @@ def _alter(
         check_topic_name(name)
         asked = changes(controller.topic_texts(name))
         _check_names(asked)
+        _check_policy_stays(name, asked, controller.topic_texts(name))
         controller.alter_topic_config(name, asked, validate_only=validate_only)
     elif kind == ResourceType.BROKER:
         asked = changes(controller.broker_texts(name))
@@ -133,3 +137,17 @@ def _alter(
 def _check_names(changes: list[ConfigChange]) -> None:
     if any(not change.name for change in changes):
         raise InvalidRequestError("a setting has an empty name")
+
+
+def _check_policy_stays(
+    topic: str, changes: list[ConfigChange], current: Mapping[str, str]
+) -> None:
+    """The metadata topics of the remote tier follow the level of their feature: compacted too
+    early, or deleted from when it holds states, the topic would lose sight of segments."""
+    for change in changes:
+        is_kept = change.operation is ConfigOperation.SET and change.value == current.get(_POLICY)
+        if topic in REMOTE_LOG_METADATA_TOPICS and change.name == _POLICY and not is_kept:
+            raise PolicyViolationError(
+                f"the setting follows the feature remote.log.metadata.compaction topic={topic}"
+                f" key={_POLICY}"
+            )

@@ -188,3 +188,19 @@ def test_broker_keys_hold_after_a_restart_and_over_the_file(hosted, cluster_meta
     assert config.topic_defaults.retention_ms == 50
     assert config.remote.remote_fetch_max_wait_ms == 77
     assert config.max_connections == 8
+
+
+@pytest.mark.parametrize("name", ["__remote_log_metadata", "__remote_log_metadata_audit"])
+def test_policy_of_the_metadata_topics_follows_their_feature(broker, name):
+    configs = {"cleanup.policy": "compact", "segment.ms": "3600000"}
+    broker.controller.create_topics([NewTopic(name=name, num_partitions=1, configs=configs)])
+    policy = "cleanup.policy"
+    for change in ((policy, SET, "delete"), (policy, DELETE, None), (policy, APPEND, "delete")):
+        code, message = alter(broker, change, name=name)
+        assert code is ErrorCode.policy_violation
+        assert "remote.log.metadata.compaction" in message
+    assert replace(broker, [("segment.ms", "1")], name=name)[0] is ErrorCode.policy_violation
+    assert broker.controller.topic_texts(name) == configs
+    assert alter(broker, (policy, SET, "compact"), ("retention.ms", SET, "5"), name=name) == DONE
+    assert replace(broker, [(policy, "compact")], name=name) == DONE
+    assert broker.controller.topic_texts(name) == {policy: "compact"}
