@@ -17,6 +17,7 @@ from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.protocol.served_table import served_table
+from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.storage.settings import ObjectStoreSettings
 
 app = typer.Typer(no_args_is_help=True, help="Show the configuration keys and the served APIs.")
@@ -33,6 +34,7 @@ _GROUPS: list[tuple[str, str, type]] = [
         "Object store (`rsm.config.` on a broker, options without it in Spark)",
         ObjectStoreSettings,
     ),
+    ("rlmm", "Metadata manager (`rlmm.config.` on a broker)", TopicBasedSettings),
 ]
 
 
@@ -41,7 +43,7 @@ def list_keys(
     scope: Annotated[
         str | None,
         typer.Argument(
-            help="broker, remote, groups, transactions, cleaner, topic or rsm; all if not given."
+            help="broker, remote, groups, transactions, cleaner, topic, rsm or rlmm; all if not given."
         ),
     ] = None,
     as_json: AsJson = False,
