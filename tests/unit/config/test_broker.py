@@ -67,11 +67,11 @@ def test_key_without_meaning_is_passed_over_with_its_reason(
     assert "event loop" in caplog.text
 
 
-def test_key_that_is_not_built_yet_says_so_when_it_is_set(caplog: pytest.LogCaptureFixture) -> None:
+def test_key_without_effect_says_so_when_it_is_set(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        parse_broker_config({"remote.log.manager.copy.max.bytes.per.second": "1000000"})
-    assert "copy.max.bytes.per.second" in caplog.text
-    assert "not built yet" in caplog.text
+        parse_broker_config({"auto.leader.rebalance.enable": "false"})
+    assert "key=auto.leader.rebalance.enable" in caplog.text
+    assert "reason=a single broker holds every replica" in caplog.text
 
 
 CONFIG_CLASSES = [
