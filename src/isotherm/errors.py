@@ -173,6 +173,10 @@ class PolicyViolationError(RejectedError):
     """The request breaks a rule of this broker's configuration."""
 
 
+class ThrottlingQuotaExceededError(RejectedError):
+    """The client is over a quota: it asks again after the throttle time of the answer."""
+
+
 class InvalidRequestError(RejectedError):
     """The request contradicts itself or the protocol."""
 

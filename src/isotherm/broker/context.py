@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from isotherm.broker.controller.topic_rules import no_charge
 from isotherm.errors import IsothermError
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ class BrokerServices:
 class RequestContext:
     """One request's surroundings. `listener_name` is where the connection came in, `arrived_s`
     the clock's monotonic time when the request was there as a whole. A request that `is_large` may
-    ask for thousands of things."""
+    ask for thousands of things. `charge` is called with the number of partitions before they are made
+    or deleted, and may raise ThrottlingQuotaExceededError."""
 
     services: BrokerServices
     header: RequestHeader
@@ -99,3 +101,4 @@ class RequestContext:
     listener_name: str
     arrived_s: float = 0.0
     is_large: bool = False
+    charge: Callable[[int], None] = no_charge

@@ -198,6 +198,8 @@ class Dispatcher:
         if self._quotas is not None and self._quotas.is_active:
             clock = self._services.clock
             meter = RequestMeter(self._quotas, clock, header, len(frame), connection)
+            if meter.mutations is not None:
+                context = dataclasses.replace(context, charge=meter.mutations.charge)
         if len(body) <= LOOP_REQUEST_SIZE_MAX or header.api_key == ApiKey.PRODUCE:
             return self._handle(context, read_request(header, body), meter)
         loop = asyncio.get_running_loop()

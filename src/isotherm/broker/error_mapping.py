@@ -42,6 +42,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.TopicDeletionDisabledError: ErrorCode.topic_deletion_disabled,
     errors.PolicyViolationError: ErrorCode.policy_violation,
     errors.InvalidRequestError: ErrorCode.invalid_request,
+    errors.ThrottlingQuotaExceededError: ErrorCode.throttling_quota_exceeded,
     errors.CorruptMessageError: ErrorCode.corrupt_message,
     errors.InvalidRecordError: ErrorCode.invalid_record,
     errors.InvalidTimestampError: ErrorCode.invalid_timestamp,

@@ -7,6 +7,7 @@ Behaviour
   for the rate to fall to the quota; its connection is not read meanwhile (KIP-219). A produce has
   been appended all the same; a fetch over its quota is answered without records, uncounted. Time
   over request_percentage is made good at most one window at a time.
+- Partitions made and deleted are counted by tokens: see isotherm.broker.mutation_quota.
 - The most specific quota counts: user and client id, user and any client, user, any user and
   client id, any user and any client, any user, client id, any client. Connections that fall under
   the same quota of the same user or client share its rate.
@@ -22,16 +23,22 @@ from typing import NamedTuple
 from isotherm.broker.controller.client_quotas import (
     CLIENT_ID,
     CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     USER,
     ClientQuotas,
 )
+from isotherm.broker.mutation_quota import MutationQuota, TokenBucket
 from isotherm.clock import Clock
 from isotherm.metrics.sampled_rate import SampledRate
 
 # Who every client is without authentication (Kafka: KafkaPrincipal.ANONYMOUS).
 ANONYMOUS = "ANONYMOUS"
+
+ENFORCED = frozenset(
+    {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE}
+)
 
 # Client ids are the clients' choice: rates not measured for long are forgotten beyond this many.
 RATES_MAX = 10_000
@@ -72,10 +79,15 @@ def find_limit(quotas: ClientQuotas, client: Client, quota: str) -> QuotaLimit |
 class ClientQuotaManager:
     """Event loop thread only. `is_active` is False while there is nothing to measure."""
 
-    def __init__(self, clock: Clock, *, window_ms: int, window_count: int) -> None:
+    def __init__(
+        self, clock: Clock, *, window_ms: int, window_count: int, mutation_window_s: float = 11.0
+    ) -> None:
+        """`mutation_window_s` is that of all windows of controller_mutation_rate together."""
         self._clock = clock
         self._window_ms = window_ms
         self._window_count = window_count
+        self._mutation_window_s = mutation_window_s
+        self._buckets: OrderedDict[tuple[str | None, str | None], TokenBucket] = OrderedDict()
         self._quotas: ClientQuotas = {}
         self._rates: OrderedDict[tuple[str, tuple[str | None, str | None]], SampledRate] = (
             OrderedDict()
@@ -85,8 +97,7 @@ class ClientQuotaManager:
     def update(self, quotas: ClientQuotas) -> None:
         """These quotas count from now on; what was measured is kept."""
         self._quotas = quotas
-        enforced = {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE}
-        self.is_active = any(enforced & values.keys() for values in quotas.values())
+        self.is_active = any(ENFORCED & values.keys() for values in quotas.values())
 
     def record_produce(self, client: Client, size: int) -> int:
         """Milliseconds to wait after a produce request of `size` bytes."""
@@ -109,6 +120,20 @@ class ClientQuotaManager:
     def record_request(self, client: Client, processing_s: float) -> int:
         """Milliseconds to wait after a request that took the broker `processing_s`."""
         return min(self._record(REQUEST_PERCENTAGE, client, processing_s * 100), self._window_ms)
+
+    def mutation_quota(self, client: Client, *, is_strict: bool) -> MutationQuota | None:
+        """For one request that makes or deletes partitions; None without a quota."""
+        limit = find_limit(self._quotas, client, CONTROLLER_MUTATION_RATE)
+        if limit is None:
+            return None
+        bucket = self._buckets.get(limit.key)
+        if bucket is None:
+            bucket = TokenBucket(self._clock, window_s=self._mutation_window_s)
+            self._buckets[limit.key] = bucket
+            if len(self._buckets) > RATES_MAX:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(limit.key)
+        return MutationQuota(bucket, limit.value, is_strict=is_strict)
 
     def _record(self, quota: str, client: Client, value: float) -> int:
         limit = find_limit(self._quotas, client, quota)

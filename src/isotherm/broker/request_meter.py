@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from isotherm.broker.mutation_quota import MutationQuota
 from isotherm.broker.quotas import ANONYMOUS, Client, ClientQuotaManager
 from isotherm.clock import Clock
 from isotherm.protocol.api_versions import ApiKey
 from isotherm.protocol.fetch import FetchResponse
 from isotherm.protocol.framing import RequestHeader
+
+# Requests that make or delete partitions, by the first version that knows the error of being
+# throttled (KIP-599).
+FIRST_STRICT_VERSIONS: Mapping[int, int] = {
+    ApiKey.CREATE_TOPICS: 6,
+    ApiKey.DELETE_TOPICS: 5,
+    ApiKey.CREATE_PARTITIONS: 3,
+}
 
 
 class Mutable(Protocol):
@@ -39,6 +48,14 @@ class RequestMeter:
         self._size = size
         self._connection = connection
         self._processing_s = 0.0
+        self.mutations = self._mutation_quota(header)
+
+    def _mutation_quota(self, header: RequestHeader) -> MutationQuota | None:
+        first_strict = FIRST_STRICT_VERSIONS.get(header.api_key)
+        if first_strict is None:
+            return None
+        is_strict = header.api_version >= first_strict
+        return self._quotas.mutation_quota(self._client, is_strict=is_strict)
 
     def bounded(self, request: Any) -> Any:
         """The request to handle: a fetch asks for no more than its quota can ever let through."""
@@ -69,6 +86,8 @@ class RequestMeter:
                 # What is not sent is not counted.
                 self._quotas.record_fetch(self._client, -size)
                 response = FetchResponse((), session_id=response.session_id)
+        elif self.mutations is not None:
+            throttle_ms = max(throttle_ms, self.mutations.throttle_ms)
         if throttle_ms == 0:
             return response
         self._connection.mute(throttle_ms / 1000)

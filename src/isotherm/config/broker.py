@@ -180,6 +180,12 @@ class BrokerConfig:
         INT, 11, "Windows over which a client's rate is measured.", check=at_least(1)
     )
     quota_window_size_seconds: int = key(INT, 1, "Length of such a window.", check=at_least(1))
+    controller_quota_window_num: int = key(
+        INT, 11, "Windows over which partitions made and deleted are counted.", check=at_least(1)
+    )
+    controller_quota_window_size_seconds: int = key(
+        INT, 1, "Length of such a window.", check=at_least(1)
+    )
     offsets_topic_replication_factor: int = key(
         SHORT,
         1,

@@ -66,7 +66,7 @@ def manager(clock):
 
 def test_nothing_is_measured_without_quotas_that_are_enforced(manager):
     assert not manager.is_active
-    manager.update({entity(user="me"): {"controller_mutation_rate": 1.0}})
+    manager.update({entity(ip="192.0.2.1"): {"connection_creation_rate": 1.0}})
     assert not manager.is_active
     manager.update({entity(user="me"): {PRODUCER_BYTE_RATE: 1.0}})
     assert manager.is_active

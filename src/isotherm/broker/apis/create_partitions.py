@@ -6,7 +6,7 @@ Behaviour Partitions are added in one durable batch before the answer; each topi
           whose keys are found by the number of partitions (group offsets, transactions, remote
           metadata) are refused with POLICY_VIOLATION, as are more than 10,000 new partitions.
 Not done  The timeout has no effect: partitions exist when the answer is sent.
-KIPs      195 · 599 throttling of partition mutations (version 3; never throttled)
+KIPs      195 · 599 throttling of partition mutations: version 3 is refused, older ones wait
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     controller = context.services.controller
     asked = [_new_partitions(topic) for topic in request.topics]
     errors = await context.services.run_control(
-        lambda: controller.create_partitions(asked, validate_only=request.validate_only)
+        lambda: controller.create_partitions(
+            asked, validate_only=request.validate_only, charge=context.charge
+        )
     )
     answers = {
         topic.topic: (

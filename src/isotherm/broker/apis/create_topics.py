@@ -8,7 +8,8 @@ Behaviour Topics are made in one durable batch before the answer; each topic has
           assignments and settings are checked as in Kafka's controller, tiered-storage rules
           included. More than 10,000 partitions in one request are refused with POLICY_VIOLATION.
 Not done  The timeout has no effect: topics exist when the answer is sent.
-KIPs      4 · 464 defaults · 525 configuration in the response · 516 topic ids
+KIPs      4 · 464 defaults · 525 configuration in the response · 516 topic ids · 599 throttling:
+          version 6 is refused, older ones wait
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     topics = [_new_topic(topic) for topic in request.topics]
     controller = context.services.controller
     results = await context.services.run_control(
-        lambda: controller.create_topics(topics, validate_only=request.validate_only)
+        lambda: controller.create_topics(
+            topics, validate_only=request.validate_only, charge=context.charge
+        )
     )
     config = context.services.config
     answers = {

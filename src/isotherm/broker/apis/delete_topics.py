@@ -41,7 +41,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
         if topic is not None
     ]
     controller = context.services.controller
-    results = iter(await context.services.run_control(lambda: controller.delete_topics(wanted)))
+    results = iter(
+        await context.services.run_control(
+            lambda: controller.delete_topics(wanted, charge=context.charge)
+        )
+    )
     ambiguous = InvalidRequestError("a topic is given by name or by id, and by one of them")
     return _response(
         context,

@@ -20,6 +20,8 @@ ENTITY_TYPES = frozenset({USER, CLIENT_ID, IP})
 PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
 REQUEST_PERCENTAGE = "request_percentage"
+CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 QuotaEntity: TypeAlias = frozenset[tuple[str, str | None]]
 ClientQuotas: TypeAlias = Mapping[QuotaEntity, Mapping[str, float]]
@@ -34,9 +36,9 @@ _CLIENT_KEYS = {
     PRODUCER_BYTE_RATE: _Key(is_whole=True, value_max=2**63 - 1),
     CONSUMER_BYTE_RATE: _Key(is_whole=True, value_max=2**63 - 1),
     REQUEST_PERCENTAGE: _Key(is_whole=False),
-    "controller_mutation_rate": _Key(is_whole=False),
+    CONTROLLER_MUTATION_RATE: _Key(is_whole=False),
 }
-_ADDRESS_KEYS = {"connection_creation_rate": _Key(is_whole=True, value_max=2**31 - 1)}
+_ADDRESS_KEYS = {CONNECTION_CREATION_RATE: _Key(is_whole=True, value_max=2**31 - 1)}
 
 
 class QuotaChange(NamedTuple):

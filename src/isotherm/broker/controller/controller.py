@@ -67,6 +67,7 @@ from isotherm.broker.controller.topic_rules import (
     check_request_size,
     collision_key,
     config_records,
+    no_charge,
     plan_topic,
     topic_config,
 )
@@ -241,10 +242,15 @@ class Controller:
             self._commit(records[start : start + RECORDS_PER_BATCH_MAX])
 
     def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        charge: Callable[[int], None] = no_charge,
     ) -> list[CreatedTopic]:
         """Make the topics that may be made, all in one batch; an answer for each, in order.
 
+        `charge` is told of each topic's partitions first; the topic is refused with what it raises.
         Raises PolicyViolationError when together they have too many partitions.
         """
         check_request_size(topics, self._config)
@@ -262,6 +268,7 @@ class Controller:
                     brokers=self._image.brokers,
                     broker=self._config,
                 )
+                charge(len(plan.replicas))
             except RejectedError as error:
                 results.append(CreatedTopic(topic.name, None, error))
             else:
@@ -275,7 +282,12 @@ class Controller:
             self._tell(MetadataChange(self._image, created=created))
         return results
 
-    def delete_topics(self, names_or_ids: Sequence[str | uuid.UUID]) -> list[DeletedTopic]:
+    def delete_topics(
+        self,
+        names_or_ids: Sequence[str | uuid.UUID],
+        *,
+        charge: Callable[[int], None] = no_charge,
+    ) -> list[DeletedTopic]:
         """Delete the topics that exist, all in one batch; an answer for each, in order.
 
         Raises TopicDeletionDisabledError when delete.topic.enable is false.
@@ -288,7 +300,9 @@ class Controller:
         doomed = []
         for wanted, topic in resolved:
             try:
-                doomed.append(self._deletable(wanted, topic, counts))
+                deletable = self._deletable(wanted, topic, counts)
+                charge(len(deletable.partitions))
+                doomed.append(deletable)
                 results.append(DeletedTopic(doomed[-1].name, doomed[-1].topic_id, None))
             except RejectedError as error:
                 name = topic.name if topic else wanted if isinstance(wanted, str) else None
@@ -322,7 +336,11 @@ class Controller:
         return topic
 
     def create_partitions(
-        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+        self,
+        topics: Sequence[NewPartitions],
+        *,
+        validate_only: bool = False,
+        charge: Callable[[int], None] = no_charge,
     ) -> list[RejectedError | None]:
         """Give topics more partitions, all in one batch; None or the error of each, in order."""
         counts = Counter(asked.topic for asked in topics)
@@ -340,6 +358,7 @@ class Controller:
                         f"too many partitions in one request topic={asked.topic}"
                         f" count_max={PARTITIONS_PER_REQUEST_MAX}"
                     )
+                charge(len(planned))
             except RejectedError as error:
                 results.append(error)
             else:

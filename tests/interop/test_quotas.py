@@ -1,0 +1,72 @@
+"""Quotas that no client library shows well, by raw requests: KIP-599."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.controller.client_quotas import CONTROLLER_MUTATION_RATE, QuotaChange
+from isotherm.protocol.api_versions import ApiKey
+from isotherm.testing.embedded_broker import EmbeddedBroker
+from oracle.raw_requests import CLIENT_ID, ask, read_answer, request_frame
+
+TIMEOUT_S = 30
+
+
+@pytest.fixture
+def broker(start_broker: Callable[..., EmbeddedBroker]) -> EmbeddedBroker:
+    """One on which this client may make a partition every two seconds."""
+    settings = {"controller.quota.window.num": "2", "auto.create.topics.enable": "false"}
+    started = start_broker(settings)
+    services = started.node.services
+    change = QuotaChange(CONTROLLER_MUTATION_RATE, 0.5)
+    services.control_executor.submit(
+        services.controller.alter_client_quotas, [("client-id", CLIENT_ID.decode())], [change]
+    ).result(TIMEOUT_S)
+    # The loop hears of it in its next turn.
+    ask(started.bootstrap_servers, request_frame(ApiKey.API_VERSIONS, 0, {}))
+    return started
+
+
+def create(broker: EmbeddedBroker, name: str, version: int, partitions: int = 1) -> Any:
+    topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+    fields = {"topics": [topic], "timeout": 5000}
+    answer = ask(broker.bootstrap_servers, request_frame(ApiKey.CREATE_TOPICS, version, fields))
+    assert isinstance(answer, bytes)
+    return read_answer(ApiKey.CREATE_TOPICS, version, answer)
+
+
+def test_new_client_that_makes_partitions_too_fast_is_refused(broker: EmbeddedBroker) -> None:
+    assert create(broker, "first", 7, partitions=10).topics[0].error_code is ErrorCode.none
+    refused = create(broker, "second", 7)
+    assert refused.topics[0].error_code is ErrorCode.throttling_quota_exceeded
+    assert "controller_mutation_rate=0.5" in refused.topics[0].error_message
+    assert refused.throttle_time.total_seconds() > 10
+    assert "second" not in broker.node.services.controller.image.topics_by_name
+
+
+def test_deleting_and_growing_count_too(broker: EmbeddedBroker) -> None:
+    create(broker, "first", 7, partitions=10)
+    for key, version, fields in (
+        (ApiKey.DELETE_TOPICS, 6, {"topics": [{"name": "first"}]}),
+        (ApiKey.CREATE_PARTITIONS, 3, {"topics": [{"name": "first", "count": 11}]}),
+    ):
+        answer = ask(
+            broker.bootstrap_servers, request_frame(key, version, {**fields, "timeout": 5000})
+        )
+        assert isinstance(answer, bytes)
+        response = read_answer(key, version, answer)
+        (result,) = getattr(response, "responses", None) or response.results
+        assert result.error_code is ErrorCode.throttling_quota_exceeded
+        assert response.throttle_time.total_seconds() > 10
+    assert len(broker.node.services.controller.image.topics_by_name["first"].partitions) == 10
+
+
+def test_old_client_is_served_and_told_to_wait(broker: EmbeddedBroker) -> None:
+    assert create(broker, "first", 5, partitions=10).topics[0].error_code is ErrorCode.none
+    served = create(broker, "second", 5)
+    assert served.topics[0].error_code is ErrorCode.none
+    assert served.throttle_time.total_seconds() > 10
