@@ -31,7 +31,8 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
 }
 BYTES_PER_BATCH = 12
-"""Of a time index: with an index interval of one byte it is full after so many batches."""
+"""Of a time index: with an index interval of one byte it is full after so many batches, up to two;
+beyond that batches of the same millisecond leave no entry."""
 
 Record = tuple[bytes, bytes]
 
@@ -196,3 +197,9 @@ def tiers(tmp_path: Path) -> Iterator[Tiers]:
     started = Tiers(tmp_path / "broker")
     yield started
     started.stop()
+
+
+@pytest.fixture
+def open_tiers() -> Callable[..., Tiers]:
+    """For brokers with settings of their own; whoever opens one stops it."""
+    return Tiers

@@ -1,0 +1,121 @@
+"""Every metric of the remote tier that is counted by topic, moved by what it is about.
+
+The others are moved in test_remote_log_manager.py and in the tests of the broker's fetch and
+ListOffsets. docs/metrics.md lists them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.errors import RemoteStorageError
+from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.testing.faulty_store import Fault, Operation
+from isotherm.testing.tiered_partition import TieredPartition
+
+PREFIX = "kafka_server_brokertopicmetrics_"
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+@pytest.fixture
+def copied(tiered: TieredPartition) -> TieredPartition:
+    for number in range(14):
+        tiered.append(b"%d" % number)
+    tiered.copy_task.run()
+    return tiered
+
+
+def value(tiered: TieredPartition, name: str) -> float:
+    """The topic's value, which is the broker's, too: it has one partition."""
+    found = tiered.metrics.value(PREFIX + name, topic="flights")
+    assert found == tiered.metrics.value(PREFIX + name, topic="")
+    return found
+
+
+def test_copy_lag_is_what_only_this_disk_holds_of_closed_segments(tiered: TieredPartition) -> None:
+    for number in range(14):
+        tiered.append(b"%d" % number)
+    tiered.store.fail_always(Operation.COPY, Fault.ERROR_BEFORE)
+    with pytest.raises(RemoteStorageError):
+        tiered.copy_task.run()
+    closed = tiered.log.segments()[:-1]
+    assert len(closed) > 1
+    assert value(tiered, "remotecopylagsegments") == len(closed)
+    assert value(tiered, "remotecopylagbytes") == sum(each.size_in_bytes for each in closed)
+    assert value(tiered, "remotecopyerrors_total") == 1
+    tiered.store.heal()
+    tiered.copy_task.run()
+    assert value(tiered, "remotecopylagsegments") == 0
+    assert value(tiered, "remotecopylagbytes") == 0
+
+
+def test_copies_are_counted_with_their_bytes(copied: TieredPartition) -> None:
+    segments = copied.segments()
+    assert value(copied, "remotecopyrequests_total") == len(segments)
+    assert value(copied, "remotecopybytes_total") == sum(
+        each.segment_size_in_bytes for each in segments
+    )
+
+
+def test_delete_lag_is_what_waits_for_its_deletion(copied: TieredPartition) -> None:
+    segments = copied.segments()
+    copied.update_config(retention_bytes=0)
+    copied.store.fail_next(Operation.DELETE, None, Fault.ERROR_BEFORE)
+    with pytest.raises(RemoteStorageError):
+        copied.expiration_task.run()
+    left = segments[1:]
+    assert value(copied, "remotedeletelagsegments") == len(left)
+    assert value(copied, "remotedeletelagbytes") == sum(each.segment_size_in_bytes for each in left)
+    assert value(copied, "remotedeleteerrors_total") == 1
+    assert value(copied, "remotedeleterequests_total") == 2
+    copied.expiration_task.run()
+    assert value(copied, "remotedeletelagsegments") == 0
+
+
+def test_size_and_number_of_remote_segments_leave_out_unfinished_copies(
+    copied: TieredPartition,
+) -> None:
+    copied.expiration_task.run()
+    segments = copied.segments()
+    size = sum(each.segment_size_in_bytes for each in segments)
+    assert value(copied, "remotelogmetadatacount") == len(segments)
+    assert value(copied, "remotelogsizebytes") == size
+    for _ in range(5):
+        copied.append(b"more")
+    for operation in (Operation.COPY, Operation.DELETE):
+        copied.store.fail_always(operation, Fault.ERROR_BEFORE)
+    for task in (copied.copy_task, copied.expiration_task):
+        with contextlib.suppress(RemoteStorageError):
+            task.run()
+    assert {each.state for each in copied.segments()} >= {
+        RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+    }
+    assert value(copied, "remotelogmetadatacount") == len(segments) + 1
+
+
+def test_time_to_compute_the_size_is_that_of_the_plan(
+    copied: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from isotherm.remote.tasks import expiration
+
+    plan = expiration.plan_expiration
+
+    def slow_plan(*arguments: object) -> object:
+        copied.clock.advance(70)
+        return plan(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(expiration, "plan_expiration", slow_plan)
+    copied.expiration_task.run()
+    assert value(copied, "remotelogsizecomputationtime") == 70
+
+
+def test_every_remote_metric_is_on_the_page() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    names = [each.value for each in (*TopicMeter, *TopicGauge) if each.value.startswith("Remote")]
+    assert [name for name in names if name not in page] == []
+    assert RemoteLogManagerConfig().remote_log_index_file_cache_statistics_enable is False
