@@ -83,6 +83,8 @@ class Cleaner:
             to_clean.first_dirty_offset,
             to_clean.first_uncleanable_offset,
         )
+        # What is rewritten must not be all that is known of an epoch: it is stored by a flush.
+        log.flush(closed_segments_only=True)
         with log.log_dir.errors_fail_it(f"clean {log.topic_partition}"):
             build_offset_map(
                 offset_map,

@@ -414,6 +414,7 @@ def test_aborted_round_leaves_no_files(log: CompactedLog) -> None:
     put(log, 1)
     log.log.roll()
     to_clean = plan_log_to_clean(log.log.view(), 0, log.log.config, T0)
+    log.log.flush()
     before = sorted(path.name for path in log.directory.iterdir())
     calls = iter(range(100))
 
