@@ -483,3 +483,26 @@ def test_partition_stopped_twice_is_deleted_when_the_second_stop_says_so(
     second = manager.stop_partitions([partition.partition], delete_remote=True)
     run_after(partition, 1_000, lambda: first.done() and second.done())
     assert partition.object_names() == []
+
+
+def test_upload_that_finishes_after_its_topic_was_deleted_leaves_nothing(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    """Row 18 of the catalogue of store failures."""
+    began, hold = threading.Event(), threading.Event()
+    copy = partition.store.copy_log_segment_data
+
+    def held(*arguments: Any) -> bytes | None:
+        began.set()
+        assert hold.wait(WAIT_S)
+        return copy(*arguments)
+
+    partition.store.copy_log_segment_data = held  # type: ignore[method-assign]
+    manager.on_leadership_change([partition.log])
+    assert began.wait(WAIT_S)
+    stopped = manager.stop_partitions([partition.partition], delete_remote=True)
+    assert not stopped.done()
+    hold.set()
+    run_after(partition, 1_000, stopped.done)
+    assert partition.object_names() == []
+    assert partition.log.highest_offset_in_remote_storage == -1
