@@ -76,12 +76,21 @@ def _comparison(document: Mapping[str, Any]) -> Iterator[str]:
 def _starts(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {document['text']}"
     yield ""
-    yield "| case | isotherm s | spread | kafka s | spread | ratio | isotherm stop s | kafka stop s |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+    yield (
+        "| case | isotherm s | spread | kafka s | spread | ratio | isotherm stop s | kafka stop s"
+        " | isotherm p99 / max ms | kafka p99 / max ms |"
+    )
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     for result in document["starting"]:
         ours, theirs = (_side(result, name, "start_s", 2) for name in ("isotherm", "kafka"))
         stops = [_side(result, name, "stop_s", 2)[0] for name in ("isotherm", "kafka")]
-        yield _row(result["case"], *ours, *theirs, _ratio(result, "start_s"), *stops)
+        waits = [
+            " / ".join(_side(result, name, f"wait_{of}_ms")[0] for of in ("p99", "max"))
+            for name in ("isotherm", "kafka")
+        ]
+        yield _row(result["case"], *ours, *theirs, _ratio(result, "start_s"), *stops, *waits)
+    yield ""
+    yield "p99 and max: what a client waits for an answer in the first two seconds after the start."
     yield ""
     yield _provenance(document, document["machine"], document["rounds"])
     yield ""

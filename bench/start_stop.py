@@ -6,7 +6,9 @@
 
 Each side starts on files that the same client made on it. A start lasts from the making of the
 process, imports or JVM and all, until a Metadata request is answered; a stop from SIGTERM to the
-end of the process. What a round changed is there for the next one.
+end of the process. What a round changed is there for the next one. In the first seconds one client
+asks every millisecond how the broker is, while another produces its first record: the times of the
+former's answers tell whether work left over from the start keeps others waiting.
 """
 
 from __future__ import annotations
@@ -40,6 +42,9 @@ START_TIMEOUT_S = 120
 POLL_S = 0.005
 RECORD_SIZE = 1000
 SEGMENT_BYTES = 1_048_576
+
+FIRST_SECONDS = 2.0
+FIRST_RECORD = {"topic": "first", "size": RECORD_SIZE}
 
 # Metadata 1 about no topic, as client "b".
 METADATA_REQUEST = struct.pack(">ihhihci", 15, 3, 1, 1, 1, b"b", 0)
@@ -107,17 +112,35 @@ def _produce(server: Server, *, topic: str, size: int) -> None:
 def measure(case: Case, server: Server) -> dict[str, float]:
     """One round: end the broker, then start it again."""
     case.disturb(server)
-    process = psutil.Process(server.pid)
-    began = time.perf_counter()
+    metrics = {}
     if case.is_killed:
-        process.kill()
+        psutil.Process(server.pid).kill()
         _stop(server)
-        started_s = _start(server)
-        return {"start_s": started_s, "start_cpu_s": _cpu_s(server)}
-    _stop(server)
-    stopped_s = time.perf_counter() - began
-    started_s = _start(server)
-    return {"start_s": started_s, "stop_s": stopped_s, "start_cpu_s": _cpu_s(server)}
+    else:
+        began = time.perf_counter()
+        _stop(server)
+        metrics["stop_s"] = time.perf_counter() - began
+    metrics["start_s"] = _start(server)
+    metrics["start_cpu_s"] = _cpu_s(server)
+    return metrics | _first_seconds(server)
+
+
+def _first_seconds(server: Server) -> dict[str, float]:
+    host, port = server.bootstrap_server.split(":")
+    first = threading.Thread(target=_produce, args=(server,), kwargs=FIRST_RECORD)
+    first.start()
+    waits_ms = []
+    with socket.create_connection((host, int(port)), timeout=START_TIMEOUT_S) as connection:
+        end = time.perf_counter() + FIRST_SECONDS
+        while (asked := time.perf_counter()) < end:
+            connection.sendall(METADATA_REQUEST)
+            (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+            connection.recv(size, socket.MSG_WAITALL)
+            waits_ms.append((time.perf_counter() - asked) * 1000)
+            time.sleep(0.001)
+    first.join()
+    waits_ms.sort()
+    return {"wait_p99_ms": waits_ms[len(waits_ms) * 99 // 100], "wait_max_ms": waits_ms[-1]}
 
 
 def _stop(server: Server) -> None:
@@ -165,6 +188,7 @@ def run_case(case: Case, names: Sequence[str], rounds: int, directory: Path) -> 
             server: Server = SERVERS[name](directory / name)
             stack.callback(server.stop)
             server.start()
+            create_topic(server.bootstrap_server, "first", 1, {})
             case.fill(server)
             servers.append(server)
         for round_number in range(rounds + 1):
