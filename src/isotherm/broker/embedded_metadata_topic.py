@@ -81,6 +81,10 @@ class EmbeddedMetadataTopic:
     def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
         return read_metadata_columns(self._partition(partition).log, start_offset, max_bytes)
 
+    def roll(self, partition: int) -> None:
+        """Close the active segment: the cleaner works on closed ones alone."""
+        self._partition(partition).log.roll()
+
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         log = self._partition(partition).log
         return log.log_start_offset, log.high_watermark

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from isotherm.broker.controller.controller import Controller
+from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.broker.remote_metadata_topics import (
     MetadataLevels,
     compact_metadata_topic,
@@ -21,7 +22,6 @@ from isotherm.broker.remote_metadata_topics import (
 )
 from isotherm.clock import Clock
 from isotherm.errors import CorruptMetadataError, RemoteStorageNotReadyError
-from isotherm.remote.metadata.api import MetadataTopic
 from isotherm.remote.metadata.migration import OnCorrupt, PartitionMigration
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
@@ -36,7 +36,7 @@ class MetadataUpgrade:
         self,
         controller: Controller,
         levels: MetadataLevels,
-        topic: MetadataTopic,
+        topic: EmbeddedMetadataTopic,
         metadata: TopicBasedRemoteLogMetadataManager,
         settings: TopicBasedSettings,
         *,
@@ -84,6 +84,8 @@ class MetadataUpgrade:
                     f" metadata_partition={number} differences={migration.differences()[:10]}"
                 )
             self._levels.set_migrated(number)
+        # The events are dropped by the next round of cleaning, not after segment.ms.
+        self._topic.roll(number)
         _logger.info("metadata partition is at level 1 metadata_partition=%d", number)
 
     def _on_corrupt(self) -> OnCorrupt | None:
