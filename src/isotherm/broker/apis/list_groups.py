@@ -36,7 +36,7 @@ def handle(context: RequestContext, request: Any) -> Any:
         }
         for group in context.services.group_coordinator.all_groups()
         if not states or group.shown_state.lower() in states
-        if not types or group.group_type.lower() in types
+        if not types or group.group_type in types
     ]
     return _response(context, ErrorCode.none, groups)
 

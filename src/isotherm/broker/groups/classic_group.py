@@ -64,7 +64,7 @@ class _JoinTimer(NamedTuple):
 
 
 class ClassicGroup:
-    group_type = "Classic"
+    group_type = "classic"
 
     def __init__(
         self, group_id: str, settings: ClassicGroupSettings, *, now_ms: TimestampMs

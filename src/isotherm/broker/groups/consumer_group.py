@@ -93,7 +93,7 @@ class HeartbeatResult(NamedTuple):
 
 
 class ConsumerGroup:
-    group_type = "Consumer"
+    group_type = "consumer"
     protocol_type = "consumer"
 
     def __init__(self, group_id: str, settings: ConsumerGroupSettings) -> None:

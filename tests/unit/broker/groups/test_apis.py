@@ -566,7 +566,7 @@ def test_group_changes_its_protocol_while_it_is_empty_or_if_the_policy_allows(
             2 if policy == "disabled" else joined.generation_id + 1,
         )
         (group,) = live.coordinator.all_groups()
-        assert group.group_type == "Consumer"
+        assert group.group_type == "consumer"
         response = await live.call(
             ApiKey.DESCRIBE_GROUPS, 6, groups=("g",), include_authorized_operations=False
         )
@@ -574,7 +574,7 @@ def test_group_changes_its_protocol_while_it_is_empty_or_if_the_policy_allows(
 
     async def after() -> None:
         (group,) = live.coordinator.all_groups()
-        assert (group.group_type, "m" in group.members) == ("Consumer", True)
+        assert (group.group_type, "m" in group.members) == ("consumer", True)
         epoch = group.members["m"].epoch
         assert (await beat(live, member_epoch=epoch)).error_code is E.none
 
@@ -599,13 +599,13 @@ def test_member_that_waits_is_told_to_join_the_upgraded_group(live: Live) -> Non
         # The last member of the consumer protocol goes: the group is a classic one again.
         await beat(live, member_id="modern", member_epoch=-1)
         (group,) = live.coordinator.all_groups()
-        assert (group.group_type, group.shown_state) == ("Classic", "PreparingRebalance")
+        assert (group.group_type, group.shown_state) == ("classic", "PreparingRebalance")
         again = await live.join(9, joined.member_id)
         assert (again.error_code, again.leader) == (E.none, joined.member_id)
 
     async def after() -> None:
         (group,) = live.coordinator.all_groups()
-        assert (group.group_type, len(group.members)) == ("Classic", 1)
+        assert (group.group_type, len(group.members)) == ("classic", 1)
 
     live.run(scenario)
     live.run(after)
