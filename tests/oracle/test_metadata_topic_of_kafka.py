@@ -1,0 +1,118 @@
+"""The metadata topic of a real Kafka cluster: read as a whole, followed live, never written to; and a
+topic of our own beside it, on the same cluster."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from confluent_kafka import Producer, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from isotherm.clock import SystemClock
+from isotherm.errors import PolicyViolationError
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.fold import fold_metadata_topic
+from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.testing.conformance.remote_metadata import FINISHED, make_segment, make_update
+from isotherm.types import TopicIdPartition
+from oracle.kafka import KafkaOracle
+from oracle.tiered_topic import TieredTopic
+from oracle.topics import create_topic, wait_until
+
+
+@pytest.fixture
+def topic(kafka: KafkaOracle) -> Iterator[KafkaMetadataTopic]:
+    with closing(KafkaMetadataTopic({"bootstrap.servers": kafka.bootstrap_server})) as opened:
+        yield opened
+
+
+@pytest.fixture
+def partition(kafka: KafkaOracle, kafka_tiered_topic: TieredTopic) -> TopicIdPartition:
+    """One of Kafka's tiered partitions."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_server})
+    described = admin.describe_topics(TopicCollection([kafka_tiered_topic.name]))
+    topic_id = described[kafka_tiered_topic.name].result(30).topic_id
+    halves = (topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits())
+    high, low = (half & 0xFFFFFFFFFFFFFFFF for half in halves)
+    return TopicIdPartition(uuid.UUID(int=(high << 64) | low), kafka_tiered_topic.name, 0)
+
+
+def manager(topic: KafkaMetadataTopic) -> TopicBasedRemoteLogMetadataManager:
+    return TopicBasedRemoteLogMetadataManager(topic, clock=SystemClock(), metrics=Metrics())
+
+
+def test_fold_through_a_client_is_the_fold_of_kafkas_files(
+    kafka: KafkaOracle, topic: KafkaMetadataTopic, kafka_tiered_topic: TieredTopic
+) -> None:
+    wanted = kafka_tiered_topic.name
+    read = fold_metadata_topic(topic, lambda each: each.topic == wanted)
+    files = LogDirMetadataTopic([kafka.log_dir])
+    lying = fold_metadata_topic(files, lambda each: each.topic == wanted)
+    assert {name: cache.segments() for name, cache in read.items()} == {
+        name: cache.segments() for name, cache in lying.items()
+    }
+    for name, cache in read.items():
+        finished = [
+            segment
+            for segment in cache.segments()
+            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        ]
+        ends = [segment.end_offset_inclusive + 1 for segment in finished]
+        assert [segment.start_offset for segment in finished] == [0, *ends[:-1]]
+        assert ends[-1] >= kafka_tiered_topic.local_start_offsets[name.partition]
+
+
+def test_manager_follows_what_kafka_goes_on_to_copy(
+    kafka: KafkaOracle, topic: KafkaMetadataTopic, partition: TopicIdPartition
+) -> None:
+    following = manager(topic)
+    following.on_partition_leadership_changes([], [partition])
+    following.poll()
+    assert following.is_ready(partition)
+    before = following.list_remote_log_segments(partition)
+    assert before
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_server, "acks": "all"})
+    for number in range(3000):
+        producer.produce(partition.topic, bytes(1000), b"%d" % number, 0)
+    producer.flush(30)
+
+    def sees_more() -> bool:
+        following.poll()
+        return len(following.list_remote_log_segments(partition)) > len(before)
+
+    wait_until(sees_more, "segments that were copied after the manager began to follow")
+
+
+def test_metadata_topic_of_a_cluster_is_never_written_to(
+    topic: KafkaMetadataTopic, partition: TopicIdPartition
+) -> None:
+    writing = manager(topic)
+    writing.on_partition_leadership_changes([partition], [])
+    writing.poll()
+    before = [topic.offsets(number) for number in range(topic.partition_count)]
+    segment = make_segment(1, {0: 0}, 9, partition=partition)
+    with pytest.raises(PolicyViolationError, match="never written to"):
+        writing.add_remote_log_segment_metadata(segment)
+    assert [topic.offsets(number) for number in range(topic.partition_count)] == before
+
+
+def test_write_to_a_topic_of_ones_own_is_done_when_it_is_read_back(kafka: KafkaOracle) -> None:
+    create_topic(kafka.bootstrap_server, "projection", 3, {})
+    partition = TopicIdPartition(uuid.UUID(int=5), "flights", 1)
+    properties = {"bootstrap.servers": kafka.bootstrap_server}
+    with closing(KafkaMetadataTopic(properties, topic="projection")) as own:
+        writing = manager(own)
+        writing.on_partition_leadership_changes([partition], [])
+        writing.poll()
+        segment = make_segment(1, {0: 0}, 9, partition=partition)
+        writing.add_remote_log_segment_metadata(segment).result(30)
+        update = make_update(segment, FINISHED)
+        writing.update_remote_log_segment_metadata(update).result(30)
+        assert writing.remote_log_segment_metadata(partition, 0, 5) == segment.updated(update)
+        writing.close()
