@@ -1,4 +1,13 @@
-"""Workers that write, and read, in transactions."""
+"""Workers that write, and read, in transactions.
+
+Errors that librdkafka meets while a broker is away are told in the report, and are no anomalies;
+it meets them with Apache Kafka as well (tests/oracle/test_coordinator_histories.py):
+
+    INVALID_TXN_STATE  an abort after the partitions could not be registered: there is nothing open
+    _FENCED            the transaction timed out: the coordinator has aborted it under a new epoch
+    _TIMED_OUT         offsets could not be sent within the transaction's time-out
+    _INCONSISTENT      records could not be delivered within it
+"""
 
 from __future__ import annotations
 
