@@ -35,6 +35,7 @@ class ScriptedCleaner:
     def __init__(self, do: Round) -> None:
         self.do = do
         self.cleaned: list[str] = []
+        self.first_dirty_offsets: list[int] = []
 
     def clean(
         self,
@@ -45,6 +46,7 @@ class ScriptedCleaner:
         check_abort: Callable[[], None],
     ) -> CleanedLog:
         self.cleaned.append(log.topic_partition.topic)
+        self.first_dirty_offsets.append(to_clean.first_dirty_offset)
         return self.do(log, to_clean, throttle, check_abort)
 
 
@@ -122,9 +124,9 @@ def test_round_without_a_dirty_record_never_takes_the_checkpoint_back(
     manager = logs.manager.cleaner_manager
     with manager._lock:
         manager._save_checkpoint(log, 4)
-    make(lambda *_: CleanedLog(0, CleanerStats(0.0)), log_cleaner_threads=1)
-    cleaner, _ = make(_once(lambda *_: CleanedLog(0, CleanerStats(0.0))))
+    cleaner, scripted = make(_once(lambda *_: CleanedLog(0, CleanerStats(0.0))))
     cleaner.workers[0].run()
+    assert scripted.first_dirty_offsets == [4, 4]
     assert manager.cleaner_checkpoint(log) == 8
 
 

@@ -353,7 +353,10 @@ def test_logs_of_a_failed_directory_are_not_begun(logs: Any, manager: LogCleaner
     failed = cleaning.log.log_dir
     failed.fail(OSError("gone"), "test")
     manager.done_cleaning(cleaning, 6)
-    assert begin(manager).log is ({log, other} - {cleaning.log}).pop()
+    sound = ({log, other} - {cleaning.log}).pop()
+    with manager.deletable_logs() as deletable:
+        assert deletable == [sound]
+    assert begin(manager).log is sound
     assert manager.begin_filthiest() is None
 
 
