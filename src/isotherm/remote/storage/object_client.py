@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
+from isotherm.clock import Clock, SystemClock
 from isotherm.errors import (
     ConfigError,
     CorruptObjectError,
@@ -32,6 +34,7 @@ from isotherm.errors import (
     RemoteStorageError,
     RemoteStorageThrottledError,
 )
+from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.types import Position, TimestampMs
 
@@ -39,6 +42,11 @@ from isotherm.types import Position, TimestampMs
 _THROTTLED = re.compile(r"status code: (429|503)|SlowDown|TooManyRequests")
 _NO_BUCKET = re.compile("NoSuchBucket|bucket does not exist|ContainerNotFound")
 _RANGE_REFUSED = re.compile("range", re.IGNORECASE)
+
+
+_PIECE_SIZE = 256 * 1024
+"""What a paced upload sends at once."""
+_PACE_WINDOW = QuotaWindows(window_ms=1000, count=11)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +68,16 @@ class ObjectRange(NamedTuple):
 class ObjectClient:
     """Thread-safe. Every method raises RemoteStorageError when the store fails."""
 
-    def __init__(self, settings: ObjectStoreSettings, store: ObjectStore) -> None:
+    def __init__(
+        self, settings: ObjectStoreSettings, store: ObjectStore, clock: Clock | None = None
+    ) -> None:
+        """`clock` paces uploads where upload.rate.limit.bytes.per.second is set."""
         self._store = store
+        self._upload_pace: RemoteQuota | None = None
+        if settings.upload_rate_limit_bytes_per_second is not None:
+            self._upload_pace = RemoteQuota(
+                settings.upload_rate_limit_bytes_per_second, _PACE_WINDOW, clock or SystemClock()
+            )
         self._part_size = settings.upload_part_size
         self._concurrency = settings.upload_concurrency
         self._folder = store.prefix if isinstance(store, LocalStore) else None
@@ -72,7 +88,7 @@ class ObjectClient:
             obstore.put(
                 self._store,
                 key,
-                content,
+                content if self._upload_pace is None else _paced(content, self._upload_pace),
                 chunk_size=self._part_size,
                 max_concurrency=self._concurrency,
             )
@@ -167,6 +183,26 @@ class ObjectClient:
         if self._folder is not None:
             return self._folder.is_dir()
         return _NO_BUCKET.search(str(error)) is None
+
+
+def _paced(content: Path | bytes | Iterable[bytes], pace: RemoteQuota) -> Iterator[bytes]:
+    """The same bytes, each piece when its turn has come."""
+    never = threading.Event()
+    for piece in _pieces(content):
+        pace.admit(len(piece), never)
+        yield piece
+
+
+def _pieces(content: Path | bytes | Iterable[bytes]) -> Iterator[bytes]:
+    if isinstance(content, bytes):
+        yield from (content[at : at + _PIECE_SIZE] for at in range(0, len(content), _PIECE_SIZE))
+    elif isinstance(content, Path):
+        with content.open("rb") as file:
+            while piece := file.read(_PIECE_SIZE):
+                yield piece
+    else:
+        for each in content:
+            yield from _pieces(each)
 
 
 def open_object_store(settings: ObjectStoreSettings, *, create_folder: bool) -> ObjectStore:

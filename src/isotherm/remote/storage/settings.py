@@ -102,6 +102,14 @@ class ObjectStoreSettings:
     upload_concurrency: int = key(
         INT, 4, "Parts of one object uploaded at the same time.", check=between(1, 64)
     )
+    upload_rate_limit_bytes_per_second: int | None = key(
+        optional(INT),
+        None,
+        "Rate limit of all uploads of this process; none if not set.",
+        check=Check(
+            lambda value: value is None or _MIB <= value <= 1_000_000_000, "1 MiB to 1,000,000,000"
+        ),
+    )
     compression_enabled: bool = key(
         BOOLEAN, False, "Whether chunks are compressed with zstd (layout aiven only)."
     )
