@@ -480,6 +480,20 @@ def test_batch_that_is_cut_off_is_named(log: CompactedLog) -> None:
         log.clean()
 
 
+def test_batch_of_an_old_format_is_named_and_left_alone(log: CompactedLog) -> None:
+    """KIP-534 has no horizon for those; Isotherm reads none (decision 0023)."""
+    put(log, 1)
+    put(log, 1)
+    log.log.roll()
+    path = log.log.segments()[0].log_path
+    data = bytearray(path.read_bytes())
+    data[16] = 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError, match="magic=1"):
+        log.clean()
+    assert path.read_bytes() == data
+
+
 def test_failing_disk_takes_the_directory_offline(open_log: OpenLog) -> None:
     class FullDisk(OsFileSystem):
         def open_writable(self, path: Path) -> File:
