@@ -1,4 +1,4 @@
-"""Quotas that no client library shows well, by raw requests: KIP-599."""
+"""Quotas that no client library shows well, by raw requests: KIP-599 and KIP-612."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.client_quotas import CONTROLLER_MUTATION_RATE, QuotaChange
+from isotherm.broker.controller.client_quotas import (
+    CONNECTION_CREATION_RATE,
+    CONTROLLER_MUTATION_RATE,
+    QuotaChange,
+)
 from isotherm.protocol.api_versions import ApiKey
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from oracle.raw_requests import CLIENT_ID, ask, read_answer, request_frame
+from oracle.raw_requests import CLIENT_ID, CLOSED, ask, read_answer, request_frame
 
 TIMEOUT_S = 30
 
@@ -70,3 +74,27 @@ def test_old_client_is_served_and_told_to_wait(broker: EmbeddedBroker) -> None:
     served = create(broker, "second", 5)
     assert served.topics[0].error_code is ErrorCode.none
     assert served.throttle_time.total_seconds() > 10
+
+
+def test_connections_beyond_the_quota_of_their_address_are_closed_a_while_later(
+    start_broker: Callable[..., EmbeddedBroker],
+) -> None:
+    broker = start_broker({"quota.window.num": "2"})
+    services = broker.node.services
+    hello = request_frame(ApiKey.API_VERSIONS, 0, {})
+
+    def set_quota(rate: float | None) -> None:
+        services.control_executor.submit(
+            services.controller.alter_client_quotas,
+            [("ip", "127.0.0.1")],
+            [QuotaChange(CONNECTION_CREATION_RATE, rate)],
+        ).result(TIMEOUT_S)
+
+    set_quota(1.0)
+    answers = [ask(broker.bootstrap_servers, hello, TIMEOUT_S) for _ in range(4)]
+    # The quota is in effect by the second, at the latest.
+    assert CLOSED in answers
+    assert answers[0] != CLOSED
+    set_quota(None)
+    while ask(broker.bootstrap_servers, hello, TIMEOUT_S) == CLOSED:
+        pass

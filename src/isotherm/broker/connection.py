@@ -75,8 +75,8 @@ class ConnectionOwner(Protocol):
     @property
     def write_buffer_size_max(self) -> int: ...
 
-    def admit(self, connection: Connection) -> bool:
-        """Count the connection in; False when a limit is reached and it must be closed."""
+    def admit(self, connection: Connection) -> float | None:
+        """Count the connection in; when a limit is reached, in how many seconds it is to be closed."""
 
     def forget(self, connection: Connection) -> None: ...
 
@@ -114,10 +114,10 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.client_address = str(peer[0]) if peer else ""
         self._transport.set_write_buffer_limits(high=self._owner.write_buffer_size_max)
-        if not self._owner.admit(self):
-            self._is_closed = True
-            self._transport.abort()
-            return
+        close_after_s = self._owner.admit(self)
+        if close_after_s is not None:
+            self._is_draining = True
+            self._unmuting = self._loop.call_later(close_after_s, self.abort)
         self.update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:

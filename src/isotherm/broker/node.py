@@ -121,7 +121,7 @@ class BrokerNode:
 
     async def _start(self, started: contextlib.AsyncExitStack) -> None:
         self._kernels = KernelWarmUp()
-        server = Server(self._config, self._loop)
+        server = Server(self._config, self._loop, self._clock)
         started.push_async_callback(server.stop, 0)
         self.endpoints = await server.bind()
         control_executor = ThreadPoolExecutor(1, thread_name_prefix="isotherm-control")
@@ -162,7 +162,7 @@ class BrokerNode:
             lambda change: self._reconfigure(change, server, log_manager, remote_log_manager)
         )
         started.push_async_callback(self._drain, server, purgatory)
-        quotas = self._open_quotas(controller)
+        quotas = self._open_quotas(controller, server)
         self._is_serving = True
         dispatcher = Dispatcher(self.services, quotas=quotas)
         self.metrics.registry.register(dispatcher.metrics)
@@ -276,7 +276,7 @@ class BrokerNode:
             started.push_async_callback(endpoint.stop)
             self.metrics_port = endpoint.port
 
-    def _open_quotas(self, controller: Controller) -> ClientQuotaManager:
+    def _open_quotas(self, controller: Controller, server: Server) -> ClientQuotaManager:
         quotas = ClientQuotaManager(
             self._clock,
             window_ms=self._config.quota_window_size_seconds * 1000,
@@ -284,11 +284,15 @@ class BrokerNode:
             mutation_window_s=self._config.controller_quota_window_num
             * self._config.controller_quota_window_size_seconds,
         )
+        connection_quota = server.connection_quota
         quotas.update(controller.image.client_quotas)
+        connection_quota.update(controller.image.client_quotas)
 
         def follow(change: MetadataChange) -> None:
             if change.quotas_changed:
-                self._loop.call_soon_threadsafe(quotas.update, change.image.client_quotas)
+                now = change.image.client_quotas
+                self._loop.call_soon_threadsafe(quotas.update, now)
+                self._loop.call_soon_threadsafe(connection_quota.update, now)
 
         controller.add_listener(follow)
         return quotas

@@ -13,8 +13,10 @@ import socket
 from collections.abc import Sequence
 
 from isotherm.broker.connection import SCRATCH_SIZE, Connection, FrameHandler
+from isotherm.broker.connection_quota import ConnectionQuota
 from isotherm.broker.context import Endpoint
 from isotherm.broker.request_memory import RequestMemory
+from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Listener
 from isotherm.errors import ConfigError
@@ -23,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 EVERY_INTERFACE = ("", "0.0.0.0", "::")  # noqa: S104 - hosts as the operator may write them
 
+# Connections over their quota that are kept open for a while: each takes a file descriptor.
+THROTTLED_MAX = 1000
+
 # How late an idle connection may be closed, as a share of connections.max.idle.ms.
 IDLE_CHECKS_PER_LIMIT = 4
 
@@ -30,11 +35,17 @@ IDLE_CHECKS_PER_LIMIT = 4
 class Server:
     """Owns every connection; also what `connection.ConnectionOwner` asks for."""
 
-    def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._config = config
+        self.connection_quota = ConnectionQuota(
+            clock,
+            window_ms=config.quota_window_size_seconds * 1000,
+            window_count=config.quota_window_num,
+        )
         self._loop = loop
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
+        self._throttled: set[Connection] = set()
         self._connections_of: collections.Counter[str] = collections.Counter()
         self._all_closed = asyncio.Event()
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -106,6 +117,8 @@ class Server:
             server.close()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        for connection in tuple(self._throttled):
+            connection.abort()
         for connection in tuple(self._connections):
             connection.drain()
         if await self._wait_all_closed(drain_timeout_s):
@@ -130,9 +143,19 @@ class Server:
 
     # ---- what connections ask for
 
-    def admit(self, connection: Connection) -> bool:
-        """False when `max.connections` or `max.connections.per.ip` is reached."""
+    def admit(self, connection: Connection) -> float | None:
+        """When to close one that is over `max.connections`, `max.connections.per.ip` or its quota."""
         address = connection.client_address
+        throttle_ms = self.connection_quota.record(address)
+        if throttle_ms > 0:
+            logger.info("connection throttled client=%s throttle_ms=%d", address, throttle_ms)
+            if len(self._throttled) >= THROTTLED_MAX:
+                return 0.0
+            self._throttled.add(connection)
+            return throttle_ms / 1000
+        return None if self._count_in(connection, address) else 0.0
+
+    def _count_in(self, connection: Connection, address: str) -> bool:
         if len(self._connections) >= self._config.max_connections:
             logger.warning("connection refused, too many client=%s key=max.connections", address)
             return False
@@ -147,6 +170,7 @@ class Server:
         return True
 
     def forget(self, connection: Connection) -> None:
+        self._throttled.discard(connection)
         if self._connections.pop(connection, connection) is connection:
             return  # It was never admitted.
         self._connections_of[connection.client_address] -= 1

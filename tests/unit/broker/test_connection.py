@@ -12,6 +12,7 @@ import uvloop
 
 from isotherm.broker.connection import SCRATCH_SIZE, Connection, PendingAnswer
 from isotherm.broker.server import Server
+from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Listener
 from isotherm.errors import ConfigError, RejectedError
@@ -54,7 +55,7 @@ class Echo:
 @contextlib.asynccontextmanager
 async def serving(echo: Echo, **settings: object) -> AsyncIterator[tuple[Server, int]]:
     config = BrokerConfig(listeners=(LOCAL,), **settings)
-    server = Server(config, asyncio.get_running_loop())
+    server = Server(config, asyncio.get_running_loop(), SystemClock())
     (endpoint,) = await server.bind()
     await server.serve(echo)
     try:
@@ -382,7 +383,7 @@ def test_taken_port_is_named_at_start(run: Run) -> None:
         async with serving(Echo()) as (_, port):
             taken = BrokerConfig(listeners=(Listener("PLAINTEXT", "127.0.0.1", port),))
             with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
-                await Server(taken, asyncio.get_running_loop()).bind()
+                await Server(taken, asyncio.get_running_loop(), SystemClock()).bind()
 
     run(scenario)
 
@@ -392,6 +393,7 @@ def test_every_interface_without_an_advertised_address_is_refused(run: Run) -> N
         server = Server(
             BrokerConfig(listeners=(Listener("PLAINTEXT", "0.0.0.0", 0),)),
             asyncio.get_running_loop(),
+            SystemClock(),
         )
         with pytest.raises(ConfigError, match=r"advertised\.listeners"):
             await server.bind()

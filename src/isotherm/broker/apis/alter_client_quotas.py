@@ -3,9 +3,9 @@
 Versions  0-1. 1 flexible.
 Behaviour Quotas of users, client ids, both together, and addresses are set or taken away, durably,
           each entity as a whole or not at all; one that is named twice is refused, and answered
-          once. An address may be the name of a host, which must be known. Those on produced bytes, fetched bytes and request
-          time are in effect when it is answered (see isotherm.broker.quotas).
-Not done  controller_mutation_rate and connection_creation_rate are kept and not enforced.
+          once. An address may be the name of a host, which must be known. They are in effect
+          when it is answered (see isotherm.broker.quotas, mutation_quota, connection_quota).
+Not done  Quotas of hosts by their names are kept and not enforced.
 KIPs      13 · 124 request time · 546
 """
 
