@@ -16,6 +16,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.admin import KafkaAdminClient
 
+from isotherm.broker.coordinator_partition import coordinator_partition
 from isotherm.errors import LogDirFailedError
 from isotherm.record.batch import build_batch
 from isotherm.record.validation import AppendOrigin
@@ -41,6 +42,8 @@ class Disks:
             {
                 "log.dirs": ",".join(str(path) for path in self.paths),
                 "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
+                "offsets.topic.num.partitions": "3",
+                "transaction.state.log.num.partitions": "3",
             },
             fs=self.fs,
         )
@@ -171,6 +174,55 @@ def test_waiting_fetch_is_woken_with_the_error(disks: Disks) -> None:
             assert consumer.poll(0.05) is None
     finally:
         consumer.close()
+
+
+def commit_offset(disks: Disks, group: str, partition: int) -> bool:
+    consumer = Consumer({"bootstrap.servers": disks.broker.bootstrap_servers, "group.id": group})
+    at = TopicPartition("t", partition, 1)
+    try:
+        consumer.commit(offsets=[at], asynchronous=False)
+        [found] = consumer.committed([at], TIMEOUT_S)
+        return bool(found.offset == 1)
+    finally:
+        consumer.close()
+
+
+def commit_transaction(disks: Disks, transactional_id: str, partition: int) -> None:
+    producer = Producer(
+        {
+            "bootstrap.servers": disks.broker.bootstrap_servers,
+            "transactional.id": transactional_id,
+        }
+    )
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce("t", b"in a transaction", partition=partition)
+    producer.commit_transaction(TIMEOUT_S)
+
+
+def test_coordinators_of_other_directories_go_on(disks: Disks) -> None:
+    """Also after a restart, which finds the directory gone."""
+    names = [f"name-{number}" for number in range(6)]
+    healthy = disks.partitions_in(disks.paths[2], "t")[0]
+    assert disks.produce("t", healthy, b"first") is None
+    for name in names:
+        assert commit_offset(disks, name, healthy)
+        commit_transaction(disks, name, healthy)
+
+    def coordinated(topic: str) -> list[str]:
+        offline = disks.partitions_in(disks.paths[1], topic)
+        assert offline
+        return [name for name in names if coordinator_partition(name, 3) not in offline]
+
+    disks.fail(disks.paths[1], "t")
+    for restarts in (False, True):
+        if restarts:
+            disks.broker.stop()
+            disks.broker = disks.start()
+        for group in coordinated("__consumer_offsets"):
+            assert commit_offset(disks, group, healthy)
+        for transactional_id in coordinated("__transaction_state"):
+            commit_transaction(disks, transactional_id, healthy)
 
 
 def test_broker_without_its_metadata_directory_has_failed(disks: Disks) -> None:
