@@ -30,6 +30,7 @@ from oracle.raw_requests import (
     request_frame,
     request_header,
 )
+from oracle.topics import wait_until
 
 TIMEOUT_S = 30
 FIRST_FLEXIBLE_API_VERSIONS = 3
@@ -100,13 +101,15 @@ def ask_until_available(server: str, api: int, version: int, fields: Mapping[str
         ErrorCode.coordinator_load_in_progress,
         ErrorCode.not_coordinator,
     }
-    for _ in range(200):
-        answer = ask(server, request_frame(api, version, fields))
+    frame = request_frame(api, version, fields)
+
+    def is_available() -> bool:
+        answer = ask(server, frame)
         assert isinstance(answer, bytes)
         found = outcomes(read_answer(api, version, answer))
-        if not_yet.isdisjoint(each.error_code for each in found.values()):
-            return
-    raise AssertionError("the coordinator does not come up")
+        return not_yet.isdisjoint(each.error_code for each in found.values())
+
+    wait_until(is_available, "the coordinator")
 
 
 def unserved() -> list[tuple[int, int]]:

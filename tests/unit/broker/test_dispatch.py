@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from kio.schema.find_coordinator.v0 import response as find_coordinator_v0
 
 from isotherm.broker.connection import Connection, PendingAnswer
 from isotherm.broker.context import BrokerServices, HangUpError
-from isotherm.broker.dispatch import APIS, Api, Dispatcher
+from isotherm.broker.dispatch import APIS, LOOP_REQUEST_SIZE_MAX, Api, Dispatcher
 from isotherm.errors import InvalidRequestError, UnsupportedVersionError
 from isotherm.protocol.api_versions import SERVED, ApiKey
 from isotherm.protocol.errors import ProtocolError
@@ -168,3 +169,39 @@ def test_unknown_version_of_api_versions_is_answered_in_version_0(
     answer = handle(find_coordinator(lambda *_: None), asked)
     code, *known = struct.unpack_from(">hihhh", b"".join(answer), 8)
     assert (code, known) == (ErrorCode.unsupported_version, [1, 18, *SERVED[ApiKey.API_VERSIONS]])
+
+
+def test_long_request_is_decoded_by_another_thread_and_answered_in_order() -> None:
+    async def scenario() -> None:
+        loop_thread = threading.get_ident()
+        asked: list[tuple[str, int]] = []
+
+        def answer(context: Any, request: Any) -> Any:
+            asked.append((request.key, threading.get_ident()))
+            return response(ErrorCode.none)
+
+        body = struct.pack(">h", LOOP_REQUEST_SIZE_MAX + 1) + b"k" * (LOOP_REQUEST_SIZE_MAX + 1)
+        pending = handle(find_coordinator(answer), frame(FIND_COORDINATOR, 0, body))
+        assert isinstance(pending, PendingAnswer)
+        assert asked == []
+        await pending.future
+        encoding = pending.answer()
+        assert [thread for _, thread in asked] == [loop_thread]
+        assert isinstance(encoding, PendingAnswer)
+        await encoding.future
+        assert error_of(encoding.answer()) == 0
+
+    asyncio.run(scenario())
+
+
+def test_long_request_that_is_none_closes_the_connection() -> None:
+    async def scenario() -> None:
+        pending = handle(
+            find_coordinator(lambda *_: None), frame(FIND_COORDINATOR, 0, b"x" * 20_000)
+        )
+        assert isinstance(pending, PendingAnswer)
+        await asyncio.wait([pending.future])
+        with pytest.raises(ProtocolError):
+            pending.answer()
+
+    asyncio.run(scenario())
