@@ -70,15 +70,21 @@ class Disks:
     def partitions_in(self, path: Path, topic: str) -> list[int]:
         return sorted(int(each.name.rpartition("-")[2]) for each in path.glob(f"{topic}-?"))
 
-    def produce(self, topic: str, partition: int, value: bytes) -> KafkaError | None:
+    def produce(
+        self, topic: str, partition: int, value: bytes, timeout_s: float = TIMEOUT_S
+    ) -> KafkaError | None:
+        """With a short timeout where it is to fail: the error is one to try again after."""
         outcome: list[KafkaError | None] = []
         producer = Producer(
-            {"bootstrap.servers": self.broker.bootstrap_servers, "message.timeout.ms": 1500}
+            {
+                "bootstrap.servers": self.broker.bootstrap_servers,
+                "message.timeout.ms": int(timeout_s * 1000),
+            }
         )
         producer.produce(
             topic, value, partition=partition, on_delivery=lambda error, _: outcome.append(error)
         )
-        assert producer.flush(TIMEOUT_S) == 0
+        assert producer.flush(2 * TIMEOUT_S) == 0
         return outcome[0]
 
     def consume(self, topic: str, partition: int, count: int) -> list[bytes]:
@@ -126,7 +132,7 @@ def test_partitions_of_other_directories_go_on(disks: Disks) -> None:
         assert disks.produce("t", partition, b"after") is None
         assert disks.consume("t", partition, 2) == [b"before", b"after"]
     for partition in failed:
-        assert disks.produce("t", partition, b"lost") is not None
+        assert disks.produce("t", partition, b"lost", timeout_s=1.5) is not None
 
 
 def test_metadata_shows_offline_replicas_without_a_leader(disks: Disks) -> None:
@@ -241,7 +247,7 @@ def test_partitions_are_there_again_once_the_disk_is_repaired(disks: Disks) -> N
     assert disks.partitions_in(disks.paths[1], "new") == []
     disks.broker.stop()
     disks.broker = disks.start()
-    assert disks.produce("t", failed[0], b"lost") is not None
+    assert disks.produce("t", failed[0], b"lost", timeout_s=1.5) is not None
     disks.broker.stop()
     disks.fs.heal()
     disks.broker = disks.start()
