@@ -59,14 +59,15 @@ class CleanerWorker:
     def run(self) -> None:
         """Clean until no log is due, or the manager is stopped; apply retention in between."""
         try:
-            while self._clean_filthiest():
+            while self.clean_filthiest():
                 pass
         except BaseException:
             self.has_failed = True
             raise
         self.has_failed = False
 
-    def _clean_filthiest(self) -> bool:
+    def clean_filthiest(self) -> bool:
+        """One round, and retention; False when no log was due."""
         cleaning = self._manager.begin_filthiest()
         if cleaning is not None:
             self._clean(cleaning)
