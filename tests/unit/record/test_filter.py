@@ -60,6 +60,13 @@ def test_filtered_batch_without_records_has_kafkas_bytes() -> None:
     assert records == []
 
 
+def test_emptied_batch_has_neither_codec_nor_horizon() -> None:
+    batch = build_batch(KAFKA_RECORDS, compression=CompressionType.LZ4, is_transactional=True)
+    once = filtered_batch(batch, [1], delete_horizon_ms=DELETE_HORIZON_MS)
+    assert read(once)[0].attributes == 0x53
+    assert read(filtered_batch(once, []))[0].attributes == 0x10
+
+
 def test_batch_that_keeps_everything_is_not_touched() -> None:
     batch = build_batch(KAFKA_RECORDS, compression=CompressionType.GZIP, compression_level=9)
     assert filtered_batch(batch, [0, 1, 2]) == batch

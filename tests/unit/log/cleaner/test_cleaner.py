@@ -154,6 +154,42 @@ def test_round_with_a_full_map_may_end_within_a_batch(open_log: OpenLog) -> None
     assert log.offsets() == [1, 2, 3, 4]
 
 
+def test_round_covers_a_gap_at_the_end_of_a_segment(open_log: OpenLog) -> None:
+    log = open_log(config=replace(CONFIG, internal_segment_bytes=150))
+    put(log, 1)
+    put(log, 2)
+    log.log.roll()
+    put(log, 2)
+    roll_and_clean(log)
+    assert log.offsets() == [0, 2]
+    to_clean = replace(
+        plan_log_to_clean(log.log.view(), 0, log.log.config, T0), first_uncleanable_offset=2
+    )
+    cleaned = log.cleaner.clean(
+        log.log, to_clean, throttle=lambda size: None, check_abort=lambda: None
+    )
+    assert cleaned.end_offset == 2
+
+
+def test_aborted_record_overtakes_no_other(log: CompactedLog) -> None:
+    put(log, 1)
+    put(log, 1, producer=P1)
+    log.abort(P1)
+    put(log, 2)
+    roll_and_clean(log)
+    assert log.offsets() == [0, 2, 3]
+
+
+def test_record_of_an_open_transaction_is_not_looked_at(log: CompactedLog) -> None:
+    put(log, 1)
+    log.log.roll()
+    put(log, 1, producer=P1)
+    log.log.roll()
+    put(log, 1)
+    assert roll_and_clean(log) == 1
+    assert log.offsets() == [0, 1, 2]
+
+
 def test_key_that_looks_like_that_of_a_marker_does_not_touch_markers(log: CompactedLog) -> None:
     put(log, 1, producer=P1)
     log.commit(P1)
