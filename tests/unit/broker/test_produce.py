@@ -20,6 +20,7 @@ from isotherm.protocol.produce import (
     ProduceTopic,
 )
 from isotherm.record.batch import CompressionType, build_batch
+from isotherm.record.validation import AppendOrigin
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -295,6 +296,17 @@ def test_flush_that_fails_is_told(parts: Any, acks: int) -> None:
             partition = (await waiting).topics[0].partitions[0]
             assert partition.error_code == ErrorCode.kafka_storage_error
         parts.fs.heal()
+
+    parts.run(scenario)
+
+
+def test_record_of_a_coordinator_is_on_disk_on_return(parts: Any) -> None:
+    async def scenario() -> None:
+        flushed_every(parts, 1)
+        parts.partition().append(
+            batch(parts, b"a"), required_acks=1, now_ms=0, origin=AppendOrigin.COORDINATOR
+        )
+        assert syncs(parts) == 1
 
     parts.run(scenario)
 
