@@ -97,6 +97,7 @@ def _produce(server: Server, *, topic: str, size: int) -> None:
             "bootstrap.servers": server.bootstrap_server,
             "linger.ms": 5,
             "queue.buffering.max.messages": 1_000_000,
+            "log_level": 0,
         }
     )
     value = bytes(RECORD_SIZE)
