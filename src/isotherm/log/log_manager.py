@@ -312,6 +312,10 @@ class LogManager:
         with self._lock:
             log = self._logs.get(topic_partition)
             if log is not None:
+                if log.topic_id is None:  # a crash came between the directory and its id
+                    log.topic_id = topic_id
+                    with log.log_dir.errors_fail_it(f"name {topic_partition}"):
+                        save_partition_metadata(self._fs, log.directory, topic_id)
                 assert log.topic_id == topic_id, (log, topic_id)
                 return log
             live = self.live_log_dirs()

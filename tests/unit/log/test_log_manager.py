@@ -78,6 +78,22 @@ def crash(manager: LogManager) -> None:
     manager._logs = {}
 
 
+def test_directory_that_a_crash_left_without_its_id_gets_it(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    """Killed between making a partition's directory and writing partition.metadata."""
+    (tmp_path / "one" / "a-0").mkdir(parents=True)
+    manager = open_manager("one")
+    topic_id = uuid.uuid4()
+    log = manager.create_log(TopicPartition("a", 0), topic_id, CONFIG)
+    append(log)
+    assert log.topic_id == topic_id
+    crash(manager)
+    again = open_manager("one").log(TopicPartition("a", 0))
+    assert again is not None
+    assert (again.topic_id, again.log_end_offset) == (topic_id, 1)
+
+
 def test_log_is_created_in_the_directory_with_the_fewest(
     open_manager: Open, tmp_path: Path
 ) -> None:

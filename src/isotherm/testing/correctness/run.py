@@ -183,7 +183,8 @@ def _work(workload: Workload, nemesis: Nemesis, rng: random.Random, seconds: flo
         running.append(pool.submit(nemesis.run, workload.stopping))
         wait(running, timeout=seconds, return_when=FIRST_EXCEPTION)
         workload.stopping.set()
-    for future in running:
+    # A broker that does not start explains what its clients then say: its own error comes first.
+    for future in reversed(running):
         future.result()
 
 
