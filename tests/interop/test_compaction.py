@@ -252,6 +252,32 @@ def test_metrics_tell_of_the_cleaner(broker: EmbeddedBroker) -> None:
     assert metrics.value("kafka_log_logcleanermanager_time_since_last_run_ms") < TIMEOUT_S * 1000
 
 
+def test_cleaner_that_is_held_back_delays_neither_a_deletion_nor_a_stop(tmp_path: Path) -> None:
+    """At one byte a second a round would take a day."""
+    throttled = {**SETTINGS, "log.cleaner.io.max.bytes.per.second": "1"}
+    with EmbeddedBroker(tmp_path, throttled) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+
+        def begin_round() -> str:
+            topic = make_topic(broker)
+            produce(broker, topic, *[("a", str(number) * 100) for number in range(100)])
+            log_of(broker, topic).roll()
+            wait_until(lambda: dirty_percent(broker) > 0)
+            return topic
+
+        topic = begin_round()
+        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+        wait_until(lambda: dirty_percent(broker) == 0)
+        begin_round()
+        started = time.monotonic()
+    assert time.monotonic() - started < TIMEOUT_S
+
+
+def dirty_percent(broker: EmbeddedBroker) -> float:
+    """Of the log that the cleaner has begun, if it has."""
+    return broker.node.metrics.value("kafka_log_logcleanermanager_max_dirty_percent")
+
+
 # The broker's own topics
 
 
