@@ -95,6 +95,7 @@ class ColumnarFold:
         ]
         for number, reason in sorted(problems):
             self._on_corrupt(int(columns.offset[number]), reason)
+        tables.name_segments()
         tables.plan_steps()
         self._close_places(run)
         self._apply_steps(run.kernels)
@@ -197,12 +198,16 @@ class ColumnarFold:
                 contents.keys.discard(end_offset, leader)
         kept = touched[touched["slot"] >= 0]
         kept = kept[np.argsort(kept["place"], kind="stable")]
-        places, end_offsets = kept["place"], kept["end"].tolist()
-        entries = self._tables.key_entries(kept)
+        places = kept["place"]
+        named = (
+            kept["end"].tolist(),
+            kept["leader"].tolist(),
+            self._tables.segment_ids(kept["slot"]),
+        )
         for first, end in itertools.pairwise(_borders(places)):
             contents = self._contents[int(places[first])]
             if contents is not None:
-                contents.keys.set_all(end_offsets[first:end], entries[first:end])
+                contents.keys.set_all(*(column[first:end] for column in named))
 
 
 class _Steps:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     TableAndIndex: TypeAlias = tuple[Table, npt.NDArray[np.int32]]
 
 _SEGMENT_ID = np.dtype([("high", ">i8"), ("low", ">i8")])
-_KEY_ENTRY = np.dtype([("leader", ">i4"), ("high", ">i8"), ("low", ">i8")])
 
 
 def load_kernels() -> ModuleType:
@@ -39,6 +38,7 @@ class FoldTables:
         self._slots: TableAndIndex = _empty(kernels.SLOT)
         self._keys: TableAndIndex = _empty(kernels.KEY)
         self._groups: TableAndIndex = _empty(kernels.GROUP)
+        self._ids: npt.NDArray[np.object_] = np.empty(0, dtype=object)
         self._spans: Table = np.zeros(0, dtype=kernels.SPAN)
         self._operations: Table = np.zeros(0, dtype=kernels.OPERATION)
         self.steps: Table = np.zeros(0, dtype=kernels.STEP)
@@ -103,21 +103,26 @@ class FoldTables:
             *(step_groups, self.steps, marks, counts),
         )
 
-    def segment_ids(self, slots: npt.NDArray[Any]) -> list[bytes]:
-        chosen = self._slots[0][slots]
-        ids = np.empty(len(chosen), dtype=_SEGMENT_ID)
-        ids["high"] = chosen["id_high"]
-        ids["low"] = chosen["id_low"]
-        return _cut(ids)
+    def name_segments(self) -> None:
+        """Make the ids of the segments that this run is about: one object each, for all who keep
+        them."""
+        slots, keys = self.slots, self.keys
+        is_named = slots["is_touched"] != 0
+        named_by_key = keys["slot"][keys["is_touched"] != 0]
+        is_named[named_by_key[named_by_key >= 0]] = True
+        numbers = np.flatnonzero(is_named)
+        ids = np.empty(len(numbers), dtype=_SEGMENT_ID)
+        ids["high"] = slots["id_high"][numbers]
+        ids["low"] = slots["id_low"][numbers]
+        size = _SEGMENT_ID.itemsize
+        joined = ids.tobytes()
+        self._ids = np.empty(len(slots), dtype=object)
+        self._ids[numbers] = [joined[at : at + size] for at in range(0, len(joined), size)]
 
-    def key_entries(self, keys: Table) -> list[bytes]:
-        """What key_table.py keeps of each key."""
-        chosen = self._slots[0][keys["slot"]]
-        entries = np.empty(len(keys), dtype=_KEY_ENTRY)
-        entries["leader"] = keys["leader"]
-        entries["high"] = chosen["id_high"]
-        entries["low"] = chosen["id_low"]
-        return _cut(entries)
+    def segment_ids(self, slots: npt.NDArray[Any]) -> list[bytes]:
+        """Of slots that this run is about."""
+        ids: list[bytes] = self._ids[slots].tolist()
+        return ids
 
     def pack_rows(
         self, events: Table, value_data: npt.NDArray[np.uint8], slots: Int64Array
@@ -132,13 +137,6 @@ class FoldTables:
         packed = out.tobytes()
         borders = [0, *ends.tolist()]
         return [packed[start:end] for start, end in itertools.pairwise(borders)]
-
-
-def _cut(rows: npt.NDArray[Any]) -> list[bytes]:
-    """The bytes of each row."""
-    size = rows.dtype.itemsize
-    joined = rows.tobytes()
-    return [joined[start : start + size] for start in range(0, len(joined), size)]
 
 
 def _empty(dtype: np.dtype[Any]) -> TableAndIndex:

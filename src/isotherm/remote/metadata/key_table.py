@@ -7,13 +7,10 @@ has a key of its own. A key stays here until its tombstone, also when its segmen
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from isotherm.types import LeaderEpoch, Offset
-
-_ENTRY = struct.Struct(">i16s")
 
 
 class KeyedSegment(NamedTuple):
@@ -22,55 +19,52 @@ class KeyedSegment(NamedTuple):
 
 
 class KeyTable:
-    """Not thread-safe: the cache locks. Entries of one end offset share a run of bytes, because
-    nearly always there is one, and there may be a million."""
+    """Not thread-safe: the cache locks. There may be a million keys and there are few epochs, so
+    the epochs come first; a segment id given here is kept, not copied."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_by_epoch",)
 
     def __init__(self) -> None:
-        self._entries: dict[Offset, bytes] = {}
+        self._by_epoch: dict[LeaderEpoch, dict[Offset, bytes]] = {}
 
     def get(self, end_offset: Offset, leader_epoch: LeaderEpoch) -> bytes | None:
-        for epoch, segment_id in self.at(end_offset):
-            if epoch == leader_epoch:
-                return segment_id
-        return None
+        return self._by_epoch.get(leader_epoch, {}).get(end_offset)
 
     def at(self, end_offset: Offset) -> list[KeyedSegment]:
         """The keys of one end offset, ascending by epoch."""
-        entries = self._entries.get(end_offset, b"")
-        return sorted(KeyedSegment(*entry) for entry in _ENTRY.iter_unpack(entries))
+        return sorted(
+            KeyedSegment(epoch, segments[end_offset])
+            for epoch, segments in self._by_epoch.items()
+            if end_offset in segments
+        )
 
     def set(self, end_offset: Offset, leader_epoch: LeaderEpoch, segment_id: bytes) -> None:
-        entry = _ENTRY.pack(leader_epoch, segment_id)
-        if self._entries.setdefault(end_offset, entry) is not entry:
-            self._entries[end_offset] = self._others(end_offset, leader_epoch) + entry
+        self._by_epoch.setdefault(leader_epoch, {})[end_offset] = segment_id
 
-    def set_all(self, end_offsets: list[Offset], entries: list[bytes]) -> None:
-        """As `set` of each; an entry is the epoch (i32, big-endian) and the segment's id."""
-        if len(set(end_offsets)) == len(end_offsets) and self._entries.keys().isdisjoint(
-            end_offsets
-        ):
-            self._entries.update(zip(end_offsets, entries, strict=True))
+    def set_all(
+        self,
+        end_offsets: Sequence[Offset],
+        leader_epochs: Sequence[LeaderEpoch],
+        segment_ids: Sequence[bytes],
+    ) -> None:
+        """As `set` of each."""
+        if len(set(leader_epochs)) == 1:
+            segments = self._by_epoch.setdefault(leader_epochs[0], {})
+            segments.update(zip(end_offsets, segment_ids, strict=True))
             return
-        for end_offset, entry in zip(end_offsets, entries, strict=True):
-            self.set(end_offset, *_ENTRY.unpack(entry))
+        for key in zip(end_offsets, leader_epochs, segment_ids, strict=True):
+            self.set(*key)
 
     def discard(self, end_offset: Offset, leader_epoch: LeaderEpoch) -> None:
-        if end_offset not in self._entries:
-            return
-        others = self._others(end_offset, leader_epoch)
-        if others:
-            self._entries[end_offset] = others
-        else:
-            del self._entries[end_offset]
+        segments = self._by_epoch.get(leader_epoch, {})
+        segments.pop(end_offset, None)
+        if not segments:
+            self._by_epoch.pop(leader_epoch, None)
 
     def __iter__(self) -> Iterator[tuple[Offset, KeyedSegment]]:
-        for end_offset in list(self._entries):
-            for keyed in self.at(end_offset):
-                yield end_offset, keyed
-
-    def _others(self, end_offset: Offset, leader_epoch: LeaderEpoch) -> bytes:
-        return b"".join(
-            _ENTRY.pack(*keyed) for keyed in self.at(end_offset) if keyed[0] != leader_epoch
+        """Ascending by end offset, then by epoch."""
+        yield from sorted(
+            (end_offset, KeyedSegment(epoch, segment_id))
+            for epoch, segments in self._by_epoch.items()
+            for end_offset, segment_id in segments.items()
         )

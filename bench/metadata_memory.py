@@ -1,0 +1,107 @@
+"""What does a live remote segment cost in memory, and how long does it take to find one?
+
+Run: python -m bench.metadata_memory [--quick]
+
+One million live segments of 100 partitions (bench/metadata_history.py's, none deleted), with 20 bytes
+of custom metadata each, in a process of its own: resident memory after the fold less that before it,
+with the kernels loaded; then 100,000 look-ups of random offsets. At level 0 as events, at level 1 as
+keyed records, whose keys are kept too. The target is 600 MB for a million.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.harness import RESULTS_DIRECTORY, Question, describe
+from bench.metadata_bootstrap import write_compacted
+from bench.metadata_history import OFFSETS_PER_SEGMENT, USER_PARTITIONS, write_history
+from isotherm.record.batch_table import load_kernels as load_record_kernels
+from isotherm.remote.metadata.fold import fold_metadata_partition
+from isotherm.remote.metadata.fold_tables import load_kernels
+from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
+
+SEGMENTS = (10_000, 100_000, 1_000_000)
+LOOKUPS = 100_000
+EPOCH = 3
+QUESTION = Question(
+    "metadata_memory",
+    "What does a live remote segment cost in memory, and how long does it take to find one?",
+    lambda scale: (),
+)
+
+
+def measure_here(directory: Path, segments: int) -> dict[str, float]:
+    """Fold what lies in `directory`, in this process."""
+    load_record_kernels()
+    load_kernels()
+    topic = LogDirMetadataTopic([directory])
+    process = psutil.Process()
+    before = process.memory_info().rss
+    caches = [each.cache for each in fold_metadata_partition(topic, 0, lambda _: True).partitions]
+    memory = process.memory_info().rss - before
+    if sum(map(len, caches)) != segments:
+        raise ValueError(f"segments are missing count={sum(map(len, caches))}")
+    rng = random.Random(1)
+    end = segments // USER_PARTITIONS * OFFSETS_PER_SEGMENT
+    wanted = [(rng.choice(caches), rng.randrange(end)) for _ in range(LOOKUPS)]
+    started = time.process_time()
+    found = [cache.find(EPOCH, offset) for cache, offset in wanted]
+    seconds = time.process_time() - started
+    if None in found:
+        raise ValueError("an offset is not found")
+    return {
+        "segments": segments,
+        "memory_mb": memory / 1e6,
+        "bytes_per_segment": memory / segments,
+        "lookup_us": seconds / LOOKUPS * 1e6,
+    }
+
+
+def measure(segments: int, level: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as folder:
+        directory = Path(folder, "0")
+        write_history(directory, 2 * segments, live=segments)
+        if level == 1:
+            write_compacted(directory, Path(folder, "1"))
+            directory = Path(folder, "1")
+        command = [sys.executable, "-m", "bench.metadata_memory", "--here", str(directory)]
+        done = subprocess.run([*command, str(segments)], capture_output=True, text=True, check=True)
+    return {"level": level, **json.loads(done.stdout)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=QUESTION.text)
+    parser.add_argument("--quick", action="store_true", help="100,000 segments, not stored")
+    parser.add_argument("--here", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        print(json.dumps(measure_here(Path(options.here[0]), int(options.here[1]))))
+        return
+    document = describe(QUESTION, 1)
+    document["memory"] = []
+    for segments in SEGMENTS[1:2] if options.quick else SEGMENTS:
+        for level in (0, 1):
+            point = measure(segments, level)
+            document["memory"].append(point)
+            print(
+                f"{segments:>9,} live segments, level {level}: {point['memory_mb']:7.1f} MB,"
+                f" {point['bytes_per_segment']:6.0f} B each, {point['lookup_us']:5.1f} us a look-up",
+                flush=True,
+            )
+    if not options.quick:
+        text = json.dumps(document, indent=1) + "\n"
+        (RESULTS_DIRECTORY / f"{QUESTION.name}.json").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
