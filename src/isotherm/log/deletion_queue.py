@@ -5,7 +5,7 @@ Owned and serialized by the log. What a stop leaves behind, loading removes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,8 +37,11 @@ class DeletionQueue:
         """Rename the files of segments, in the order given.
 
         Producer snapshots go along, but for those at `reused_base_offsets`, where other segments
-        begin from now on.
+        begin from now on. Segments that were marked under the same names go at once: compaction
+        replaces a segment under its name again and again.
         """
+        base_offsets = {segment.base_offset for segment in segments}
+        self._delete(lambda marked: marked.segment.base_offset in base_offsets)
         for segment in segments:
             segment.rename_to_deleted()
             snapshot = None
@@ -47,9 +50,12 @@ class DeletionQueue:
             self._marked.append(_Marked(due_ms, segment, snapshot))
 
     def delete_due(self, now_ms: TimestampMs) -> None:
-        due = [marked for marked in self._marked if marked.due_ms <= now_ms]
-        self._marked = [marked for marked in self._marked if marked.due_ms > now_ms]
-        for marked in due:
+        self._delete(lambda marked: marked.due_ms <= now_ms)
+
+    def _delete(self, is_meant: Callable[[_Marked], bool]) -> None:
+        meant = [marked for marked in self._marked if is_meant(marked)]
+        self._marked = [marked for marked in self._marked if not is_meant(marked)]
+        for marked in meant:
             marked.segment.delete_files()
             if marked.snapshot is not None:
                 self._fs.remove(marked.snapshot)

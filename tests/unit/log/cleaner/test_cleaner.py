@@ -442,6 +442,25 @@ def test_reader_that_came_before_the_swap_reads_what_it_came_for(log: CompactedL
     assert read.records[:70] != log.log.read(0, 1000).records[:70]
 
 
+def test_replaced_files_stay_for_their_time_though_the_name_was_marked_before(
+    log: CompactedLog,
+) -> None:
+    delay_ms = CONFIG.file_delete_delay_ms
+    deleted = log.directory / "00000000000000000000.log.deleted"
+    for key in (1, 2):
+        put(log, key)
+        log.log.roll()
+        log.clean(first_dirty_offset=0)
+        log.clock.advance(delay_ms // 2)
+    log.clock.advance(1)
+    log.log.delete_marked_files(log.clock.now_ms())
+    assert deleted.exists(), "that of the second round"
+    log.clock.advance(delay_ms // 2)
+    log.log.delete_marked_files(log.clock.now_ms())
+    assert not deleted.exists()
+    assert not list(log.directory.glob("*.deleted"))
+
+
 # What may go wrong
 
 
