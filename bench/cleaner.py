@@ -49,6 +49,7 @@ T0 = 1_700_000_000_000
 BATCH_BYTES = 16_384  # batch.size of Kafka's producer
 SEGMENT_BYTES = 128 * 1024 * 1024
 COPIES_OF_A_KEY = 4
+DISTINCT_VALUES = 5000
 CONFIG = TopicConfig(
     cleanup_policy=("compact",), internal_segment_bytes=SEGMENT_BYTES, segment_ms=2**62
 )
@@ -147,13 +148,11 @@ def make_log(directory: Path, point: Point, scale: float) -> tuple[int, int]:
     per_batch = BATCH_BYTES // (point.record_size + 16)
     records = int(point.log_bytes * scale / point.record_size / per_batch) * per_batch
     keys = [b"key-%012d" % rng.randrange(records // COPIES_OF_A_KEY) for _ in range(records)]
+    values = [_value(rng, point.record_size) for _ in range(DISTINCT_VALUES)]
     log = open_local_log(directory, config=CONFIG)
     for start in range(0, records, per_batch):
         batch = build_batch(
-            [
-                (T0 + start, key, _value(rng, point.record_size), ())
-                for key in keys[start : start + per_batch]
-            ],
+            [(T0 + start, key, rng.choice(values), ()) for key in keys[start : start + per_batch]],
             compression=point.compression,
         )
         log.append_as_leader(batch, 0, now_ms=T0)
