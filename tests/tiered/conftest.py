@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from isotherm.log.partition_log import PartitionLog
+from isotherm.testing.bucket_scrub import metadata_values_below, objects_below, scrub
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.recording_store import DELETE, FETCH, RecordingStore
 
@@ -197,6 +198,8 @@ def tiers(tmp_path: Path) -> Iterator[Tiers]:
     started = Tiers(tmp_path / "broker")
     yield started
     started.stop()
+    objects = objects_below(started.directory / "bucket")
+    assert scrub(objects, metadata_values_below(started.directory / "log")) == []
 
 
 @pytest.fixture
