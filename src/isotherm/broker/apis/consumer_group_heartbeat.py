@@ -4,9 +4,9 @@ Versions  0-1. 1 regular expressions, and member ids that the client makes
 Behaviour Joins (epoch 0), leaves (-1; -2 a static member for a while) and keeps membership. The
           partitions are given out by the broker: `uniform` (default) or `range`. Patterns are
           RE2's, match whole names, and never mean Kafka's internal topics. A classic group of the
-          same name is replaced if it has no members; if it has, GROUP_ID_NOT_FOUND.
-Not done  Members of both protocols in one group (KIP-848's online migration): a group changes its
-          protocol when it is empty. Racks play no part in assignments.
+          same name takes this protocol with the first member that joins so; if it has members,
+          group.consumer.migration.policy decides, else GROUP_ID_NOT_FOUND.
+Not done  Racks play no part in assignments, as in Kafka 4.3.
 KIPs      848 · 1082 client-made member ids
 """
 

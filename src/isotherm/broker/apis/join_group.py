@@ -5,10 +5,11 @@ Versions  0-9. 1 rebalance timeout · 2 throttle time · 4 MEMBER_ID_REQUIRED ·
 Behaviour Answered when the rebalance has gathered its members: the leader gets all of them, with
           what they said for the chosen protocol. Version 0 has no rebalance timeout; the session
           timeout stands in for it, as in Kafka. The topic `__consumer_offsets` is made first if it
-          is not there.
+          is not there. In a group of the consumer protocol it is answered at once, with the member's
+          epoch for a generation and no leader.
 Not done  -
 KIPs      62 · 134 initial delay · 345 static members · 394 known member ids · 559 protocol type ·
-          800 reason · 814 skip assignment
+          800 reason · 814 skip assignment · 848 members of both protocols
 """
 
 from __future__ import annotations
