@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 
 from isotherm.errors import RemoteResourceNotFoundError, RemoteStorageError
+from isotherm.remote.metadata.keyed_writes import key_of
+from isotherm.remote.metadata.keys import partition_key
 from isotherm.remote.metadata.serde import decode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
@@ -190,6 +192,10 @@ class Theatre:
             assert any(uuid_to_text(segment.segment_id.id) in name for name in names)
         assert states_of_audit(tiered) == {each.segment_id: each.state for each in segments}
         tiered.metadata_topic.compact()
+        keys = {key_of(segment).encode() for segment in segments}
+        if not tiered.topic_exists:
+            keys.add(partition_key(tiered.partition).encode())
+        assert {record.key for record in tiered.metadata_topic.records()} == keys
         tiered.restart()
         assert self.segments() == segments
         if tiered.topic_exists:

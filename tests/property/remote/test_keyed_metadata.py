@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from isotherm.errors import RemoteResourceNotFoundError
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.event_writer import KeyedMetadata
+from isotherm.remote.metadata.keyed_writes import key_of
+from isotherm.remote.metadata.serde import encode_keyed_event
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
@@ -245,4 +247,34 @@ def test_deletions_amid_the_uploads_of_several_leaders_lose_nothing_else(
                 and each.start_offset <= offset <= each.end_offset_inclusive
             ]
             assert (found.broker_leader_epoch if found else None) == max(holding, default=None)
+        topics.metadata.compact()
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_records_of_leaders_that_do_not_see_each_other_end_alike_in_whatever_order(
+    data: st.DataObject,
+) -> None:
+    """Nothing fences a deposed leader's append: what it writes late takes nothing back."""
+    first, second = upload(3, 9), upload(4, 9)
+    histories = {
+        3: [replace(first, state=state) for state in (STARTED, FINISHED)],
+        4: [replace(second, state=state) for state in (STARTED, FINISHED)],
+        5: [
+            replace(first, state=state, broker_leader_epoch=5)
+            for state in (DELETE_STARTED, DELETE_FINISHED)
+        ],
+    }
+    topics = Topics()
+    while histories:
+        leader = data.draw(st.sampled_from(sorted(histories)))
+        state = histories[leader].pop(0)
+        topics.metadata.append(0, key_of(state).encode(), encode_keyed_event(state), 0)
+        histories = {each: states for each, states in histories.items() if states}
+    for _ in ("as written", "compacted"):
+        manager = topics.manager()
+        assert manager.list_remote_log_segments(PARTITION) == [replace(second, state=FINISHED)]
+        found = manager.remote_log_segment_metadata(PARTITION, 0, 5)
+        assert found is not None
+        assert found.segment_id == second.segment_id
         topics.metadata.compact()
