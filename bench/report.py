@@ -42,6 +42,10 @@ def render(documents: Sequence[Mapping[str, Any]]) -> str:
             sections.append("\n".join(_comparison(document)))
         elif "starting" in document:
             sections.append("\n".join(_starts(document)))
+        elif "bootstrap" in document:
+            sections.append("\n".join(_bootstrap(document)))
+        elif "memory" in document:
+            sections.append("\n".join(_memory(document)))
         elif "decoding" in document:
             sections.append("\n".join(_sides(document, "decoding", "records")))
         elif "reading" in document:
@@ -143,6 +147,55 @@ def _sides(document: Mapping[str, Any], entries: str, unit: str) -> Iterator[str
             yield _row(name, f"{figures['seconds']:.3f}", f"{figures['spread']:.0%}")
     yield ""
     yield _provenance(document, document.get("machine", document), document["rounds"])
+    yield ""
+
+
+def _bootstrap(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {document['text']}"
+    yield ""
+    yield f"`bench/{document['question']}.py` says what the sides are."
+    yield ""
+    yield "| history | side | records | seconds | CPU-s | spread | times level 1 |"
+    yield "|---|---|---:|---:|---:|---:|---:|"
+    for point in document["bootstrap"]:
+        shortest = point["sides"]["isotherm, level 1"]["cpu_seconds"]
+        for name, side in point["sides"].items():
+            yield _row(
+                f"{point['years']:g} years",
+                name,
+                f"{side['records']:,}",
+                f"{side['seconds']:.3f}",
+                f"{side['cpu_seconds']:.3f}",
+                f"{side['spread']:.0%}",
+                f"{side['cpu_seconds'] / shortest:,.0f}",
+            )
+    yield ""
+    yield "| history | topic at level 0, MB | at level 1, compacted, MB | less |"
+    yield "|---|---:|---:|---:|"
+    for point in document["bootstrap"]:
+        sizes = [point[name] / 1e6 for name in ("size_level_0", "size_level_1")]
+        less = f"{1 - sizes[1] / sizes[0]:.1%}"
+        yield _row(f"{point['years']:g} years", *(f"{size:,.1f}" for size in sizes), less)
+    yield ""
+    yield _provenance(document, document["machine"], document["rounds"])
+    yield ""
+
+
+def _memory(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {document['text']}"
+    yield ""
+    yield "| live segments | level | memory MB | bytes each | us a look-up |"
+    yield "|---:|---:|---:|---:|---:|"
+    for point in document["memory"]:
+        yield _row(
+            f"{point['segments']:,}",
+            str(point["level"]),
+            f"{point['memory_mb']:,.0f}",
+            f"{point['bytes_per_segment']:,.0f}",
+            f"{point['lookup_us']:.1f}",
+        )
+    yield ""
+    yield _provenance(document, document["machine"], document["rounds"])
     yield ""
 
 

@@ -199,15 +199,12 @@ class ColumnarFold:
         kept = touched[touched["slot"] >= 0]
         kept = kept[np.argsort(kept["place"], kind="stable")]
         places = kept["place"]
-        named = (
-            kept["end"].tolist(),
-            kept["leader"].tolist(),
-            self._tables.segment_ids(kept["slot"]),
-        )
+        end_offsets, leaders = kept["end"].tolist(), kept["leader"].tolist()
+        ids = self._tables.segment_ids(kept["slot"])
         for first, end in itertools.pairwise(_borders(places)):
             contents = self._contents[int(places[first])]
             if contents is not None:
-                contents.keys.set_all(*(column[first:end] for column in named))
+                contents.keys.set_all(end_offsets[first:end], leaders[first:end], ids[first:end])
 
 
 class _Steps:
