@@ -97,8 +97,8 @@ def updated(draw: st.DrawFn) -> Record:
 
 
 @st.composite
-def put(draw: st.DrawFn) -> Record:
-    segment = draw(segments())
+def put(draw: st.DrawFn, state: RemoteLogSegmentState | None = None) -> Record:
+    segment = draw(segments(state))
     key = segment_key(
         segment.topic_id_partition, segment.end_offset_inclusive, segment.broker_leader_epoch
     )
@@ -158,7 +158,9 @@ def damaged(draw: st.DrawFn) -> Record:
 
 histories = st.lists(
     st.one_of(
-        *[added(), updated(), updated(), put(), put(), tombstones],
+        *[added(), updated(), updated(), put(), tombstones],
+        # Finished segments that overlap are what the rules are about.
+        *[put(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)] * 3,
         *[partition_deletions(), partition_tombstones, odd_forms(), damaged()],
     ),
     max_size=40,
@@ -210,7 +212,7 @@ def described(result: Folded) -> dict[str, Any]:
 
 
 @given(histories, st.sampled_from([1, 150, 700, 1 << 20]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_fold_by_columns_is_the_fold_record_by_record(
     records: list[Record], run_max_bytes: int
 ) -> None:
