@@ -179,6 +179,9 @@ class Theatre:
         if self.tiered.topic_exists:
             self.tiered.copy_task.run()
             self.tiered.expiration_task.run()
+        else:
+            # A start goes on with the deletions that were remembered: PendingDeletions.
+            deleted(self.tiered)
         self.tiered.clock.advance(1)
         self.tiered.clean_up()
 

@@ -5,7 +5,10 @@
     keys of partitions whose deletion is over  a tombstone was lost        tombstones
     an upload or deletion that stands still    a crash, a failed store     the segment is deleted
     an upload that a later leader repeated     both finished (Scenario 2)  the segment is deleted
-    segments of a topic that is gone           a crash cut its deletion    the partition is deleted
+    a partition whose deletion stands still    a crash cut it              the partition is deleted
+
+Segments of a topic that the cluster does not know, and of whose deletion nothing tells, are reported
+and left alone: a cluster that lost its own metadata would otherwise delete the only copy of its data.
 
 `plan_cleanup` is pure; RemoteMetadataCleanupManager carries out what it says. Deleting a segment is
 recorded like any deletion, so what a crash interrupts here is found again by the next run.
@@ -51,7 +54,7 @@ class LeftOver(enum.Enum):
     ABANDONED_UPLOAD = "abandoned-upload"
     ABANDONED_DELETION = "abandoned-deletion"
     SUPERSEDED = "superseded"
-    TOPIC_GONE = "topic-gone"
+    PARTITION_DELETION = "partition-deletion"
 
 
 @dataclass(slots=True)
@@ -75,6 +78,7 @@ class CleanupPlan:
     tombstones: tuple[MetadataKey, ...] = ()
     segments: tuple[SegmentCleanup, ...] = ()
     partitions: tuple[TopicIdPartition, ...] = ()
+    unknown: tuple[TopicIdPartition, ...] = ()
 
 
 def read_keyed_contents(topic: MetadataTopic, number: int) -> KeyedContents:
@@ -123,8 +127,8 @@ def plan_cleanup(
         or _is_finished(contents.deletions.get(state.topic_id_partition))
     }
     live = [state for segment_id, state in contents.newest.items() if segment_id not in gone]
-    removed = {each.topic_id_partition for each in live if not exists(each.topic_id_partition)}
-    removed |= {
+    absent = {each.topic_id_partition for each in live if not exists(each.topic_id_partition)}
+    removed = {
         partition
         for partition, deletion in contents.deletions.items()
         if not _is_finished(deletion) and not exists(partition)
@@ -133,7 +137,7 @@ def plan_cleanup(
     settled = [
         each
         for each in live
-        if each.topic_id_partition not in removed
+        if each.topic_id_partition not in removed | absent
         and each.segment_id not in in_progress
         and each.event_timestamp_ms < settled_before_ms
     ]
@@ -145,6 +149,7 @@ def plan_cleanup(
             if (reason := _left_over(each, leaders, settled_before_ms)) is not None
         ),
         partitions=tuple(sorted(removed, key=str)),
+        unknown=tuple(sorted(absent - removed, key=str)),
     )
 
 
@@ -257,9 +262,15 @@ class RemoteMetadataCleanupManager:
             if is_mine and not self._cancelled.is_set():
                 self._delete(metadata, reason)
         for partition in plan.partitions:
-            _logger.info("remote data of a deleted topic is deleted partition=%s", partition)
+            _logger.info("deletion of a partition goes on partition=%s", partition)
             self._target.delete_partition(partition)
-            self._count(LeftOver.TOPIC_GONE)
+            self._count(LeftOver.PARTITION_DELETION)
+        for partition in plan.unknown:
+            _logger.warning(
+                "segments of a topic that this cluster does not know are kept partition=%s"
+                " hint='was the cluster metadata lost? nothing says that the topic was deleted'",
+                partition,
+            )
         return plan
 
     def _bury(self, number: int, keys: Collection[MetadataKey], since: Offset) -> None:

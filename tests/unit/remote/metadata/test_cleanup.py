@@ -176,19 +176,25 @@ def test_keys_of_a_partition_whose_deletion_is_finished_get_tombstones_but_its_o
     assert made.partitions == ()
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        segment(1, FINISHED, partition=GONE, at_ms=NOW_MS),
-        deletion(RemotePartitionDeleteState.DELETE_PARTITION_STARTED, GONE),
-    ],
-)
-def test_partition_of_a_topic_that_is_gone_is_deleted(
-    state: RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata,
-) -> None:
-    made = plan(topic_of(state))
+def test_deletion_of_a_partition_that_stands_still_goes_on() -> None:
+    begun = deletion(RemotePartitionDeleteState.DELETE_PARTITION_STARTED, GONE)
+    made = plan(topic_of(segment(1, FINISHED, partition=GONE, at_ms=NOW_MS), begun))
     assert made.partitions == (GONE,)
-    assert made.segments == ()
+    assert (made.segments, made.unknown) == ((), ())
+
+
+@pytest.mark.parametrize("state", [STARTED, FINISHED, DELETE_STARTED])
+def test_segments_of_a_topic_that_is_not_known_are_left_alone(
+    state: RemoteLogSegmentState, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cluster that lost its own metadata knows none of its topics: that deletes nothing."""
+    topic = topic_of(segment(1, state, partition=GONE))
+    made = plan(topic)
+    assert made == CleanupPlan(unknown=(GONE,))
+    target = Target(topic)
+    manager_of(topic, target).run()
+    assert (target.deleted, target.partitions) == ([], [])
+    assert f"kept partition={GONE}" in caplog.text
 
 
 def test_records_that_cannot_be_understood_and_events_without_keys_are_left_out() -> None:
@@ -251,7 +257,9 @@ def manager_of(
 def test_run_deletes_segments_and_partitions_and_writes_tombstones() -> None:
     left = segment(1, STARTED)
     topic = topic_of(
-        left, segment(2, DELETE_FINISHED, end=19), segment(3, FINISHED, partition=GONE)
+        left,
+        segment(2, DELETE_FINISHED, end=19),
+        deletion(RemotePartitionDeleteState.DELETE_PARTITION_STARTED, GONE),
     )
     target = Target(topic)
     manager_of(topic, target).run()
