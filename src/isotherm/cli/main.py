@@ -20,6 +20,8 @@ EXIT_USAGE = 2
 EXIT_DAMAGE = 3
 
 app = typer.Typer(
+    # Paragraphs of help are wrapped to the terminal, not where the source wraps them.
+    rich_markup_mode="markdown",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
