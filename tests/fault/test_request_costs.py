@@ -1,5 +1,6 @@
 """What one request can cost the others: no more than 64 MiB of memory, and no more than 50 ms in
-which the event loop sees to nobody else.
+which the event loop sees to nobody else. The 50 ms are those of a quiet machine (decision 21): a
+test that fails must mean more than that a neighbour had the cache, so it allows four times that.
 
 Each API of its newest version is asked for as many things as it takes, once for each array that its
 request has, with a topic that is there; then with bytes that are nothing at all.
@@ -31,7 +32,7 @@ from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.loop_watchdog import LoopWatchdog
 from oracle.raw_requests import CLOSED, SILENT, ask, request_frame, request_header
 
-STALL_MS_MAX = 50
+STALL_MS_MAX = 4 * 50
 GROWTH_MAX = 64 * 1024 * 1024
 ATTEMPTS = 3
 TOPIC = "wanted"

@@ -86,6 +86,7 @@ def test_kafka_reads_every_record_under_its_own_name_and_version(written) -> Non
         ("FEATURE_LEVEL_RECORD", 0),
         ("FEATURE_LEVEL_RECORD", 0),
         ("FEATURE_LEVEL_RECORD", 0),
+        ("FEATURE_LEVEL_RECORD", 0),
         ("REGISTER_BROKER_RECORD", 4),
         ("TOPIC_RECORD", 0),
         ("CONFIG_RECORD", 0),
@@ -106,10 +107,11 @@ def test_kafka_reads_the_fields_that_were_written(written) -> None:
     controller, dump = written
     data = [payload["data"] for payload in payloads(dump)]
     topic_id = uuid_to_text(controller.image.topics_by_name["kept"].topic_id)
-    assert [data.pop(0) for _ in range(3)] == [
+    assert [data.pop(0) for _ in range(4)] == [
         {"name": "metadata.version", "featureLevel": 30},
         {"name": "group.version", "featureLevel": 1},
         {"name": "transaction.version", "featureLevel": 2},
+        {"name": "remote.log.metadata.compaction", "featureLevel": 1},
     ]
     data.insert(0, None)
     assert data[1]["endPoints"] == [
@@ -134,5 +136,5 @@ def test_kafka_reads_the_fields_that_were_written(written) -> None:
 
 def test_kafka_sees_one_batch_per_change(written) -> None:
     _, dump = written
-    assert [int(batch["count"]) for batch in dump.batches] == [4, 4, 2, 1, 1, 1, 3]
+    assert [int(batch["count"]) for batch in dump.batches] == [5, 4, 2, 1, 1, 1, 3]
     assert [batch["partitionLeaderEpoch"] for batch in dump.batches] == ["1"] * 6 + ["2"]

@@ -22,14 +22,22 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.testing.conformance.remote_metadata import FINISHED, make_segment, make_update
 from isotherm.types import TopicIdPartition
 from oracle.kafka import KafkaOracle
-from oracle.tiered_topic import TieredTopic
+from oracle.tiered_topic import TieredTopic, make_tiered_topic
 from oracle.topics import create_topic, wait_until
 
 
 @pytest.fixture
 def topic(kafka: KafkaOracle) -> Iterator[KafkaMetadataTopic]:
-    with closing(KafkaMetadataTopic({"bootstrap.servers": kafka.bootstrap_server})) as opened:
+    # Nearly all of its partitions are empty: waiting there for more is most of the time.
+    properties = {"bootstrap.servers": kafka.bootstrap_server, "fetch.wait.max.ms": "10"}
+    with closing(KafkaMetadataTopic(properties)) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def kafka_tiered_topic(kafka: KafkaOracle) -> TieredTopic:
+    """Of this module's own, since it goes on writing to it."""
+    return make_tiered_topic(kafka, "followed-by-isotherm", partitions=1, records=3000)
 
 
 @pytest.fixture
