@@ -18,9 +18,6 @@ from isotherm.spark.sources_of_metadata import (
     TopicSegmentSource,
 )
 
-# The topic is read once, to its end: waiting there for more only delays the query.
-_METADATA_CLIENT = {"fetch.wait.max.ms": "10"}
-
 
 def tier_settings(options: SourceOptions, layout: str | None = None) -> ObjectStoreSettings:
     """The store that `path` names. Its layout is `layout`, else the option's, else looked for.
@@ -56,8 +53,7 @@ def open_segment_source(
             fail_on_data_loss=options.fail_on_data_loss,
         )
         return
-    properties = {**_METADATA_CLIENT, **options.kafka_properties}
-    with closing(KafkaMetadataTopic(properties)) as topic:
+    with closing(KafkaMetadataTopic(options.kafka_properties)) as topic:
         yield TopicSegmentSource(topic)
 
 

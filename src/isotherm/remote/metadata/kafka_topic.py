@@ -46,6 +46,9 @@ _CONSUMER_PROPERTIES = {
     "auto.offset.reset": "error",
     "isolation.level": "read_uncommitted",
     "allow.auto.create.topics": False,
+    # A question for offsets waits on the connection behind the fetch before it, which the broker
+    # holds while a partition has nothing new: half a second per metadata partition by default.
+    "fetch.wait.max.ms": 10,
 }
 _PRODUCER_PROPERTIES = {"acks": "all", "enable.idempotence": True, "linger.ms": 0}
 _MESSAGES_PER_CONSUME = 500
@@ -57,7 +60,8 @@ class KafkaMetadataTopic:
 
     client_properties go to librdkafka; `bootstrap.servers` is among them. Reading one partition
     onward is a stream; going to another partition or back begins a new one, and costs a round
-    trip, as does asking for the end of each partition before it is read.
+    trip, as does asking for the end of each partition before it is read. A stream ends with its
+    partition: from then on the client asks the cluster for nothing.
     """
 
     def __init__(
@@ -126,8 +130,12 @@ class KafkaMetadataTopic:
             if self._stream != (partition, start_offset):
                 self._consumer.assign([TopicPartition(self._topic, partition, start_offset)])
             self._stream = None
-            records = self._consume(partition, start_offset, end, max_bytes)
-            self._stream = (partition, records[-1].offset + 1 if records else start_offset)
+            records, position = self._consume(partition, start_offset, end, max_bytes)
+            if position < end:
+                self._stream = (partition, position)
+            else:
+                # Nothing is fetched while nobody reads.
+                self._consumer.unassign()
             return records
 
     def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
@@ -167,8 +175,9 @@ class KafkaMetadataTopic:
 
     def _consume(
         self, partition: int, start_offset: Offset, end: Offset, max_bytes: int
-    ) -> list[MetadataTopicRecord]:
-        """Records until the budget is spent or `end` is met, which need not be a record.
+    ) -> tuple[list[MetadataTopicRecord], Offset]:
+        """Records until the budget is spent or `end` is met, which need not be a record's, and the
+        offset to go on from.
 
         A whole run that the client hands over is kept, so the answer may exceed max_bytes by it.
         """
@@ -198,7 +207,7 @@ class KafkaMetadataTopic:
                     position = max(position, message.offset() or 0)
                 else:
                     raise _translated(error, self._topic, partition)
-        return records
+        return records, position
 
     def _describe_partitions(self) -> int:
         try:
