@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka.admin import AdminClient
+
+from isotherm.testing.local_servers import free_port
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(<!-- background -->\n)?```(sh|python)([^\n]*)\n(.*?)```", re.DOTALL)
@@ -48,12 +49,6 @@ def tours() -> dict[str, list[Block]]:
 def workspace(tmp_path: Path) -> Path:
     (tmp_path / ".venv").symlink_to(sys.prefix)
     return tmp_path
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Shell:
@@ -116,7 +111,7 @@ class Shell:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_tours_of_the_readme_work_word_for_word(workspace: Path) -> None:
-    shell = Shell(workspace, _free_port())
+    shell = Shell(workspace, free_port())
     python_tour, operator_tour, spark_tour = (
         blocks for title, blocks in tours().items() if title.startswith("Five minutes")
     )

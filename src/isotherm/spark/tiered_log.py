@@ -97,18 +97,23 @@ class TieredLog:
     @property
     def is_told_by_brokers(self) -> bool:
         """Whether `bounds` asks the brokers alone: the tail is read, and they know its end."""
-        return self._brokers is not None and self._options.reads_tail
+        return self._tail_brokers is not None
 
     def bounds(self, *, may_lack_topics: bool) -> dict[TopicPartition, OffsetBounds]:
         """As `views`, without the segments where they do not matter."""
-        if self._brokers is None or not self._options.reads_tail:
+        brokers = self._tail_brokers
+        if brokers is None:
             views = self.views(may_lack_topics=may_lack_topics)
             return {partition: view.bounds for partition, view in views.items()}
         partitions = self._partitions_from_brokers(may_lack_topics=may_lack_topics) or []
         existing = [partition.topic_partition for partition in partitions]
-        return self._brokers.bounds(
+        return brokers.bounds(
             choose_partitions(self._options, existing, may_lack_topics=may_lack_topics)
         )
+
+    @property
+    def _tail_brokers(self) -> Brokers | None:
+        return self._brokers if self._options.reads_tail else None
 
     def _partitions_from_brokers(self, *, may_lack_topics: bool) -> list[TopicIdPartition] | None:
         if self._brokers is None:
@@ -177,8 +182,8 @@ class TieredLog:
         with ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="isotherm-lookup") as pool:
             found = dict(zip(times, pool.map(find, times), strict=True))
         missing = {p: times[p] for p, offset in found.items() if offset is None}
-        if missing and self._brokers is not None and self._options.reads_tail:
-            found |= self._brokers.offsets_for_times(missing)
+        if missing and self._tail_brokers is not None:
+            found |= self._tail_brokers.offsets_for_times(missing)
         return found
 
     def report_data_loss(self, problem: str) -> None:

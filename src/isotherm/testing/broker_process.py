@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -96,11 +95,3 @@ class BrokerProcess:
             self._has_ended = True
             self._logged.notify_all()
         self._ready.set()
-
-
-def free_port() -> int:
-    """A port that nobody listens on at the moment, for a broker that keeps it across restarts."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 import subprocess
 import threading
@@ -15,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from isotherm.clock import SystemClock
+from isotherm.testing.local_servers import find_binary, free_port
 
 BUCKET = "isotherm"
 ACCESS_KEY = "isotherm"
@@ -24,13 +23,7 @@ _POLL_S = 0.05
 
 
 def find_versitygw() -> Path | None:
-    """The binary named by VERSITYGW, on the PATH, or in `.tools/bin` of the current folder."""
-    candidates = (
-        os.environ.get("VERSITYGW"),
-        shutil.which("versitygw"),
-        str(Path(".tools/bin/versitygw").absolute()),
-    )
-    return next((Path(path) for path in candidates if path and Path(path).is_file()), None)
+    return find_binary("versitygw", "VERSITYGW")
 
 
 class S3Server:
@@ -40,7 +33,7 @@ class S3Server:
         self.bucket_folder = folder / BUCKET
         self.bucket_folder.mkdir(parents=True)
         self._log_path = folder.parent / f"{folder.name}.log"
-        self.port = _free_port()
+        self.port = free_port()
         self._command = [
             str(binary),
             *("--access", ACCESS_KEY, "--secret", SECRET_KEY),
@@ -95,10 +88,3 @@ def _answers(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

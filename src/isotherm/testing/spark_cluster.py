@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import Self
 import pyspark
 
 from isotherm.clock import Clock, SystemClock
+from isotherm.testing.local_servers import free_port
 
 START_TIMEOUT_S = 60
 _POLL_S = 0.1
@@ -37,7 +37,7 @@ class SparkCluster:
         self._worker_count = workers
         self._clock = clock or SystemClock()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        port = _free_port()
+        port = free_port()
         self._port = port
         self.url = f"spark://127.0.0.1:{port}"
 
@@ -106,10 +106,3 @@ class SparkCluster:
 
     def _log_path(self, name: str) -> Path:
         return self._directory / f"{name}.log"
-
-
-def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port: int = bound.getsockname()[1]
-        return port

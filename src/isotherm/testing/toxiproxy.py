@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
-import socket
 import subprocess
 import threading
 import urllib.request
@@ -18,26 +15,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from isotherm.testing.local_servers import find_binary, free_port
+
 _PROXY = "upstream"
 _START_POLLS = 300
 _POLL_S = 0.05
 
 
 def find_toxiproxy() -> Path | None:
-    """The binary named by TOXIPROXY, on the PATH, or in `.tools/bin` of the current folder."""
-    candidates = (
-        os.environ.get("TOXIPROXY"),
-        shutil.which("toxiproxy-server"),
-        str(Path(".tools/bin/toxiproxy-server").absolute()),
-    )
-    return next((Path(path) for path in candidates if path and Path(path).is_file()), None)
+    return find_binary("toxiproxy-server", "TOXIPROXY")
 
 
 class Toxiproxy:
     """Passes connections to `port` on to `upstream_port` while the `with` block runs."""
 
     def __init__(self, binary: Path, upstream_port: int) -> None:
-        self._api_port, self.port = _free_port(), _free_port()
+        self._api_port, self.port = free_port(), free_port()
         self._upstream_port = upstream_port
         self._command = [str(binary), "-host", "127.0.0.1", "-port", str(self._api_port)]
         self._process: subprocess.Popen[bytes] | None = None
@@ -91,10 +84,3 @@ class Toxiproxy:
         )
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
             answer.read()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -257,6 +257,22 @@ class ConsumerGroup:
         found = (each for each in self.members.values() if each.instance_id == instance_id)
         return None if instance_id is None else next(found, None)
 
+    def known_member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
+        """MemberRejectedError when there is none, or another has taken its instance id over."""
+        member = self.members.get(member_id)
+        if instance_id is not None:
+            member = self.static_member(instance_id)
+        if member is None:
+            raise MemberRejectedError(
+                ErrorCode.unknown_member_id, f"no such member member_id={member_id}"
+            )
+        if member.member_id != member_id:
+            raise MemberRejectedError(
+                ErrorCode.fenced_instance_id,
+                f"another member has the instance id instance_id={instance_id}",
+            )
+        return member
+
     def take_over(
         self, holder: ConsumerMember, member_id: str, records: list[GroupRecord]
     ) -> ConsumerMember:
@@ -407,18 +423,7 @@ class ConsumerGroup:
         self, member_id: str, instance_id: str | None, epoch: int
     ) -> tuple[HeartbeatResult, list[GroupRecord]]:
         """Epoch -1 leaves for good; -2 is a static member's, who means to come back."""
-        member = self.members.get(member_id)
-        if instance_id is not None:
-            member = self.static_member(instance_id)
-        if member is None:
-            raise MemberRejectedError(
-                ErrorCode.unknown_member_id, f"no such member member_id={member_id}"
-            )
-        if member.member_id != member_id:
-            raise MemberRejectedError(
-                ErrorCode.fenced_instance_id,
-                f"another member has the instance id instance_id={instance_id}",
-            )
+        member = self.known_member(member_id, instance_id)
         result = HeartbeatResult(member_id, epoch, None)
         if epoch != LEAVE_STATIC_EPOCH:
             return result, self.remove([member_id])

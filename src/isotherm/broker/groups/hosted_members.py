@@ -110,7 +110,7 @@ def _member_of(
     if request.group_instance_id is None:
         return group.members.get(member_id) or ConsumerMember(member_id=member_id)
     if request.member_id != NO_MEMBER_ID:
-        return _known_member(group, request.member_id, request.group_instance_id)
+        return group.known_member(request.member_id, request.group_instance_id)
     holder = group.static_member(request.group_instance_id)
     if holder is None:
         return ConsumerMember(member_id=member_id)
@@ -210,31 +210,13 @@ def leave(
 def _classic_member(
     group: ConsumerGroup, member_id: str, group_instance_id: str | None
 ) -> tuple[ConsumerMember, ClassicSupport]:
-    member = _known_member(group, member_id, group_instance_id)
+    member = group.known_member(member_id, group_instance_id)
     if member.classic is None:
         raise MemberRejectedError(
             ErrorCode.unknown_member_id,
             f"the member does not speak the classic protocol member_id={member_id}",
         )
     return member, member.classic
-
-
-def _known_member(
-    group: ConsumerGroup, member_id: str, group_instance_id: str | None
-) -> ConsumerMember:
-    member = group.members.get(member_id)
-    if group_instance_id is not None:
-        member = group.static_member(group_instance_id)
-    if member is None:
-        raise MemberRejectedError(
-            ErrorCode.unknown_member_id, f"no such member member_id={member_id}"
-        )
-    if member.member_id != member_id:
-        raise MemberRejectedError(
-            ErrorCode.fenced_instance_id,
-            f"another member has the instance id instance_id={group_instance_id}",
-        )
-    return member
 
 
 def _check_generation(member: ConsumerMember, generation_id: int) -> None:

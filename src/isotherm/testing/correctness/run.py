@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path
 
 from isotherm.clock import Clock, SystemClock
-from isotherm.testing.broker_process import free_port
 from isotherm.testing.correctness.checker import Anomaly, check, check_copies
 from isotherm.testing.correctness.consuming import (
     SESSION_TIMEOUT_MS,
@@ -48,6 +47,7 @@ from isotherm.testing.correctness.workload import (
     Workload,
     served_api_keys,
 )
+from isotherm.testing.local_servers import free_port
 
 ROUND_S = 30.0
 FINAL_POLL_TIMEOUT_S = 60.0

@@ -1,0 +1,27 @@
+"""What servers started by a test have in common: where their binary is, and a port to listen on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+
+def find_binary(name: str, variable: str) -> Path | None:
+    """The file that an environment variable names, on the PATH, or in `.tools/bin` of the current
+    folder."""
+    candidates = (
+        os.environ.get(variable),
+        shutil.which(name),
+        str(Path(".tools/bin", name).absolute()),
+    )
+    return next((Path(path) for path in candidates if path and Path(path).is_file()), None)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on at the moment, for a server that keeps it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
