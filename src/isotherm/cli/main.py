@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from isotherm import __version__
-from isotherm.cli import config, consume, dump_log, produce, remote, serve, topics
+from isotherm.cli import config, consume, dump_log, pipeline, produce, remote, serve, topics
 from isotherm.cli.output import error_console
 from isotherm.errors import ConfigError, CorruptDataError, IsothermError
 
@@ -33,6 +33,7 @@ app.command()(produce.produce)
 app.command()(consume.consume)
 app.command(name="dump-log")(dump_log.dump_log)
 app.add_typer(remote.app, name="remote")
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(config.app, name="config")
 
 

@@ -16,6 +16,7 @@ answer without it in words that help nobody.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -85,6 +86,12 @@ def session_config(*, is_local: bool, overrides: Mapping[str, str]) -> dict[str,
         java_options += f" {overrides[_JAVA_OPTIONS]}"
     settled = {**_CONFIG, **(_LOCAL_CONFIG if is_local else {}), **overrides}
     return settled | {_JAVA_OPTIONS: java_options}
+
+
+def check_pyspark() -> None:
+    """ConfigError with what to run unless PySpark is installed."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigError("this needs PySpark and there is none: run pip install 'isotherm[spark]'")
 
 
 def check_java() -> None:

@@ -1,0 +1,18 @@
+"""`isotherm pipeline`: jobs on Spark over a cluster's metadata and bucket, one file per job."""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def _pipeline() -> None:
+    """Jobs on Spark over a cluster's metadata and bucket: look, compare, mend.
+
+    They work on Isotherm's topics and on those of real Kafka clusters, whose metadata topic they
+    never write to. Nothing is changed without an option that says so, such as --delete or --run.
+
+    Exit codes: 0 clean · 1 failed · 2 wrong options · 3 damage or a difference was found.
+    """

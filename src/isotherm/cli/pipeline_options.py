@@ -1,0 +1,138 @@
+"""What the commands of `isotherm pipeline` share: options, a Spark session, progress, rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from isotherm.cli.options import parse_pairs
+from isotherm.cli.output import console, error_console, print_json, print_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# What a job was to find: damage, or a difference between two sides that should be equal.
+EXIT_FOUND = 3
+_CHOICES_OF_TOPICS = frozenset({"subscribe", "subscribepattern", "assign"})
+TABLE_ROWS_MAX = 100
+
+Master = Annotated[
+    str,
+    typer.Option(
+        "--master",
+        envvar="ISOTHERM_SPARK_MASTER",
+        metavar="URL",
+        help="Where Spark runs: local[N], or a cluster's spark://, yarn, k8s:// address.",
+    ),
+]
+SparkConfig = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--spark-config",
+        metavar="KEY=VALUE",
+        help="A setting of Spark, such as spark.executor.memory=4g. May be given many times.",
+    ),
+]
+OptionalBootstrapServer = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT",
+        help="The cluster: Isotherm's or any Kafka cluster's.",
+    ),
+]
+TierPath = Annotated[
+    str | None,
+    typer.Option(
+        "--path",
+        metavar="URL",
+        help="The remote tier: s3://bucket/prefix, gs://, az://, file:///folder or a folder.",
+    ),
+]
+SourceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        metavar="KEY=VALUE",
+        help="An option of the Spark source, such as s3.endpoint.url=http://localhost:9000,"
+        " key.prefix=kafka/ or metadata=bucket. May be given many times.",
+    ),
+]
+
+DEFAULT_MASTER = "local[*]"
+
+
+def source_texts(
+    path: str | None,
+    option: list[str] | None,
+    bootstrap_server: str | None,
+    client_property: list[str] | None,
+) -> dict[str, str]:
+    """The options of the Spark source (isotherm.spark.option_parsing) that a command line names:
+    every topic, where none is chosen. -o wins over the options that have a name of their own."""
+    texts = {} if path is None else {"path": path}
+    if bootstrap_server is not None:
+        texts["kafka.bootstrap.servers"] = bootstrap_server
+    texts |= {f"kafka.{key}": value for key, value in parse_pairs(client_property).items()}
+    texts |= parse_pairs(option)
+    if not _CHOICES_OF_TOPICS & {name.lower() for name in texts}:
+        texts["subscribePattern"] = ".*"
+    return texts
+
+
+@contextmanager
+def spark_session(master: str, spark_config: list[str] | None) -> Iterator[SparkSession]:
+    """Isotherm's Spark session; stopped afterwards, unless it was there before.
+
+    ConfigError saying what to run when there is no Java for it, or no PySpark.
+    """
+    from isotherm.spark.session import check_pyspark, session
+
+    check_pyspark()
+    from pyspark.sql import SparkSession
+
+    was_there = SparkSession.getActiveSession() is not None
+    spark = session("isotherm-pipeline", master=master, config=parse_pairs(spark_config))
+    try:
+        yield spark
+    finally:
+        if not was_there:
+            spark.stop()
+
+
+@contextmanager
+def progress(description: str) -> Iterator[Callable[[str], None]]:
+    """On a terminal a line with the time passed and what is being done; call it to say what."""
+    terminal = error_console()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(
+        *columns, console=terminal, transient=True, disable=not terminal.is_terminal
+    ) as line:
+        task = line.add_task(description, total=None)
+        yield lambda text: line.update(task, description=text)
+
+
+def print_frame(
+    frame: DataFrame,
+    columns: Sequence[str],
+    *,
+    as_json: bool,
+    limit: int = TABLE_ROWS_MAX,
+    title: str | None = None,
+) -> None:
+    """Rows of a DataFrame: all of them, one after the other, as JSON; the first of them as a
+    table, with a line that says how many there are when these are more."""
+    if as_json:
+        for row in frame.toLocalIterator():
+            print_json(row.asDict(recursive=True))
+        return
+    rows: list[dict[str, Any]] = [row.asDict(recursive=True) for row in frame.take(limit + 1)]
+    print_rows(columns, rows[:limit], as_json=False, title=title)
+    if len(rows) > limit:
+        console().print(f"\n{limit} of {frame.count()} rows; --json prints them all.")
