@@ -176,3 +176,12 @@ def test_refused_requests_get_kafkas_error_codes_and_are_explained_where_kafka_e
     unexpected = [each for name, each in differences.items() if name not in DIFFERENT]
     assert not unexpected, "\n".join(unexpected)
     assert differences.keys() == DIFFERENT.keys()
+
+
+@pytest.mark.parametrize("name", ["alter readers 4", "alter copiers 21"])
+def test_pool_that_changes_too_much_is_refused_in_kafkas_words(
+    servers: list[str], name: str
+) -> None:
+    case = next(each for each in CASES if each.name == name)
+    (ours,), (theirs,) = (found(each, case).values() for each in servers)
+    assert ours.error_message in theirs.error_message

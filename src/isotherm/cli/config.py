@@ -102,9 +102,12 @@ def _rows() -> Iterator[dict[str, Any]]:
 
 
 def _meaning(declared: ConfigKey) -> str:
-    if declared.no_effect is None:
-        return declared.documentation
-    return f"{declared.documentation} No effect: {declared.no_effect}."
+    sentences = [declared.documentation]
+    if declared.thread_pool:
+        sentences.append("While running it is at most halved or doubled at a time.")
+    if declared.no_effect is not None:
+        sentences.append(f"No effect: {declared.no_effect}.")
+    return " ".join(sentences)
 
 
 def _escape(text: str) -> str:

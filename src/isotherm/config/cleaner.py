@@ -21,9 +21,10 @@ class CleanerConfig:
     log_cleaner_threads: int = key(
         INT,
         1,
-        "Threads that compact logs. Changed at most by half or to double at a time while running.",
+        "Threads that compact logs.",
         check=at_least(1),
         dynamic=True,
+        thread_pool=True,
     )
     log_cleaner_io_max_bytes_per_second: float = key(
         DOUBLE,
@@ -72,12 +73,3 @@ class CleanerConfig:
     @property
     def dedupe_buffer_size_per_thread(self) -> int:
         return self.log_cleaner_dedupe_buffer_size // self.log_cleaner_threads
-
-    def check_change_to(self, changed: CleanerConfig) -> None:
-        """ConfigError when a running broker must not change to that; as Kafka's LogCleaner."""
-        threads = self.log_cleaner_threads
-        if not threads // 2 <= changed.log_cleaner_threads <= threads * 2:
-            raise ConfigError(
-                "cleaner threads can be halved or doubled at a time"
-                f" log.cleaner.threads={changed.log_cleaner_threads} running={threads}"
-            )

@@ -113,7 +113,8 @@ class Synonym:
 class ConfigKey:
     """One key. `dynamic` tells that it can be changed while the broker runs; `internal` keys are
     for tests and are left out of the documentation; `no_effect` says why a key that is accepted
-    changes nothing, and who sets it is warned with these words."""
+    changes nothing, and who sets it is warned with these words. `thread_pool` is the size of one,
+    which changes at most by half or to double at a time while the broker runs."""
 
     name: str
     type: ConfigType[Any]
@@ -124,6 +125,7 @@ class ConfigKey:
     internal: bool
     synonyms: tuple[Synonym, ...]
     no_effect: str | None = None
+    thread_pool: bool = False
 
     def parse(self, text: str) -> Any:
         try:
@@ -155,13 +157,15 @@ def key(
     name: str | None = None,
     synonyms: Iterable[Synonym | str] = (),
     no_effect: str | None = None,
+    thread_pool: bool = False,
 ) -> T:
     """Declare a key as a field of a config dataclass; see the module's head."""
     settled = tuple(
         synonym if isinstance(synonym, Synonym) else Synonym(synonym) for synonym in synonyms
     )
     declared = (
-        name, value_type, default, check, documentation, dynamic, internal, settled, no_effect
+        name, value_type, default, check, documentation, dynamic, internal, settled, no_effect,
+        thread_pool,
     )  # fmt: skip
     metadata = {_METADATA_KEY: declared}
     field: T = dataclasses.field(default=default, metadata=metadata)

@@ -19,6 +19,7 @@ from isotherm.config.groups import GroupConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
+from isotherm.errors import ConfigError
 
 
 class DynamicKey(NamedTuple):
@@ -78,8 +79,26 @@ def with_dynamic_texts(
     )
 
 
+def check_thread_pools(running: BrokerConfig, changed: BrokerConfig) -> None:
+    """ConfigError when a pool would shrink below half of what it is, or grow beyond double; in
+    Kafka's words, which tools look for. Source: Kafka DynamicThreadPool, DynamicRemoteLogConfig."""
+    for name, found in dynamic_broker_keys().items():
+        if not found.declared.thread_pool:
+            continue
+        old, new = _value(running, found), _value(changed, found)
+        refused = f"Dynamic thread count update validation failed for {name}={new}, value should"
+        if new < old // 2:
+            raise ConfigError(f"{refused} be at least half the current value {old}")
+        if new > old * 2:
+            raise ConfigError(f"{refused} not be greater than double the current value {old}")
+
+
 def dynamic_text(config: BrokerConfig, name: str) -> str:
     """The text of the value that a dynamic key has in `config`."""
-    group, field_name, declared = dynamic_broker_keys()[name]
-    holder = getattr(config, group) if group else config
-    return declared.format(getattr(holder, field_name))
+    found = dynamic_broker_keys()[name]
+    return found.declared.format(_value(config, found))
+
+
+def _value(config: BrokerConfig, found: DynamicKey) -> Any:
+    holder = getattr(config, found.group) if found.group else config
+    return getattr(holder, found.field_name)

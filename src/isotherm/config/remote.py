@@ -103,10 +103,20 @@ class RemoteLogManagerConfig:
         " Isotherm's own key.",
     )
     remote_log_manager_copier_thread_pool_size: int = key(
-        INT, 10, "Threads that copy segments to the remote tier.", check=at_least(1), dynamic=True
+        INT,
+        10,
+        "Threads that copy segments to the remote tier.",
+        check=at_least(1),
+        dynamic=True,
+        thread_pool=True,
     )
     remote_log_manager_expiration_thread_pool_size: int = key(
-        INT, 10, "Threads that delete expired remote segments.", check=at_least(1), dynamic=True
+        INT,
+        10,
+        "Threads that delete expired remote segments.",
+        check=at_least(1),
+        dynamic=True,
+        thread_pool=True,
     )
     remote_log_manager_follower_thread_pool_size: int = key(
         INT,
@@ -114,6 +124,7 @@ class RemoteLogManagerConfig:
         "Threads that follow the remote tier for partitions led elsewhere.",
         check=at_least(1),
         dynamic=True,
+        thread_pool=True,
         no_effect="a single broker leads every partition",
     )
     remote_log_manager_task_interval_ms: int = key(
@@ -137,6 +148,7 @@ class RemoteLogManagerConfig:
         "Threads that read from the remote tier for fetch requests.",
         check=at_least(1),
         dynamic=True,
+        thread_pool=True,
     )
     remote_log_reader_max_pending_tasks: int = key(
         INT,

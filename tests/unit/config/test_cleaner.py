@@ -61,21 +61,6 @@ def test_dedupe_buffer_must_be_above_a_mebibyte_per_thread(
             parse_broker_config(texts)
 
 
-@pytest.mark.parametrize(
-    ("running", "wanted", "holds"),
-    [(4, 2, True), (4, 8, True), (4, 1, False), (4, 9, False), (1, 2, True), (1, 3, False)],
-)
-def test_threads_are_halved_or_doubled_at_a_time(running: int, wanted: int, holds: bool) -> None:
-    """Source: Kafka LogCleaner.validateReconfiguration."""
-    old = CleanerConfig(log_cleaner_threads=running)
-    new = CleanerConfig(log_cleaner_threads=wanted)
-    if holds:
-        old.check_change_to(new)
-    else:
-        with pytest.raises(ConfigError, match=r"log\.cleaner\.threads="):
-            old.check_change_to(new)
-
-
 def test_keys_that_change_while_running_are_those_of_kafka() -> None:
     """Source: Kafka LogCleaner.RECONFIGURABLE_CONFIGS; message.max.bytes is the topics' key."""
     fixed = config_keys(CleanerConfig).keys() - dynamic_broker_keys().keys()

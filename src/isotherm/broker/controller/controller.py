@@ -73,7 +73,7 @@ from isotherm.broker.controller.topic_rules import (
 )
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
-from isotherm.config.dynamic import dynamic_broker_keys, with_dynamic_texts
+from isotherm.config.dynamic import check_thread_pools, dynamic_broker_keys, with_dynamic_texts
 from isotherm.config.reload import ReloadedConfig, reload_config
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import (
@@ -417,7 +417,7 @@ class Controller:
             texts = {each: self.broker_texts(each) for each in (ALL_BROKERS, this_broker)}
             texts[broker] = after
             new_config = self._effective_config(texts[ALL_BROKERS], texts[this_broker])
-            self._config.cleaner.check_change_to(new_config.cleaner)
+            check_thread_pools(self._config, new_config)
         except ConfigError as error:
             raise InvalidRequestError(str(error)) from error
         effective = {key: text for key, text in changed.items() if current.get(key) != text}
