@@ -40,10 +40,11 @@ from isotherm.log.log_segment import LogSegment, TimestampAndOffset
 from isotherm.log.log_segments import LogSegments
 from isotherm.log.producer_replay import rebuild_producers
 from isotherm.log.producer_snapshots import ProducerSnapshots
-from isotherm.log.producer_state import LastRecord, ProducerStateManager
+from isotherm.log.producer_state import ProducerStateManager
 from isotherm.log.retention import DeletedSegment, RetentionState, deleted_segments, plan_retention
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.record.validation import AppendOrigin, ValidatedRecords, validate_and_assign_offsets
+from isotherm.segment.producer_snapshot import LastRecord
 from isotherm.types import (
     NO_TIMESTAMP,
     UNKNOWN_OFFSET,

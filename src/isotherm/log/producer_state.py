@@ -24,7 +24,7 @@ from isotherm.errors import (
 from isotherm.record.batch import BatchHeader
 from isotherm.record.control import ControlRecord, ControlRecordType, read_control_record
 from isotherm.segment.offset_index import Buffer
-from isotherm.segment.producer_snapshot import ProducerSnapshotEntry
+from isotherm.segment.producer_snapshot import LastRecord, ProducerSnapshotEntry
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.types import (
     NO_PRODUCER_EPOCH,
@@ -59,14 +59,6 @@ class ProducerBatch(NamedTuple):
     def first_sequence(self) -> int:
         # Sequences wrap from 2^31 - 1 to 0.
         return (self.last_sequence - self.offset_delta) & SEQUENCE_MAX
-
-
-class LastRecord(NamedTuple):
-    """What stands for a producer in the log: the offset of its last data record, None when only
-    a marker has been seen of it in its epoch."""
-
-    data_offset: Offset | None
-    epoch: ProducerEpoch
 
 
 class CompletedTransaction(NamedTuple):

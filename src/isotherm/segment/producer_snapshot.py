@@ -46,6 +46,14 @@ class ProducerSnapshotEntry(NamedTuple):
     current_transaction_first_offset: Offset
 
 
+class LastRecord(NamedTuple):
+    """What stands for a producer in the log: the offset of its last data record, None when only
+    a marker has been seen of it in its epoch."""
+
+    data_offset: Offset | None
+    epoch: ProducerEpoch
+
+
 def read_producer_snapshot(buffer: Buffer) -> list[ProducerSnapshotEntry]:
     """Decode a snapshot file.
 

@@ -23,9 +23,9 @@ from isotherm.log.cleaner.plan import group_segments
 from isotherm.log.cleaner.rewrite import GroupRewriter, Round
 from isotherm.log.cleaner.segment_reader import CheckAbort, SegmentReader, Throttle
 from isotherm.log.cleaner.segment_writer import SEGMENT_SIZE_MAX
-from isotherm.log.cleaner.transactions import CleanedTransactions
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.partition_log import PartitionLog
+from isotherm.segment.cleaning.transactions import CleanedTransactions
 from isotherm.types import Offset
 
 

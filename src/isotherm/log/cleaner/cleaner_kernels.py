@@ -1,4 +1,4 @@
-"""Compiled loops of the log cleaner: the offset map, which records stay, and index entries.
+"""Compiled loops of the log cleaner: the offset map, and which records stay.
 
 See `isotherm.record.column_kernels` for how kernels are written here and why, and for the tables.
 """
@@ -15,34 +15,18 @@ from numba import types
 from numba.extending import intrinsic, register_jitable
 
 from isotherm.record.column_kernels import BATCH, PLACE
-from isotherm.record.filter_kernels import WRITTEN
 
 # Slot of the offset map: the key's hash, and the newest offset plus one, 0 in an empty slot.
 SLOT = np.dtype([("high", np.uint64), ("low", np.uint64), ("next_offset", np.int64)])
-
-# What `index_batches` carries from one run of batches to the next.
-INDEXING = np.dtype(
-    [
-        ("base_offset", np.int64),
-        ("position", np.int64),
-        ("size_since_entry", np.int64),
-        ("largest_timestamp", np.int64),
-        ("offset_of_largest", np.int64),
-        ("last_indexed_timestamp", np.int64),
-    ]
-)
 
 _CONTROL_FLAG = 32
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _UINT64_OUT = types.Array(types.uint64, 1, "C")
 _INT64_OUT = types.Array(types.int64, 1, "C")
-_ENTRIES_OUT = types.Array(types.int64, 2, "C")
 _BATCHES = types.Array(numba.from_dtype(BATCH), 1, "C")
 _PLACES = types.Array(numba.from_dtype(PLACE), 1, "C")
 _SLOTS = types.Array(numba.from_dtype(SLOT), 1, "C")
-_WRITTEN = types.Array(numba.from_dtype(WRITTEN), 1, "C")
-_INDEXING = types.Array(numba.from_dtype(INDEXING), 1, "C")
 
 
 @intrinsic
@@ -216,42 +200,3 @@ def choose_records(slots, batches, places, hashes, latest_offset, now, expiry):
         has_expired = place.value_size < 0 and now >= expiry[place.batch]
         place.is_kept = is_newest and not has_expired
     return invalid_count
-
-
-@numba.njit(
-    [
-        types.UniTuple(types.int64, 2)(
-            *(_WRITTEN, _INDEXING, types.int64, _ENTRIES_OUT, _ENTRIES_OUT),
-        )
-    ],
-    cache=True,
-    nogil=True,
-)
-def index_batches(batches, indexing, index_interval, offset_entries, time_entries):
-    """The index entries of a run of batches appended to a segment, by the rule of KAFKA-806.
-
-    As `LogSegment.index_batch`; entries are (relative offset, position) and (timestamp, relative
-    offset). Returns how many there are of each.
-    """
-    state = indexing[0]
-    offset_count = 0
-    time_count = 0
-    for index in range(len(batches)):
-        batch = batches[index]
-        relative_offset = batch.last_offset - state.base_offset
-        if batch.max_timestamp > state.largest_timestamp:
-            state.largest_timestamp = batch.max_timestamp
-            state.offset_of_largest = relative_offset
-        if state.size_since_entry > index_interval:
-            offset_entries[offset_count, 0] = relative_offset
-            offset_entries[offset_count, 1] = state.position
-            offset_count += 1
-            if state.largest_timestamp > state.last_indexed_timestamp:
-                time_entries[time_count, 0] = state.largest_timestamp
-                time_entries[time_count, 1] = state.offset_of_largest
-                time_count += 1
-                state.last_indexed_timestamp = state.largest_timestamp
-            state.size_since_entry = 0
-        state.size_since_entry += batch.size
-        state.position += batch.size
-    return offset_count, time_count

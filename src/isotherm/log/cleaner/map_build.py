@@ -11,12 +11,13 @@ import numpy as np
 
 from isotherm.log.cleaner.cleaned_log import CleanerStats
 from isotherm.log.cleaner.offset_map import OffsetMap
-from isotherm.log.cleaner.segment_reader import Chunk, SegmentReader
-from isotherm.log.cleaner.transactions import CleanedTransactions
+from isotherm.log.cleaner.segment_reader import SegmentReader
 from isotherm.log.log_read import aborted_transactions, floor_index
 from isotherm.log.log_segment import LogSegment
 from isotherm.record.batch_table import verify_crcs
 from isotherm.record.filter import locate_records
+from isotherm.segment.cleaning.chunk import Chunk
+from isotherm.segment.cleaning.transactions import CleanedTransactions
 from isotherm.types import Offset
 
 

@@ -1,13 +1,6 @@
 """The second pass: a group of segments written again without what is superseded.
 
-For each batch, in this order (Kafka Cleaner.cleanInto):
-- a data batch of an aborted transaction loses all its records; a marker that has served its time
-  loses its record once its delete horizon has come, and gets one before;
-- of a data batch go records whose key has a newer one, tombstones whose horizon has come, and
-  records without a key; the first round that keeps a tombstone and has cleaned up to it sets the
-  batch's horizon (KIP-534);
-- what is left empty goes, unless it is the last batch of an active producer (it has the last
-  sequence number, or the epoch), or the last one of the round (it has the last offset).
+What becomes of each batch is decided in isotherm.segment.cleaning.filtering.
 """
 
 from __future__ import annotations
@@ -17,32 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from isotherm.config.topic import TopicConfig
 from isotherm.log.cleaner.cleaned_log import CleanerStats
 from isotherm.log.cleaner.offset_map import OffsetMap
-from isotherm.log.cleaner.segment_reader import Chunk, SegmentReader, Throttle
+from isotherm.log.cleaner.segment_reader import SegmentReader, Throttle
 from isotherm.log.cleaner.segment_writer import SegmentWriter
-from isotherm.log.cleaner.transactions import CleanedTransactions
 from isotherm.log.file_cache import FileCache
 from isotherm.log.log_read import aborted_transactions, floor_index
 from isotherm.log.log_segment import LogSegment
-from isotherm.log.producer_state import LastRecord
-from isotherm.record.batch import BatchHeader
-from isotherm.record.batch_header import DELETE_HORIZON_FLAG
-from isotherm.record.filter import (
-    FilteredBatches,
-    decide_outcomes,
-    locate_records,
-    write_filtered,
-)
-from isotherm.types import Offset, ProducerId, TimestampMs
+from isotherm.record.filter import FilteredBatches
+from isotherm.segment.cleaning.chunk import Chunk
+from isotherm.segment.cleaning.filtering import BatchRules, LastRecords, filter_chunk
+from isotherm.segment.cleaning.transactions import CleanedTransactions
+from isotherm.types import Offset, TimestampMs
 
 if TYPE_CHECKING:
-    from isotherm.record.batch_table import BoolArray, Int64Array
-
-_NEVER_MS = np.iinfo(np.int64).max
+    from isotherm.record.batch_table import Int64Array
+    from isotherm.record.filter import PlaceTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +41,6 @@ class Round:
     delete_retention_ms: int
     first_dirty_offset: Offset
     upper_bound_offset: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class _BatchChoice:
-    """What is decided of batches as such, a row each."""
-
-    loses_all: BoolArray
-    kept_when_empty: BoolArray
-    gets_horizon: BoolArray
 
 
 class GroupRewriter:
@@ -95,7 +70,7 @@ class GroupRewriter:
         segments: Sequence[LogSegment],
         cleaning: Round,
         transactions: CleanedTransactions,
-        last_records: dict[ProducerId, LastRecord],
+        last_records: LastRecords,
         stats: CleanerStats,
     ) -> list[LogSegment]:
         """The `.cleaned` segments, durable: one, or several if one cannot hold what is left.
@@ -154,96 +129,30 @@ def _filter(
     chunk: Chunk,
     cleaning: Round,
     transactions: CleanedTransactions,
-    last_records: dict[ProducerId, LastRecord],
+    last_records: LastRecords,
     stats: CleanerStats,
 ) -> FilteredBatches:
-    batches, offset_map = chunk.batches, cleaning.offset_map
-    choice = _choose_batches(chunk, cleaning, transactions, last_records)
-    batches["records_count"][choice.loses_all] = 0
-    places = locate_records(chunk.data, chunk.unpacked, batches)
-    hashes = offset_map.hash_keys(chunk.array, chunk.unpacked, batches, places)
-    stats.invalid_messages_read += offset_map.choose_records(
-        batches, places, hashes, now_ms=cleaning.now_ms, expiry_ms=_expiry_ms(chunk)
-    )
+    offset_map = cleaning.offset_map
+
+    def choose(chunk: Chunk, places: PlaceTable, expiry_ms: Int64Array) -> int:
+        hashes = offset_map.hash_keys(chunk.array, chunk.unpacked, chunk.batches, places)
+        return offset_map.choose_records(
+            chunk.batches, places, hashes, now_ms=cleaning.now_ms, expiry_ms=expiry_ms
+        )
+
     is_in_map = chunk.last_offsets <= offset_map.latest_offset
-    outcomes = decide_outcomes(
-        batches,
-        places,
-        chunk.records_count,
-        kept_when_empty=choice.kept_when_empty,
-        gets_horizon=choice.gets_horizon,
-        # Kafka asks for no more than a tombstone. Where the map did not reach it, older records
-        # of its key are still there, and a reader could meet them after the tombstone is gone.
-        gets_horizon_with_tombstone=is_in_map,
-        new_horizon_ms=cleaning.now_ms + cleaning.delete_retention_ms,
+    rules = BatchRules(
+        cleaning.now_ms,
+        cleaning.delete_retention_ms,
+        last_records,
+        kept_when_empty=chunk.last_offsets + 1 == cleaning.upper_bound_offset,
+        in_map=is_in_map,
+        is_verified=is_in_map & (chunk.batches["base_offset"] >= cleaning.first_dirty_offset),
     )
-    filtered = write_filtered(
-        chunk.data,
-        chunk.unpacked,
-        batches,
-        places,
-        outcomes,
-        is_verified=is_in_map & (batches["base_offset"] >= cleaning.first_dirty_offset),
-    )
-    is_read = ~choice.loses_all | choice.kept_when_empty
+    done = filter_chunk(chunk, rules, transactions, choose)
+    stats.invalid_messages_read += done.keyless_count
     stats.bytes_read += chunk.size
-    stats.messages_read += int(chunk.records_count[is_read].sum())
-    stats.bytes_written += len(filtered.records)
-    stats.messages_written += int(outcomes["kept_count"].sum())
-    return filtered
-
-
-def _expiry_ms(chunk: Chunk) -> Int64Array:
-    has_horizon = chunk.batches["attributes"] & DELETE_HORIZON_FLAG != 0
-    return np.where(has_horizon, chunk.batches["base_timestamp"], _NEVER_MS)
-
-
-def _choose_batches(
-    chunk: Chunk,
-    cleaning: Round,
-    transactions: CleanedTransactions,
-    last_records: dict[ProducerId, LastRecord],
-) -> _BatchChoice:
-    count = len(chunk.batches)
-    choice = _BatchChoice(
-        np.zeros(count, dtype=np.bool_),
-        _keeps_last_offset(chunk, cleaning, last_records),
-        np.zeros(count, dtype=np.bool_),
-    )
-    for row, header in chunk.transactional_headers():
-        if not header.is_control:
-            choice.loses_all[row] = transactions.on_data_batch(header)
-            continue
-        marker = chunk.control_record(row, header)
-        has_served = transactions.on_control_batch(header, marker)
-        horizon_has_come = header.has_delete_horizon and header.base_timestamp <= cleaning.now_ms
-        choice.loses_all[row] = has_served and horizon_has_come
-        choice.gets_horizon[row] = has_served
-        if _is_last_marker(header, last_records):
-            choice.kept_when_empty[row] = True
-    return choice
-
-
-def _keeps_last_offset(
-    chunk: Chunk, cleaning: Round, last_records: dict[ProducerId, LastRecord]
-) -> BoolArray:
-    """Which batches hold the last data offset of an active producer, or end the round."""
-    last_offsets = chunk.last_offsets
-    kept: BoolArray = last_offsets + 1 == cleaning.upper_bound_offset
-    owners = {
-        last.data_offset: producer_id
-        for producer_id, last in last_records.items()
-        if last.data_offset is not None
-    }
-    if owners:
-        producer_ids = chunk.batches["producer_id"]
-        candidates = np.isin(last_offsets, np.fromiter(owners, dtype=np.int64, count=len(owners)))
-        for row in np.flatnonzero(candidates).tolist():
-            kept[row] |= owners[int(last_offsets[row])] == int(producer_ids[row])
-    return kept
-
-
-def _is_last_marker(header: BatchHeader, last_records: dict[ProducerId, LastRecord]) -> bool:
-    """Whether this marker may be all that is left of an active producer, and has its epoch."""
-    last = last_records.get(header.producer_id)
-    return last is not None and last.data_offset is None and header.producer_epoch == last.epoch
+    stats.messages_read += int(chunk.records_count[done.is_read].sum())
+    stats.bytes_written += len(done.filtered.records)
+    stats.messages_written += done.records_kept
+    return done.filtered

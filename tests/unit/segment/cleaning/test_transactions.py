@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from isotherm.log.cleaner.transactions import CleanedTransactions
 from isotherm.record.batch import build_batch, read_batch_header
 from isotherm.record.control import (
     ControlRecordType,
     build_end_transaction_marker,
     read_control_record,
 )
+from isotherm.segment.cleaning.transactions import CleanedTransactions
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.testing.filtered_batch import filtered_batch
 

@@ -1,0 +1,158 @@
+"""What becomes of a run of batches when a log is cleaned.
+
+For each batch, in this order (Kafka Cleaner.cleanInto):
+- a data batch of an aborted transaction loses all its records; a marker that has served its time
+  loses its record once its delete horizon has come, and gets one before;
+- of a data batch go the records that the round does not keep: those whose key has a newer one,
+  tombstones whose horizon has come, and records without a key; the first round that keeps a
+  tombstone and has cleaned up to it sets the batch's horizon (KIP-534);
+- what is left empty goes, unless it is the last batch of an active producer (it has the last
+  sequence number, or the epoch), or one that the round wants kept (it has the last offset).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+from isotherm.record.batch import BatchHeader
+from isotherm.record.batch_header import DELETE_HORIZON_FLAG
+from isotherm.record.filter import (
+    FilteredBatches,
+    decide_outcomes,
+    locate_records,
+    write_filtered,
+)
+from isotherm.segment.cleaning.chunk import Chunk
+from isotherm.segment.cleaning.transactions import CleanedTransactions
+from isotherm.segment.producer_snapshot import LastRecord
+from isotherm.types import ProducerId, TimestampMs
+
+if TYPE_CHECKING:
+    from isotherm.record.batch_table import BoolArray, Int64Array
+    from isotherm.record.filter import PlaceTable
+
+    ChooseRecords: TypeAlias = Callable[[Chunk, PlaceTable, Int64Array], int]
+    """Clears `is_kept` of the places of data batches that go, given the delete horizon of each
+    batch (infinite where it has none); how many of them had no key."""
+
+_NEVER_MS = np.iinfo(np.int64).max
+
+LastRecords: TypeAlias = Mapping[ProducerId, LastRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """What holds for every batch of a run. `kept_when_empty` are batches that stay in any case;
+    those of `in_map` are wholly known to the round; those of `is_verified` have been read before
+    and are sound."""
+
+    now_ms: TimestampMs
+    delete_retention_ms: int
+    last_records: LastRecords
+    kept_when_empty: BoolArray
+    in_map: BoolArray
+    is_verified: BoolArray
+
+
+class FilteredChunk(NamedTuple):
+    """`is_read` tells the batches that were not dropped unread."""
+
+    filtered: FilteredBatches
+    records_kept: int
+    is_read: BoolArray
+    keyless_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchChoice:
+    """What is decided of batches as such, a row each."""
+
+    loses_all: BoolArray
+    kept_when_empty: BoolArray
+    gets_horizon: BoolArray
+
+
+def filter_chunk(
+    chunk: Chunk, rules: BatchRules, transactions: CleanedTransactions, choose: ChooseRecords
+) -> FilteredChunk:
+    """Raises CorruptRecordError for a damaged batch that would lose something."""
+    batches = chunk.batches
+    choice = _choose_batches(chunk, rules, transactions)
+    batches["records_count"][choice.loses_all] = 0
+    places = locate_records(chunk.data, chunk.unpacked, batches)
+    keyless_count = choose(chunk, places, _expiry_ms(chunk))
+    outcomes = decide_outcomes(
+        batches,
+        places,
+        chunk.records_count,
+        kept_when_empty=choice.kept_when_empty,
+        gets_horizon=choice.gets_horizon,
+        # Kafka asks for no more than a tombstone. Where the map did not reach it, older records
+        # of its key are still there, and a reader could meet them after the tombstone is gone.
+        gets_horizon_with_tombstone=rules.in_map,
+        new_horizon_ms=rules.now_ms + rules.delete_retention_ms,
+    )
+    filtered = write_filtered(
+        chunk.data, chunk.unpacked, batches, places, outcomes, is_verified=rules.is_verified
+    )
+    return FilteredChunk(
+        filtered,
+        int(outcomes["kept_count"].sum()),
+        ~choice.loses_all | choice.kept_when_empty,
+        keyless_count,
+    )
+
+
+def _expiry_ms(chunk: Chunk) -> Int64Array:
+    has_horizon = chunk.batches["attributes"] & DELETE_HORIZON_FLAG != 0
+    return np.where(has_horizon, chunk.batches["base_timestamp"], _NEVER_MS)
+
+
+def _choose_batches(
+    chunk: Chunk, rules: BatchRules, transactions: CleanedTransactions
+) -> _BatchChoice:
+    count = len(chunk.batches)
+    choice = _BatchChoice(
+        np.zeros(count, dtype=np.bool_),
+        rules.kept_when_empty | _has_last_data(chunk, rules.last_records),
+        np.zeros(count, dtype=np.bool_),
+    )
+    for row, header in chunk.transactional_headers():
+        if not header.is_control:
+            choice.loses_all[row] = transactions.on_data_batch(header)
+            continue
+        marker = chunk.control_record(row, header)
+        has_served = transactions.on_control_batch(header, marker)
+        horizon_has_come = header.has_delete_horizon and header.base_timestamp <= rules.now_ms
+        choice.loses_all[row] = has_served and horizon_has_come
+        choice.gets_horizon[row] = has_served
+        if _is_last_marker(header, rules.last_records):
+            choice.kept_when_empty[row] = True
+    return choice
+
+
+def _has_last_data(chunk: Chunk, last_records: LastRecords) -> BoolArray:
+    """Which batches hold the last data offset of an active producer."""
+    last_offsets = chunk.last_offsets
+    found = np.zeros(len(last_offsets), dtype=np.bool_)
+    owners = {
+        last.data_offset: producer_id
+        for producer_id, last in last_records.items()
+        if last.data_offset is not None
+    }
+    if owners:
+        producer_ids = chunk.batches["producer_id"]
+        candidates = np.isin(last_offsets, np.fromiter(owners, dtype=np.int64, count=len(owners)))
+        for row in np.flatnonzero(candidates).tolist():
+            found[row] = owners[int(last_offsets[row])] == int(producer_ids[row])
+    return found
+
+
+def _is_last_marker(header: BatchHeader, last_records: LastRecords) -> bool:
+    """Whether this marker may be all that is left of an active producer, and has its epoch."""
+    last = last_records.get(header.producer_id)
+    return last is not None and last.data_offset is None and header.producer_epoch == last.epoch

@@ -1,0 +1,70 @@
+"""Compiled loop that makes the index entries of what a cleaner writes.
+
+See `isotherm.record.column_kernels` for how kernels are written here and why.
+"""
+
+# Numba types these functions by the signatures that they are compiled for.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable"
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numba import types
+
+from isotherm.record.filter_kernels import WRITTEN
+
+# What `index_batches` carries from one run of batches to the next.
+INDEXING = np.dtype(
+    [
+        ("base_offset", np.int64),
+        ("position", np.int64),
+        ("size_since_entry", np.int64),
+        ("largest_timestamp", np.int64),
+        ("offset_of_largest", np.int64),
+        ("last_indexed_timestamp", np.int64),
+    ]
+)
+
+_ENTRIES_OUT = types.Array(types.int64, 2, "C")
+_WRITTEN = types.Array(numba.from_dtype(WRITTEN), 1, "C")
+_INDEXING = types.Array(numba.from_dtype(INDEXING), 1, "C")
+
+
+@numba.njit(
+    [
+        types.UniTuple(types.int64, 2)(
+            *(_WRITTEN, _INDEXING, types.int64, _ENTRIES_OUT, _ENTRIES_OUT),
+        )
+    ],
+    cache=True,
+    nogil=True,
+)
+def index_batches(batches, indexing, index_interval, offset_entries, time_entries):
+    """The index entries of a run of batches appended to a segment, by the rule of KAFKA-806.
+
+    As `LogSegment.index_batch`; entries are (relative offset, position) and (timestamp, relative
+    offset). Returns how many there are of each.
+    """
+    state = indexing[0]
+    offset_count = 0
+    time_count = 0
+    for index in range(len(batches)):
+        batch = batches[index]
+        relative_offset = batch.last_offset - state.base_offset
+        if batch.max_timestamp > state.largest_timestamp:
+            state.largest_timestamp = batch.max_timestamp
+            state.offset_of_largest = relative_offset
+        if state.size_since_entry > index_interval:
+            offset_entries[offset_count, 0] = relative_offset
+            offset_entries[offset_count, 1] = state.position
+            offset_count += 1
+            if state.largest_timestamp > state.last_indexed_timestamp:
+                time_entries[time_count, 0] = state.largest_timestamp
+                time_entries[time_count, 1] = state.offset_of_largest
+                time_count += 1
+                state.last_indexed_timestamp = state.largest_timestamp
+            state.size_since_entry = 0
+        state.size_since_entry += batch.size
+        state.position += batch.size
+    return offset_count, time_count
