@@ -8,13 +8,15 @@ the last trace of its producer's epoch. Source: Kafka CleanedTransactionMetadata
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from isotherm.record.batch import BatchHeader
 from isotherm.record.control import ControlRecord, ControlRecordType
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.types import Offset, ProducerId
+
+_ENDS = (ControlRecordType.ABORT, ControlRecordType.COMMIT)
 
 
 @dataclass(slots=True)
@@ -30,10 +32,17 @@ class CleanedTransactions:
     again by each segment that it touches.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, open_producers: Collection[ProducerId] = (), *, start_offset: Offset = 0
+    ) -> None:
+        """The walk begins at `start_offset`; `open_producers` are those with a batch below it whose
+        marker lies above, as `OpenTransactions` finds them: so a log may be walked in parts."""
         self._announced: list[tuple[Offset, AbortedTransaction]] = []
         self._ongoing_aborted: dict[ProducerId, _OngoingAborted] = {}
-        self._ongoing_committed: set[ProducerId] = set()
+        # Which of them were aborted is announced.
+        self._ongoing_committed = set(open_producers)
+        self._open_before = frozenset(open_producers)
+        self._start_offset = start_offset
         self._retained: list[AbortedTransaction] = []
 
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
@@ -78,4 +87,40 @@ class CleanedTransactions:
     def _begin_aborted_up_to(self, offset: Offset) -> None:
         while self._announced and self._announced[0][0] <= offset:
             _, transaction = heapq.heappop(self._announced)
-            self._ongoing_aborted.setdefault(transaction.producer_id, _OngoingAborted(transaction))
+            producer_id = transaction.producer_id
+            if producer_id in self._ongoing_aborted:
+                continue
+            began_before = transaction.first_offset < self._start_offset
+            self._ongoing_aborted[producer_id] = _OngoingAborted(
+                transaction, has_batches=began_before and producer_id in self._open_before
+            )
+            if began_before:
+                self._ongoing_committed.discard(producer_id)
+
+
+class OpenTransactions:
+    """Which producers have batches of a transaction that no marker has ended, after a walk over a
+    part of a log; the parts are put together with `open_after`."""
+
+    def __init__(self) -> None:
+        self._is_open: dict[ProducerId, bool] = {}
+
+    def add(self, header: BatchHeader, marker: ControlRecord | None) -> None:
+        """The next transactional or control batch; `marker` is the latter's record."""
+        if not header.is_control:
+            if header.is_transactional:
+                self._is_open[header.producer_id] = True
+        elif marker is not None and marker.type in _ENDS:
+            self._is_open[header.producer_id] = False
+
+    def items(self) -> Iterable[tuple[ProducerId, bool]]:
+        """Every producer that the walk met, and whether it was left open."""
+        return self._is_open.items()
+
+
+def open_after(
+    before: Collection[ProducerId], met: Mapping[ProducerId, bool]
+) -> frozenset[ProducerId]:
+    """Who is open after a part of a log, from who was before it and whom it met (`items`)."""
+    kept = (producer_id for producer_id in before if producer_id not in met)
+    return frozenset(kept) | {producer_id for producer_id, is_open in met.items() if is_open}
