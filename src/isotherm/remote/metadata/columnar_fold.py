@@ -85,7 +85,7 @@ class ColumnarFold:
         record that has no meaning where it stands."""
         if len(columns.offset) == 0:
             return
-        run = _Run(load_kernels(), columns)
+        run = FoldRun(load_kernels(), columns)
         tables = self._tables
         tables.begin_run(run.events)
         self._add_places(run)
@@ -96,13 +96,12 @@ class ColumnarFold:
         for number, reason in sorted(problems):
             self._on_corrupt(int(columns.offset[number]), reason)
         tables.name_segments()
-        tables.plan_steps()
         self._close_places(run)
-        self._apply_steps(run.kernels)
+        self._keep_look_ups(run.kernels)
         self._keep_rows(run)
         self._keep_keys()
 
-    def _add_places(self, run: _Run) -> None:
+    def _add_places(self, run: FoldRun) -> None:
         places = self._tables.find_places(run.events)
         for number in range(len(self._partitions), len(places)):
             partition = decode_partition(run.value(int(places[number]["event"])))
@@ -112,7 +111,7 @@ class ColumnarFold:
             self._contents.append(CacheContents() if is_wanted else None)
             self._deletions.append(None)
 
-    def _close_places(self, run: _Run) -> None:
+    def _close_places(self, run: FoldRun) -> None:
         places = self._tables.places
         for number in np.flatnonzero(places["deletion"] != run.kernels.UNTOUCHED).tolist():
             event = int(places[number]["deletion"])
@@ -126,7 +125,9 @@ class ColumnarFold:
             if deletion.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
                 self._contents[number] = None
 
-    def _apply_steps(self, kernels: ModuleType) -> None:
+    def _keep_look_ups(self, kernels: ModuleType) -> None:
+        """What of the segments answers in each leader epoch."""
+        self._tables.plan_steps()
         groups, steps = self._tables.groups, self._tables.steps
         wanted = np.flatnonzero(steps["is_wanted"])
         taken = _Steps(steps[wanted], self._tables.segment_ids(steps["slot"][wanted]))
@@ -155,7 +156,7 @@ class ColumnarFold:
                 if highest >= 0:
                     state.highest_log_offset = highest
 
-    def _keep_rows(self, run: _Run) -> None:
+    def _keep_rows(self, run: FoldRun) -> None:
         slots = self._tables.slots
         touched = np.flatnonzero(slots["is_touched"])
         is_live = slots["state"][touched] != run.kernels.GONE
@@ -263,12 +264,13 @@ class _Steps:
             )
 
 
-class _Run:
+class FoldRun:
     """A run of records, decoded. `problems` are numbers of records that mean nothing, and why."""
 
     def __init__(self, kernels: ModuleType, columns: MetadataColumns) -> None:
         self.kernels = kernels
         self.problems: list[tuple[int, str]] = []
+        self.offset = columns.offset
         self._values = columns.value
         events = np.empty(len(columns.offset), dtype=kernels.EVENT)
         keys, values = _arrays(columns.key), _arrays(columns.value)

@@ -59,6 +59,16 @@ class FoldTables:
     def groups(self) -> Table:
         return self._groups[0][: self._counts[self._kernels.GROUPS]]
 
+    def restore(self, places: Table, slots: Table, keys: Table) -> None:
+        """Begin with these rows, which are new to the next run; spans are left out."""
+        kernels, counts = self._kernels, self._counts
+        self._places = places, self._places[1]
+        self._slots = slots, self._slots[1]
+        self._keys = keys, self._keys[1]
+        counts[kernels.PLACES] = len(places)
+        counts[kernels.SLOTS] = len(slots)
+        counts[kernels.KEYS] = len(keys)
+
     def begin_run(self, events: Table) -> None:
         """Make room for what `events` can add, and drop what is not needed any more."""
         kernels, counts, count = self._kernels, self._counts, len(events)
