@@ -5,8 +5,8 @@
    given up; every offset is taken from exactly one of them.
 2. `plan_reads`: a range of offsets as reads of the bucket, and of the broker where the bucket has
    nothing (the tail, as a rule).
-3. `plan_tasks`: reads as tasks of about the target size: a large segment is split, small reads are
-   put together.
+3. `plan_tasks`: reads as tasks of about the target size: a large segment is split by offsets, small
+   reads are put together.
 
 Planning reads no index, so it does not slow down with the number of segments: a task that gets a
 part of a segment looks up its own positions (see `isotherm.spark.readers`).
@@ -43,17 +43,12 @@ class SegmentPiece:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRead:
-    """Part `part` of `parts` of the bytes that hold a range of offsets of one segment.
-
-    The parts have about the same size and together hold every batch once. Records of the `aborted`
-    transactions are left out.
-    """
+    """Offsets [start_offset, end_offset) are read from `segment`, without records of the `aborted`
+    transactions."""
 
     segment: RemoteLogSegmentMetadata
     start_offset: Offset
     end_offset: Offset
-    part: int = 0
-    parts: int = 1
     aborted: tuple[AbortedTransaction, ...] = ()
 
     @property
@@ -63,8 +58,7 @@ class SegmentRead:
     @property
     def is_whole_segment(self) -> bool:
         return (
-            self.parts == 1
-            and self.start_offset <= self.segment.start_offset
+            self.start_offset <= self.segment.start_offset
             and self.end_offset > self.segment.end_offset_inclusive
         )
 
@@ -74,10 +68,16 @@ class SegmentRead:
         segment = self.segment
         held = segment.end_offset_inclusive + 1 - segment.start_offset
         wanted = self.end_offset - self.start_offset
-        return segment.segment_size_in_bytes * wanted // held // self.parts
+        return segment.segment_size_in_bytes * wanted // held
 
     def split(self, parts: int) -> list[SegmentRead]:
-        return [replace(self, part=part, parts=parts) for part in range(parts)]
+        return [
+            self.of(start, end) for start, end in divide(self.start_offset, self.end_offset, parts)
+        ]
+
+    def of(self, start_offset: Offset, end_offset: Offset) -> SegmentRead:
+        """The same of other offsets."""
+        return SegmentRead(self.segment, start_offset, end_offset, self.aborted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,9 @@ class BrokerRead:
         return (self.end_offset - self.start_offset) * self.record_size
 
     def split(self, parts: int) -> list[BrokerRead]:
-        whole = OffsetRange(self.topic_partition, self.start_offset, self.end_offset)
         return [
-            replace(self, start_offset=piece.start, end_offset=piece.end)
-            for piece in divide_range(whole, parts)
+            BrokerRead(self.topic_partition, start, end, self.record_size)
+            for start, end in divide(self.start_offset, self.end_offset, parts)
         ]
 
 
@@ -221,19 +220,25 @@ def _mean_record_size(pieces: Sequence[SegmentPiece]) -> int:
     return max(1, last.size_in_bytes // (last.end_offset - last.start_offset))
 
 
-def divide_range(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """`parts` ranges whose sizes differ by at most one; empty ones are left out.
+def divide(start: Offset, end: Offset, parts: int) -> list[tuple[Offset, Offset]]:
+    """[start, end) as `parts` ranges whose sizes differ by at most one; empty ones are left out.
 
     Cut as Spark's KafkaOffsetRangeCalculator does it: the remainder by the parts that remain.
     """
-    divided: list[OffsetRange] = []
-    start = whole.start
+    divided: list[tuple[Offset, Offset]] = []
     for part in range(parts):
-        end = start + (whole.end - start) // (parts - part)
-        if start < end:
-            divided.append(OffsetRange(whole.topic_partition, start, end))
-        start = end
+        cut = start + (end - start) // (parts - part)
+        if start < cut:
+            divided.append((start, cut))
+        start = cut
     return divided
+
+
+def divide_range(whole: OffsetRange, parts: int) -> list[OffsetRange]:
+    return [
+        OffsetRange(whole.topic_partition, start, end)
+        for start, end in divide(whole.start, whole.end, parts)
+    ]
 
 
 def limit_range_sizes(ranges: Iterable[OffsetRange], records_max: int) -> list[OffsetRange]:
@@ -296,15 +301,18 @@ def plan_tasks(
         if not merge_ranges or open_size >= target_size // _SHARED_TASK_SHARE:
             close()
         for read in reads:
-            for piece in _split_to_size(read, target_size):
-                if open_size + piece.size_in_bytes > target_size * 3 // 2:
+            pieces, size = _split_to_size(read, target_size)
+            for piece in pieces:
+                if open_size + size > target_size * 3 // 2:
                     close()
                 open_reads.append(piece)
-                open_size += piece.size_in_bytes
+                open_size += size
     close()
     return tasks
 
 
-def _split_to_size(read: Read, target_size: int) -> Sequence[Read]:
-    parts = int(read.size_in_bytes / target_size + 0.5)
-    return [read] if parts <= 1 else read.split(parts)
+def _split_to_size(read: Read, target_size: int) -> tuple[Sequence[Read], int]:
+    """The read in pieces of about the target size, and the size of one."""
+    size = read.size_in_bytes
+    parts = int(size / target_size + 0.5)
+    return ([read], size) if parts <= 1 else (read.split(parts), size // parts)

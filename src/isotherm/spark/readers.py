@@ -170,28 +170,20 @@ def locate(read: SegmentRead, storage: RemoteStorageManager) -> PositionRange:
 
 
 def positions_of(read: SegmentRead, offset_index: bytes) -> PositionRange:
-    """The bytes of a read, cut where the index says that batches begin.
-
-    Two parts of the same range meet exactly: each takes the first indexed batch at or after the
-    evenly spaced border between them.
-    """
+    """The bytes of a read, cut where the index says that batches begin: a few KiB more than its
+    own, in which batches of its borders lie."""
     base, size = read.segment.start_offset, read.segment.segment_size_in_bytes
+    start = lookup_offset(offset_index, base, read.start_offset).position
+    if read.end_offset > read.segment.end_offset_inclusive:
+        return PositionRange(start, size)
 
-    def boundary(position: Position) -> Position:
-        entry = fetch_upper_bound(offset_index, base, OffsetPosition(base, position), 0)
+    def next_indexed(position: Position) -> Position:
+        entry = fetch_upper_bound(offset_index, base, OffsetPosition(base, position), 1)
         return size if entry is None else entry.position
 
-    start = lookup_offset(offset_index, base, read.start_offset).position
     # The next indexed batch is the first that can end beyond the last wanted offset: it is read.
     last = lookup_offset(offset_index, base, read.end_offset - 1)
-    end = boundary(boundary(last.position + 1) + 1)
-    if read.end_offset > read.segment.end_offset_inclusive:
-        end = size
-    cuts = [start + (end - start) * part // read.parts for part in (read.part, read.part + 1)]
-    return PositionRange(
-        start if read.part == 0 else min(end, boundary(cuts[0])),
-        min(end, boundary(cuts[1])),
-    )
+    return PositionRange(start, next_indexed(next_indexed(last.position)))
 
 
 def _decode(

@@ -88,6 +88,17 @@ class TaskPartition(InputPartition):
     task: ReadTask
     layout: str
 
+    def __reduce__(self) -> tuple[object, ...]:
+        from isotherm.spark.task_codec import encode_task
+
+        return _decode_partition, (encode_task(self.task), self.layout)
+
+
+def _decode_partition(task: bytes, layout: str) -> TaskPartition:
+    from isotherm.spark.task_codec import decode_task
+
+    return TaskPartition(decode_task(task), layout)
+
 
 class IsothermReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:

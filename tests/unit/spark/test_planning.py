@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from pyspark import cloudpickle
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.spark.offsets import OffsetRange
 from isotherm.spark.planning import (
     BrokerRead,
@@ -19,6 +22,7 @@ from isotherm.spark.planning import (
     plan_tasks,
     split_ranges,
 )
+from isotherm.spark.source import TaskPartition
 from isotherm.types import TopicPartition
 
 SegmentFactory = Callable[..., RemoteLogSegmentMetadata]
@@ -176,9 +180,9 @@ def task_sizes_mb(tasks: list[ReadTask]) -> list[int]:
 def test_tasks_split_a_large_segment_into_equal_parts(segment: SegmentFactory) -> None:
     tasks = plan_tasks([reads_of(segment, 1024)], 256 * MB)
     assert task_sizes_mb(tasks) == [256] * 4
-    assert [(r.part, r.parts) for task in tasks for r in task.reads] == [
-        (part, 4) for part in range(4)
-    ]
+    reads = [read for task in tasks for read in task.reads]
+    assert [read.start_offset for read in reads] == [0, 25, 50, 75]
+    assert [read.end_offset for read in reads] == [25, 50, 75, 100]
 
 
 def test_tasks_merge_small_segments_of_a_partition(segment: SegmentFactory) -> None:
@@ -208,15 +212,20 @@ def test_tasks_hold_every_read_once_in_order(segment: SegmentFactory) -> None:
     ranges = [reads_of(segment, 10, 300, 5, 700, 90, partition=p) for p in range(3)]
     tasks = plan_tasks(ranges, 256 * MB)
     planned = [read for task in tasks for read in task.reads]
-    whole = [(r.segment.segment_id, r.part, r.parts) for r in planned]
+    whole = [(r.segment.segment_id, r.start_offset) for r in planned]
     assert len(set(whole)) == len(whole)
     assert sum(task_sizes_mb(tasks)) == pytest.approx(3 * 1105, abs=len(tasks))
     assert all(170 * MB <= t.size_in_bytes <= 384 * MB for t in tasks if t.size_in_bytes > 100 * MB)
 
 
-def test_tasks_survive_pickling(segment: SegmentFactory) -> None:
-    tasks = plan_tasks([[*reads_of(segment, 10), BrokerRead(A0, 100, 110)]], 256 * MB)
-    assert pickle.loads(pickle.dumps(tasks)) == tasks
+def test_tasks_survive_pickling_and_are_small(segment: SegmentFactory) -> None:
+    aborted = (AbortedTransaction(7, 1, 5, 0),)
+    kept = replace(segment(0, 99, epochs={3: 0, 5: 60}, size=MB), custom_metadata=b"where it is")
+    reads = [SegmentRead(kept, 10, 60, aborted), BrokerRead(A0, 100, 110, record_size=9)]
+    partition = TaskPartition(plan_tasks([reads], 256 * MB)[0], "aiven")
+    sent = cloudpickle.dumps(partition)
+    assert pickle.loads(sent) == partition
+    assert len(sent) < 400
 
 
 def test_planning_many_segments_gives_tasks_of_the_target_size(

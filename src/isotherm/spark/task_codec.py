@@ -1,0 +1,57 @@
+"""A task as bytes, on its way from the driver to an executor.
+
+A query over a long history has a hundred thousand tasks: as pickled objects they are the larger
+part of planning, in time and in bytes. Both ends are the same version of this package, so the form
+may change at will.
+"""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from typing import Any
+
+from isotherm.remote.metadata.segment_rows import pack_segment, unpack_segment
+from isotherm.remote.segment_metadata import RemoteLogSegmentId
+from isotherm.segment.transaction_index import AbortedTransaction
+from isotherm.spark.planning import BrokerRead, Read, ReadTask, SegmentRead
+from isotherm.types import TopicIdPartition, TopicPartition
+
+
+def encode_task(task: ReadTask) -> bytes:
+    return pickle.dumps([_encode_read(read) for read in task.reads], pickle.HIGHEST_PROTOCOL)
+
+
+def decode_task(data: bytes) -> ReadTask:
+    """The inverse. `data` comes from this query's own driver."""
+    return ReadTask(tuple(map(_decode_read, pickle.loads(data))))  # noqa: S301
+
+
+def _encode_read(read: Read) -> tuple[Any, ...]:
+    if isinstance(read, BrokerRead):
+        partition = read.topic_partition
+        offsets = (read.start_offset, read.end_offset)
+        return partition.topic, partition.partition, *offsets, read.record_size
+    segment = read.segment
+    owner = segment.topic_id_partition
+    return (
+        owner.topic,
+        owner.partition,
+        read.start_offset,
+        read.end_offset,
+        owner.topic_id.bytes,
+        segment.segment_id.id.bytes,
+        pack_segment(segment),
+        tuple(map(tuple, read.aborted)),
+    )
+
+
+def _decode_read(fields: tuple[Any, ...]) -> Read:
+    topic, partition, start_offset, end_offset, *rest = fields
+    if len(rest) == 1:
+        return BrokerRead(TopicPartition(topic, partition), start_offset, end_offset, rest[0])
+    topic_id, segment_id, row, aborted = rest
+    owner = TopicIdPartition(uuid.UUID(bytes=topic_id), topic, partition)
+    segment = unpack_segment(RemoteLogSegmentId(owner, uuid.UUID(bytes=segment_id)), row)
+    transactions = tuple(AbortedTransaction(*entry) for entry in aborted)
+    return SegmentRead(segment, start_offset, end_offset, transactions)
