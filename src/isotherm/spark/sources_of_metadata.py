@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from isotherm.errors import CorruptObjectError
 from isotherm.remote.metadata.api import MetadataTopic
 from isotherm.remote.metadata.events import iterate_records
-from isotherm.remote.metadata.fold import fold_metadata_partition
+from isotherm.remote.metadata.fold import COLUMNAR_RECORDS_MIN, fold_metadata_partition
 from isotherm.remote.metadata.keys import metadata_partition
 from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
@@ -55,8 +56,10 @@ class TopicSegmentSource:
         by_number: dict[int, set[TopicIdPartition]] = defaultdict(set)
         for partition in partitions:
             by_number[metadata_partition(partition, count)].add(partition)
+        fresh = [n for n, wanted in by_number.items() if not self._follows(n, wanted)]
+        columnar = self._are_many(fresh)
         self._followed = {
-            number: self._catch_up(number, frozenset(wanted))
+            number: self._catch_up(number, frozenset(wanted), columnar=columnar)
             for number, wanted in sorted(by_number.items())
         }
         return [
@@ -66,10 +69,21 @@ class TopicSegmentSource:
             if _is_visible(segment)
         ]
 
-    def _catch_up(self, number: int, wanted: frozenset[TopicIdPartition]) -> _FollowedPartition:
+    def _follows(self, number: int, wanted: AbstractSet[TopicIdPartition]) -> bool:
         followed = self._followed.get(number)
-        if followed is None or followed.wanted != wanted:
-            return _FollowedPartition(self._topic, number, wanted)
+        return followed is not None and followed.wanted == wanted
+
+    def _are_many(self, numbers: Iterable[int]) -> bool:
+        """Whether these partitions of the topic, all together, are worth the columnar fold."""
+        bounds = map(self._topic.offsets, numbers)
+        return sum(end - start for start, end in bounds) >= COLUMNAR_RECORDS_MIN
+
+    def _catch_up(
+        self, number: int, wanted: frozenset[TopicIdPartition], *, columnar: bool
+    ) -> _FollowedPartition:
+        if not self._follows(number, wanted):
+            return _FollowedPartition(self._topic, number, wanted, columnar=columnar)
+        followed = self._followed[number]
         followed.catch_up()
         return followed
 
@@ -78,7 +92,12 @@ class _FollowedPartition:
     """One partition of the metadata topic, folded for the partitions in `wanted`."""
 
     def __init__(
-        self, topic: MetadataTopic, number: int, wanted: frozenset[TopicIdPartition]
+        self,
+        topic: MetadataTopic,
+        number: int,
+        wanted: frozenset[TopicIdPartition],
+        *,
+        columnar: bool,
     ) -> None:
         self.wanted = wanted
         self._topic = topic
@@ -86,7 +105,10 @@ class _FollowedPartition:
         self._store = RemotePartitionMetadataStore()
         for partition in wanted:
             self._store.open(partition)
-        folded = fold_metadata_partition(topic, number, wanted.__contains__)
+        records_min = 0 if columnar else COLUMNAR_RECORDS_MIN
+        folded = fold_metadata_partition(
+            topic, number, wanted.__contains__, columnar_records_min=records_min
+        )
         self._store.install(folded)
         self._next_offset = folded.next_offset
 
