@@ -136,7 +136,7 @@ def write_filtered(
     kernels = load_filter_kernels()
     data = byte_array(buffer)
     if (outcomes["kind"] == kernels.COPIED).all():
-        return _unchanged(kernels, buffer, batches)
+        return copy_batches(buffer, batches)
     rebuilt = outcomes["kind"] == kernels.REBUILT
     verify_crcs(buffer, batches[(outcomes["kind"] != kernels.COPIED) & ~is_verified])
     payloads = _write_payloads(kernels, data, unpacked, batches, places, outcomes, rebuilt)
@@ -150,7 +150,9 @@ def write_filtered(
     return FilteredBatches(memoryview(out.data)[:size], written[:count])
 
 
-def _unchanged(kernels: ModuleType, buffer: ReadBuffer, batches: BatchTable) -> FilteredBatches:
+def copy_batches(buffer: ReadBuffer, batches: BatchTable) -> FilteredBatches:
+    """All batches of a buffer that holds nothing else, as they are."""
+    kernels = load_filter_kernels()
     written = np.zeros(len(batches), dtype=kernels.WRITTEN)
     for name in ("position", "size", "base_offset", "max_timestamp"):
         written[name] = batches[name]

@@ -1,0 +1,139 @@
+"""The parts of a tiered log that compaction works on, one for each segment that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from isotherm.errors import (
+    CorruptDataError,
+    CorruptObjectError,
+    CorruptRecordError,
+    RemoteResourceNotFoundError,
+)
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.segment.cleaning.chunk import Chunk, read_chunk
+from isotherm.segment.producer_snapshot import LastRecord
+from isotherm.segment.transaction_index import AbortedTransaction
+from isotherm.types import Offset, Position, ProducerId
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Offsets [start_offset, end_offset) of a partition, which `segment` holds.
+
+    `number` is dense over all pieces of a job, and rises with the offsets of a partition.
+    `aborted` are the aborted transactions that touch the piece, by the offset of their markers;
+    `last_records` the producers whose last record is in the piece, or is a marker anywhere. A piece
+    that is not `is_cleaned` lies above what can be cleaned: all of it stays, and its keys supersede
+    nothing.
+    """
+
+    number: int
+    segment: RemoteLogSegmentMetadata
+    start_offset: Offset
+    end_offset: Offset
+    aborted: tuple[AbortedTransaction, ...] = ()
+    last_records: Mapping[ProducerId, LastRecord] | None = None
+    is_cleaned: bool = True
+
+    @property
+    def is_whole_segment(self) -> bool:
+        segment = self.segment
+        return (self.start_offset, self.end_offset) == (
+            segment.start_offset,
+            segment.end_offset_inclusive + 1,
+        )
+
+
+def read_chunks(
+    storage: RemoteStorageManager, piece: Piece, fetch_bytes: int
+) -> Iterator[tuple[Chunk, bool]]:
+    """The batches of a piece in order, and whether a chunk is the last one; fetches one range ahead.
+
+    Raises CorruptObjectError naming the segment when it is missing, cut off, or its batches are
+    not in order; the CRCs are the caller's to check.
+    """
+    size = piece.segment.segment_size_in_bytes
+    rest = memoryview(b"")
+    next_offset = piece.segment.start_offset
+    waiting: Chunk | None = None
+    with located(piece), ThreadPoolExecutor(1, "isotherm-compaction-fetch") as pool:
+        for block in _blocks(storage, piece, size, fetch_bytes, pool):
+            rest = memoryview(bytes(rest) + block) if len(rest) else block
+            while (chunk := read_chunk(rest)) is not None:
+                rest = rest[chunk.size :]
+                chunk.check_order(next_offset)
+                next_offset = int(chunk.last_offsets[-1]) + 1
+                if next_offset > piece.segment.end_offset_inclusive + 1:
+                    raise CorruptRecordError(
+                        f"object holds the batches of other offsets next_offset={next_offset}"
+                    )
+                wanted = _within(piece, chunk)
+                if wanted is None:
+                    continue
+                if waiting is not None:
+                    yield waiting, False
+                waiting = wanted
+        if len(rest):
+            raise CorruptRecordError(f"bytes end inside a record batch size_left={len(rest)}")
+        if waiting is not None:
+            yield waiting, True
+
+
+def _blocks(
+    storage: RemoteStorageManager,
+    piece: Piece,
+    size: int,
+    fetch_bytes: int,
+    pool: ThreadPoolExecutor,
+) -> Iterator[memoryview]:
+    def fetch(start: Position) -> Future[memoryview]:
+        end = min(start + fetch_bytes, size) - 1
+        return pool.submit(storage.fetch_log_segment, piece.segment, start, end)
+
+    ahead = fetch(0) if size else None
+    for start in range(fetch_bytes, size + fetch_bytes, fetch_bytes):
+        if ahead is None:
+            return
+        block = ahead.result()
+        ahead = fetch(start) if start < size else None
+        yield block
+
+
+def _within(piece: Piece, chunk: Chunk) -> Chunk | None:
+    """The batches of the piece's offsets. CorruptRecordError when one lies across its border."""
+    first, last = chunk.batches["base_offset"], chunk.last_offsets
+    inside = (first >= piece.start_offset) & (last < piece.end_offset)
+    outside = (last < piece.start_offset) | (first >= piece.end_offset)
+    if inside.all():
+        return chunk
+    if not (inside | outside).all():
+        raise CorruptRecordError("a batch lies across the border of what is read of the segment")
+    rows = np.flatnonzero(inside)
+    if not len(rows):
+        return None
+    batches = chunk.batches
+    start = int(batches["position"][rows[0]])
+    end = int(batches["position"][rows[-1]] + batches["size"][rows[-1]])
+    return read_chunk(memoryview(chunk.data)[start:end])
+
+
+@contextmanager
+def located(piece: Piece) -> Iterator[None]:
+    """Data that is lost or damaged becomes a CorruptObjectError that says which records."""
+    try:
+        yield
+    except (RemoteResourceNotFoundError, CorruptDataError) as error:
+        partition = piece.segment.topic_id_partition
+        raise CorruptObjectError(
+            f"records cannot be read from the tier topic={partition.topic}"
+            f" partition={partition.partition} start_offset={piece.start_offset}"
+            f" end_offset={piece.end_offset} segment={piece.segment.segment_id}"
+            f" reason={str(error)!r}"
+        ) from error

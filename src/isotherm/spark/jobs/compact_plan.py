@@ -1,0 +1,109 @@
+"""What a compaction works on: the pieces of each partition's history, and which can be cleaned.
+
+Cleaned is the history from its start up to the first offset that is not decided or not alone:
+
+- where the earliest transaction begins that is still open at the end of the bucket: its outcome is
+  not in the bucket, so nothing from there on may supersede anything (as the log cleaner stops at
+  the last stable offset);
+- in place also where a segment begins that is not wholly the log (another one overlaps it): it
+  cannot be replaced, and a tombstone above it must not go before what it deletes.
+
+Records that only the brokers hold supersede nothing: docs/decisions/0050.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from isotherm.remote.compaction.pieces import Piece, located
+from isotherm.remote.segment_metadata import IndexType
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.segment.producer_snapshot import LastRecord, read_producer_snapshot
+from isotherm.spark.planning import SegmentPiece, SegmentRead
+from isotherm.spark.transactions import CommittedHistory
+from isotherm.types import Offset, ProducerId, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """`pieces` by number: a partition's follow one another, ascending."""
+
+    pieces: Sequence[Piece]
+
+    @property
+    def cleaned(self) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.is_cleaned]
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Of the segments."""
+        return sum(piece.segment.segment_size_in_bytes for piece in self.pieces)
+
+
+def plan_compaction(
+    storage: RemoteStorageManager,
+    histories: Mapping[TopicPartition, Sequence[SegmentPiece]],
+    *,
+    in_place: bool,
+) -> CompactionPlan:
+    """`histories` are the pieces of each partition, from `lineage_pieces`.
+
+    Fetches indexes. CorruptObjectError names the segment of one that is missing or damaged.
+    """
+    histories = {partition: pieces for partition, pieces in histories.items() if pieces}
+    transactions = CommittedHistory(storage, histories)
+    stable = transactions.stable_pieces()
+    reads = transactions.with_aborted(
+        [
+            [SegmentRead(each.segment, each.start_offset, each.end_offset) for each in pieces]
+            for pieces in histories.values()
+        ]
+    )
+    planned: list[Piece] = []
+    for partition, marked in zip(histories, reads, strict=True):
+        decided = stable[partition]
+        end = decided[-1].end_offset if decided else marked[0].start_offset
+        pieces = [
+            Piece(
+                len(planned) + index, read.segment, read.start_offset, read.end_offset, read.aborted
+            )
+            for index, read in enumerate(marked)
+            if isinstance(read, SegmentRead)
+        ]
+        planned += _with_last_records(storage, _cleanable(pieces, end, in_place=in_place))
+    return CompactionPlan(planned)
+
+
+def _cleanable(pieces: list[Piece], stable_end: Offset, *, in_place: bool) -> list[Piece]:
+    count = 0
+    while (
+        count < len(pieces)
+        and pieces[count].end_offset <= stable_end
+        and (pieces[count].is_whole_segment or not in_place)
+    ):
+        count += 1
+    return [replace(piece, is_cleaned=index < count) for index, piece in enumerate(pieces)]
+
+
+def _with_last_records(storage: RemoteStorageManager, pieces: list[Piece]) -> list[Piece]:
+    last = pieces[-1]
+    with located(last):
+        entries = read_producer_snapshot(
+            storage.fetch_index(last.segment, IndexType.PRODUCER_SNAPSHOT)
+        )
+    known = {
+        entry.producer_id: LastRecord(
+            entry.last_offset if entry.last_offset >= 0 else None, entry.producer_epoch
+        )
+        for entry in entries
+    }
+    return [replace(piece, last_records=_within(known, piece)) for piece in pieces]
+
+
+def _within(known: Mapping[ProducerId, LastRecord], piece: Piece) -> dict[ProducerId, LastRecord]:
+    return {
+        producer_id: last
+        for producer_id, last in known.items()
+        if last.data_offset is None or piece.start_offset <= last.data_offset < piece.end_offset
+    }
