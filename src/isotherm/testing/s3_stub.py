@@ -23,6 +23,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from isotherm.testing.s3_listing import ListingFault, listing_page
+
 BUCKET = "isotherm"
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 _DRIP_S = 0.2
@@ -75,11 +77,12 @@ _STATUS: dict[WireFault, tuple[int, str]] = {
 
 @dataclass(slots=True, eq=False)
 class _Rule:
-    fault: WireFault
+    fault: WireFault | ListingFault
     method: str
     suffix: str
     times: int | None
     query: str | None
+    skipped: int
 
 
 class S3Stub:
@@ -94,7 +97,8 @@ class S3Stub:
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
         self._port = 0
-        self.faults: list[tuple[WireFault, str, str]] = []
+        self.list_page_size = 1000
+        self.faults: list[tuple[WireFault | ListingFault, str, str]] = []
         """What was injected: the fault, the method and the key."""
         self.requests: list[tuple[str, str]] = []
 
@@ -114,19 +118,22 @@ class S3Stub:
 
     def fail(
         self,
-        fault: WireFault,
+        fault: WireFault | ListingFault,
         method: str,
         *,
         suffix: str = "",
         times: int | None = None,
         query: str | None = None,
+        skipped: int = 0,
     ) -> None:
-        """Let requests of this method, on keys that end so, meet the fault: so many, or all.
+        """Let requests of this method, on keys that end so, meet the fault: so many, or all, after
+        the first `skipped`.
 
-        `query` also asks for a parameter: `partNumber`, `uploadId`, `uploads`, `list-type`.
+        `query` also asks for a parameter: `partNumber`, `uploadId`, `uploads`, `list-type`. A page
+        of a listing is a GET with `list-type`, and the only request that can meet a ListingFault.
         """
         with self._lock:
-            self._rules.append(_Rule(fault, method, suffix, times, query))
+            self._rules.append(_Rule(fault, method, suffix, times, query, skipped))
 
     def heal(self) -> None:
         with self._lock:
@@ -182,7 +189,9 @@ class S3Stub:
 
     # What the handlers use.
 
-    def next_fault(self, method: str, key: str, query: dict[str, list[str]]) -> WireFault | None:
+    def next_fault(
+        self, method: str, key: str, query: Mapping[str, list[str]]
+    ) -> WireFault | ListingFault | None:
         with self._lock:
             self.requests.append((method, key))
             for rule in self._rules:
@@ -192,6 +201,9 @@ class S3Stub:
                     and (rule.query is None or rule.query in query)
                     and rule.times != 0
                 ):
+                    if rule.skipped > 0:
+                        rule.skipped -= 1
+                        continue
                     if rule.times is not None:
                         rule.times -= 1
                     self.faults.append((rule.fault, method, key))
@@ -235,6 +247,7 @@ _RESETS = (WireFault.RESET_BEFORE, WireFault.RESET_MIDWAY, WireFault.RESET_UNSTO
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else the body waits 40 ms for the head's acknowledgement
     store: S3Stub
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
@@ -310,6 +323,9 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self._met("GET", key, query)
         if fault is _ANSWERED:
             return
+        if "list-type" in query:
+            self._list(query, fault)
+            return
         content = self.store.get(key)
         if content is None:
             self._answer(404, _error("NoSuchKey"), fault)
@@ -335,6 +351,17 @@ class _Handler(BaseHTTPRequestHandler):
                 **_MODIFIED,
             },
         )
+
+    def _list(self, query: dict[str, list[str]], fault: Any) -> None:
+        page = listing_page(
+            {key: len(content) for key, content in self.store.objects().items()},
+            prefix=query.get("prefix", [""])[0],
+            delimiter=query.get("delimiter", [""])[0],
+            after=query.get("continuation-token", query.get("start-after", [""]))[0],
+            page_size=self.store.list_page_size,
+            fault=fault if isinstance(fault, ListingFault) else None,
+        )
+        self._answer(200, page.encode(), fault if isinstance(fault, WireFault) else None)
 
     def _target(self) -> tuple[str, dict[str, list[str]]]:
         parts = urlsplit(self.path)

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from isotherm.errors import (
     CorruptDataError,
@@ -29,6 +30,12 @@ from isotherm.types import Offset
 
 MANIFEST_READ_THREADS = 16
 """Manifests are small: reading them is waiting for the store, so several are asked for at once."""
+LISTINGS = 2
+"""How often a folder is listed, at once. A store that loses a page of a listing, or answers one
+with an error under status 200, shows the rest as if it were all; another listing has that page. It
+costs a request per thousand objects."""
+
+ListedT = TypeVar("ListedT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,7 @@ def read_inventory(
         is_committed = layout.commit_suffix in objects.objects
         (committed if is_committed else inventory.uncommitted).append(objects)
     with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-inventory") as pool:
-        for outcome in pool.map(lambda objects: _read_segment(client, layout, objects), committed):
+        for outcome in pool.map(lambda objects: read_segment(client, layout, objects), committed):
             if isinstance(outcome, DamagedSegment):
                 inventory.damaged.append(outcome)
             elif outcome is not None:
@@ -108,11 +115,25 @@ def list_segment_objects(
     layout: Layout,
     wants_topic: Callable[[str], bool] = lambda topic: True,
 ) -> Iterator[SegmentObjects]:
-    """The segments of the wanted topics, whole or not; foreign objects are passed over."""
-    for directory in client.list_directories(layout.root_directory):
-        topic = layout.directory_topic(directory)
-        if topic is not None and wants_topic(topic):
-            yield from _group_by_segment(client.list_objects(directory + "/"), layout)
+    """The segments of the wanted topics, whole or not; foreign objects are passed over.
+
+    What is shown by one of LISTINGS listings is there.
+    """
+    with ThreadPoolExecutor(LISTINGS, "isotherm-listing") as pool:
+        for directory in sorted(_union(pool, client.list_directories, layout.root_directory)):
+            topic = layout.directory_topic(directory)
+            if topic is not None and wants_topic(topic):
+                listed = _union(pool, client.list_objects, directory + "/")
+                # The later of two that were replaced between the listings, in a settled order.
+                listed_in_order = sorted(listed, key=lambda each: (each.key, each.last_modified_ms))
+                yield from _group_by_segment(listed_in_order, layout)
+
+
+def _union(
+    pool: ThreadPoolExecutor, listing: Callable[[str], Iterable[ListedT]], directory: str
+) -> set[ListedT]:
+    listings = pool.map(lambda _: set(listing(directory)), range(LISTINGS))
+    return set().union(*listings)
 
 
 def _group_by_segment(objects: Iterable[StoredObject], layout: Layout) -> list[SegmentObjects]:
@@ -127,9 +148,10 @@ def _group_by_segment(objects: Iterable[StoredObject], layout: Layout) -> list[S
     return list(segments.values())
 
 
-def _read_segment(
+def read_segment(
     client: ObjectClient, layout: Layout, objects: SegmentObjects
 ) -> RemoteLogSegmentMetadata | DamagedSegment | None:
+    """A committed segment by its manifest; None when it was deleted meanwhile."""
     assert layout.commit_suffix is not None, "checked by the caller"
     manifest_key = objects.objects[layout.commit_suffix].key
     try:

@@ -137,6 +137,21 @@ class ObjectClient:
         with self._translated("object cannot be read", key):
             return obstore.head(self._store, key)["size"]
 
+    def exists(self, key: str) -> bool:
+        try:
+            self.object_size(key)
+        except RemoteResourceNotFoundError:
+            return False
+        return True
+
+    def copy(self, key: str, target: str) -> None:
+        """Copy an object inside the store, replacing one at `target`. RemoteResourceNotFoundError
+        when there is no such object."""
+        with self._translated("object cannot be copied", key):
+            obstore.copy(self._store, key, target)
+        if self._folder is not None:
+            _sync(self._folder, target)
+
     def delete(self, key: str) -> None:
         """Delete an object; one that is not there is no error."""
         try:
@@ -146,18 +161,39 @@ class ObjectClient:
             return
 
     def list_objects(self, directory: str) -> Iterator[StoredObject]:
-        """Everything under a folder (`` or a path that ends in a slash), in the store's order."""
+        """Everything under a folder (`` or a path that ends in a slash), in the store's order,
+        each once. A page that the store left out shows no trace; one that goes back to what was
+        shown before, as a lost continuation does, is a RemoteStorageError rather than no end."""
+        shown: set[str] = set()
         with self._translated("folder cannot be listed", directory):
             for batch in obstore.list(self._store, directory.rstrip("/") or None):
+                shown_before = len(shown)
                 for entry in batch:
-                    modified_ms = int(entry["last_modified"].timestamp() * 1000)
-                    yield StoredObject(entry["path"], entry["size"], modified_ms)
+                    if entry["path"] not in shown:
+                        shown.add(entry["path"])
+                        modified_ms = int(entry["last_modified"].timestamp() * 1000)
+                        yield StoredObject(entry["path"], entry["size"], modified_ms)
+                if len(shown) == shown_before:
+                    raise RemoteStorageError(f"listing repeats itself folder={directory}")
 
     def list_directories(self, directory: str) -> list[str]:
-        """The folders directly under a folder, as paths without a trailing slash."""
+        """The folders directly under a folder, as paths without a trailing slash; see
+        `list_objects` for what a store may leave out."""
         with self._translated("folder cannot be listed", directory):
             listing = obstore.list_with_delimiter(self._store, directory.rstrip("/") or None)
-            return sorted(listing["common_prefixes"])
+            return sorted(set(listing["common_prefixes"]))
+
+    def list_level(self, directory: str) -> tuple[list[str], list[StoredObject]]:
+        """The folders directly under a folder, as `list_directories`, and the objects there."""
+        with self._translated("folder cannot be listed", directory):
+            listing = obstore.list_with_delimiter(self._store, directory.rstrip("/") or None)
+            objects = [
+                StoredObject(
+                    entry["path"], entry["size"], int(entry["last_modified"].timestamp() * 1000)
+                )
+                for entry in listing["objects"]
+            ]
+            return sorted(set(listing["common_prefixes"])), objects
 
     @contextmanager
     def _translated(
