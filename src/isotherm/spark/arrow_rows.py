@@ -9,14 +9,17 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from isotherm.errors import InvalidTimestampError
 from isotherm.record.columns import RecordColumns
-from isotherm.types import TopicPartition
+from isotherm.types import Offset, TimestampMs, TopicPartition
 
 ArrowArray: TypeAlias = "pa.Array[Any]"
 ArrowField: TypeAlias = "pa.Field[Any]"
+
+# Spark counts microseconds in 64 bits.
+TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
 # Column of the source -> what the decoder must produce for it. topic, partition, and the
 # timestamp's type come without a choice.
@@ -60,7 +63,7 @@ def _column(
         case "offset":
             return pa.array(columns.offset)
         case "timestamp":
-            return _timestamps(columns.timestamp_ms, field.type)
+            return _timestamps(columns, topic_partition, field.type)
         case "timestampType":
             return pa.array(columns.timestamp_type.astype(np.int32))
         case _:
@@ -74,10 +77,29 @@ def _repeated(value: object, count: int, kind: pa.DataType) -> ArrowArray:
     return repeated
 
 
-def _timestamps(timestamp_ms: npt.NDArray[np.int64], kind: pa.DataType) -> ArrowArray:
+def _timestamps(
+    columns: RecordColumns, topic_partition: TopicPartition, kind: pa.DataType
+) -> ArrowArray:
+    timestamp_ms = columns.timestamp_ms
+    too_far = (timestamp_ms > TIMESTAMP_MS_MAX) | (timestamp_ms < -TIMESTAMP_MS_MAX)
+    if too_far.any():
+        at = int(np.argmax(too_far))
+        raise malformed_timestamp(topic_partition, int(columns.offset[at]), int(timestamp_ms[at]))
     # Multiplied as the Kafka source does it: -1, "no timestamp", becomes a time before 1970.
     timestamps: ArrowArray = pa.array(timestamp_ms * 1000).cast(kind)
     return timestamps
+
+
+def malformed_timestamp(
+    topic_partition: TopicPartition, offset: Offset, timestamp_ms: TimestampMs
+) -> InvalidTimestampError:
+    """A time that no row can hold: most often microseconds or nanoseconds, sent as milliseconds."""
+    return InvalidTimestampError(
+        f"Record at topic {topic_partition.topic} partition {topic_partition.partition} offset"
+        f" {offset} has timestamp value {timestamp_ms} that overflows when converting to Spark's"
+        " microsecond-precision TimestampType. hint='leave the record out with startingOffsets"
+        " and endingOffsets, or read without the column timestamp'"
+    )
 
 
 def _headers(headers: pa.ListArray[Any], kind: pa.DataType) -> ArrowArray:

@@ -24,9 +24,9 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from isotherm.clock import Clock
 from isotherm.errors import OffsetOutOfRangeError, RequestTimedOutError, RetriableError
-from isotherm.spark.arrow_rows import message_batch
+from isotherm.spark.arrow_rows import TIMESTAMP_MS_MAX, malformed_timestamp, message_batch
 from isotherm.spark.planning import BrokerRead
-from isotherm.types import Offset
+from isotherm.types import Offset, TopicPartition
 
 _logger = logging.getLogger(__name__)
 
@@ -149,6 +149,9 @@ def _row(message: Message, names: Sequence[str]) -> tuple[object, ...]:
 
 def _timestamp_us(message: Message) -> int:
     milliseconds: int = message.timestamp()[1]
+    if abs(milliseconds) > TIMESTAMP_MS_MAX:
+        place = TopicPartition(message.topic() or "", message.partition() or 0)
+        raise malformed_timestamp(place, message.offset() or 0, milliseconds)
     return milliseconds * 1000
 
 
