@@ -6,6 +6,8 @@ Kafka source's jars where Maven can resolve them.
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from isotherm.errors import RejectedError
+from isotherm.spark import source_metrics
+from isotherm.spark.option_parsing import parse_options, parse_stream_options
+from isotherm.spark.rows import full_schema
+from isotherm.spark.source import IsothermReader, IsothermStreamReader
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
 TIMEOUT_S = 60
@@ -148,27 +155,170 @@ def test_schemas_are_equal(load: Load) -> None:
         assert ours == theirs
 
 
+def nth(number: int, **others: int) -> str:
+    """Offsets or times for all partitions of `orders`: `number`, but what `others` say (p1=5)."""
+    numbers = {str(p): others.get(f"p{p}", number) for p in range(3)}
+    return json.dumps({"orders": numbers})
+
+
+# What the two sources refuse alike: options of batch queries.
+REFUSED: list[dict[str, object]] = [
+    {},
+    {"subscribe": "orders", "subscribePattern": "o.*"},
+    {"subscribe": "orders", "assign": '{"orders":[0]}'},
+    {"subscribe": " , "},
+    {"subscribePattern": " "},
+    {"assign": "orders"},
+    {"assign": '{"orders":["a"]}'},
+    {"assign": '{"orders":0}'},
+    ORDERS | {"startingOffsets": "latest"},
+    ORDERS | {"startingOffsets": "first"},
+    ORDERS | {"startingOffsets": ""},
+    ORDERS | {"startingOffsets": '{"orders":[0]}'},
+    ORDERS | {"startingOffsets": '{"orders":{"0":"x"}}'},
+    ORDERS | {"startingOffsets": nth(0, p0=-1)},
+    ORDERS | {"startingOffsets": '{"orders":{"0":0}}'},
+    ORDERS | {"startingOffsets": '{"orders":{"0":0,"1":0,"2":0,"3":0}}'},
+    ORDERS | {"startingOffsets": nth(0, p0=1_000_000)},
+    ORDERS | {"startingOffsets": nth(0, p0=1_000_000), "failOnDataLoss": "false"},
+    ORDERS | {"startingTimestamp": "soon"},
+    ORDERS | {"startingTimestamp": FIRST_MS},
+    ORDERS | {"startingOffsetsByTimestamp": "now"},
+    ORDERS | {"startingOffsetsByTimestamp": '{"orders":{"0":0}}'},
+    ORDERS | {"startingOffsetsByTimestamp": nth(FIRST_MS)},
+    ORDERS | {"endingOffsets": "earliest"},
+    ORDERS | {"endingOffsets": "last"},
+    ORDERS | {"endingOffsets": nth(0, p0=-2)},
+    ORDERS | {"endingTimestamp": "soon"},
+    ORDERS | {"endingOffsetsByTimestamp": '{"orders":{"0":5}}'},
+    ORDERS | {"startingOffsets": nth(0, p1=40), "endingOffsets": nth(0, p1=10)},
+    ORDERS
+    | {
+        "startingOffsetsByTimestamp": nth(0, p0=FIRST_MS + 9),
+        "endingOffsetsByTimestamp": nth(FIRST_MS),
+    },
+    ORDERS | FROM_LATE | {"startingTimestamp": FIRST_MS + 900_000, "endingTimestamp": FIRST_MS},
+    ORDERS | {"minPartitions": "0"},
+    ORDERS | {"maxRecordsPerPartition": "0"},
+    ORDERS | {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+    ORDERS | {"kafka.auto.offset.reset": "earliest"},
+    ORDERS | {"kafka.key.deserializer": "x"},
+    ORDERS | {"kafka.value.deserializer": "x"},
+    ORDERS | {"kafka.enable.auto.commit": "true"},
+    ORDERS | {"kafka.interceptor.classes": "x"},
+]
+STREAMS_REFUSED: list[dict[str, object]] = [
+    ORDERS | {"endingOffsets": "latest"},
+    ORDERS | {"endingOffsetsByTimestamp": "{}"},
+    ORDERS | {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+    ORDERS | {"startingOffsets": '{"orders":[0]}'},
+    ORDERS | {"startingOffsetsByTimestamp": '{"orders":{"0":0}}'},
+]
+
+
+def first_sentence(error: Exception) -> str:
+    """What the Kafka source says, without the name of its exception, an example's further lines
+    and what it lists afterwards in Scala's form."""
+    text = " ".join(str(getattr(error, "java_exception", None) or error).split())
+    text = re.sub(r"^\[STREAM_FAILED\].*? terminated with exception: ", "", text)
+    text = (
+        re.sub(r"^[\w.$]+Exception: ", "", text).split(" JVM stacktrace")[0].split(" SQLSTATE")[0]
+    )
+    # The Kafka source says "start" of the ending offsets, too.
+    return re.split(r"(?<=[a-z0-9)]\.) ", text)[0]
+
+
+@pytest.mark.parametrize("options", REFUSED, ids=str)
+def test_what_the_kafka_source_refuses_is_refused_in_its_words(
+    load: Load, cluster: EmbeddedBroker, options: dict[str, object]
+) -> None:
+    with pytest.raises((PySparkException, Py4JJavaError)) as theirs:
+        load("kafka", **options).collect()
+    texts = texts_of(cluster, options)
+    # As Spark runs it, but in this process: starting one takes longer than all the rest.
+    with pytest.raises(RejectedError) as ours:
+        IsothermReader(parse_options(texts), full_schema(include_headers=False)).partitions()
+    assert first_sentence(theirs.value) in str(ours.value)
+
+
+@pytest.mark.parametrize("options", STREAMS_REFUSED, ids=str)
+def test_what_a_stream_of_the_kafka_source_refuses_is_refused_in_its_words(
+    kafka_source: SparkSession, cluster: EmbeddedBroker, options: dict[str, object]
+) -> None:
+    texts = texts_of(cluster, options)
+    reader = kafka_source.readStream.format("kafka").options(**texts)
+    with pytest.raises((PySparkException, Py4JJavaError)) as theirs:
+        reader.load().writeStream.format("noop").start().processAllAvailable()
+    schema = full_schema(include_headers=False)
+    with pytest.raises(RejectedError) as ours:
+        IsothermStreamReader(parse_stream_options(texts), schema).initialOffset()
+    assert first_sentence(theirs.value) in str(ours.value)
+
+
+def test_refusals_arrive_in_the_query(load: Load) -> None:
+    with pytest.raises(PySparkException, match="minPartitions must be positive"):
+        load("isotherm", **ORDERS, minPartitions="0").collect()
+
+
+def texts_of(cluster: EmbeddedBroker, options: dict[str, object]) -> dict[str, str]:
+    given = {
+        "kafka.bootstrap.servers": cluster.bootstrap_servers,
+        "path": (cluster.directory / "bucket").as_uri(),
+        **options,
+    }
+    return {name: str(value) for name, value in given.items()}
+
+
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"subscribe": "orders", "subscribePattern": "o.*"},
-        {"subscribe": ""},
-        {"assign": '{"orders":["a"]}'},
-        ORDERS | {"startingOffsets": "latest"},
-        ORDERS | {"endingOffsets": "earliest"},
-        ORDERS | {"startingOffsets": '{"orders":{"0":-1,"1":0,"2":0}}'},
-        ORDERS | {"endingOffsets": '{"orders":{"0":-2,"1":0,"2":0}}'},
-        ORDERS | {"startingOffsets": '{"orders":{"0":0}}'},
-        ORDERS | {"startingOffsets": '{"orders":{"0":0,"1":0,"2":0,"3":0}}'},
-        ORDERS | {"startingTimestamp": FIRST_MS},
-        ORDERS | {"kafka.auto.offset.reset": "earliest"},
-        ORDERS | {"kafka.enable.auto.commit": "true"},
-        ORDERS | {"minPartitions": "0"},
-        {"subscribe": "no-such-topic"},
+        {"subscribePattern": "order.*", "kafka.isolation.level": "read_committed"},
+        ORDERS | {"maxOffsetsPerTrigger": 700, "includeHeaders": "true"},
+        {"assign": '{"orders":[0,2]}', "startingOffsets": '{"orders":{"0":300,"2":-1}}'},
+        ORDERS | FROM_LATE | {"startingTimestamp": FIRST_MS + 1_000_000},
     ],
+    ids=str,
 )
-def test_what_the_kafka_source_refuses_is_refused(load: Load, options: dict[str, object]) -> None:
+def test_streams_are_equal(
+    kafka_source: SparkSession, cluster: EmbeddedBroker, options: dict[str, object]
+) -> None:
+    """Rows, and with the same limit also where every batch ends and what is left then."""
+    texts = {"startingOffsets": "earliest"} | texts_of(cluster, options)
+    rows, ends, metrics = {}, {}, {}
     for name in ("kafka", "isotherm"):
-        with pytest.raises((PySparkException, Py4JJavaError)):
-            load(name, **options).collect()
+        stream = kafka_source.readStream.format(name).options(**texts).load()
+        writer = stream.writeStream.format("memory").queryName(f"{name}_rows")
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        rows[name] = rows_of(kafka_source.table(f"{name}_rows"))
+        batches = [progress for progress in query.recentProgress if progress.numInputRows]
+        reported = [json.loads(progress.json)["sources"][0] for progress in batches]
+        ends[name] = [source["endOffset"] for source in reported]
+        metrics[name] = (
+            [source["metrics"] for source in reported]
+            if name == "kafka"
+            else [source_metrics(progress) for progress in batches]
+        )
+    assert rows["isotherm"] == rows["kafka"]
+    assert rows["isotherm"]
+    for end in ends["isotherm"]:
+        end.pop("@start", None)
+    assert ends["isotherm"] == ends["kafka"]
+    assert metrics["isotherm"] == metrics["kafka"]
+
+
+def test_timestamp_that_no_row_can_hold_is_refused(
+    kafka_source: SparkSession, cluster: EmbeddedBroker
+) -> None:
+    """Nanoseconds, sent for milliseconds."""
+    topic = NewTopic("nanoseconds", 1, 1, config=CONFIG)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([topic])["nanoseconds"].result(TIMEOUT_S)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce("nanoseconds", b"v", timestamp=FIRST_MS * 1_000_000)
+    assert producer.flush(TIMEOUT_S) == 0
+    texts = texts_of(cluster, {"subscribe": "nanoseconds"})
+    words = f"offset 0 has timestamp value {FIRST_MS * 1_000_000} that overflows"
+    for name in ("kafka", "isotherm"):
+        with pytest.raises((PySparkException, Py4JJavaError), match=words):
+            kafka_source.read.format(name).options(**texts).load().collect()

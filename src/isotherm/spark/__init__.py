@@ -1,6 +1,6 @@
 """Reading tiered topics in Spark: `session()` starts one that finds `format("isotherm")`."""
 
-from isotherm.spark.progress import OffsetsBehindLatest, offsets_behind_latest
+from isotherm.spark.progress import OffsetsBehindLatest, offsets_behind_latest, source_metrics
 from isotherm.spark.session import session
 from isotherm.spark.without_records import count, offsets_for_times
 
@@ -10,4 +10,5 @@ __all__ = [
     "offsets_behind_latest",
     "offsets_for_times",
     "session",
+    "source_metrics",
 ]

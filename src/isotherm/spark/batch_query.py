@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from isotherm.spark.offsets import OffsetRange, check_range, clip_range, resolve_end, resolve_start
+from isotherm.spark.offsets import (
+    OffsetRange,
+    check_order,
+    check_range,
+    clip_range,
+    resolve_end,
+    resolve_start,
+)
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.planning import ReadTask
 from isotherm.spark.tiered_log import PartitionView, TieredLog
@@ -43,6 +50,7 @@ class BatchQuery:
         ends = resolve_end(
             options.ending_limit, bounds, self._log.find_times(options.ending_limit, views)
         )
+        check_order(starts, ends, "resolved start offset")
         ranges = []
         for partition in sorted(views):
             wanted = OffsetRange(partition, starts[partition], ends[partition])

@@ -10,6 +10,9 @@ Text forms, as the Kafka source has them:
     partitions          {"topicA":[0,1],"topicB":[2]}
     offsets             {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}     -2 earliest, -1 latest
     timestamps          {"topicA":{"0":1700000000000}}                   milliseconds
+
+What is refused is refused in the Kafka source's own words, which its users know and search for;
+what follows them, as `key=value`, is ours.
 """
 
 from __future__ import annotations
@@ -27,7 +30,16 @@ EARLIEST: Offset = -2
 
 _OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 _PARTITIONS_EXAMPLE = '{"topicA":[0,1],"topicB":[0,1]}'
+_TIMESTAMPS_EXAMPLE = (
+    '{"topicA": {"0": 123456789, "1": 123456789}, "topicB": {"0": 123456789, "1": 123456789}}'
+)
 _SHOWN_PARTITIONS = 10
+# What the Kafka source calls the end of a range, by what it calls its start.
+_ENDING_KINDS = {
+    "specified start offset": "end offset",
+    "specified start timestamp": "end timestamp",
+    "resolved start offset": "resolved end offset",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,41 +97,18 @@ class OffsetBounds(NamedTuple):
     end: Offset
 
 
-def _parse_json_object(text: str, option: str, example: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"option is not JSON option={option} value={text!r} expected_like={example}"
-        ) from error
-    if not isinstance(parsed, dict):
-        raise ConfigError(
-            f"option is not a JSON object option={option} value={text!r} expected_like={example}"
-        )
-    return parsed
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def parse_partition_offsets(text: str, option: str) -> dict[TopicPartition, Offset]:
-    """Offsets or timestamps by partition; ConfigError naming `option` when the text is not such."""
-    offsets: dict[TopicPartition, Offset] = {}
-    for topic, partitions in _parse_json_object(text, option, _OFFSETS_EXAMPLE).items():
-        if not isinstance(partitions, dict):
-            raise ConfigError(
-                f"a topic needs an offset for each partition option={option} topic={topic}"
-                f" value={partitions!r} expected_like={_OFFSETS_EXAMPLE}"
-            )
-        for partition, offset in partitions.items():
-            if not partition.isdecimal() or not _is_number(offset):
-                raise ConfigError(
-                    f"partition or offset is not a number option={option} topic={topic}"
-                    f" partition={partition!r} value={offset!r} expected_like={_OFFSETS_EXAMPLE}"
-                )
-            offsets[TopicPartition(topic, int(partition))] = offset
-    return offsets
+    """Offsets by partition; ConfigError naming `option` when the text is not such."""
+    return _parse_by_partition(text, option, _OFFSETS_EXAMPLE)
+
+
+def parse_partition_timestamps(text: str, option: str) -> dict[TopicPartition, TimestampMs]:
+    """As `parse_partition_offsets`, for times."""
+    timestamps = _parse_by_partition(text, option, _TIMESTAMPS_EXAMPLE)
+    negative = [partition for partition, time in timestamps.items() if time < 0]
+    if negative:
+        raise ConfigError(f"a timestamp is negative option={option} partition={negative[0]}")
+    return timestamps
 
 
 def parse_partitions(text: str, option: str) -> frozenset[TopicPartition]:
@@ -129,14 +118,44 @@ def parse_partitions(text: str, option: str) -> frozenset[TopicPartition]:
         if not isinstance(partitions, list) or not all(
             _is_number(partition) and partition >= 0 for partition in partitions
         ):
-            raise ConfigError(
-                f"a topic needs a list of partitions option={option} topic={topic}"
-                f" value={partitions!r} expected_like={_PARTITIONS_EXAMPLE}"
-            )
+            reason = f"a topic needs a list of partitions: topic={topic} value={partitions!r}"
+            raise _not_like(text, option, _PARTITIONS_EXAMPLE, reason)
         assigned.update(TopicPartition(topic, partition) for partition in partitions)
     if not assigned:
         raise ConfigError(f"no partition is assigned option={option} value={text!r}")
     return frozenset(assigned)
+
+
+def _parse_by_partition(text: str, option: str, example: str) -> dict[TopicPartition, int]:
+    numbers: dict[TopicPartition, int] = {}
+    for topic, partitions in _parse_json_object(text, option, example).items():
+        if not isinstance(partitions, dict):
+            reason = f"a topic needs a number for each partition: topic={topic}"
+            raise _not_like(text, option, example, reason)
+        for partition, number in partitions.items():
+            if not partition.isdecimal() or not _is_number(number):
+                reason = f"not a number: topic={topic} partition={partition!r} value={number!r}"
+                raise _not_like(text, option, example, reason)
+            numbers[TopicPartition(topic, int(partition))] = number
+    return numbers
+
+
+def _parse_json_object(text: str, option: str, example: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _not_like(text, option, example, f"not JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise _not_like(text, option, example, "not a JSON object")
+    return parsed
+
+
+def _not_like(text: str, option: str, example: str, reason: str) -> ConfigError:
+    return ConfigError(f"Expected e.g. {example}, got {text} option={option} reason={reason!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def timestamps_to_find(
@@ -169,8 +188,8 @@ def resolve_start(
     missing = sorted(partition for partition, offset in starts.items() if offset is None)
     if missing and not latest_when_not_found:
         raise OffsetOutOfRangeError(
-            "no record is at or after the starting timestamp"
-            f" partition={missing[0]} timestamp_ms={timestamps_to_find(limit, bounds)[missing[0]]}"
+            f"No offset matched from request of topic-partition {missing[0]} and timestamp"
+            f" {timestamps_to_find(limit, bounds)[missing[0]]}."
             " hint='use an earlier time, or startingOffsetsByTimestampStrategy=latest'"
         )
     return {p: bounds[p].end if offset is None else offset for p, offset in starts.items()}
@@ -220,11 +239,33 @@ def _check_all_named(
 ) -> None:
     wanted = set(assigned)
     if named.keys() != wanted:
+        edge = "start" if option.startswith("starting") else "end"
+        kind = f"timestamp based {edge}" if option.endswith("ByTimestamp") else edge
         raise ConfigError(
-            f"option must name exactly the partitions that are read option={option}"
-            f" missing={_shown(wanted - named.keys())} unknown={_shown(named.keys() - wanted)}"
-            " hint='-2 stands for earliest and -1 for latest'"
+            f"Partitions specified for Kafka {kind} offsets don't match what are assigned."
+            f" option={option} missing={_shown(wanted - named.keys())}"
+            f" unknown={_shown(named.keys() - wanted)}"
+            " hint='name every partition that is read; -2 stands for earliest and -1 for latest'"
         )
+
+
+def check_order(
+    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], kind: str
+) -> None:
+    """ConfigError when some partition would end before it starts; EARLIEST and LATEST fit all.
+
+    `kind` says what the numbers are, in the Kafka source's words: `specified start offset`,
+    `specified start timestamp` or `resolved start offset`.
+    """
+    symbols = () if kind.endswith("timestamp") else (EARLIEST, LATEST)
+    for partition in sorted(starts.keys() & ends.keys()):
+        start, end = starts[partition], ends[partition]
+        if start > end and start not in symbols and end not in symbols:
+            ending = _ENDING_KINDS[kind]
+            raise ConfigError(
+                f"The {kind} {start} is greater than the {ending} {end} for topic"
+                f" {partition.topic} partition {partition.partition}."
+            )
 
 
 def _shown(partitions: Iterable[TopicPartition]) -> str:

@@ -1,18 +1,28 @@
 """From the options' texts to `SourceOptions`, checked together.
 
-ConfigError names the option and what to do. Nothing is read or connected to.
+ConfigError names the option and what to do; what the Kafka source refuses too it refuses in that
+source's words. Nothing is read or connected to. Source: Spark KafkaSourceProvider.
 """
 
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 from collections.abc import Mapping
 
-from isotherm.config.definition import LIST, config_keys
+from isotherm.config.definition import LIST, ConfigKey, config_keys
 from isotherm.errors import ConfigError, UnknownConfigError
 from isotherm.remote.storage.settings import key_pair_file_keys
-from isotherm.spark.offsets import EARLIEST, LATEST, EarliestOffsets, LatestOffsets, SpecificOffsets
+from isotherm.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    EarliestOffsets,
+    LatestOffsets,
+    SpecificOffsets,
+    SpecificTimestamps,
+    check_order,
+)
 from isotherm.spark.options import (
     ISOLATION_PROPERTY,
     KAFKA_PREFIX,
@@ -23,22 +33,47 @@ from isotherm.spark.options import (
     source_option_keys,
 )
 
-_BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+_logger = logging.getLogger(__name__)
+
+_BATCH_ONLY = {
+    "endingOffsets": "ending offset not valid in streaming queries",
+    "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
+    "endingTimestamp": "ending timestamp not valid in streaming queries",
+}
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+# What the Kafka source says of a value that it does not take, where it has words of its own.
+_REFUSED_VALUES = {
+    "startingTimestamp": "Expected a single long value, got {}",
+    "endingTimestamp": "Expected a single long value, got {}",
+    "minPartitions": "minPartitions must be positive",
+    "maxRecordsPerPartition": "maxrecordsperpartition must be positive",
+}
 _KEY_PAIRS = "encryption.key.pairs"
-_STRATEGIES = ("subscribe", "subscribePattern", "assign")
+# In the Kafka source's order and letters.
+_STRATEGIES = ("subscribe", "subscribepattern", "assign")
 _FORBIDDEN_KAFKA_PROPERTIES = {
-    "auto.offset.reset": "set startingOffsets",
-    "key.deserializer": "keys are bytes: decode them in the query",
-    "value.deserializer": "values are bytes: decode them in the query",
-    "enable.auto.commit": "the source commits no offsets",
-    "interceptor.classes": "the source has no interceptors",
+    "auto.offset.reset": ". hint='set startingOffsets'",
+    "key.deserializer": (
+        " as keys are deserialized as byte arrays with ByteArrayDeserializer."
+        " Use DataFrame operations to explicitly deserialize the keys."
+    ),
+    "value.deserializer": (
+        " as values are deserialized as byte arrays with ByteArrayDeserializer."
+        " Use DataFrame operations to explicitly deserialize the values."
+    ),
+    "enable.auto.commit": " hint='the source commits no offsets'",
+    "interceptor.classes": " hint='the source has no interceptors'",
 }
 
 
 def parse_options(texts: Mapping[str, str]) -> SourceOptions:
-    """Options of a batch query."""
+    """Options of a batch query; those that only streams heed are named in a warning."""
     options = parse_common_options(texts)
     _check_batch(options)
+    given = {name.lower() for name in texts}
+    for ignored in _STREAM_ONLY:
+        if ignored.lower() in given:
+            _logger.warning("%s option ignored in batch queries", ignored)
     return options
 
 
@@ -63,7 +98,7 @@ def parse_common_options(texts: Mapping[str, str]) -> SourceOptions:
         lowered = name.lower()
         if lowered in declared:
             field_name, option = declared[lowered]
-            fields[field_name] = option.parse(text)
+            fields[field_name] = _parse_value(option, text)
         elif lowered.startswith(KAFKA_PREFIX):
             kafka[lowered.removeprefix(KAFKA_PREFIX)] = text
         elif lowered in STORAGE_SETTINGS:
@@ -79,8 +114,19 @@ def parse_common_options(texts: Mapping[str, str]) -> SourceOptions:
     )
     _check_strategy(options, texts)
     _check_kafka_properties(options)
+    _check_trigger_limits(options)
     _check_sources(options)
     return options
+
+
+def _parse_value(option: ConfigKey, text: str) -> object:
+    try:
+        return option.parse(text)
+    except ConfigError as error:
+        words = _REFUSED_VALUES.get(option.name)
+        if words is None:
+            raise
+        raise ConfigError(f"{words.format(text)}: {error}") from error
 
 
 def _key_pair_files(texts: Mapping[str, str]) -> dict[str, str]:
@@ -100,25 +146,39 @@ def _unknown_option(name: str) -> UnknownConfigError:
 
 
 def _check_strategy(options: SourceOptions, texts: Mapping[str, str]) -> None:
-    given = {name.lower() for name in texts}
-    specified = [name for name in _STRATEGIES if name.lower() in given]
+    given = {name.lower(): text for name, text in texts.items()}
+    specified = [name for name in _STRATEGIES if name in given]
     if len(specified) != 1:
+        problem = "Only one of" if specified else "One of"
+        must = "can" if specified else "must"
         raise ConfigError(
-            f"exactly one option says which topics to read expected_one_of={','.join(_STRATEGIES)}"
+            f"{problem} the following options {must} be specified for Kafka source:"
+            f" {', '.join(_STRATEGIES)}. See the docs for more details."
             f" specified={','.join(specified) or 'none'}"
         )
-    if specified == ["subscribe"] and not options.subscribe:
-        raise ConfigError("no topic is named option=subscribe")
-    if specified == ["subscribePattern"]:
-        _check_pattern(options.subscribe_pattern or "")
+    text = given[specified[0]]
+    match specified[0]:
+        case "subscribe" if not options.subscribe:
+            raise ConfigError(
+                f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'"
+            )
+        case "subscribepattern":
+            _check_pattern(text)
+        case "assign" if not text.strip().startswith("{"):
+            raise ConfigError(
+                f"No topicpartitions to assign as specified value for option 'assign' is '{text}'"
+            )
     options.assigned  # noqa: B018  parses, and raises for a text that is not such
 
 
 def _check_pattern(pattern: str) -> None:
-    if not pattern:
-        raise ConfigError("the pattern is empty option=subscribePattern")
+    if not pattern.strip():
+        raise ConfigError(
+            "Pattern to subscribe is empty as specified value for option 'subscribePattern' is"
+            f" '{pattern}'"
+        )
     try:
-        re.compile(pattern)
+        re.compile(pattern.strip())
     except re.error as error:
         raise ConfigError(
             f"not a regular expression option=subscribePattern value={pattern!r}"
@@ -126,11 +186,9 @@ def _check_pattern(pattern: str) -> None:
 
 
 def _check_kafka_properties(options: SourceOptions) -> None:
-    for name, reason in _FORBIDDEN_KAFKA_PROPERTIES.items():
+    for name, why in _FORBIDDEN_KAFKA_PROPERTIES.items():
         if name in options.kafka_properties:
-            raise ConfigError(
-                f"property of the client is not supported option=kafka.{name} hint={reason!r}"
-            )
+            raise ConfigError(f"Kafka option '{name}' is not supported{why}")
     isolation = options.kafka_properties.get(ISOLATION_PROPERTY, options.isolation)
     if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise ConfigError(
@@ -165,42 +223,56 @@ def _check_sources(options: SourceOptions) -> None:
 def _check_batch(options: SourceOptions) -> None:
     starting, ending = options.starting_limit, options.ending_limit
     if isinstance(starting, LatestOffsets):
-        raise ConfigError("a batch query cannot start at the end option=startingOffsets")
+        raise ConfigError(
+            "starting offset can't be latest for batch queries on Kafka option=startingOffsets"
+        )
     if isinstance(ending, EarliestOffsets):
-        raise ConfigError("a batch query cannot end at the start option=endingOffsets")
+        raise ConfigError(
+            "ending offset can't be earliest for batch queries on Kafka option=endingOffsets"
+        )
     if isinstance(starting, SpecificOffsets):
-        _refuse_offset(starting, LATEST, "startingOffsets")
+        _refuse_offset(starting, LATEST, "startingOffsets for {} can't be latest")
+        _refuse_unknown_symbols(starting, "startingOffsets")
     if isinstance(ending, SpecificOffsets):
-        _refuse_offset(ending, EARLIEST, "endingOffsets")
+        _refuse_offset(ending, EARLIEST, "ending offset for {} can't be earliest")
+        _refuse_unknown_symbols(ending, "endingOffsets")
+    match starting, ending:
+        case SpecificOffsets(starts), SpecificOffsets(ends):
+            check_order(starts, ends, "specified start offset")
+        case SpecificTimestamps(starts), SpecificTimestamps(ends):
+            check_order(starts, ends, "specified start timestamp")
 
 
 def _check_stream(options: SourceOptions, texts: Mapping[str, str]) -> None:
-    given = {name.lower(): name for name in texts}
-    for refused in _BATCH_ONLY:
+    given = {name.lower() for name in texts}
+    for refused, why in _BATCH_ONLY.items():
         if refused.lower() in given:
-            raise ConfigError(
-                f"a stream has no end option={refused} hint='stop the query, or read a batch'"
-            )
+            raise ConfigError(f"{why} option={refused} hint='stop the query, or read a batch'")
     starting = options.stream_starting_limit
     if isinstance(starting, SpecificOffsets):
-        below = [p for p, offset in starting.offsets.items() if offset < EARLIEST]
-        if below:
-            raise ConfigError(
-                f"a stream cannot use this offset option=startingOffsets partition={below[0]}"
-                f" offset={starting.offsets[below[0]]}"
-            )
+        _refuse_unknown_symbols(starting, "startingOffsets")
+
+
+def _check_trigger_limits(options: SourceOptions) -> None:
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise ConfigError(
-            "a batch cannot have fewer offsets than it waits for"
-            f" option=minOffsetsPerTrigger value={least} option=maxOffsetsPerTrigger value={most}"
+            f"The value of minOffsetPerTrigger({least}) is higher than the"
+            f" maxOffsetsPerTrigger({most})."
         )
 
 
-def _refuse_offset(limit: SpecificOffsets, refused: int, option: str) -> None:
+def _refuse_offset(limit: SpecificOffsets, refused: int, words: str) -> None:
     for partition, offset in limit.offsets.items():
-        if offset == refused or offset < EARLIEST:
+        if offset == refused:
+            raise ConfigError(f"{words.format(partition)} for batch queries on Kafka")
+
+
+def _refuse_unknown_symbols(limit: SpecificOffsets, option: str) -> None:
+    """Below -2 there is nothing that an offset could mean."""
+    for partition, offset in limit.offsets.items():
+        if offset < EARLIEST:
             raise ConfigError(
-                f"a batch query cannot use this offset option={option} partition={partition}"
-                f" offset={offset}"
+                f"an offset is negative and neither -2, earliest, nor -1, latest option={option}"
+                f" partition={partition} offset={offset}"
             )

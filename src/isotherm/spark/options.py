@@ -34,7 +34,6 @@ from isotherm.config.definition import (
     one_of,
     optional,
 )
-from isotherm.errors import ConfigError
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.offsets import (
     EarliestOffsets,
@@ -44,6 +43,7 @@ from isotherm.spark.offsets import (
     SpecificOffsets,
     SpecificTimestamps,
     parse_partition_offsets,
+    parse_partition_timestamps,
     parse_partitions,
 )
 from isotherm.types import TimestampMs, TopicPartition
@@ -60,17 +60,28 @@ ISOLATION_PROPERTY = "isolation.level"
 _POSITIVE = Check(lambda value: value is None or value > 0, "more than 0")
 
 
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
+_MINUTE_US = 60_000_000
+_UNIT_US = {
+    "us": 1,
+    "ms": 1000,
+    "s": 1_000_000,
+    "m": _MINUTE_US,
+    "min": _MINUTE_US,
+    "h": 60 * _MINUTE_US,
+    "d": 1440 * _MINUTE_US,
+}
 
 
 def duration_ms(text: str) -> int | None:
     """Spark's form of a duration, milliseconds when it has no unit; None when it is not such."""
     matched = _DURATION.fullmatch(text.strip().lower())
-    return int(matched[1]) * _UNIT_MS[matched[2] or "ms"] if matched else None
+    return int(matched[1]) * _UNIT_US[matched[2] or "ms"] // 1000 if matched else None
 
 
-_IS_DURATION = Check(lambda text: duration_ms(text) is not None, "a number with ms, s, m, h or d")
+_IS_DURATION = Check(
+    lambda text: duration_ms(text) is not None, "a number with us, ms, s, m, min, h or d"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,7 +363,7 @@ class SourceOptions:
             "starting",
             self.starting_timestamp,
             self.starting_offsets_by_timestamp,
-            self.starting_offsets or default,
+            default if self.starting_offsets is None else self.starting_offsets,
         )
 
     @property
@@ -400,12 +411,9 @@ def _limit(
     if timestamp_ms is not None:
         return GlobalTimestamp(timestamp_ms)
     if by_timestamp is not None:
-        option = f"{edge}OffsetsByTimestamp"
-        timestamps = parse_partition_offsets(by_timestamp, option)
-        negative = [partition for partition, time in timestamps.items() if time < 0]
-        if negative:
-            raise ConfigError(f"a timestamp is negative option={option} partition={negative[0]}")
-        return SpecificTimestamps(timestamps)
+        return SpecificTimestamps(
+            parse_partition_timestamps(by_timestamp, f"{edge}OffsetsByTimestamp")
+        )
     match offsets.strip().lower():
         case "earliest":
             return EarliestOffsets()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from isotherm.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from isotherm.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.metadata.api import MetadataTopicRecord
 from isotherm.remote.metadata.serde import encode_event
@@ -158,26 +158,36 @@ def test_pattern_that_matches_nothing_is_an_error(
         plan(storage, FixedSegments(), brokers, subscribePattern="b.*")
 
 
-@pytest.mark.parametrize(
-    ("starts", "words"),
-    [(100, "no longer kept"), (300, "below the starting offset")],
-)
 def test_lost_offsets_are_an_error_or_left_out(
     storage: ObjectStoreRemoteStorageManager,
     segment: SegmentFactory,
     owner: TopicIdPartition,
-    starts: int,
-    words: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     brokers = FakeBrokers({owner: OffsetBounds(150, 260)})
     segments = FixedSegments(segment(100, 199))
-    offsets = {"startingOffsets": f'{{"a":{{"0":{starts}}}}}'}
-    with pytest.raises(OffsetOutOfRangeError, match=words):
+    offsets = {"startingOffsets": '{"a":{"0":100}}'}
+    with pytest.raises(OffsetOutOfRangeError, match="no longer kept"):
         plan(storage, segments, brokers, **offsets)
     reads = plan(storage, segments, brokers, failOnDataLoss="false", **offsets)
-    assert reads[:1] == ([("a-0", "bucket", 150, 200)] if starts == 100 else [])
-    assert words in caplog.text
+    assert reads[:1] == [("a-0", "bucket", 150, 200)]
+    assert "no longer kept" in caplog.text
+
+
+def test_start_beyond_the_end_is_refused_whatever_may_be_lost(
+    storage: ObjectStoreRemoteStorageManager, owner: TopicIdPartition
+) -> None:
+    brokers = FakeBrokers({owner: OffsetBounds(150, 260)})
+    words = "resolved start offset 300 is greater than the resolved end offset 260 for topic a"
+    for fail in ("true", "false"):
+        with pytest.raises(ConfigError, match=words):
+            plan(
+                storage,
+                FixedSegments(),
+                brokers,
+                failOnDataLoss=fail,
+                startingOffsets='{"a":{"0":300}}',
+            )
 
 
 def test_times_that_the_bucket_does_not_have_are_asked_of_the_brokers(
@@ -206,7 +216,9 @@ def test_min_partitions_counts_the_tasks_that_sizes_give(
 ) -> None:
     segments = FixedSegments(segment(0, 99, size=4096))
     options = {"targetBytesPerTask": "1024"}
-    assert plan(storage, segments, minPartitions="4", **options) == [("a-0", "bucket", 0, 100)] * 4
+    assert plan(storage, segments, minPartitions="4", **options) == [
+        ("a-0", "bucket", start, start + 25) for start in (0, 25, 50, 75)
+    ]
     assert plan(storage, segments, minPartitions="2") == [
         ("a-0", "bucket", 0, 50),
         ("a-0", "bucket", 50, 100),

@@ -82,7 +82,7 @@ def test_timestamps_to_find_asks_for_each_partition() -> None:
 
 def test_starting_timestamp_without_a_record_is_an_error_or_the_end() -> None:
     found = {A0: 17, A1: None}
-    with pytest.raises(OffsetOutOfRangeError, match="partition=a-1 timestamp_ms=7"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"topic-partition a-1 and timestamp 7\."):
         resolve_start(GlobalTimestamp(7), BOUNDS, found, latest_when_not_found=False)
     assert resolve_start(GlobalTimestamp(7), BOUNDS, found, latest_when_not_found=True) == {
         A0: 17,

@@ -10,7 +10,7 @@ from isotherm.spark.offsets import (
     SpecificOffsets,
     SpecificTimestamps,
 )
-from isotherm.spark.option_parsing import parse_options
+from isotherm.spark.option_parsing import parse_options, parse_stream_options
 from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.types import TopicPartition
 
@@ -56,21 +56,33 @@ def test_storage_settings_are_handed_on(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{}, {"subscribe": "a", "assign": '{"a":[0]}'}, {"subscribe": "a", "subscribePattern": "a.*"}],
+    ("given", "words"),
+    [
+        ({}, "One of the following options must be specified"),
+        (
+            {"subscribe": "a", "assign": '{"a":[0]}'},
+            "Only one of the following .* specified=subscribe,assign",
+        ),
+        (
+            {"subscribe": "a", "subscribePattern": "a.*"},
+            "Only one of the following .* specified=subscribe,subscribepattern",
+        ),
+    ],
 )
-def test_exactly_one_option_chooses_topics(given: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="expected_one_of=subscribe,subscribePattern,assign"):
+def test_exactly_one_option_chooses_topics(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         parse_options({"path": "s3://b"} | given)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"subscribe": " , "}, "option=subscribe"),
-        ({"subscribePattern": " "}, "option=subscribePattern"),
+        ({"subscribe": " , "}, "No topics to subscribe to .* 'subscribe' is ' , '"),
+        ({"subscribePattern": " "}, "Pattern to subscribe is empty .* 'subscribePattern' is ' '"),
         ({"subscribePattern": "a["}, "not a regular expression option=subscribePattern"),
-        ({"assign": "a-0"}, "option=assign"),
+        ({"assign": "a-0"}, "No topicpartitions to assign .* 'assign' is 'a-0'"),
+        ({"assign": '{"a":["0"]}'}, r'Expected e.g. .*got {"a":\["0"\]} option=assign'),
+        ({"assign": "{}"}, "no partition is assigned option=assign"),
     ],
 )
 def test_choice_of_no_topic_is_refused(given: dict[str, str], words: str) -> None:
@@ -94,12 +106,28 @@ def test_pattern_must_match_the_whole_name() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"startingOffsets": "latest"}, "cannot start at the end option=startingOffsets"),
-        ({"startingOffsets": '{"a":{"0":-1}}'}, "option=startingOffsets partition=a-0 offset=-1"),
+        ({"startingOffsets": "latest"}, "can't be latest .* option=startingOffsets"),
+        ({"startingOffsets": '{"a":{"0":-1}}'}, "startingOffsets for a-0 can't be latest"),
         ({"startingOffsets": '{"a":{"0":-3}}'}, "option=startingOffsets partition=a-0 offset=-3"),
-        ({"startingOffsets": "first"}, "option is not JSON option=startingOffsets"),
-        ({"endingOffsets": "earliest"}, "cannot end at the start option=endingOffsets"),
-        ({"endingOffsets": '{"a":{"0":-2}}'}, "option=endingOffsets partition=a-0 offset=-2"),
+        ({"startingOffsets": "first"}, "Expected e.g. .* got first option=startingOffsets"),
+        ({"startingOffsets": ""}, "Expected e.g. .* got  option=startingOffsets"),
+        ({"startingOffsets": '{"a":{"0":true}}'}, "not a number: topic=a partition='0' value=True"),
+        ({"startingOffsets": '{"a":[0]}'}, "a topic needs a number for each partition: topic=a"),
+        ({"startingOffsets": "[]"}, "not a JSON object"),
+        ({"endingOffsets": "earliest"}, "can't be earliest .* option=endingOffsets"),
+        ({"endingOffsets": '{"a":{"0":-2}}'}, "ending offset for a-0 can't be earliest"),
+        ({"endingOffsets": '{"a":{"0":-7}}'}, "option=endingOffsets partition=a-0 offset=-7"),
+        (
+            {"startingOffsets": '{"a":{"0":4}}', "endingOffsets": '{"a":{"0":3}}'},
+            "The specified start offset 4 is greater than the end offset 3 for topic a partition 0",
+        ),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"a":{"0":4}}',
+                "endingOffsetsByTimestamp": '{"a":{"0":3}}',
+            },
+            "The specified start timestamp 4 is greater than the end timestamp 3 for topic a",
+        ),
         ({"startingTimestamp": "-1"}, "key=startingTimestamp"),
         ({"startingTimestamp": "soon"}, "key=startingTimestamp"),
         ({"endingOffsetsByTimestamp": '{"a":{"0":-5}}'}, "option=endingOffsetsByTimestamp"),
@@ -109,11 +137,15 @@ def test_pattern_must_match_the_whole_name() -> None:
         ({"includeHeaders": "yes"}, "key=includeHeaders"),
         ({"layout": "flat"}, "key=layout"),
         ({"metadata": "table"}, "key=metadata"),
-        ({"kafka.auto.offset.reset": "earliest"}, "kafka.auto.offset.reset"),
-        ({"kafka.key.deserializer": "x"}, "kafka.key.deserializer"),
-        ({"kafka.value.deserializer": "x"}, "kafka.value.deserializer"),
-        ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit"),
-        ({"kafka.interceptor.classes": "x"}, "kafka.interceptor.classes"),
+        ({"kafka.auto.offset.reset": "earliest"}, "'auto.offset.reset' is not supported"),
+        ({"kafka.key.deserializer": "x"}, "'key.deserializer' is not supported as keys"),
+        ({"kafka.value.deserializer": "x"}, "'value.deserializer' is not supported as values"),
+        ({"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
+        ({"kafka.interceptor.classes": "x"}, "'interceptor.classes' is not supported"),
+        (
+            {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            r"minOffsetPerTrigger\(5\) is higher than the maxOffsetsPerTrigger\(4\)",
+        ),
         ({"kafka.isolation.level": "snapshot"}, "kafka.isolation.level value=snapshot"),
         ({"isolationLevel": "snapshot"}, "key=isolationLevel"),
         (
@@ -180,9 +212,45 @@ def test_timestamps_beat_offsets_and_the_global_one_beats_both() -> None:
     )
 
 
-def test_stream_options_are_accepted_by_a_batch_query() -> None:
+def test_stream_options_are_named_in_a_warning_by_a_batch_query(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     options = parse(BUCKET, maxOffsetsPerTrigger="10", maxTriggerDelay="15m")
     assert options.max_offsets_per_trigger == 10
+    assert [record.message for record in caplog.records] == [
+        "maxOffsetsPerTrigger option ignored in batch queries",
+        "maxTriggerDelay option ignored in batch queries",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"endingOffsets": "latest"}, "ending offset not valid in streaming queries"),
+        ({"endingOffsetsByTimestamp": "{}"}, "ending timestamp not valid in streaming queries"),
+        ({"endingTimestamp": "5"}, "ending timestamp not valid .* option=endingTimestamp"),
+        ({"startingOffsets": '{"a":{"0":-3}}'}, "option=startingOffsets partition=a-0 offset=-3"),
+    ],
+)
+def test_streams_refuse_what_has_no_meaning_for_them(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_stream_options(BUCKET | given)
+
+
+def test_streams_start_at_the_end_or_wherever_they_are_told_to() -> None:
+    assert parse_stream_options(BUCKET).stream_starting_limit == LatestOffsets()
+    given = {"startingOffsets": '{"a":{"0":-1}}'}
+    assert parse_stream_options(BUCKET | given).stream_starting_limit == SpecificOffsets({A0: -1})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [("90", 90), ("2500us", 2), ("7ms", 7), ("3 s", 3000), ("2MIN", 120_000), ("1h", 3_600_000)],
+)
+def test_durations_have_sparks_form(text: str, expected_ms: int) -> None:
+    assert parse_stream_options(BUCKET | {"maxTriggerDelay": text}).max_trigger_delay_ms == (
+        expected_ms
+    )
 
 
 @pytest.mark.parametrize(
