@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from isotherm.log.fs import FileSystem
 from isotherm.testing.broker_process import BrokerProcess
@@ -17,6 +18,10 @@ from oracle.jars import OracleUnavailableError, resolve_jars, resolve_spark_sour
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# How long an example takes is the machine's matter, never a test's.
+settings.register_profile("isotherm", deadline=None, print_blob=True)
+settings.load_profile("isotherm")
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,6 @@ STEPS_MAX = 30
 def checked(examples: int) -> settings:
     return settings(
         max_examples=examples,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
         # A history does not get smaller by smaller random numbers.
         phases=(Phase.explicit, Phase.reuse, Phase.generate),

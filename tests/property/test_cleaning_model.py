@@ -31,7 +31,6 @@ from isotherm.types import Offset, ProducerId, TimestampMs
 RANDOM = st.randoms(use_true_random=False)
 CHECKED = settings(
     max_examples=40,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     # A history does not get smaller by smaller random numbers.
     phases=(Phase.explicit, Phase.reuse, Phase.generate),

@@ -242,4 +242,4 @@ class PartitionLogMachine(RuleBasedStateMachine):
 
 
 TestPartitionLog = PartitionLogMachine.TestCase
-TestPartitionLog.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPartitionLog.settings = settings(max_examples=60, stateful_step_count=30)

@@ -170,7 +170,7 @@ HISTORIES = st.lists(st.one_of(WRITES, WRITES, READS, WAITS, CLEANS), max_size=3
 
 # Of a map of two slots one is used: then a round ends in the middle of a batch, and the next goes on.
 @given(history=HISTORIES, map_slots=st.sampled_from([2, 3, 1000]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_reader_misses_no_deletion_within_the_retention_of_tombstones(
     history: list[Step], map_slots: int
 ) -> None:

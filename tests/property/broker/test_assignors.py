@@ -32,7 +32,7 @@ def subscriptions(draw: st.DrawFn) -> dict[str, MemberSubscription]:
 
 
 @pytest.mark.parametrize("assign", [uniform.assign, range_assignor.assign])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(members=subscriptions(), topics=COUNTS)
 def test_each_partition_has_one_subscriber(assign, members, topics) -> None:
     assigned = assign(members, topics)
@@ -47,7 +47,7 @@ def test_each_partition_has_one_subscriber(assign, members, topics) -> None:
         assert {topic for topic, _ in partitions} <= members[member_id].topics
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(members=subscriptions(), topics=COUNTS)
 def test_uniform_leaves_no_move_that_would_even_it_out(members, topics) -> None:
     assigned = uniform.assign(members, topics)
@@ -58,7 +58,7 @@ def test_uniform_leaves_no_move_that_would_even_it_out(members, topics) -> None:
                     assert len(assigned[emptier]) >= len(partitions) - 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(members=subscriptions(), topics=COUNTS)
 def test_uniform_that_is_asked_again_moves_nothing(members, topics) -> None:
     assigned = uniform.assign(members, topics)

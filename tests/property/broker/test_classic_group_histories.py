@@ -149,7 +149,7 @@ class History:
             assert not member.is_awaiting_join or group.state is GroupState.PREPARING_REBALANCE
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(STEPS, max_size=60))
 def test_invariants_hold_and_silence_ends_in_an_empty_group(steps: list[tuple[Any, ...]]) -> None:
     history = History()
@@ -160,7 +160,7 @@ def test_invariants_hold_and_silence_ends_in_an_empty_group(steps: list[tuple[An
     assert set(history.asked) == history.answered
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(STEPS, max_size=60))
 def test_stored_group_is_restored_as_it_was(steps: list[tuple[Any, ...]]) -> None:
     history = History()

@@ -156,7 +156,7 @@ class History:
                 self.beat(slot, True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(STEPS, max_size=50))
 def test_partitions_have_one_holder_and_settle_with_subscribers(
     steps: list[tuple[Any, ...]],
@@ -181,7 +181,7 @@ def test_partitions_have_one_holder_and_settle_with_subscribers(
         assert group.members[client.member_id].assigned == client.owned
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(STEPS, max_size=50))
 def test_replayed_records_give_the_group_again(steps: list[tuple[Any, ...]]) -> None:
     history = History()

@@ -122,7 +122,7 @@ class Cluster:
         assert {t.topic_id for t in image.topics_by_name.values()} == set(image.topics_by_id)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(OPERATIONS, max_size=8))
 def test_image_is_the_model_and_survives_a_restart(operations):
     with tempfile.TemporaryDirectory() as folder:

@@ -35,7 +35,7 @@ from isotherm.record.varint import read_unsigned_varint, read_varint, read_varlo
 
 SIZE_MAX = 1 << 16
 DATA = st.data()
-MANY = settings(max_examples=100, deadline=None)
+MANY = settings(max_examples=100)
 PAGES_SIZE = 16 * mmap.PAGESIZE
 
 
@@ -141,7 +141,7 @@ def rows(columns: RecordColumns) -> list[tuple]:
 
 
 @given(DATA)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_columns_and_reader_agree_on_damaged_batches(strategies, guarded, data) -> None:
     run = data.draw(damaged(data.draw(strategies.batch_runs()), fix_crc=False))
     buffer = guarded.put(run)
@@ -219,7 +219,7 @@ def test_columns_of_anything(guarded, raw: bytes) -> None:
 
 
 @given(DATA)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_validation_rejects_or_stores_what_can_be_read(strategies, data) -> None:
     records = data.draw(st.lists(strategies.records, min_size=1, max_size=4))
     codec = data.draw(st.sampled_from(CompressionType))
@@ -254,7 +254,7 @@ def test_control_records_of_damaged_batches(strategies, data) -> None:
 
 
 @given(DATA)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_decompress_gives_at_most_what_is_allowed(data) -> None:
     codec = data.draw(st.sampled_from(CompressionType))
     plain = data.draw(st.binary(max_size=100)) * data.draw(st.integers(1, 2000))

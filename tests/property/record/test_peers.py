@@ -23,7 +23,7 @@ from isotherm.record.varint import write_varint, write_varlong
 # kafka-python needs a package for snappy that nothing else here does.
 KAFKA_PYTHON_CODECS = [codec for codec in CompressionType if codec is not CompressionType.SNAPPY]
 DATA = st.data()
-MANY = settings(max_examples=100, deadline=None)
+MANY = settings(max_examples=100)
 
 
 @given(st.integers(-(2**63), 2**63 - 1))

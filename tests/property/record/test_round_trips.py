@@ -22,7 +22,7 @@ from isotherm.record.varint import read_varint, read_varlong, write_varint, writ
 from isotherm.testing.filtered_batch import filtered_batch
 
 DATA = st.data()
-MANY = settings(max_examples=100, deadline=None)
+MANY = settings(max_examples=100)
 
 
 def rows(columns: RecordColumns) -> list[tuple]:

@@ -58,7 +58,7 @@ def described(result: Folded) -> dict[str, Any]:
 
 
 @given(histories, st.sampled_from([1, 150, 700, 1 << 20]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_fold_by_columns_is_the_fold_record_by_record(
     records: list[Record], run_max_bytes: int
 ) -> None:
@@ -73,7 +73,7 @@ def _place(problem: str) -> str:
 
 
 @given(histories)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_first_record_without_meaning_is_named_whichever_way_it_is_read(
     records: list[Record],
 ) -> None:

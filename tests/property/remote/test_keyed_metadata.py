@@ -116,7 +116,7 @@ def listed(manager: TopicBasedRemoteLogMetadataManager) -> set[object]:
 
 
 @given(segments(), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_level_1_tells_of_one_leader_what_level_0_does(
     made: list[RemoteLogSegmentMetadata], data: st.DataObject
 ) -> None:
@@ -167,7 +167,7 @@ def upload(leader_epoch: int, end_offset: int) -> RemoteLogSegmentMetadata:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_uploads_of_several_leaders_end_as_scenario_2_says_in_whatever_order(
     data: st.DataObject,
 ) -> None:
@@ -202,7 +202,7 @@ def make_way(
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_deletions_amid_the_uploads_of_several_leaders_lose_nothing_else(
     data: st.DataObject,
 ) -> None:
@@ -251,7 +251,7 @@ def test_deletions_amid_the_uploads_of_several_leaders_lose_nothing_else(
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_records_of_leaders_that_do_not_see_each_other_end_alike_in_whatever_order(
     data: st.DataObject,
 ) -> None:

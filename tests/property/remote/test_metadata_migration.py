@@ -11,7 +11,7 @@ import contextlib
 import uuid
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.clock import SystemClock
@@ -142,7 +142,6 @@ def small_appends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(histories(), histories())
-@settings(deadline=None)
 def test_migrated_partition_can_be_compacted_and_tells_the_same(
     before: list[bytes], meanwhile: list[bytes]
 ) -> None:
@@ -169,7 +168,6 @@ def _without_key_epoch(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMet
 
 
 @given(histories(), histories(), st.integers(0, 40))
-@settings(deadline=None)
 def test_migration_killed_at_an_append_goes_on_from_there(
     before: list[bytes], meanwhile: list[bytes], appends_until_killed: int
 ) -> None:

@@ -63,7 +63,7 @@ def as_known(state: FoldState) -> tuple[object, ...]:
 
 
 @given(histories)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_rows_are_the_segments_of_the_brokers_cache(records: list[Record]) -> None:
     topic = topic_of(records)
     folded = fold_metadata_partition(
@@ -82,7 +82,7 @@ def test_rows_are_the_segments_of_the_brokers_cache(records: list[Record]) -> No
 
 
 @given(histories, st.lists(st.integers(0, 40), max_size=3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_state_taken_up_again_goes_on_as_if_nothing_had_happened(
     records: list[Record], cuts: list[int]
 ) -> None:
