@@ -26,8 +26,10 @@ setup: $(INSTALLED) java ## Install everything into .venv and check for Java
 java:
 	@scripts/ensure-java.sh
 
-test: setup ## Run the tests
-	$(BIN)/python -m pytest -q
+# Each worker starts a Kafka and a Spark of its own, a gigabyte or two together.
+TEST_WORKERS ?= 2
+test: setup ## Run the tests, TEST_WORKERS files at a time
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile
 
 lint: setup ## Check style and formatting
 	$(BIN)/ruff check .
