@@ -43,9 +43,10 @@ from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.readers import ReadSettings, read_task
+from isotherm.spark.readers import ReadSettings
 from isotherm.spark.rows import arrow_schema, full_schema
 from isotherm.spark.source import IsothermReader
+from isotherm.spark.task_reading import read_task
 from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
 
@@ -181,6 +182,7 @@ def read_tasks(folder: Path) -> tuple[int, CountingStorage]:
             arrow_schema(schema),
             settings=ReadSettings(),
             read_tail=lambda read: iter(()),
+            read_again=lambda read: None,
             fail_on_data_loss=True,
         ):
             rows += batch.num_rows

@@ -1,24 +1,21 @@
-"""What a Spark task does with its reads: fetch ranges ahead, verify, decode, give Arrow batches.
+"""What a Spark task does with its reads of segments: fetch ranges ahead, verify, decode.
 
 Bounded memory per task: `fetch_ahead` + 1 blocks of `fetch_bytes` under way or waiting, one being
 decoded together with the piece of a batch left over from the block before, and the rows decoded
 from it. Nothing of a segment is kept longer, so its size does not matter.
 
 Every byte range that was planned is accounted for: an object that is missing, short or damaged
-raises CorruptObjectError, unless the query said failOnDataLoss=false.
+raises CorruptObjectError.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
-
-import pyarrow as pa
 
 from isotherm.errors import CorruptDataError, CorruptObjectError, RemoteResourceNotFoundError
 from isotherm.record.batch import BatchHeader, iterate_batches, read_batch_header
@@ -32,11 +29,8 @@ from isotherm.segment.offset_index import (
     lookup_offset,
 )
 from isotherm.segment.time_index import check_time_index, lookup_timestamp
-from isotherm.spark.arrow_rows import decoded_columns, record_batch
-from isotherm.spark.planning import BrokerRead, ReadTask, SegmentPiece, SegmentRead
+from isotherm.spark.planning import SegmentPiece, SegmentRead
 from isotherm.types import Offset, Position, TimestampMs
-
-_logger = logging.getLogger(__name__)
 
 # To find a record by its time: the time index leaves some KiB to look through.
 _LOOKUP_FETCH_BYTES = 256 * 1024
@@ -62,51 +56,12 @@ class PositionRange:
     end: Position
 
 
-TailReader = Callable[[BrokerRead], Iterator[pa.RecordBatch]]
+class SegmentGoneError(CorruptObjectError):
+    """An object of the segment of `read` does not exist."""
 
-
-def read_task(
-    task: ReadTask,
-    storage: RemoteStorageManager,
-    schema: pa.Schema,
-    *,
-    settings: ReadSettings,
-    read_tail: TailReader,
-    fail_on_data_loss: bool,
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in the order of its reads; closing the iterator ends its fetches."""
-    wanted = decoded_columns(schema)
-    for from_bucket, reads in groupby(task.reads, key=lambda r: isinstance(r, SegmentRead)):
-        if not from_bucket:
-            for read in reads:
-                if isinstance(read, BrokerRead):
-                    yield from read_tail(read)
-            continue
-        segment_reads = [read for read in reads if isinstance(read, SegmentRead)]
-        for run in _runs(segment_reads, fail_on_data_loss=fail_on_data_loss):
-            decoded = read_segments(run, storage, wanted, settings=settings)
-            with closing(decoded), _reported(fail_on_data_loss=fail_on_data_loss):
-                for read, columns in decoded:
-                    if columns.count:
-                        yield record_batch(columns, read.topic_partition, schema)
-
-
-def _runs(
-    reads: Sequence[SegmentRead], *, fail_on_data_loss: bool
-) -> Iterable[Sequence[SegmentRead]]:
-    """Reads that are fetched ahead together: all of them, or one by one where a damaged one must
-    not take the others with it."""
-    return [reads] if fail_on_data_loss else [[read] for read in reads]
-
-
-@contextmanager
-def _reported(*, fail_on_data_loss: bool) -> Iterator[None]:
-    try:
-        yield
-    except CorruptObjectError as error:
-        if fail_on_data_loss:
-            raise
-        _logger.warning("records are left out, failOnDataLoss=false: %s", error)
+    def __init__(self, message: str, read: SegmentRead) -> None:
+        super().__init__(message)
+        self.read = read
 
 
 def read_segments(
@@ -240,11 +195,14 @@ def _named(read: SegmentRead) -> Iterator[None]:
         yield
     except (RemoteResourceNotFoundError, CorruptDataError) as error:
         partition = read.segment.topic_id_partition
-        raise CorruptObjectError(
+        problem = (
             f"records cannot be read from the tier topic={partition.topic}"
             f" partition={partition.partition} start_offset={read.start_offset}"
             f" end_offset={read.end_offset} segment={read.segment.segment_id} reason={str(error)!r}"
-        ) from error
+        )
+        if isinstance(error, RemoteResourceNotFoundError):
+            raise SegmentGoneError(problem, read) from error
+        raise CorruptObjectError(problem) from error
 
 
 def first_offset_not_before(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
-    from isotherm.spark.planning import BrokerRead, ReadTask
+    from isotherm.spark.planning import BrokerRead, Read, ReadTask, SegmentRead
     from isotherm.spark.stream_query import StreamQuery
 
 # Tiers that one Python worker keeps clients for.
@@ -200,19 +200,32 @@ def read_partition(
 def _read_task(
     options: SourceOptions, spark_schema: StructType, partition: TaskPartition
 ) -> Iterator[pa.RecordBatch]:
-    from isotherm.spark.readers import ReadSettings, read_task
+    from isotherm.spark.readers import ReadSettings
+    from isotherm.spark.task_reading import read_task
     from isotherm.spark.tiers import tier_settings
 
     _freeze_imports()
     schema = arrow_schema(spark_schema)
+    settings = tier_settings(options, partition.layout)
     return read_task(
         partition.task,
-        open_storage(tier_settings(options, partition.layout)),
+        open_storage(settings),
         schema,
         settings=ReadSettings(options.fetch_bytes, options.fetch_ahead, options.batch_bytes),
         read_tail=functools.partial(_read_tail, options, schema),
+        read_again=functools.partial(_read_again, options, settings),
         fail_on_data_loss=options.fail_on_data_loss,
     )
+
+
+def _read_again(
+    options: SourceOptions, settings: ObjectStoreSettings, read: SegmentRead
+) -> Sequence[Read] | None:
+    from isotherm.spark.tiered_log import TieredLog
+    from isotherm.spark.tiers import open_segment_source
+
+    with open_segment_source(options, settings) as segments:
+        return TieredLog(options, open_storage(settings), segments, None).read_again(read)
 
 
 def _read_tail(

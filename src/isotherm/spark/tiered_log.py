@@ -24,6 +24,7 @@ from isotherm.spark.planning import (
     Read,
     ReadTask,
     SegmentPiece,
+    SegmentRead,
     limit_range_sizes,
     lineage_pieces,
     plan_reads,
@@ -151,13 +152,13 @@ class TieredLog:
         *,
         merge_ranges: bool,
     ) -> list[ReadTask]:
-        reads = [self._reads(views[wanted.topic_partition], wanted) for wanted in ranges]
+        reads = [self._reads(views[wanted.topic_partition].pieces, wanted) for wanted in ranges]
         if self._transactions is not None:
             reads = self._transactions.with_aborted(reads)
         return plan_tasks(reads, self._options.target_bytes_per_task, merge_ranges=merge_ranges)
 
-    def _reads(self, view: PartitionView, wanted: OffsetRange) -> list[Read]:
-        reads = plan_reads(view.pieces, wanted)
+    def _reads(self, pieces: Sequence[SegmentPiece], wanted: OffsetRange) -> list[Read]:
+        reads = plan_reads(pieces, wanted)
         if self._options.reads_tail:
             return reads
         for read in reads:
@@ -185,6 +186,24 @@ class TieredLog:
         if missing and self._tail_brokers is not None:
             found |= self._tail_brokers.offsets_for_times(missing)
         return found
+
+    def read_again(self, read: SegmentRead) -> list[Read] | None:
+        """What to read instead of a read whose segment is gone, as the metadata is now.
+
+        None when that still names the segment: it is not deleted but damaged. Offsets that
+        nothing holds any more are the brokers' to answer for, or lost (see `report_data_loss`).
+        """
+        owner = read.segment.topic_id_partition
+        partition = owner.topic_partition
+        segments = self._segment_source.visible_segments(lambda name: name == owner.topic, [owner])
+        if any(segment.segment_id == read.segment.segment_id for segment in segments):
+            return None
+        pieces = lineage_pieces(segments)
+        if self._options.reads_committed:
+            self._transactions = CommittedHistory(self._storage, {partition: pieces})
+        wanted = OffsetRange(partition, read.start_offset, read.end_offset)
+        found = self._reads(pieces, wanted)
+        return found if self._transactions is None else self._transactions.with_aborted([found])[0]
 
     def report_data_loss(self, problem: str) -> None:
         """OffsetOutOfRangeError, or a warning when the query goes on without."""

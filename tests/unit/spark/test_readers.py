@@ -20,9 +20,9 @@ from isotherm.spark.readers import (
     first_offset_not_before,
     locate,
     read_segments,
-    read_task,
 )
 from isotherm.spark.rows import arrow_schema, full_schema, schema_of
+from isotherm.spark.task_reading import read_task
 from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
 
@@ -154,6 +154,7 @@ def read_rows(
         schema,
         settings=SMALL,
         read_tail=lambda read: pytest.fail(f"the tail is not wanted {read}"),
+        read_again=lambda read: None,
         fail_on_data_loss=fail_on_data_loss,
     )
 

@@ -1,0 +1,166 @@
+"""A task whose segments go away, or are replaced, between planning and reading."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from isotherm.errors import CorruptObjectError, OffsetOutOfRangeError
+from isotherm.record.batch import NewRecord, build_batch
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.spark.offsets import OffsetRange
+from isotherm.spark.option_parsing import parse_options
+from isotherm.spark.planning import BrokerRead, ReadTask, SegmentRead, lineage_pieces, plan_reads
+from isotherm.spark.readers import ReadSettings
+from isotherm.spark.rows import arrow_schema, schema_of
+from isotherm.spark.task_reading import REREADS_MAX, read_task
+from isotherm.spark.tiered_log import TieredLog
+from isotherm.testing.record_segments import RecordSegmentMaker
+from isotherm.types import TopicIdPartition, TopicPartition
+
+A0 = TopicPartition("a", 0)
+SCHEMA = arrow_schema(schema_of(["offset"]))
+SMALL = ReadSettings(fetch_bytes=4096, fetch_ahead=2, batch_bytes=4096)
+PER_SEGMENT = 400
+
+
+@dataclass
+class Tier:
+    """A bucket, and what its metadata says; the test changes both while a task runs."""
+
+    storage: ObjectStoreRemoteStorageManager
+    make: Callable[[int, int], RemoteLogSegmentMetadata]
+    visible: list[RemoteLogSegmentMetadata] = field(default_factory=list)
+    asked: int = 0
+
+    def visible_segments(self, selects_topic, partitions) -> list[RemoteLogSegmentMetadata]:
+        self.asked += 1
+        return list(self.visible)
+
+    def task(self, end: int = 3 * PER_SEGMENT) -> ReadTask:
+        reads = plan_reads(lineage_pieces(self.visible), OffsetRange(A0, 0, end))
+        return ReadTask(tuple(reads))
+
+    def delete(self, segment: RemoteLogSegmentMetadata, *, with_event: bool = True) -> None:
+        if with_event:
+            self.visible.remove(segment)
+        self.storage.delete_log_segment_data(segment)
+
+    def read(self, task: ReadTask, **given: str) -> Iterator[pa.RecordBatch]:
+        options = parse_options({"path": "memory://", "subscribe": "a"} | given)
+        log = TieredLog(options, self.storage, self, None)
+        return read_task(
+            task,
+            self.storage,
+            SCHEMA,
+            settings=SMALL,
+            read_tail=tail_rows,
+            read_again=log.read_again,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+
+    def offsets(self, task: ReadTask, **given: str) -> list[int]:
+        return offsets_of(self.read(task, **given))
+
+
+def tail_rows(read: BrokerRead) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch([pa.array([-read.start_offset, -read.end_offset])], schema=SCHEMA)
+
+
+def offsets_of(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+
+
+@pytest.fixture
+def tier(
+    maker: RecordSegmentMaker, storage: ObjectStoreRemoteStorageManager, owner: TopicIdPartition
+) -> Tier:
+    """Three segments of 400 records in batches of 10."""
+
+    def make(start: int, end: int) -> RemoteLogSegmentMetadata:
+        records = [NewRecord(offset, b"k", b"v" * 100) for offset in range(start, end)]
+        batches = [
+            build_batch(records[at : at + 10], base_offset=start + at)
+            for at in range(0, end - start, 10)
+        ]
+        return maker.tier(owner, batches)
+
+    bounds = [(number * PER_SEGMENT, (number + 1) * PER_SEGMENT) for number in range(3)]
+    return Tier(storage, make, [make(*each) for each in bounds])
+
+
+EVERY_OFFSET = list(range(3 * PER_SEGMENT))
+
+
+@pytest.mark.parametrize("cut", [0, 250, PER_SEGMENT])
+def test_segment_that_was_copied_anew_is_read_from_its_new_place(tier: Tier, cut: int) -> None:
+    task, old = tier.task(), tier.visible[1]
+    tier.delete(old)
+    bounds = [PER_SEGMENT, PER_SEGMENT + cut, 2 * PER_SEGMENT]
+    tier.visible += [tier.make(low, high) for low, high in itertools.pairwise(bounds) if low < high]
+    assert tier.offsets(task) == EVERY_OFFSET
+    assert tier.asked == 1
+
+
+def test_segment_replaced_while_it_is_read_is_read_on_from_there(tier: Tier) -> None:
+    rows = tier.read(tier.task())
+    first = next(rows)["offset"].to_pylist()
+    assert len(first) < 100
+    for segment in tier.visible[:]:
+        tier.delete(segment)
+    tier.visible.append(tier.make(0, 3 * PER_SEGMENT))
+    assert first + offsets_of(rows) == EVERY_OFFSET
+
+
+def test_what_retention_took_is_data_loss(tier: Tier, caplog: pytest.LogCaptureFixture) -> None:
+    task = tier.task()
+    tier.delete(tier.visible[1])
+    with pytest.raises(OffsetOutOfRangeError, match=r"start_offset=400 end_offset=800.*hint"):
+        tier.offsets(task)
+    left = tier.offsets(task, failOnDataLoss="false")
+    assert left == [*range(400), *range(800, 1200)]
+    assert "failOnDataLoss=false" in caplog.text
+
+
+def test_what_retention_took_of_a_read_with_tail_is_the_brokers_to_answer_for(tier: Tier) -> None:
+    task = tier.task()
+    tier.delete(tier.visible[0])
+    found = tier.offsets(task, **{"kafka.bootstrap.servers": "unused:1"})
+    assert found == [0, -400, *range(400, 1200)]
+
+
+def test_object_gone_without_a_deletion_is_damage(tier: Tier) -> None:
+    task, gone = tier.task(), tier.visible[1]
+    tier.delete(gone, with_event=False)
+    with pytest.raises(CorruptObjectError, match=rf"{gone.segment_id}.*object does not exist"):
+        tier.offsets(task)
+    assert tier.offsets(task, failOnDataLoss="false") == [*range(400), *range(800, 1200)]
+
+
+def test_segments_replaced_again_and_again_are_given_up(tier: Tier) -> None:
+    task = tier.task(PER_SEGMENT)
+
+    def never_there(read: SegmentRead) -> list[SegmentRead]:
+        tier.asked += 1
+        made = tier.make(0, PER_SEGMENT)
+        tier.storage.delete_log_segment_data(made)
+        return [SegmentRead(made, read.start_offset, read.end_offset)]
+
+    tier.delete(tier.visible[0])
+    rows = read_task(
+        task,
+        tier.storage,
+        SCHEMA,
+        settings=SMALL,
+        read_tail=tail_rows,
+        read_again=never_there,
+        fail_on_data_loss=True,
+    )
+    with pytest.raises(CorruptObjectError, match="object does not exist"):
+        list(rows)
+    assert tier.asked == REREADS_MAX
