@@ -28,6 +28,7 @@ from isotherm.testing.s3_listing import ListingFault, listing_page
 BUCKET = "isotherm"
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 _DRIP_S = 0.2
+_SLOW_S = 0.1
 
 
 class WireFault(enum.Enum):
@@ -56,6 +57,7 @@ class WireFault(enum.Enum):
     FULL_BODY = "200 with the whole object instead of 206"
     BIT_FLIP = "one bit of the body wrong"
     DRIP = "a byte at a time, slower than the request's deadline"
+    SLOW = "taken a tenth of a second late"
 
 
 _STATUS: dict[WireFault, tuple[int, str]] = {
@@ -374,6 +376,8 @@ class _Handler(BaseHTTPRequestHandler):
         """The fault this request meets; _ANSWERED when that was all there is to it."""
         fault = self.store.next_fault(method, key, query)
         length = 0 if body_is_read else int(self.headers.get("Content-Length", 0))
+        if fault is WireFault.SLOW:
+            threading.Event().wait(_SLOW_S)
         if fault in _RESETS:
             share = {WireFault.RESET_BEFORE: 0, WireFault.RESET_MIDWAY: length // 2}
             self.rfile.read(share.get(fault, length))
