@@ -183,6 +183,11 @@ class CleaningHistory:
         for offset in self._open.pop(producer_id):
             self.written[offset].committed = committed
 
+    def end_transactions(self) -> None:
+        """Those that are open, one way or the other."""
+        while self._open:
+            self._end_transaction()
+
     def _bump_epoch(self) -> None:
         producer_id = self.rng.choice(sorted(self._epochs))
         if producer_id not in self._open:

@@ -20,13 +20,9 @@ from isotherm.remote.compaction.newest_keys import PLACE_BITS, newest_places, re
 from isotherm.remote.compaction.rewrite import CompactionRules, RewrittenSegment, rewrite_piece
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
 )
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.remote.tasks.copy import epochs_within, segment_data
-from isotherm.remote.tasks.copy_plan import CopyLag, plan_copies
 from isotherm.segment.cleaning.transactions import OpenTransactions, open_after
 from isotherm.segment.offset_index import read_offset_index
 from isotherm.segment.time_index import read_time_index
@@ -34,12 +30,12 @@ from isotherm.segment.transaction_index import AbortedTransaction, read_transact
 from isotherm.spark.jobs.compact_plan import CompactionPlan, plan_compaction
 from isotherm.spark.planning import lineage_pieces
 from isotherm.testing.cleaning_histories import CleaningHistory
+from isotherm.testing.tiered_history import tier_closed_segments
 from isotherm.types import ProducerId, TopicIdPartition
 
 RANDOM = st.randoms(use_true_random=False)
 CHECKED = settings(
     max_examples=25,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     # A history does not get smaller by smaller random numbers.
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
@@ -55,7 +51,8 @@ def test_compaction_leaves_the_batches_that_the_log_cleaner_leaves(rng: random.R
         for round_number in range(3):
             for _ in range(rng.randint(1, 25)):
                 history.step()
-            end_transactions(history)
+            # What is open is not cleaned, by either; here all of the log is to be compared.
+            history.end_transactions()
             history.log.log.roll()
             history.first_dirty_offset = 0
             tiered = Tiered(history, Path(folder) / f"bucket-{round_number}")
@@ -70,12 +67,6 @@ def test_compaction_leaves_the_batches_that_the_log_cleaner_leaves(rng: random.R
         history.close()
 
 
-def end_transactions(history: CleaningHistory) -> None:
-    """What is open is not cleaned, by either; here all of the log is to be compared."""
-    while history._open:
-        history._end_transaction()
-
-
 class Tiered:
     """The closed segments of a log in a bucket of their own."""
 
@@ -84,31 +75,7 @@ class Tiered:
         self.folder = folder
         self.storage = ObjectStoreRemoteStorageManager(ObjectStoreSettings(url=folder.as_uri()))
         self._ids = itertools.count(1)
-        log = history.log.log
-        candidates = plan_copies(
-            log.segments(), 0, log.last_stable_offset, CopyLag(0, 0), history.clock.now_ms()
-        )
-        self.segments = []
-        for candidate in candidates:
-            segment, end = candidate.segment, candidate.next_base_offset
-            if not segment.size_in_bytes:
-                continue
-            metadata = RemoteLogSegmentMetadata(
-                segment_id=self.new_id(),
-                start_offset=segment.base_offset,
-                end_offset_inclusive=end - 1,
-                max_timestamp_ms=segment.largest_timestamp_ms,
-                broker_id=1,
-                event_timestamp_ms=1,
-                segment_size_in_bytes=segment.size_in_bytes,
-                segment_leader_epochs=epochs_within(
-                    log.leader_epochs.entries, segment.base_offset, end
-                ),
-                state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
-                txn_index_empty=not segment.aborted_transactions(),
-            )
-            self.storage.copy_log_segment_data(metadata, segment_data(log, candidate))
-            self.segments.append(metadata)
+        self.segments = tier_closed_segments(self.storage, OWNER, history.log.log, self._ids)
 
     def new_id(self) -> RemoteLogSegmentId:
         return RemoteLogSegmentId(OWNER, uuid.UUID(int=next(self._ids)))

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from isotherm.record.batch_table import Int64Array
 
 PLACE_BITS = 32
-KEY_PLACES = pa.schema([pa.field("key", pa.binary()), pa.field("place", pa.int64())])
+_FIELDS: dict[str, pa.DataType] = {"key": pa.binary(), "place": pa.int64()}
+KEY_PLACES = pa.schema(_FIELDS)
 
 
 def place_of(piece_number: int, relative_offset: int) -> int:

@@ -12,7 +12,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Self
+from typing import NamedTuple, Self
 
 from obstore.store import ObjectStore
 
@@ -42,6 +42,13 @@ INDEX_SIZE_MAX = 256 * 1024 * 1024
 """No index of a segment below 2 GiB is larger; more is refused unread."""
 
 
+class StagedSegment(NamedTuple):
+    """The manifest that will make it whole, and its custom metadata."""
+
+    manifest: bytes
+    custom_metadata: bytes | None
+
+
 class ObjectStoreRemoteStorageManager:
     """Implements isotherm.remote.storage.api.RemoteStorageManager; thread-safe.
 
@@ -66,6 +73,38 @@ class ObjectStoreRemoteStorageManager:
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
+        return self._upload(metadata, data, None)
+
+    def stage_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> StagedSegment:
+        """As `copy_log_segment_data`, less the manifest, which the answer holds: until
+        `commit_log_segment_data` nobody takes the segment for whole. This manager reads it already.
+
+        UnsupportedVersionError in a layout without manifests.
+        """
+        staged: list[bytes] = []
+        custom_metadata = self._upload(metadata, data, staged)
+        if not staged:
+            raise UnsupportedVersionError(
+                f"layout keeps no manifests: a segment cannot be staged {_place(metadata)}"
+            )
+        self._manifests.put(metadata, read_manifest(staged[0]))
+        return StagedSegment(staged[0], custom_metadata)
+
+    def commit_log_segment_data(self, metadata: RemoteLogSegmentMetadata, manifest: bytes) -> None:
+        """Make a staged segment whole. Idempotent."""
+        key = self._layout.manifest_key(metadata)
+        assert key is not None, "a layout without manifests stages nothing"
+        self._client.put(key, manifest)
+
+    def _upload(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        data: LogSegmentData,
+        manifests: list[bytes] | None,
+    ) -> bytes | None:
+        """Store the objects of a segment; with `manifests` the manifest is put there instead."""
         sources = segment_sources(data)
         if sources.log.size != metadata.segment_size_in_bytes:
             raise ValueError(
@@ -74,13 +113,18 @@ class ObjectStoreRemoteStorageManager:
             )
         self._manifests.forget(metadata)
         uploads = self._layout.uploads(metadata, sources)
+        manifest_key = self._layout.manifest_key(metadata)
         while True:
             try:
                 upload = next(uploads)
             except StopIteration as end:
                 custom_metadata: bytes | None = end.value
                 return custom_metadata
-            self._client.put(upload.key, upload.content)
+            if manifests is not None and upload.key == manifest_key:
+                assert isinstance(upload.content, bytes)
+                manifests.append(upload.content)
+            else:
+                self._client.put(upload.key, upload.content)
 
     def fetch_log_segment(
         self,

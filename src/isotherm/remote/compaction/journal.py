@@ -1,0 +1,230 @@
+"""What a compaction in progress leaves in the bucket, so that whoever comes after a crash can finish
+or undo it.
+
+    <root>isotherm-compactions/<topic>-<topic id>/<partition>/<run>/
+
+    journal              written first, removed last: how far the run is with this partition
+    <segment>.staging    empty; written before the first object of a segment that the run makes,
+                         and named as that segment is: what the run may have put in the bucket
+
+    state      what it says                                   after a crash
+    staging    segments are being made; none is whole yet     undo: delete what they are
+    staged     all are made and verified; the journal has     finish: commit and publish them in
+               their manifests                                order, the old ones answer until then
+    published  the new segments answer                        delete the old ones, when their time
+                                                              has come
+
+The same for a copy to another bucket or prefix, whose journal lies there: nothing is old there, so
+it goes from `staged` to nothing. JSON, version 1: docs/formats/compaction-journal.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from isotherm.errors import CorruptDataError, CorruptMetadataError, UnsupportedVersionError
+from isotherm.remote.metadata.serde import decode_event, encode_keyed_event
+from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.remote.storage.layout.object_names import (
+    parse_partition,
+    parse_segment_file,
+    segment_file_stem,
+    split_trailing_uuid,
+)
+from isotherm.remote.storage.object_client import ObjectClient
+from isotherm.types import Offset, TimestampMs, TopicIdPartition, uuid_from_text, uuid_to_text
+
+JOURNALS_FOLDER = "isotherm-compactions"
+JOURNAL_VERSION = 1
+JOURNAL_SIZE_MAX = 1024 * 1024 * 1024
+"""Some KB a segment, of which a partition may have very many."""
+
+_JOURNAL = "journal"
+_STAGING_SUFFIX = "staging"
+
+
+class JournalState(enum.Enum):
+    STAGING = "staging"
+    STAGED = "staged"
+    PUBLISHED = "published"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReplacement:
+    """`new` takes the place of `old`, in state COPY_SEGMENT_FINISHED, once `manifest` is stored."""
+
+    old: RemoteLogSegmentMetadata
+    new: RemoteLogSegmentMetadata
+    manifest: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionJournal:
+    """`time_ms` is when the state was reached; the old segments are deleted `keep_old_ms` after they
+    were superseded. A copy replaces nothing: its `old` segments are the source's, left alone.
+    `replacements` ascend, and are empty while STAGING."""
+
+    run: str
+    partition: TopicIdPartition
+    state: JournalState
+    time_ms: TimestampMs
+    in_place: bool
+    keep_old_ms: int = 0
+    replacements: tuple[SegmentReplacement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """What lies in the folder of a run: `modified_ms` is of the newest object. `journal` is None
+    when it is not there (the run's last step was cut off)."""
+
+    partition: TopicIdPartition
+    run: str
+    journal: CompactionJournal | None
+    staged: tuple[tuple[Offset, RemoteLogSegmentId], ...]
+    modified_ms: TimestampMs
+
+
+class CompactionJournals:
+    """The journals of a bucket. Thread-safe; raises RemoteStorageError when the store fails."""
+
+    def __init__(self, client: ObjectClient, root_directory: str) -> None:
+        """`root_directory` is the layout's."""
+        self._client = client
+        self._root = f"{root_directory}{JOURNALS_FOLDER}/"
+
+    def put(self, journal: CompactionJournal) -> None:
+        self._client.put(
+            self._folder(journal.partition, journal.run) + _JOURNAL, encode_journal(journal)
+        )
+
+    def announce(self, run: str, segment_id: RemoteLogSegmentId, start_offset: Offset) -> None:
+        """Before the first object of a segment is put."""
+        self._client.put(self._staging_key(run, segment_id, start_offset), b"")
+
+    def find(self) -> list[FoundRun]:
+        """Every run that is not over. CorruptMetadataError names a journal that cannot be read."""
+        folders: dict[tuple[TopicIdPartition, str], list[tuple[str, TimestampMs]]] = {}
+        for stored in self._client.list_objects(self._root):
+            place = self._parse(stored.key)
+            if place is not None:
+                partition, run, name = place
+                folders.setdefault((partition, run), []).append((name, stored.last_modified_ms))
+        return [self._read(*place, found) for place, found in sorted(folders.items())]
+
+    def forget(self, found: FoundRun) -> None:
+        """The run is over: the journal goes last."""
+        for start_offset, segment_id in found.staged:
+            self._client.delete(self._staging_key(found.run, segment_id, start_offset))
+        self._client.delete(self._folder(found.partition, found.run) + _JOURNAL)
+
+    def _read(
+        self, partition: TopicIdPartition, run: str, names: Iterable[tuple[str, TimestampMs]]
+    ) -> FoundRun:
+        names = list(names)
+        journal = None
+        if any(name == _JOURNAL for name, _ in names):
+            key = self._folder(partition, run) + _JOURNAL
+            try:
+                journal = decode_journal(self._client.get(key, JOURNAL_SIZE_MAX))
+            except (CorruptDataError, UnsupportedVersionError) as error:
+                raise type(error)(f"{error} object={key}") from error
+        files = (parse_segment_file(name) for name, _ in names)
+        staged = [
+            (file.start_offset, RemoteLogSegmentId(partition, file.segment_uuid))
+            for file in files
+            if file is not None and file.suffix == _STAGING_SUFFIX
+        ]
+        newest = max(modified_ms for _, modified_ms in names)
+        return FoundRun(partition, run, journal, tuple(sorted(staged, key=str)), newest)
+
+    def _staging_key(self, run: str, segment_id: RemoteLogSegmentId, start_offset: Offset) -> str:
+        stem = segment_file_stem(start_offset, segment_id.id)
+        return f"{self._folder(segment_id.topic_id_partition, run)}{stem}.{_STAGING_SUFFIX}"
+
+    def _folder(self, partition: TopicIdPartition, run: str) -> str:
+        topic = f"{partition.topic}-{uuid_to_text(partition.topic_id)}"
+        return f"{self._root}{topic}/{partition.partition}/{run}/"
+
+    def _parse(self, key: str) -> tuple[TopicIdPartition, str, str] | None:
+        parts = key.removeprefix(self._root).split("/")
+        if len(parts) != 4:
+            return None
+        topic, number = split_trailing_uuid(parts[0]), parse_partition(parts[1])
+        if topic is None or number is None:
+            return None
+        return TopicIdPartition(topic[1], topic[0], number), parts[2], parts[3]
+
+
+def encode_journal(journal: CompactionJournal) -> bytes:
+    members: dict[str, Any] = {
+        "version": JOURNAL_VERSION,
+        "run": journal.run,
+        "topic": journal.partition.topic,
+        "topicId": uuid_to_text(journal.partition.topic_id),
+        "partition": journal.partition.partition,
+        "state": journal.state.value,
+        "timeMs": journal.time_ms,
+        "inPlace": journal.in_place,
+        "keepOldMs": journal.keep_old_ms,
+        "replacements": [
+            {
+                "old": _text(encode_keyed_event(each.old)),
+                "new": _text(encode_keyed_event(each.new)),
+                "manifest": _text(each.manifest),
+            }
+            for each in journal.replacements
+        ],
+    }
+    return json.dumps(members, indent=1, ensure_ascii=False).encode()
+
+
+def decode_journal(data: bytes) -> CompactionJournal:
+    """CorruptMetadataError for anything that is not a journal, UnsupportedVersionError for a
+    journal of another version. Neither names the object: the caller knows it."""
+    try:
+        members = json.loads(data)
+        version = members["version"]
+        if version != JOURNAL_VERSION:
+            raise UnsupportedVersionError(f"compaction journal has another version {version=}")
+        replacements = tuple(map(_replacement, members["replacements"]))
+        return CompactionJournal(
+            run=members["run"],
+            partition=TopicIdPartition(
+                uuid_from_text(members["topicId"]), members["topic"], members["partition"]
+            ),
+            state=JournalState(members["state"]),
+            time_ms=members["timeMs"],
+            in_place=members["inPlace"],
+            keep_old_ms=members["keepOldMs"],
+            replacements=replacements,
+        )
+    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+        raise CorruptMetadataError("object is no compaction journal") from error
+
+
+def _replacement(members: dict[str, str]) -> SegmentReplacement:
+    return SegmentReplacement(
+        _segment(members["old"]), _segment(members["new"]), _bytes(members["manifest"])
+    )
+
+
+def _segment(text: str) -> RemoteLogSegmentMetadata:
+    event = decode_event(_bytes(text))
+    if not isinstance(event, RemoteLogSegmentMetadata):
+        raise CorruptMetadataError("compaction journal names something that is no segment")
+    return event
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)

@@ -1,0 +1,152 @@
+"""From rewritten files to a segment in the bucket that nobody takes for whole yet, verified."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+from isotherm.errors import CorruptObjectError
+from isotherm.record.batch_table import read_batch_table, verify_crcs
+from isotherm.remote.compaction.journal import (
+    CompactionJournals,
+    FoundRun,
+    SegmentReplacement,
+)
+from isotherm.remote.compaction.rewrite import RewrittenSegment
+from isotherm.remote.segment_metadata import (
+    IndexType,
+    LogSegmentData,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.types import Offset
+
+
+def stage_segment(
+    storage: ObjectStoreRemoteStorageManager,
+    journals: CompactionJournals,
+    run: str,
+    old: RemoteLogSegmentMetadata,
+    rewritten: RewrittenSegment,
+    fetch_bytes: int,
+) -> SegmentReplacement:
+    """Announce, upload, read back. What a crash leaves is deleted by `undo_run`.
+
+    Raises CorruptObjectError when what is read back is not what was written.
+    """
+    new = rewritten.metadata
+    journals.announce(run, new.segment_id, new.start_offset)
+    staged = storage.stage_log_segment_data(new, rewritten.data)
+    finished = replace(
+        new,
+        state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        custom_metadata=staged.custom_metadata,
+    )
+    verify_staged(storage, rewritten, fetch_bytes)
+    return SegmentReplacement(old, finished, staged.manifest)
+
+
+def verify_staged(
+    storage: ObjectStoreRemoteStorageManager, rewritten: RewrittenSegment, fetch_bytes: int
+) -> None:
+    """Read a segment and its indexes back, through every transformation: the bytes must be those
+    that were written, every batch sound and in order, and the records as many as were kept."""
+    metadata = rewritten.metadata
+    digest = hashlib.sha256()
+    records = 0
+    next_offset = metadata.start_offset
+    rest = b""
+    for block in _blocks(storage, metadata, fetch_bytes):
+        digest.update(block)
+        data = rest + block
+        batches, end = read_batch_table(data)
+        verify_crcs(data, batches)
+        if len(batches):
+            if int(batches["base_offset"][0]) < next_offset:
+                raise _differs(metadata, "its batches are not in order")
+            next_offset = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
+            records += int(batches["records_count"].sum())
+        rest = data[end:]
+    if rest or digest.digest() != rewritten.digest:
+        raise _differs(metadata, "its bytes are not those that were written")
+    if records != rewritten.counts.records_kept:
+        raise _differs(metadata, f"it holds {records} records")
+    if next_offset > metadata.end_offset_inclusive + 1:
+        raise _differs(metadata, f"it goes on to offset {next_offset}")
+    for index_type, content in _index_contents(rewritten.data):
+        if storage.fetch_index(metadata, index_type) != content:
+            raise _differs(metadata, f"its index {index_type.value} is not that written")
+
+
+def undo_run(
+    storage: ObjectStoreRemoteStorageManager, journals: CompactionJournals, found: FoundRun
+) -> None:
+    """Delete what a run staged that came to nothing, and forget the run. Idempotent."""
+    delete_staged(storage, found, kept=())
+    journals.forget(found)
+
+
+def finish_copy(
+    storage: ObjectStoreRemoteStorageManager, journals: CompactionJournals, found: FoundRun
+) -> None:
+    """Make the segments of a copy whole, oldest first, and forget the run. Idempotent."""
+    assert found.journal is not None, "a run without a journal has nothing to finish"
+    replacements = found.journal.replacements
+    for replacement in replacements:
+        storage.commit_log_segment_data(replacement.new, replacement.manifest)
+    delete_staged(storage, found, kept=[each.new.segment_id for each in replacements])
+    journals.forget(found)
+
+
+def delete_staged(
+    storage: ObjectStoreRemoteStorageManager,
+    found: FoundRun,
+    *,
+    kept: list[RemoteLogSegmentId] | tuple[()],
+) -> None:
+    """Delete the segments that a run announced, but for `kept`: those of attempts that failed."""
+    for start_offset, segment_id in found.staged:
+        if segment_id not in kept:
+            storage.delete_log_segment_data(_place_of(segment_id, start_offset))
+
+
+def _place_of(segment_id: RemoteLogSegmentId, start_offset: Offset) -> RemoteLogSegmentMetadata:
+    """As much of a segment as names its objects."""
+    return RemoteLogSegmentMetadata(
+        segment_id=segment_id,
+        start_offset=start_offset,
+        end_offset_inclusive=start_offset,
+        max_timestamp_ms=0,
+        broker_id=0,
+        event_timestamp_ms=0,
+        segment_size_in_bytes=0,
+        segment_leader_epochs={0: start_offset},
+    )
+
+
+def _blocks(
+    storage: ObjectStoreRemoteStorageManager, metadata: RemoteLogSegmentMetadata, fetch_bytes: int
+) -> Iterator[bytes]:
+    size = metadata.segment_size_in_bytes
+    for start in range(0, size, fetch_bytes):
+        end = min(start + fetch_bytes, size)
+        yield bytes(storage.fetch_log_segment(metadata, start, end - 1))
+
+
+def _index_contents(data: LogSegmentData) -> Iterator[tuple[IndexType, bytes]]:
+    yield IndexType.OFFSET, data.offset_index_path.read_bytes()
+    yield IndexType.TIMESTAMP, data.time_index_path.read_bytes()
+    yield IndexType.PRODUCER_SNAPSHOT, data.producer_snapshot_path.read_bytes()
+    yield IndexType.LEADER_EPOCH, data.leader_epoch_checkpoint
+    if data.transaction_index_path is not None:
+        yield IndexType.TRANSACTION, data.transaction_index_path.read_bytes()
+
+
+def _differs(metadata: RemoteLogSegmentMetadata, what: str) -> CorruptObjectError:
+    return CorruptObjectError(
+        f"staged segment is not as it was written: {what} segment={metadata.segment_id}"
+        f" start_offset={metadata.start_offset}"
+    )

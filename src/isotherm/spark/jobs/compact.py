@@ -1,0 +1,342 @@
+"""Compaction of a tiered topic by key (KIP-534's rules), in place or into another bucket or prefix.
+
+    plan    the pieces of the log, and which can be cleaned (compact_plan)
+    stage   two passes on Spark (compact_passes): new segments in the target, without manifests
+    copy    the driver stores the manifests, oldest first
+    place   the journal is handed over: the broker that owns the topic commits and publishes each
+            segment under its key, and deletes the old ones (remote/compaction/finisher.py)
+
+A journal lies in the target from the first new object to the last step, and says what a run that
+was cut off left: `recover` finishes or undoes it (remote/compaction/journal.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from isotherm.errors import ConfigError, PolicyViolationError, UnsupportedVersionError
+from isotherm.remote.compaction.journal import (
+    CompactionJournal,
+    CompactionJournals,
+    FoundRun,
+    JournalState,
+)
+from isotherm.remote.compaction.rewrite import CompactionRules
+from isotherm.remote.compaction.staging import finish_copy, undo_run
+from isotherm.remote.storage.inventory import list_segment_objects, open_for_reading
+from isotherm.remote.storage.object_client import open_object_store
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.jobs.compact_passes import (
+    PassSettings,
+    StagedPiece,
+    newest_of_all,
+    open_journals,
+    open_producers_of,
+    stage_all,
+)
+from isotherm.spark.jobs.compact_plan import CompactionPlan, plan_compaction
+from isotherm.spark.jobs.cost import Cost, parallel_tasks
+from isotherm.spark.options import SourceOptions
+from isotherm.spark.tiered_log import TieredLog
+from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
+from isotherm.types import TimestampMs, TopicIdPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_INDEX_GETS = 5
+"""Requests for a segment's indexes: three when it is planned and written, and its manifest."""
+_STAGING_PUTS = 4
+"""The announcement, log, indexes and manifest of a new segment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSettings:
+    """`target` is None in place. `now_ms` is the time of the run, by which tombstones are judged."""
+
+    source: ObjectStoreSettings
+    target: ObjectStoreSettings | None
+    now_ms: TimestampMs
+    delete_retention_ms: int
+    index_interval_bytes: int
+    fetch_bytes: int
+    keep_old_ms: int
+
+    @property
+    def written(self) -> ObjectStoreSettings:
+        return self.target or self.source
+
+    @property
+    def rules(self) -> CompactionRules:
+        return CompactionRules(
+            now_ms=self.now_ms,
+            delete_retention_ms=self.delete_retention_ms,
+            index_interval_bytes=self.index_interval_bytes,
+            fetch_bytes=self.fetch_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """Counts of one partition: its segments, how many of them changed (all, in a copy), how many are
+    above what can be cleaned; records (control records among them) and bytes before and after."""
+
+    partition: TopicIdPartition
+    segments: int
+    changed: int
+    uncleanable: int
+    records_before: int
+    records_after: int
+    bytes_before: int
+    bytes_after: int
+
+    def as_row(self) -> dict[str, Any]:
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "segments": self.segments,
+            "changed": self.changed,
+            "uncleanable": self.uncleanable,
+            "records before": self.records_before,
+            "records after": self.records_after,
+            "bytes before": self.bytes_before,
+            "bytes after": self.bytes_after,
+        }
+
+
+def check_settings(settings: CompactionSettings, options: SourceOptions) -> None:
+    """ConfigError or UnsupportedVersionError for what cannot be, before anything is read."""
+    if settings.written.create_layout().commit_suffix is None:
+        raise UnsupportedVersionError(
+            f"segments cannot be staged in this layout layout={settings.written.layout}"
+            " hint='compact into another bucket or prefix, whose layout is aiven'"
+        )
+    if settings.target is None:
+        if options.metadata_source != "topic":
+            raise ConfigError(
+                "compaction in place goes by the metadata topic"
+                " hint='name the cluster with --bootstrap-server, or a target with --to'"
+            )
+        return
+    places = [
+        (each.url.rstrip("/"), each.key_prefix) for each in (settings.source, settings.target)
+    ]
+    if places[0] == places[1]:
+        raise ConfigError(
+            f"the target of a copy is its source url={places[0][0]} key.prefix={places[0][1]!r}"
+        )
+
+
+def read_plan(options: SourceOptions, settings: CompactionSettings) -> CompactionPlan:
+    """Asks the metadata, and fetches indexes. What lies below the log start is no part of it."""
+    storage = _storage(settings.source)
+    with open_segment_source(options, settings.source) as segments:
+        views = TieredLog(options, storage, segments, open_brokers(options)).views()
+    histories = {
+        partition: [piece for piece in view.pieces if piece.end_offset > view.bounds.start]
+        for partition, view in views.items()
+    }
+    return plan_compaction(storage, histories, in_place=settings.target is None)
+
+
+def cost_of(spark: SparkSession, plan: CompactionPlan, settings: CompactionSettings) -> Cost:
+    """Two passes over what is cleaned, one over the rest of a copy, and reading back what is
+    written, which is not more than that."""
+    worked_on = plan.cleaned if settings.target is None else plan.pieces
+
+    def fetches(pieces: Iterable[Any]) -> tuple[int, int]:
+        sizes = [piece.segment.segment_size_in_bytes for piece in pieces]
+        return sum(-(-size // settings.fetch_bytes) for size in sizes), sum(sizes)
+
+    first, second = fetches(plan.cleaned), fetches(worked_on)
+    return Cost(
+        gets=first[0] + 2 * second[0] + 2 * _INDEX_GETS * len(worked_on),
+        lists=2,
+        puts=_STAGING_PUTS * len(worked_on),
+        bytes_read=first[1] + 2 * second[1],
+        tasks=parallel_tasks(spark),
+    )
+
+
+def unfinished_runs(
+    settings: CompactionSettings, topics: Iterable[TopicIdPartition]
+) -> list[FoundRun]:
+    """Runs on these partitions that were cut off, or are being worked on."""
+    wanted = set(topics)
+    return [found for found in open_journals(settings.written).find() if found.partition in wanted]
+
+
+def recover(settings: CompactionSettings, found: Sequence[FoundRun]) -> list[str]:
+    """Finish or undo these runs, none of which may still be working; what was done with each.
+
+    One in place whose segments are all staged is left to the broker.
+    """
+    storage, journals = _storage(settings.written), open_journals(settings.written)
+    done = []
+    for run in found:
+        state = None if run.journal is None else run.journal.state
+        if run.journal is None or state is JournalState.STAGING:
+            undo_run(storage, journals, run)
+            done.append(f"undone run={run.run} partition={run.partition}")
+        elif run.journal.in_place:
+            done.append(f"left to the broker run={run.run} partition={run.partition}")
+        else:
+            finish_copy(storage, journals, run)
+            done.append(f"finished run={run.run} partition={run.partition}")
+    return done
+
+
+def check_target(plan: CompactionPlan, settings: CompactionSettings) -> None:
+    """PolicyViolationError when an unfinished run is there, or the target of a copy has segments of
+    the topics: two histories of one topic would be read as one."""
+    partitions = {piece.segment.topic_id_partition for piece in plan.pieces}
+    for found in unfinished_runs(settings, partitions):
+        raise PolicyViolationError(
+            f"an earlier compaction is not over run={found.run} partition={found.partition}"
+            f" state={found.journal.state.value if found.journal else None}"
+            " hint='if it is not running any more, --recover finishes or undoes it'"
+        )
+    if settings.target is None:
+        return
+    client, layout = open_for_reading(settings.target), settings.target.create_layout()
+    topics = {partition.topic for partition in partitions}
+    for objects in list_segment_objects(client, layout, topics.__contains__):
+        raise PolicyViolationError(
+            "the target has segments of this topic already"
+            f" segment={objects.segment_id} url={settings.target.url}"
+            " hint='name another prefix with --to-option key.prefix='"
+        )
+
+
+def compact(
+    spark: SparkSession,
+    plan: CompactionPlan,
+    settings: CompactionSettings,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[PartitionReport]:
+    """Stage everything; then publish a copy, or hand the journals over to the broker.
+
+    When it raises, what it staged is left to `recover`. CorruptObjectError comes out of Spark as
+    the cause of a PySparkException.
+    """
+    check_target(plan, settings)
+    in_place = settings.target is None
+    worked_on = plan.cleaned if in_place else list(plan.pieces)
+    run = os.urandom(8).hex()
+    passes = PassSettings(
+        run=run,
+        source=settings.source,
+        target=settings.written,
+        rules=settings.rules,
+        in_place=in_place,
+    )
+    if not worked_on:
+        return report(plan, [])
+    journals = open_journals(settings.written)
+    started = _begin(journals, run, worked_on, settings)
+    progress("reading the keys")
+    newest = newest_of_all(spark, plan.cleaned, passes)
+    try:
+        opened = open_producers_of(plan.cleaned, newest)
+        progress(f"writing {len(worked_on)} segments again")
+        staged = stage_all(spark, worked_on, newest, opened, passes)
+    finally:
+        newest.unpersist()
+    progress("publishing")
+    for journal in started:
+        journals.put(_staged_journal(journal, staged))
+    ours = [found for found in journals.find() if found.run == run]
+    for found in ours:
+        if in_place and found.journal is not None and found.journal.replacements:
+            continue
+        finish_copy(_storage(settings.written), journals, found)
+    return report(plan, staged)
+
+
+def report(plan: CompactionPlan, staged: Sequence[StagedPiece]) -> list[PartitionReport]:
+    reports = []
+    for partition in dict.fromkeys(piece.segment.topic_id_partition for piece in plan.pieces):
+        mine = [each for each in staged if each.piece.segment.topic_id_partition == partition]
+        pieces = [each for each in plan.pieces if each.segment.topic_id_partition == partition]
+        reports.append(
+            PartitionReport(
+                partition,
+                len(pieces),
+                sum(each.replacement is not None for each in mine),
+                sum(not piece.is_cleaned for piece in pieces),
+                sum(each.records_read for each in mine),
+                sum(each.records_kept for each in mine),
+                sum(each.bytes_read for each in mine),
+                sum(each.bytes_written for each in mine),
+            )
+        )
+    return reports
+
+
+def _begin(
+    journals: CompactionJournals, run: str, pieces: Sequence[Any], settings: CompactionSettings
+) -> list[CompactionJournal]:
+    started = [
+        CompactionJournal(
+            run=run,
+            partition=partition,
+            state=JournalState.STAGING,
+            time_ms=settings.now_ms,
+            in_place=settings.target is None,
+            keep_old_ms=settings.keep_old_ms,
+        )
+        for partition in dict.fromkeys(piece.segment.topic_id_partition for piece in pieces)
+    ]
+    for journal in started:
+        journals.put(journal)
+    return started
+
+
+def _staged_journal(journal: CompactionJournal, staged: Sequence[StagedPiece]) -> CompactionJournal:
+    return replace(
+        journal,
+        state=JournalState.STAGED,
+        replacements=tuple(
+            each.replacement
+            for each in staged
+            if each.replacement is not None
+            and each.piece.segment.topic_id_partition == journal.partition
+        ),
+    )
+
+
+def _storage(settings: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:
+    store = open_object_store(settings, create_folder=False)
+    return ObjectStoreRemoteStorageManager(settings, store=store)
+
+
+def settings_of(
+    options: SourceOptions,
+    *,
+    now_ms: TimestampMs,
+    delete_retention_ms: int,
+    index_interval_bytes: int = 4096,
+    keep_old_ms: int = 0,
+    to_url: str | None = None,
+    to_storage: dict[str, str] | None = None,
+) -> CompactionSettings:
+    """From the options of the source; with `to_url` or `to_storage` (settings of the storage manager,
+    on top of the source's) a copy goes there. A copy is laid out as `aiven` in any case."""
+    source = tier_settings(options)
+    target = None
+    if to_url is not None or to_storage:
+        config = {**options.storage_settings, "url": to_url or source.url, **(to_storage or {})}
+        target = ObjectStoreSettings.from_config(config)
+    return CompactionSettings(
+        source=source,
+        target=target,
+        now_ms=now_ms,
+        delete_retention_ms=delete_retention_ms,
+        index_interval_bytes=index_interval_bytes,
+        fetch_bytes=options.fetch_bytes,
+        keep_old_ms=keep_old_ms,
+    )

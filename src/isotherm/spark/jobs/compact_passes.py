@@ -1,0 +1,317 @@
+"""The two passes of a compaction on Spark.
+
+    pass 1   pieces -> (partition, key, place), the newest of each key by a shuffle on the keys
+             themselves (no hash stands for a key), and which transactions a piece leaves open
+    pass 2   places -> the pieces they lie in, a shuffle of 12 bytes for each key; each piece is
+             written again and staged
+
+Both read each segment once, in ranges; no record is a Python object, and nothing that grows with
+the number of keys comes to the driver. A task of pass 2 holds the places of one piece (8 bytes for
+each of its keys) and a few reads; what it writes is on its disk.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as sql
+from pyspark.storagelevel import StorageLevel
+
+from isotherm.remote.compaction.journal import CompactionJournals, SegmentReplacement
+from isotherm.remote.compaction.newest_keys import (
+    KEY_PLACES,
+    PLACE_BITS,
+    newest_places,
+    place_of,
+)
+from isotherm.remote.compaction.pieces import Piece
+from isotherm.remote.compaction.rewrite import CompactionRules, rewrite_piece
+from isotherm.remote.compaction.staging import stage_segment
+from isotherm.remote.metadata.serde import decode_event, encode_keyed_event
+from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.remote.storage.object_client import ObjectClient, open_object_store
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.segment.cleaning.transactions import OpenTransactions, open_after
+from isotherm.spark.jobs.cost import parallel_tasks
+from isotherm.types import ProducerId, TopicIdPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from isotherm.record.batch_table import Int64Array
+
+# About the bytes of segments that a task works on; a larger segment is a task of its own.
+TARGET_TASK_BYTES = 256 * 1024 * 1024
+# More tasks than can run at once level out what differs in size.
+_TASKS_PER_CORE = 3
+
+_KEYS = "owner int, key binary, place long"
+_REWRITTEN = (
+    "piece int, segment binary, manifest binary, records_read long, records_kept long,"
+    " bytes_read long, bytes_written long"
+)
+_REWRITTEN_FIELDS: dict[str, pa.DataType] = {
+    "piece": pa.int32(),
+    "segment": pa.binary(),
+    "manifest": pa.binary(),
+    "records_read": pa.int64(),
+    "records_kept": pa.int64(),
+    "bytes_read": pa.int64(),
+    "bytes_written": pa.int64(),
+}
+# A row of pass 2 without a record: every piece is there, also one of which nothing stays.
+_NO_RECORD = -1
+
+
+class StagedPiece(NamedTuple):
+    """`replacement` is None for a piece that would come out as it was, in place."""
+
+    piece: Piece
+    replacement: SegmentReplacement | None
+    records_read: int
+    records_kept: int
+    bytes_read: int
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassSettings:
+    """What the tasks need beside the pieces. Picklable."""
+
+    run: str
+    source: ObjectStoreSettings
+    target: ObjectStoreSettings
+    rules: CompactionRules
+    in_place: bool
+
+
+def newest_of_all(
+    spark: SparkSession, pieces: Sequence[Piece], settings: PassSettings
+) -> DataFrame:
+    """Pass 1: columns owner, place; persisted, and run when it is first asked for something.
+
+    A place belongs to a key's newest record where `owner` is -1. Where `owner` is a piece's number,
+    `key` is a producer's id and the place 1 if the piece leaves its transaction open, else 0.
+    """
+    by_number = {piece.number: piece for piece in pieces}
+    partitions = sorted({piece.segment.topic_id_partition for piece in pieces}, key=str)
+    owners = {partition: number for number, partition in enumerate(partitions)}
+
+    def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage = ObjectStoreRemoteStorageManager(settings.source)
+        for number in _numbers(batches):
+            piece = by_number[number]
+            transactions = OpenTransactions()
+            tables = newest_places(storage, piece, settings.rules.fetch_bytes, transactions)
+            for table in tables:
+                yield from _owned(table, owners[piece.segment.topic_id_partition])
+            yield from _owned(_transactions_table(transactions), _producers_of(number))
+
+    found = _tasks(spark, pieces).mapInArrow(scan, _KEYS)
+    newest = found.groupBy("owner", "key").agg(sql.max("place").alias("place"))
+    is_record = sql.col("owner") >= 0
+    return newest.select(
+        sql.when(is_record, sql.lit(-1)).otherwise(-1 - sql.col("owner")).alias("owner"),
+        sql.when(~is_record, sql.col("key")).alias("key"),
+        "place",
+    ).persist(StorageLevel.DISK_ONLY)
+
+
+def open_producers_of(
+    pieces: Sequence[Piece], newest: DataFrame
+) -> dict[int, frozenset[ProducerId]]:
+    """Who has an open transaction where each piece starts, by its number; those with none lack."""
+    met: dict[int, dict[ProducerId, bool]] = {}
+    for row in newest.where("owner >= 0").toLocalIterator():
+        producers = met.setdefault(row.owner, {})
+        producers[int.from_bytes(row.key, "big", signed=True)] = bool(row.place)
+    opened: dict[int, frozenset[ProducerId]] = {}
+    before: frozenset[ProducerId] = frozenset()
+    owner: TopicIdPartition | None = None
+    for piece in pieces:
+        if piece.segment.topic_id_partition != owner:
+            owner, before = piece.segment.topic_id_partition, frozenset()
+        if before:
+            opened[piece.number] = before
+        before = open_after(before, met.get(piece.number, {}))
+    return opened
+
+
+def stage_all(
+    spark: SparkSession,
+    pieces: Sequence[Piece],
+    newest: DataFrame,
+    open_producers: Mapping[int, frozenset[ProducerId]],
+    settings: PassSettings,
+) -> list[StagedPiece]:
+    """Pass 2: every piece written again, staged and verified, in the order of `pieces`."""
+    by_number = {piece.number: piece for piece in pieces}
+
+    def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        stager = _Stager(settings)
+        for number, offsets in _grouped(batches):
+            row = stager.stage(by_number[number], offsets, open_producers.get(number, ()))
+            yield pa.RecordBatch.from_pylist([row], schema=pa.schema(_REWRITTEN_FIELDS))
+
+    lower = sql.lit(place_of(1, 0) - 1)
+    placed = newest.where("owner < 0").select(
+        sql.shiftright("place", PLACE_BITS).cast("int").alias("piece"),
+        sql.col("place").bitwiseAND(lower).alias("relative"),
+    )
+    tasks = _task_of_pieces(spark, pieces)
+    of_tasks = sql.broadcast(_numbered(spark, tasks))
+    seeds = of_tasks.withColumn("relative", sql.lit(_NO_RECORD).cast("long"))
+    rows = (
+        seeds.unionByName(placed.join(of_tasks, "piece"))
+        .repartitionById(max(tasks.values()) + 1, "task")
+        .sortWithinPartitions("piece", "relative")
+        .select("piece", "relative")
+        .mapInArrow(rewrite, _REWRITTEN)
+        .collect()
+    )
+    found = {row.piece: row for row in rows}
+    return [_staged(piece, found[piece.number]) for piece in pieces]
+
+
+class _Stager:
+    """What one task of pass 2 works with."""
+
+    def __init__(self, settings: PassSettings) -> None:
+        self._settings = settings
+        self._source = ObjectStoreRemoteStorageManager(settings.source)
+        store = open_object_store(settings.target, create_folder=True)
+        self._target = ObjectStoreRemoteStorageManager(settings.target, store=store)
+        self._journals = open_journals(settings.target)
+
+    def stage(
+        self, piece: Piece, newest: Int64Array, open_producers: Collection[ProducerId]
+    ) -> dict[str, Any]:
+        settings = self._settings
+        new_id = RemoteLogSegmentId(
+            piece.segment.topic_id_partition, uuid.UUID(bytes=os.urandom(16), version=4)
+        )
+        with tempfile.TemporaryDirectory(prefix="isotherm-compact-") as folder:
+            rewritten = rewrite_piece(
+                self._source, piece, newest, open_producers, settings.rules, new_id, Path(folder)
+            )
+            staged = None
+            if rewritten.is_changed or not settings.in_place:
+                staged = stage_segment(
+                    self._target,
+                    self._journals,
+                    settings.run,
+                    piece.segment,
+                    rewritten,
+                    settings.rules.fetch_bytes,
+                )
+        counts = rewritten.counts
+        return {
+            "piece": piece.number,
+            "segment": None if staged is None else encode_keyed_event(staged.new),
+            "manifest": None if staged is None else staged.manifest,
+            "records_read": counts.records_read,
+            "records_kept": counts.records_kept,
+            "bytes_read": counts.bytes_read,
+            "bytes_written": counts.bytes_written,
+        }
+
+
+def open_journals(settings: ObjectStoreSettings) -> CompactionJournals:
+    """The journals beside the segments that these settings name; a local folder is created."""
+    client = ObjectClient(settings, open_object_store(settings, create_folder=True))
+    return CompactionJournals(client, settings.create_layout().root_directory)
+
+
+def _staged(piece: Piece, row: Row) -> StagedPiece:
+    replacement = None
+    if row.segment is not None:
+        new = decode_event(bytes(row.segment))
+        assert isinstance(new, RemoteLogSegmentMetadata), "written by this module"
+        replacement = SegmentReplacement(piece.segment, new, bytes(row.manifest))
+    counts = (row.records_read, row.records_kept, row.bytes_read, row.bytes_written)
+    return StagedPiece(piece, replacement, *counts)
+
+
+def _tasks(spark: SparkSession, pieces: Sequence[Piece]) -> DataFrame:
+    """The numbers of the pieces as column `piece`, in as many partitions as there are tasks."""
+    tasks = _task_of_pieces(spark, pieces)
+    numbered = _numbered(spark, tasks)
+    return numbered.repartitionById(max(tasks.values()) + 1, "task").select("piece")
+
+
+def _numbered(spark: SparkSession, tasks: Mapping[int, int]) -> DataFrame:
+    return spark.createDataFrame(list(tasks.items()), "piece int, task int")
+
+
+def _task_of_pieces(spark: SparkSession, pieces: Sequence[Piece]) -> dict[int, int]:
+    """Neighbours share a task up to its share of the bytes."""
+    sizes = [piece.segment.segment_size_in_bytes for piece in pieces]
+    slots = parallel_tasks(spark) * _TASKS_PER_CORE
+    target = min(TARGET_TASK_BYTES, -(-sum(sizes) // slots))
+    tasks: dict[int, int] = {}
+    task, size_of_task = 0, 0
+    for piece, size in zip(pieces, sizes, strict=True):
+        if size_of_task and size_of_task + size > target:
+            task, size_of_task = task + 1, 0
+        tasks[piece.number] = task
+        size_of_task += size
+    return tasks
+
+
+def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    for batch in batches:
+        yield from batch["piece"].to_numpy(zero_copy_only=False).tolist()
+
+
+def _producers_of(piece_number: int) -> int:
+    """The `owner` of what is said about a piece's producers: below those of keys."""
+    return -1 - piece_number
+
+
+def _owned(table: pa.Table, owner: int) -> Iterator[pa.RecordBatch]:
+    owners = pa.array(np.full(len(table), owner, dtype=np.int32))
+    yield from table.add_column(0, "owner", owners).to_batches()
+
+
+def _transactions_table(transactions: OpenTransactions) -> pa.Table:
+    rows = [
+        {"key": producer_id.to_bytes(8, "big", signed=True), "place": int(is_open)}
+        for producer_id, is_open in transactions.items()
+    ]
+    return pa.Table.from_pylist(rows, schema=KEY_PLACES)
+
+
+def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Int64Array]]:
+    """The relative offsets of one piece after the other, from rows sorted by piece and offset."""
+    number = -1
+    parts: list[Int64Array] = []
+    for batch in batches:
+        pieces = batch["piece"].to_numpy(zero_copy_only=False)
+        relative = batch["relative"].to_numpy(zero_copy_only=False)
+        starts = [0, *(np.flatnonzero(np.diff(pieces)) + 1).tolist(), len(pieces)]
+        for start, end in pairwise(starts):
+            if start == end:
+                continue
+            if int(pieces[start]) != number:
+                if parts:
+                    yield number, _records(parts)
+                number, parts = int(pieces[start]), []
+            parts.append(relative[start:end].copy())
+    if parts:
+        yield number, _records(parts)
+
+
+def _records(parts: list[Int64Array]) -> Int64Array:
+    together = np.concatenate(parts)
+    records: Int64Array = together[together != _NO_RECORD]
+    return records
