@@ -7,8 +7,9 @@ compare the bucket with what the topic says.
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -34,6 +35,8 @@ LISTINGS = 2
 """How often a folder is listed, at once. A store that loses a page of a listing, or answers one
 with an error under status 200, shows the rest as if it were all; another listing has that page. It
 costs a request per thousand objects."""
+LISTING_THREADS = 16
+"""Listings that are under way at once; each partition's folder is one."""
 
 ListedT = TypeVar("ListedT")
 
@@ -119,33 +122,58 @@ def list_segment_objects(
 
     What is shown by one of LISTINGS listings is there.
     """
-    with ThreadPoolExecutor(LISTINGS, "isotherm-listing") as pool:
-        for directory in sorted(_union(pool, client.list_directories, layout.root_directory)):
-            topic = layout.directory_topic(directory)
-            if topic is not None and wants_topic(topic):
-                listed = _union(pool, client.list_objects, directory + "/")
-                # The later of two that were replaced between the listings, in a settled order.
-                listed_in_order = sorted(listed, key=lambda each: (each.key, each.last_modified_ms))
-                yield from _group_by_segment(listed_in_order, layout)
+    with ThreadPoolExecutor(LISTING_THREADS, "isotherm-listing") as pool:
+        root = layout.root_directory
+        topics = _union([pool.submit(client.list_directories, root) for _ in range(LISTINGS)])
+        wanted = [
+            directory + "/"
+            for directory in sorted(topics)
+            if (topic := layout.directory_topic(directory)) is not None and wants_topic(topic)
+        ]
+        levels = [
+            [pool.submit(client.list_level, each) for _ in range(LISTINGS)] for each in wanted
+        ]
+        for level in levels:
+            folders, objects = zip(*(each.result() for each in level), strict=True)
+            yield from _group_by_segment(set().union(*objects), layout)
+            yield from _list_folders(client, layout, sorted(set().union(*folders)), pool)
 
 
-def _union(
-    pool: ThreadPoolExecutor, listing: Callable[[str], Iterable[ListedT]], directory: str
-) -> set[ListedT]:
-    listings = pool.map(lambda _: set(listing(directory)), range(LISTINGS))
-    return set().union(*listings)
+def _list_folders(
+    client: ObjectClient, layout: Layout, folders: Iterable[str], pool: ThreadPoolExecutor
+) -> Iterator[SegmentObjects]:
+    """What is in the folders, of which so many are listed ahead as there are threads for."""
+    under_way: deque[list[Future[list[StoredObject]]]] = deque()
+    for folder in folders:
+        under_way.append([pool.submit(_list_folder, client, folder + "/") for _ in range(LISTINGS)])
+        if len(under_way) >= LISTING_THREADS:
+            yield from _group_by_segment(_union(under_way.popleft()), layout)
+    for listings in under_way:
+        yield from _group_by_segment(_union(listings), layout)
+
+
+def _list_folder(client: ObjectClient, folder: str) -> list[StoredObject]:
+    return list(client.list_objects(folder))
+
+
+def _union(listings: Iterable[Future[list[ListedT]]]) -> set[ListedT]:
+    return set().union(*(listing.result() for listing in listings))
 
 
 def _group_by_segment(objects: Iterable[StoredObject], layout: Layout) -> list[SegmentObjects]:
-    segments: dict[uuid.UUID, SegmentObjects] = {}
-    for stored in objects:
-        key = layout.parse_key(stored.key)
-        if key is not None:
-            segment = segments.setdefault(
-                key.segment_uuid, SegmentObjects(key.segment_id, key.start_offset, {})
-            )
-            segment.objects[key.suffix] = stored
-    return list(segments.values())
+    segments: dict[str, SegmentObjects | None] = {}
+    # In a settled order: of two that were replaced between the listings the later one counts.
+    for stored in sorted(objects):
+        folder_end = stored.key.rfind("/") + 1
+        stem_end = stored.key.find(".", folder_end)
+        stem, suffix = stored.key[:stem_end], stored.key[stem_end + 1 :]
+        if stem not in segments:
+            key = layout.parse_key(stored.key)
+            segments[stem] = key and SegmentObjects(key.segment_id, key.start_offset, {})
+        segment = segments[stem]
+        if segment is not None:
+            segment.objects[suffix] = stored
+    return [segment for segment in segments.values() if segment is not None]
 
 
 def read_segment(

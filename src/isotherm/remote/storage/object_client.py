@@ -17,7 +17,6 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,8 +48,7 @@ _PIECE_SIZE = 256 * 1024
 _PACE_WINDOW = QuotaWindows(window_ms=1000, count=11)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredObject:
+class StoredObject(NamedTuple):
     """An object as a listing shows it."""
 
     key: str
