@@ -25,7 +25,7 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from isotherm.clock import Clock
 from isotherm.errors import (
@@ -113,6 +113,25 @@ class KafkaBrokers:
             "topics", lambda: self._admin.list_topics(timeout=self._settings.timeout_s)
         )
         return sorted(set(listed.topics) - INTERNAL_TOPICS)
+
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """With the cluster's default replication; one that is there is left as it is."""
+        topic = NewTopic(name, num_partitions=partitions, config=dict(config))
+
+        def create() -> None:
+            try:
+                self._admin.create_topics([topic])[name].result(self._settings.timeout_s)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+
+        self._retried("topic creation", create)
+
+    def cluster_id(self) -> str:
+        listed = self._retried(
+            "cluster id", lambda: self._admin.list_topics(timeout=self._settings.timeout_s)
+        )
+        return str(listed.cluster_id)
 
     def partitions(self, topics: Iterable[str]) -> list[TopicIdPartition]:
         names = sorted(topics)

@@ -95,18 +95,22 @@ class PartitionMigration:
         *,
         clock: Clock,
         on_corrupt: OnCorrupt | None = None,
+        target: MetadataTopic | None = None,
     ) -> None:
-        self._topic = topic
+        """`target` is a topic of its own for the keyed records, with as many partitions; by default
+        they go to `topic`, whose keyed records count then."""
+        self._target = target or topic
+        self._is_apart = target is not None
         self._number = number
         self._clock = clock
         self._counts = RecordCounts()
         self._all = MetadataView(topic, number, on_corrupt, self._counts)
-        self._keyed = MetadataView(KeyedRecords(topic), number, on_corrupt)
+        self._keyed = MetadataView(KeyedRecords(self._target), number, on_corrupt)
 
     def plan(self) -> PartitionPlan:
         """Read to the topic's end, and compare. Changes nothing."""
         self._all.catch_up()
-        self._keyed.catch_up(self._all.next_offset)
+        self._keyed.catch_up(None if self._is_apart else self._all.next_offset)
         writes = tuple(
             write
             for partition in self._all.partitions()
@@ -139,13 +143,23 @@ class PartitionMigration:
             plan = self.plan()
             if plan.is_migrated:
                 return True
-            for start in range(0, len(plan.writes), RECORDS_PER_APPEND):
-                chunk = plan.writes[start : start + RECORDS_PER_APPEND]
-                self._append(chunk)
-                written += len(chunk)
+            before = written
+
+            def tell(done: int, left: int, before: int = before) -> None:
                 if progress is not None:
-                    progress(written, written + len(plan.writes) - start - len(chunk))
+                    progress(before + done, before + done + left)
+
+            self.write(plan, tell)
+            written += len(plan.writes)
         return self.plan().is_migrated
+
+    def write(self, plan: PartitionPlan, progress: Progress | None = None) -> None:
+        """Append what `plan` found; `progress` is told how many records are written, and left."""
+        for start in range(0, len(plan.writes), RECORDS_PER_APPEND):
+            chunk = plan.writes[start : start + RECORDS_PER_APPEND]
+            self._append(chunk)
+            if progress is not None:
+                progress(start + len(chunk), len(plan.writes) - start - len(chunk))
 
     def differences(self) -> list[str]:
         """What a reader of the keyed records alone would miss of what all records tell, one line
@@ -171,7 +185,7 @@ class PartitionMigration:
             )
             for write in writes
         ]
-        self._topic.append_all(self._number, records)
+        self._target.append_all(self._number, records)
 
 
 def _writes_of(

@@ -1,0 +1,138 @@
+"""Where the jobs over metadata read it from: a cluster's topic, a broker's files, or a copy of them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isotherm.cli.options import parse_pairs
+from isotherm.errors import ConfigError
+from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
+
+if TYPE_CHECKING:
+    from isotherm.remote.storage.settings import ObjectStoreSettings
+    from isotherm.spark.jobs.replay import AsOf
+    from isotherm.spark.metadata_log import MetadataLog
+
+LogDirs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--log-dir",
+        metavar="DIR",
+        help="A broker's log directory, instead of a cluster. Name all that it has.",
+    ),
+]
+Dump = Annotated[
+    str | None,
+    typer.Option(
+        "--dump",
+        metavar="URL",
+        help="A folder or bucket with files of the topic's log, instead of a cluster.",
+    ),
+]
+MetadataTopicName = Annotated[
+    str, typer.Option("--topic", metavar="NAME", help="The metadata topic's name.")
+]
+Audit = Annotated[
+    bool,
+    typer.Option(
+        "--audit",
+        help="Read the audit topic: every event, where the metadata topic is compacted.",
+    ),
+]
+StoreOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        metavar="KEY=VALUE",
+        help="A setting of the object store, such as s3.endpoint.url=http://localhost:9000.",
+    ),
+]
+AsOfTime = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="TIME",
+        help="The state then: 2026-03-01T12:00:00Z, or milliseconds since 1970.",
+    ),
+]
+AsOfOffsets = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of-offsets",
+        metavar="JSON",
+        help='The state before these offsets, by metadata partition: {"0": 120, "7": 31}.',
+    ),
+]
+
+DEFAULT_TOPIC = REMOTE_LOG_METADATA_TOPIC
+_MILLISECONDS = re.compile(r"\d+")
+
+
+def metadata_log(
+    bootstrap_server: str | None,
+    client_property: list[str] | None,
+    log_dirs: list[Path] | None,
+    dump: str | None,
+    topic: str,
+    store_option: list[str] | None,
+    *,
+    audit: bool = False,
+) -> MetadataLog:
+    """ConfigError unless exactly one place is named."""
+    from isotherm.spark.metadata_log import DumpMetadataLog, TopicMetadataLog
+
+    if sum(each is not None for each in (bootstrap_server, log_dirs or None, dump)) != 1:
+        raise ConfigError("choose one of --bootstrap-server, --log-dir and --dump")
+    if audit:
+        topic = REMOTE_LOG_METADATA_AUDIT_TOPIC
+    if bootstrap_server is not None:
+        properties = parse_pairs(client_property)
+        return TopicMetadataLog({"bootstrap.servers": bootstrap_server, **properties}, topic)
+    places = [str(each) for each in log_dirs] if log_dirs else [dump or ""]
+    return DumpMetadataLog(tuple(store_settings(each, store_option) for each in places), topic)
+
+
+def store_settings(place: str, store_option: list[str] | None) -> ObjectStoreSettings:
+    """A folder's path or a bucket's URL."""
+    from isotherm.remote.storage.settings import ObjectStoreSettings
+    from isotherm.spark.options import storage_url
+
+    return ObjectStoreSettings.from_config({**parse_pairs(store_option), "url": storage_url(place)})
+
+
+def as_of(time: str | None, offsets: str | None) -> AsOf:
+    """ConfigError for texts that are not such."""
+    from isotherm.spark.jobs.replay import AsOf
+
+    return AsOf(_parsed_offsets(offsets), None if time is None else time_ms(time))
+
+
+def time_ms(text: str) -> int:
+    """Milliseconds since 1970, or a time of ISO 8601; UTC when it names no zone."""
+    if _MILLISECONDS.fullmatch(text):
+        return int(text)
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"not a time value={text!r} hint='2026-03-01T12:00:00Z'") from error
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=datetime.UTC)
+    return int(time.timestamp() * 1000)
+
+
+def _parsed_offsets(text: str | None) -> dict[int, int]:
+    if text is None:
+        return {}
+    try:
+        return {int(number): int(offset) for number, offset in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"not offsets by metadata partition value={text!r} hint='{{\"0\": 120}}'"
+        ) from error

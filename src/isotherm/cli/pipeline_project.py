@@ -1,0 +1,140 @@
+"""`isotherm pipeline project`: the metadata topic as a bounded table that is kept up to date."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
+from isotherm.cli.output import console, print_json
+from isotherm.cli.pipeline_metadata import (
+    DEFAULT_TOPIC,
+    Audit,
+    Dump,
+    LogDirs,
+    MetadataTopicName,
+    StoreOption,
+    metadata_log,
+    store_settings,
+)
+from isotherm.cli.pipeline_options import (
+    DEFAULT_MASTER,
+    EXIT_FOUND,
+    Master,
+    OptionalBootstrapServer,
+    SparkConfig,
+    progress,
+    spark_session,
+)
+from isotherm.cli.pipeline_replay import print_findings
+from isotherm.errors import ConfigError, PolicyViolationError
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS
+
+if TYPE_CHECKING:
+    from isotherm.spark.jobs.project import ProjectionRun
+    from isotherm.spark.jobs.project_topic import TopicProjection
+
+
+def project(
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="URL", help="Folder or bucket of the projection; made if need be."
+        ),
+    ],
+    bootstrap_server: OptionalBootstrapServer = None,
+    log_dir: LogDirs = None,
+    dump: Dump = None,
+    audit: Audit = False,
+    topic: MetadataTopicName = DEFAULT_TOPIC,
+    table_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="Keep a table of this format besides: delta or iceberg. Its package must be there.",
+        ),
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option("--table", metavar="PLACE", help="That table's path or name.")
+    ] = None,
+    to_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--to-topic",
+            metavar="NAME",
+            help="Keep a compacted topic of keyed states besides, made if need be. Never the"
+            " metadata topic itself.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    master: Master = DEFAULT_MASTER,
+    spark_config: SparkConfig = None,
+    client_property: ClientProperties = None,
+    option: StoreOption = None,
+) -> None:
+    """Project the metadata topic to a table with one row for each live segment (KIP-1266).
+
+    The first run reads the whole topic, each later one what has come since. Interrupted at any
+    point, it is run again and does what is left. Spark reads the table with metadata=table.
+
+    isotherm pipeline project -b localhost:9092 --to s3://ops/metadata
+
+    Exit codes: 0 done · 1 failed · 2 wrong options · 3 something is wrong with the topic.
+    """
+    _check_options(table_format, table, bootstrap_server, to_topic)
+    log = metadata_log(bootstrap_server, client_property, log_dir, dump, topic, option, audit=audit)
+    target = store_settings(to, option)
+    from isotherm.spark.jobs import project as job
+    from isotherm.spark.jobs.project_topic import project_to_topic
+
+    written = None
+    with spark_session(master, spark_config) as spark, progress("metadata is read") as tell:
+        if table_format is not None:
+            job.check_table_format(spark, table_format)
+        done = job.project(spark, log, target)
+        if table_format is not None and table is not None:
+            tell("the table is written")
+            job.write_table(spark, target, table_format, table)
+        if to_topic is not None and bootstrap_server is not None:
+            tell("the topic is written")
+            properties = {"bootstrap.servers": bootstrap_server, **parse_pairs(client_property)}
+            written = project_to_topic(spark, properties, to_topic, log.topic)
+    findings = [asdict(each) for each in done.findings]
+    _print_run(done, written, to_topic, as_json=as_json)
+    if print_findings(findings, as_json=as_json):
+        raise typer.Exit(EXIT_FOUND)
+
+
+def _check_options(
+    table_format: str | None, table: str | None, bootstrap_server: str | None, to_topic: str | None
+) -> None:
+    if (table_format is None) != (table is None):
+        raise ConfigError("--format and --table go together")
+    if to_topic is not None and bootstrap_server is None:
+        raise ConfigError("--to-topic writes to a cluster: name it with --bootstrap-server")
+    if to_topic in REMOTE_LOG_METADATA_TOPICS:
+        raise PolicyViolationError(
+            "a cluster's own metadata topic is never written to: name a topic of your own"
+            f" topic={to_topic}"
+        )
+
+
+def _print_run(
+    done: ProjectionRun, written: TopicProjection | None, to_topic: str | None, *, as_json: bool
+) -> None:
+    if as_json:
+        told = {name: value for name, value in asdict(done).items() if name != "findings"}
+        print_json(told if written is None else {**told, "topic": asdict(written)})
+        return
+    console().print(
+        f"{done.records} new records in {done.changed} of {done.metadata_partitions} metadata"
+        f" partitions, which have {done.segments} live segments now."
+    )
+    if written is not None:
+        console().print(
+            f"{to_topic}: {written.states} states and {written.tombstones} tombstones written;"
+            f" it has {written.live_segments} live segments."
+        )

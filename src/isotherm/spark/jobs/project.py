@@ -1,0 +1,206 @@
+"""A metadata topic projected to a table of its live segments (KIP-1266's keyed full state), and kept so.
+
+Each run reads what has come since the last one: a task takes up the state of its metadata partition
+where the table left off, folds the new records, and puts the new state in one object. A run that is
+killed keeps the partitions that were done; those that were not are done by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from isotherm.errors import ConfigError
+from isotherm.remote.metadata.segment_fold import SEGMENTS
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.jobs.replay import (
+    DAMAGED_BATCH,
+    SliceFold,
+    each_of,
+    partition_count,
+)
+from isotherm.spark.metadata_log import LogSlice, MetadataLog, as_events
+from isotherm.spark.projection import ProjectedPartition, Projection, read_segments
+from isotherm.types import Offset
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOST = "events lost"
+BEYOND = "beyond the topic"
+_BEGIN_ANEW = " projected; begin a new projection, from a dump if that has more"
+_DONE = "projected"
+_FIELDS: list[Any] = [
+    ("kind", pa.string()),
+    ("metadata_partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("text", pa.string()),
+    ("records", pa.int64()),
+    ("segments", pa.int64()),
+]
+_TOLD = pa.schema(_FIELDS)
+_TABLE_CLASSES = {
+    "delta": ("io.delta.sql.DeltaSparkSessionExtension", "io.delta:delta-spark_2.13"),
+    "iceberg": (
+        "org.apache.iceberg.spark.source.IcebergSource",
+        "org.apache.iceberg:iceberg-spark-runtime",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with a metadata partition, which is as it was before the run where `kind` is
+    LOST or BEYOND."""
+
+    metadata_partition: int
+    offset: Offset
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionRun:
+    """What one run did. `records` are those read; `segments` are the live ones of the metadata
+    partitions that had any."""
+
+    metadata_partitions: int
+    changed: int
+    records: int
+    segments: int
+    findings: tuple[Finding, ...]
+
+
+def project(spark: SparkSession, log: MetadataLog, target: ObjectStoreSettings) -> ProjectionRun:
+    """Bring the projection in `target` up to the end of the topic; made when it is not there.
+
+    ConfigError when `target` is a projection of another topic, or something else. One run at a time.
+    """
+    projection = Projection(target, create=True)
+    projection.begin(log.identity())
+    known = projection.partitions()
+    slices = log.slices()
+    count = partition_count(slices)
+
+    def work(number: int) -> Iterator[pa.RecordBatch]:
+        wanted = slices[number]
+        yield from _project_slice(log, wanted, count, target, known.get(wanted.number))
+
+    # Each task puts an object, so it runs once: collected, not looked at twice.
+    rows = each_of(spark, len(slices), work, _TOLD).collect()
+    done = [row for row in rows if row.kind == _DONE]
+    found = [row for row in rows if row.kind != _DONE]
+    return ProjectionRun(
+        metadata_partitions=len(slices),
+        changed=sum(row.records > 0 for row in done),
+        records=sum(row.records for row in done),
+        segments=sum(row.segments for row in done),
+        findings=tuple(
+            Finding(row.metadata_partition, row.offset, row.kind, row.text) for row in found
+        ),
+    )
+
+
+def projected_segments(spark: SparkSession, target: ObjectStoreSettings) -> DataFrame:
+    """The projection's rows: the metadata partition and segment_fold.SEGMENTS."""
+    projection = Projection(target)
+    if projection.identity() is None:
+        raise ConfigError(f"there is no projection url={target.url}")
+    numbers = list(projection.partitions())
+    schema = pa.schema([pa.field("metadata_partition", pa.int32()), *SEGMENTS])
+
+    def read(index: int) -> Iterator[pa.RecordBatch]:
+        for table in read_segments(target, lambda number: number == numbers[index]):
+            repeated = pa.repeat(pa.scalar(numbers[index], pa.int32()), len(table))
+            rows = table.append_column("metadata_partition", repeated)
+            yield from rows.select(schema.names).cast(schema).to_batches(max_chunksize=50_000)
+
+    return each_of(spark, len(numbers), read, schema)
+
+
+def check_table_format(spark: SparkSession, name: str) -> None:
+    """ConfigError saying what to add unless Spark can write tables of this format."""
+    if name not in _TABLE_CLASSES:
+        raise ConfigError(f"no such table format format={name} known={','.join(_TABLE_CLASSES)}")
+    class_name, package = _TABLE_CLASSES[name]
+    jvm: Any = spark._jvm
+    if not jvm.org.apache.spark.util.Utils.classIsLoadable(class_name):
+        raise ConfigError(
+            f"Spark has no {name} here: add its package, as in --spark-config"
+            f" spark.jars.packages={package}:VERSION, and the settings its documentation names"
+        )
+
+
+def write_table(spark: SparkSession, target: ObjectStoreSettings, name: str, place: str) -> None:
+    """Replace the Delta or Iceberg table at `place` (a path or a table's name) by the projection's
+    rows, in one commit."""
+    check_table_format(spark, name)
+    rows = projected_segments(spark, target)
+    rows.write.format(name).mode("overwrite").save(place)
+
+
+def _project_slice(
+    log: MetadataLog,
+    wanted: LogSlice,
+    topic_partitions: int | None,
+    target: ObjectStoreSettings,
+    known: ProjectedPartition | None,
+) -> Iterator[pa.RecordBatch]:
+    folding = SliceFold(wanted.number, topic_partitions)
+    projection = Projection(target)
+    if known is None:
+        folding.begin(wanted)
+    else:
+        projection.remove(known.outdated)
+        refusal = _refusal(wanted, known)
+        if refusal is not None:
+            folding.findings.add(*refusal)
+            yield from _told(folding, None)
+            return
+        wanted = wanted.since(known.next_offset)
+        folding.next_offset = known.next_offset
+        if wanted.end_offset == known.next_offset:
+            yield from _told(folding, None)
+            return
+        folding.fold.restore(projection.read(known))
+    for run in log.read(wanted, lambda at, text: folding.findings.add(DAMAGED_BATCH, at, text)):
+        folding.feed(as_events(log.topic, run))
+    folding.end()
+    state = folding.fold.state()
+    if folding.records:
+        projection.write(wanted.number, folding.next_offset, state)
+        if known is not None:
+            projection.remove((known.key,))
+    yield from _told(folding, len(state.segments))
+
+
+def _refusal(wanted: LogSlice, known: ProjectedPartition) -> tuple[str, Offset, str] | None:
+    if wanted.start_offset > known.next_offset:
+        return (
+            LOST,
+            known.next_offset,
+            f"events up to offset={wanted.start_offset} were cut off by retention before they were"
+            + _BEGIN_ANEW,
+        )
+    if wanted.end_offset is not None and wanted.end_offset < known.next_offset:
+        return (
+            BEYOND,
+            known.next_offset,
+            f"the topic ends at offset={wanted.end_offset}: it was made anew after it was"
+            + _BEGIN_ANEW,
+        )
+    return None
+
+
+def _told(folding: SliceFold, segments: int | None) -> Iterator[pa.RecordBatch]:
+    done = {
+        "kind": _DONE,
+        "metadata_partition": folding.number,
+        "offset": folding.next_offset,
+        "records": folding.records,
+        "segments": segments or 0,
+    }
+    yield from pa.Table.from_pylist([done, *folding.findings.rows()], schema=_TOLD).to_batches()

@@ -1,0 +1,115 @@
+"""A cluster's metadata topic projected to a compacted topic of keyed states beside it.
+
+For clusters whose own topic cannot be compacted: brokers of Apache Kafka stop at keyed records. A task
+folds a partition of the metadata topic and the same partition of the projection, and writes what makes
+the second tell what the first tells, so a run that is killed is simply run again. The fold is the
+brokers' own, look-ups included: of two copies of one segment the order of their keys says which answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from isotherm.clock import SystemClock
+from isotherm.errors import ConfigError, CorruptMetadataError, PolicyViolationError
+from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.migration import PartitionMigration
+from isotherm.spark.brokers import KafkaBrokers, RequestSettings
+from isotherm.spark.jobs.replay import each_of
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPICS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FIELDS: list[Any] = [
+    ("states", pa.int64()),
+    ("tombstones", pa.int64()),
+    ("live_segments", pa.int64()),
+    ("text", pa.string()),
+]
+_TOLD = pa.schema(_FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProjection:
+    """What a run wrote, and how many segments the topic tells of now. `damaged` names the records
+    of the metadata topic that were passed over."""
+
+    states: int
+    tombstones: int
+    live_segments: int
+    damaged: tuple[str, ...]
+
+
+def project_to_topic(
+    spark: SparkSession,
+    client_properties: Mapping[str, Any],
+    target: str,
+    source: str = REMOTE_LOG_METADATA_TOPIC,
+) -> TopicProjection:
+    """Bring the topic `target`, made if need be, up to what `source` tells. One run at a time.
+
+    PolicyViolationError for a metadata topic of the cluster's own, ConfigError for a topic with
+    another number of partitions.
+    """
+    if target in REMOTE_LOG_METADATA_TOPICS:
+        raise PolicyViolationError(
+            "a cluster's own metadata topic is never written to: name a topic of your own"
+            f" topic={target}"
+        )
+    with closing(KafkaMetadataTopic(client_properties, topic=source)) as topic:
+        count = topic.partition_count
+    _make_topic(client_properties, target, count)
+
+    def work(number: int) -> Iterator[pa.RecordBatch]:
+        yield _project_partition(client_properties, source, target, number)
+
+    rows = each_of(spark, count, work, _TOLD).collect()
+    return TopicProjection(
+        states=sum(row.states for row in rows),
+        tombstones=sum(row.tombstones for row in rows),
+        live_segments=sum(row.live_segments for row in rows),
+        damaged=tuple(line for row in rows for line in row.text.splitlines()),
+    )
+
+
+def _make_topic(client_properties: Mapping[str, Any], target: str, count: int) -> None:
+    brokers = KafkaBrokers(client_properties, SystemClock(), RequestSettings())
+    brokers.create_topic(target, count, {"cleanup.policy": "compact"})
+    found = len(brokers.partitions([target]))
+    if found != count:
+        raise ConfigError(
+            "the projection needs as many partitions as the metadata topic has"
+            f" topic={target} partitions={found} expected={count}"
+        )
+
+
+def _project_partition(
+    client_properties: Mapping[str, Any], source: str, target: str, number: int
+) -> pa.RecordBatch:
+    damaged: list[str] = []
+
+    def pass_over(error: CorruptMetadataError) -> None:
+        damaged.append(str(error))
+
+    with (
+        closing(KafkaMetadataTopic(client_properties, topic=source)) as topic,
+        closing(KafkaMetadataTopic(client_properties, topic=target)) as projected,
+    ):
+        migration = PartitionMigration(
+            topic, number, clock=SystemClock(), on_corrupt=pass_over, target=projected
+        )
+        plan = migration.plan()
+        migration.write(plan)
+    told = {
+        "states": plan.states_to_write,
+        "tombstones": plan.tombstones_to_write,
+        "live_segments": plan.live_segments,
+        "text": "\n".join(damaged),
+    }
+    return pa.RecordBatch.from_pylist([told], schema=_TOLD)
