@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from isotherm.errors import ConfigError, PolicyViolationError, UnsupportedVersionError
@@ -41,7 +41,8 @@ from isotherm.spark.jobs.compact_passes import (
 from isotherm.spark.jobs.compact_plan import CompactionPlan, plan_compaction
 from isotherm.spark.jobs.cost import Cost, parallel_tasks
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.tiered_log import TieredLog
+from isotherm.spark.planning import lineage_pieces
+from isotherm.spark.tiered_log import choose_partitions, newest_histories
 from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
 from isotherm.types import TimestampMs, TopicIdPartition
 
@@ -82,30 +83,23 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """Counts of one partition: its segments, how many of them changed (all, in a copy), how many are
-    above what can be cleaned; records (control records among them) and bytes before and after."""
+    """Counts of one partition: its segments and their bytes; how many are written anew (all, in a
+    copy) and how many lie above what can be cleaned; records (control records among them) and bytes
+    of what was worked on, before and after."""
 
     partition: TopicIdPartition
     segments: int
-    changed: int
+    bytes: int
     uncleanable: int
+    changed: int
     records_before: int
     records_after: int
     bytes_before: int
     bytes_after: int
 
     def as_row(self) -> dict[str, Any]:
-        return {
-            "topic": self.partition.topic,
-            "partition": self.partition.partition,
-            "segments": self.segments,
-            "changed": self.changed,
-            "uncleanable": self.uncleanable,
-            "records before": self.records_before,
-            "records after": self.records_after,
-            "bytes before": self.bytes_before,
-            "bytes after": self.bytes_after,
-        }
+        row = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        return {"topic": self.partition.topic, "partition": self.partition.partition, **row}
 
 
 def check_settings(settings: CompactionSettings, options: SourceOptions) -> None:
@@ -132,14 +126,28 @@ def check_settings(settings: CompactionSettings, options: SourceOptions) -> None
 
 
 def read_plan(options: SourceOptions, settings: CompactionSettings) -> CompactionPlan:
-    """Asks the metadata, and fetches indexes. What lies below the log start is no part of it."""
+    """Asks the metadata (or lists the bucket), and fetches indexes. What lies below the log start is
+    no part of it, where a broker says where that is.
+
+    CorruptObjectError for a manifest that cannot be read, whatever failOnDataLoss says: what is not
+    seen would be taken for deleted.
+    """
+    brokers = open_brokers(options)
+    owners: list[TopicIdPartition] | None = None
+    if brokers is not None:
+        names = [name for name in brokers.topic_names() if options.selects_topic(name)]
+        owners = brokers.partitions(names)
+    strict = replace(options, fail_on_data_loss=True)
+    with open_segment_source(strict, settings.source) as source:
+        found = newest_histories(source.visible_segments(options.selects_topic, owners))
+    chosen = choose_partitions(options, found)
+    starts = {} if brokers is None else brokers.bounds(chosen)
+    histories = {}
+    for partition in chosen:
+        pieces = lineage_pieces(found.get(partition, ()))
+        start = starts[partition].start if partition in starts else 0
+        histories[partition] = [piece for piece in pieces if piece.end_offset > start]
     storage = _storage(settings.source)
-    with open_segment_source(options, settings.source) as segments:
-        views = TieredLog(options, storage, segments, open_brokers(options)).views()
-    histories = {
-        partition: [piece for piece in view.pieces if piece.end_offset > view.bounds.start]
-        for partition, view in views.items()
-    }
     return plan_compaction(storage, histories, in_place=settings.target is None)
 
 
@@ -163,11 +171,22 @@ def cost_of(spark: SparkSession, plan: CompactionPlan, settings: CompactionSetti
 
 
 def unfinished_runs(
-    settings: CompactionSettings, topics: Iterable[TopicIdPartition]
+    settings: CompactionSettings, partitions: Iterable[TopicIdPartition]
 ) -> list[FoundRun]:
     """Runs on these partitions that were cut off, or are being worked on."""
-    wanted = set(topics)
+    wanted = set(partitions)
     return [found for found in open_journals(settings.written).find() if found.partition in wanted]
+
+
+def unpublished_runs(
+    settings: CompactionSettings, partitions: Iterable[TopicIdPartition]
+) -> list[FoundRun]:
+    """Runs in place that wait for the broker."""
+    return [
+        found
+        for found in unfinished_runs(settings, partitions)
+        if found.journal is not None and found.journal.state is JournalState.STAGED
+    ]
 
 
 def recover(settings: CompactionSettings, found: Sequence[FoundRun]) -> list[str]:
@@ -193,8 +212,7 @@ def recover(settings: CompactionSettings, found: Sequence[FoundRun]) -> list[str
 def check_target(plan: CompactionPlan, settings: CompactionSettings) -> None:
     """PolicyViolationError when an unfinished run is there, or the target of a copy has segments of
     the topics: two histories of one topic would be read as one."""
-    partitions = {piece.segment.topic_id_partition for piece in plan.pieces}
-    for found in unfinished_runs(settings, partitions):
+    for found in unfinished_runs(settings, plan.partitions):
         raise PolicyViolationError(
             f"an earlier compaction is not over run={found.run} partition={found.partition}"
             f" state={found.journal.state.value if found.journal else None}"
@@ -203,7 +221,7 @@ def check_target(plan: CompactionPlan, settings: CompactionSettings) -> None:
     if settings.target is None:
         return
     client, layout = open_for_reading(settings.target), settings.target.create_layout()
-    topics = {partition.topic for partition in partitions}
+    topics = {partition.topic for partition in plan.partitions}
     for objects in list_segment_objects(client, layout, topics.__contains__):
         raise PolicyViolationError(
             "the target has segments of this topic already"
@@ -259,19 +277,20 @@ def compact(
 
 def report(plan: CompactionPlan, staged: Sequence[StagedPiece]) -> list[PartitionReport]:
     reports = []
-    for partition in dict.fromkeys(piece.segment.topic_id_partition for piece in plan.pieces):
+    for partition in plan.partitions:
         mine = [each for each in staged if each.piece.segment.topic_id_partition == partition]
         pieces = [each for each in plan.pieces if each.segment.topic_id_partition == partition]
         reports.append(
             PartitionReport(
                 partition,
-                len(pieces),
-                sum(each.replacement is not None for each in mine),
-                sum(not piece.is_cleaned for piece in pieces),
-                sum(each.records_read for each in mine),
-                sum(each.records_kept for each in mine),
-                sum(each.bytes_read for each in mine),
-                sum(each.bytes_written for each in mine),
+                segments=len(pieces),
+                bytes=sum(piece.segment.segment_size_in_bytes for piece in pieces),
+                uncleanable=sum(not piece.is_cleaned for piece in pieces),
+                changed=sum(each.replacement is not None for each in mine),
+                records_before=sum(each.records_read for each in mine),
+                records_after=sum(each.records_kept for each in mine),
+                bytes_before=sum(each.bytes_read for each in mine),
+                bytes_after=sum(each.bytes_written for each in mine),
             )
         )
     return reports

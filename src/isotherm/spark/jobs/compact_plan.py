@@ -22,7 +22,7 @@ from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.producer_snapshot import LastRecord, read_producer_snapshot
 from isotherm.spark.planning import SegmentPiece, SegmentRead
 from isotherm.spark.transactions import CommittedHistory
-from isotherm.types import Offset, ProducerId, TopicPartition
+from isotherm.types import Offset, ProducerId, TopicIdPartition, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,10 @@ class CompactionPlan:
     @property
     def cleaned(self) -> list[Piece]:
         return [piece for piece in self.pieces if piece.is_cleaned]
+
+    @property
+    def partitions(self) -> list[TopicIdPartition]:
+        return list(dict.fromkeys(piece.segment.topic_id_partition for piece in self.pieces))
 
     @property
     def size_in_bytes(self) -> int:

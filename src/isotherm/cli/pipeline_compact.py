@@ -1,0 +1,186 @@
+"""`isotherm pipeline compact`: a tiered topic compacted by key, in place or as a copy."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
+from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
+from isotherm.cli.pipeline_options import (
+    DEFAULT_MASTER,
+    Master,
+    OptionalBootstrapServer,
+    SourceOption,
+    SparkConfig,
+    TierPath,
+    progress,
+    source_texts,
+    spark_session,
+)
+from isotherm.clock import Clock, SystemClock
+from isotherm.errors import ConfigError, RequestTimedOutError
+
+if TYPE_CHECKING:
+    from isotherm.spark.jobs.compact import CompactionSettings, PartitionReport
+    from isotherm.spark.jobs.compact_plan import CompactionPlan
+    from isotherm.spark.jobs.cost import Cost
+
+_DAY_MS = 86_400_000
+_HOUR_MS = 3_600_000
+_LOOK_INTERVAL_S = 1.0
+
+
+def compact(
+    *,
+    path: TierPath = None,
+    bootstrap_server: OptionalBootstrapServer = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="URL",
+            help="Write a compacted copy there, and touch nothing of the source. Without it, and"
+            " without --to-option, the topic is compacted in place.",
+        ),
+    ] = None,
+    to_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to-option",
+            metavar="KEY=VALUE",
+            help="A storage setting of the copy, such as key.prefix=compacted/; what is not set is"
+            " as in the source. May be given many times.",
+        ),
+    ] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Do it. Without, the plan and its cost are shown.")
+    ] = False,
+    recover: Annotated[
+        bool,
+        typer.Option(
+            "--recover",
+            help="First finish or undo earlier runs that were cut off. None may be running still.",
+        ),
+    ] = False,
+    delete_retention_ms: Annotated[
+        int,
+        typer.Option(
+            min=0, help="delete.retention.ms: how long a tombstone stays after it was compacted."
+        ),
+    ] = _DAY_MS,
+    keep_old_ms: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="In place: how long the old segments stay after they were superseded, for readers"
+            " that planned with them.",
+        ),
+    ] = _HOUR_MS,
+    wait_s: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="In place: how long to wait until the broker has published the new segments.",
+        ),
+    ] = 0,
+    max_bytes: Annotated[
+        int | None, typer.Option(min=0, help="Refuse to read more than so many bytes.")
+    ] = None,
+    option: SourceOption = None,
+    client_property: ClientProperties = None,
+    master: Master = DEFAULT_MASTER,
+    spark_config: SparkConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep the newest record of each key of a tiered topic, over its whole history.
+
+    Tombstones, transactions, offsets, timestamps and headers as Kafka's log cleaner leaves them.
+    In place it works on Isotherm's topics: the broker publishes what the job has staged. Of any
+    cluster's bucket, Kafka's too, it makes a copy. Nothing is written without --run.
+    """
+    from isotherm.spark.jobs import compact as job
+    from isotherm.spark.jobs.cost import check_cost
+    from isotherm.spark.option_parsing import parse_options
+
+    options = parse_options(source_texts(path, option, bootstrap_server, client_property))
+    clock = SystemClock()
+    settings = job.settings_of(
+        options,
+        now_ms=clock.now_ms(),
+        delete_retention_ms=delete_retention_ms,
+        keep_old_ms=keep_old_ms,
+        to_url=to,
+        to_storage=parse_pairs(to_option),
+    )
+    job.check_settings(settings, options)
+    with progress("reading the metadata") as tell:
+        plan = job.read_plan(options, settings)
+        if recover:
+            if not run:
+                raise ConfigError("--recover changes what is in the bucket: it goes with --run")
+            _print_recovered(plan, settings)
+            plan = job.read_plan(options, settings)
+        with spark_session(master, spark_config) as spark:
+            cost = job.cost_of(spark, plan, settings)
+            check_cost(cost, max_bytes)
+            if not run:
+                _print_plan(plan, cost, as_json=as_json)
+                return
+            reports = job.compact(spark, plan, settings, tell)
+    _print_reports(reports, as_json=as_json)
+    if settings.target is None:
+        _wait_for_broker(plan, settings, wait_s, clock)
+
+
+def _print_recovered(plan: CompactionPlan, settings: CompactionSettings) -> None:
+    from isotherm.spark.jobs.compact import recover, unfinished_runs
+
+    for text in recover(settings, unfinished_runs(settings, plan.partitions)):
+        console().print(text)
+
+
+def _print_plan(plan: CompactionPlan, cost: Cost, *, as_json: bool) -> None:
+    from isotherm.spark.jobs.compact import report
+
+    rows = [each.as_row() for each in report(plan, [])]
+    shown = ("topic", "partition", "segments", "uncleanable", "bytes")
+    if as_json:
+        print_json(
+            {"cost": cost.as_row(), "partitions": [{k: row[k] for k in shown} for row in rows]}
+        )
+        return
+    print_rows(shown, rows, as_json=False)
+    console().print(
+        f"\nwould read {human_size(cost.bytes_read)} in {cost.gets} GETs and store {cost.puts}"
+        f" objects at most, in about {cost.seconds():.0f} s; --run does it"
+    )
+
+
+def _print_reports(reports: list[PartitionReport], *, as_json: bool) -> None:
+    columns = (
+        "topic", "partition", "segments", "changed", "uncleanable",
+        "records_before", "records_after", "bytes_before", "bytes_after",
+    )  # fmt: skip
+    print_rows(columns, [each.as_row() for each in reports], as_json=as_json)
+
+
+def _wait_for_broker(
+    plan: CompactionPlan, settings: CompactionSettings, wait_s: int, clock: Clock
+) -> None:
+    """RequestTimedOutError when the broker has not published by then; it will, all the same."""
+    from isotherm.spark.jobs.compact import unpublished_runs
+
+    deadline_s = clock.monotonic_s() + wait_s
+    never = threading.Event()
+    while waiting := unpublished_runs(settings, plan.partitions):
+        if clock.monotonic_s() >= deadline_s:
+            if wait_s:
+                raise RequestTimedOutError(
+                    f"the broker has not published yet run={waiting[0].run} waited_s={wait_s}"
+                )
+            error_console().print("the broker publishes the staged segments at its next look")
+            return
+        clock.wait(never, _LOOK_INTERVAL_S)
