@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import TypeVar
 
 from isotherm.errors import NotEnoughMemoryError
+from isotherm.remote.threads import SYSTEM_THREADS, Threads
 
 ResultT = TypeVar("ResultT")
 
@@ -15,14 +16,17 @@ ResultT = TypeVar("ResultT")
 class BoundedPool:
     """`thread_count` pieces of work run at once, `pending_max` more wait. Thread-safe."""
 
-    def __init__(self, name: str, thread_count: int, pending_max: int) -> None:
+    def __init__(
+        self, name: str, thread_count: int, pending_max: int, threads: Threads = SYSTEM_THREADS
+    ) -> None:
         self._name = name
+        self._threads = threads
         self._pending_max = pending_max
         self._count = 0
         self._lock = threading.Lock()
         self._thread_count = thread_count
-        self._pool = self._new_pool(thread_count)
-        self._retired: list[ThreadPoolExecutor] = []
+        self._pool = threads.pool(name, thread_count)
+        self._retired: list[Executor] = []
 
     @property
     def pending_count(self) -> int:
@@ -42,10 +46,7 @@ class BoundedPool:
             self._retired.append(self._pool)
             self._pool.shutdown(wait=False)
             self._thread_count = thread_count
-            self._pool = self._new_pool(thread_count)
-
-    def _new_pool(self, thread_count: int) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(thread_count, thread_name_prefix=f"isotherm-{self._name}")
+            self._pool = self._threads.pool(self._name, thread_count)
 
     def submit(self, work: Callable[[], ResultT]) -> Future[ResultT]:
         """NotEnoughMemoryError when too much waits already. Not after `close`."""

@@ -18,7 +18,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -56,10 +56,13 @@ from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.remote.tasks.periodic_tasks import PeriodicTasks
 from isotherm.remote.tasks.retried_work import RetriedWork
 from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.remote.threads import SYSTEM_THREADS, Threads
 from isotherm.types import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicIdPartition
 
 logger = logging.getLogger(__name__)
 
+READ_AHEAD_POOL = "remote-read-ahead"
+"""Fetches that reads may wait for, unlike the work of the other pools."""
 _PREFETCH_THREADS = 4
 """Ranges fetched ahead at once; read_ahead.py bounds their bytes."""
 _STOP_POLL_S = 0.05
@@ -102,6 +105,7 @@ class RemoteLogManager:
         clock: Clock,
         rng: random.Random,
         metrics: Metrics,
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
         """Owns storage, metadata and index_cache: `close` closes them."""
         self._config = config
@@ -128,9 +132,7 @@ class RemoteLogManager:
         self._storage = storage
         self._index_cache = index_cache
         self._tier = self._access(broker_id, leader_epoch_of, clock)
-        self._prefetches = ThreadPoolExecutor(
-            _PREFETCH_THREADS, thread_name_prefix="isotherm-remote-read-ahead"
-        )
+        self._prefetches = threads.pool(READ_AHEAD_POOL, _PREFETCH_THREADS)
         budget = ReadAheadSettings(config.remote_log_reader_read_ahead_max_bytes)
         read_ahead = ReadAhead(storage, budget, self._prefetches)
         self._reader = RemoteLogReader(metadata, index_cache, read_ahead)
@@ -141,12 +143,16 @@ class RemoteLogManager:
             "remote-log-reader",
             config.remote_log_reader_threads,
             config.remote_log_reader_max_pending_tasks,
+            threads,
         )
         self._copies = PeriodicTasks(
-            "remote-log-copy", config.remote_log_manager_copier_thread_pool_size, clock
+            "remote-log-copy", config.remote_log_manager_copier_thread_pool_size, clock, threads
         )
         self._expirations = PeriodicTasks(
-            "remote-log-expiration", config.remote_log_manager_expiration_thread_pool_size, clock
+            "remote-log-expiration",
+            config.remote_log_manager_expiration_thread_pool_size,
+            clock,
+            threads,
         )
         publish_pools(metrics, self._copies, self._readers)
         publish_quotas(metrics, self._copy_quota, self.fetch_quota)

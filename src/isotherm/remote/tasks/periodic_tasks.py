@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
 from isotherm.clock import Clock
+from isotherm.remote.threads import SYSTEM_THREADS, Threads
 
 Tick = Callable[[], float | None]
 
@@ -31,17 +32,20 @@ class _Scheduled:
 class PeriodicTasks:
     """Thread-safe. Starts its threads at the first `schedule`."""
 
-    def __init__(self, name: str, thread_count: int, clock: Clock) -> None:
+    def __init__(
+        self, name: str, thread_count: int, clock: Clock, threads: Threads = SYSTEM_THREADS
+    ) -> None:
         self._name = name
         self._clock = clock
+        self._threads = threads
         self._thread_count = thread_count
-        self._pool = self._new_pool(thread_count)
-        self._retired: list[ThreadPoolExecutor] = []
+        self._pool = threads.pool(name, thread_count)
+        self._retired: list[Executor] = []
         self._lock = threading.Lock()
         self._scheduled: dict[Hashable, _Scheduled] = {}
         self._wakeup = threading.Event()
         self._closed = False
-        self._dispatcher: threading.Thread | None = None
+        self._await_dispatcher: Callable[[], None] | None = None
 
     def schedule(self, key: Hashable, tick: Tick, delay_s: float = 0.0) -> None:
         """Run `tick` after `delay_s`, then as it says itself. A key that is there is kept."""
@@ -49,11 +53,10 @@ class PeriodicTasks:
             if self._closed or key in self._scheduled:
                 return
             self._scheduled[key] = _Scheduled(tick, self._clock.monotonic_s() + delay_s)
-            if self._dispatcher is None:
-                self._dispatcher = threading.Thread(
-                    target=self._dispatch, name=f"isotherm-{self._name}-schedule", daemon=True
+            if self._await_dispatcher is None:
+                self._await_dispatcher = self._threads.repeat(
+                    f"{self._name}-schedule", self._dispatch, self._wakeup, self._clock
                 )
-                self._dispatcher.start()
         self._wakeup.set()
 
     @property
@@ -69,10 +72,7 @@ class PeriodicTasks:
             self._thread_count = thread_count
             self._retired.append(self._pool)
             self._pool.shutdown(wait=False)
-            self._pool = self._new_pool(thread_count)
-
-    def _new_pool(self, thread_count: int) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(thread_count, thread_name_prefix=f"isotherm-{self._name}")
+            self._pool = self._threads.pool(self._name, thread_count)
 
     def cancel(self, key: Hashable) -> Future[None]:
         """Run no further tick of `key`; the future is done when the last one has ended."""
@@ -89,25 +89,24 @@ class PeriodicTasks:
             self._closed = True
             self._scheduled.clear()
         self._wakeup.set()
-        if self._dispatcher is not None:
-            self._dispatcher.join()
+        if self._await_dispatcher is not None:
+            self._await_dispatcher()
         for pool in (*self._retired, self._pool):
             pool.shutdown(wait=True)
 
-    def _dispatch(self) -> None:
-        while True:
-            with self._lock:
-                if self._closed:
-                    return
-                now_s = self._clock.monotonic_s()
-                idle = [each for each in self._scheduled.values() if not each.is_running]
-                for each in idle:
-                    if each.due_s <= now_s:
-                        each.is_running = True
-                        self._pool.submit(self._run, each)
-                waits_s = [each.due_s - now_s for each in idle if not each.is_running]
-            self._clock.wait(self._wakeup, min(waits_s, default=_IDLE_WAIT_S))
-            self._wakeup.clear()
+    def _dispatch(self) -> float | None:
+        """Hand over what is due; after how many seconds something is again."""
+        with self._lock:
+            if self._closed:
+                return None
+            now_s = self._clock.monotonic_s()
+            idle = [each for each in self._scheduled.values() if not each.is_running]
+            for each in idle:
+                if each.due_s <= now_s:
+                    each.is_running = True
+                    self._pool.submit(self._run, each)
+            waits_s = [each.due_s - now_s for each in idle if not each.is_running]
+            return min(waits_s, default=_IDLE_WAIT_S)
 
     def _run(self, scheduled: _Scheduled) -> None:
         delay_s = scheduled.tick()

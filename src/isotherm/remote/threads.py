@@ -1,0 +1,44 @@
+"""Where the remote log manager's work runs: on threads, or where a simulation wants it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Protocol
+
+from isotherm.clock import Clock
+
+
+class Threads(Protocol):
+    """Everything that would run beside its caller is asked for here, so that one who gives the
+    order of it decides the whole schedule (isotherm.testing.sim_threads)."""
+
+    def pool(self, name: str, thread_count: int) -> Executor:
+        """Runs what is submitted in that order, at most `thread_count` at a time."""
+
+    def repeat(
+        self, name: str, step: Callable[[], float | None], wakeup: threading.Event, clock: Clock
+    ) -> Callable[[], None]:
+        """Run `step`, and again after as many seconds as it returned or once `wakeup` is set; None
+        ends it. The function returned waits for that end."""
+
+
+class SystemThreads:
+    def pool(self, name: str, thread_count: int) -> Executor:
+        return ThreadPoolExecutor(thread_count, thread_name_prefix=f"isotherm-{name}")
+
+    def repeat(
+        self, name: str, step: Callable[[], float | None], wakeup: threading.Event, clock: Clock
+    ) -> Callable[[], None]:
+        def run() -> None:
+            while (wait_s := step()) is not None:
+                clock.wait(wakeup, wait_s)
+                wakeup.clear()
+
+        thread = threading.Thread(target=run, name=f"isotherm-{name}", daemon=True)
+        thread.start()
+        return thread.join
+
+
+SYSTEM_THREADS = SystemThreads()
