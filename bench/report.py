@@ -34,11 +34,29 @@ server process's own, user and system. Differences smaller than the spreads mean
 TEXTS = {"record_decode": "How fast do record batches become Arrow columns, on one thread?"}
 
 
+# Questions whose figures are their own: metric -> what the page calls it.
+FIGURES = {
+    "tiering": {
+        "copied_mb_per_s": "MB/s of one copy",
+        "roll_to_finished_p50_s": "s from roll to COPY_SEGMENT_FINISHED, median",
+        "roll_to_finished_max_s": "the longest",
+        "quiet_publish_p99_ms": "ms to publish, p99, not tiered",
+        "publish_p99_ms": "ms to publish, p99, tiered",
+        "publish_p99_times_quiet": "tiered / not tiered",
+        "server_cpu_s_per_gb": "CPU-s/GB",
+    },
+}
+
+
 def render(documents: Sequence[Mapping[str, Any]]) -> str:
     """The whole page, one section for each result, in the order of their names."""
     sections = [INTRODUCTION]
     for document in sorted(documents, key=lambda document: document["question"]):
-        if "results" in document:
+        if document["question"] in FIGURES:
+            sections.append("\n".join(_figures(document, FIGURES[document["question"]])))
+        elif "results" in document and _is_open_loop(document):
+            sections.append("\n".join(_open_loop(document)))
+        elif "results" in document:
             sections.append("\n".join(_comparison(document)))
         elif "starting" in document:
             sections.append("\n".join(_starts(document)))
@@ -72,6 +90,57 @@ def _comparison(document: Mapping[str, Any]) -> Iterator[str]:
         memory = [_side(result, name, "server_resident_mb", 0)[0] for name in ("isotherm", "kafka")]
         yield _row(result["case"], *cpu, _ratio(result, "server_cpu_s_per_gb"), *memory)
     yield from _latencies(document)
+    yield ""
+    yield _provenance(document, document["machine"], document["rounds"])
+    yield ""
+
+
+def _figures(document: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
+    yield f"## {document['text']}"
+    yield ""
+    yield f"`bench/{document['question']}.py` says what is measured."
+    yield ""
+    yield "| case | figure | isotherm | spread | kafka | spread | ratio |"
+    yield "|---|---|---:|---:|---:|---:|---:|"
+    for result in document["results"]:
+        for metric, name in names.items():
+            ours, theirs = (_side(result, side, metric, 2) for side in ("isotherm", "kafka"))
+            yield _row(result["case"], name, *ours, *theirs, _ratio(result, metric))
+    yield ""
+    yield _provenance(document, document["machine"], document["rounds"])
+    yield ""
+
+
+def _is_open_loop(document: Mapping[str, Any]) -> bool:
+    return all(
+        "publish_p99_ms" in metrics
+        for result in document["results"]
+        for metrics in result["sides"].values()
+    )
+
+
+def _open_loop(document: Mapping[str, Any]) -> Iterator[str]:
+    """Latencies at a rate that the clock gives; the ratio is that of the 99th percentiles."""
+    yield f"## {document['text']}"
+    yield ""
+    yield "Milliseconds: 50th / 99th / 99.9th percentile, and the spread of the 99th over the rounds."
+    yield ""
+    yield "| case | latency | isotherm | spread | kafka | spread | ratio |"
+    yield "|---|---|---:|---:|---:|---:|---:|"
+    for result in document["results"]:
+        for latency in ("publish", "end_to_end", "delay"):
+            cells = []
+            for name in ("isotherm", "kafka"):
+                steps = [_side(result, name, f"{latency}_{p}_ms") for p in ("p50", "p99", "p999")]
+                cells += [" / ".join(step[0] for step in steps), steps[1][1]]
+            if cells[0][0] != "-":
+                ratio = _ratio(result, f"{latency}_p99_ms")
+                yield _row(result["case"], latency.replace("_", " "), *cells, ratio)
+    yield ""
+    yield (
+        "publish: until the broker has acknowledged it; end to end: until a consumer has it;"
+        " delay: how late the client was to send. All count from when it was to be sent."
+    )
     yield ""
     yield _provenance(document, document["machine"], document["rounds"])
     yield ""

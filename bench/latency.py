@@ -1,0 +1,74 @@
+"""How long does a record take from a producer to a consumer?
+
+Sent by the clock at shares of what Apache Kafka takes at most (librdkafka, the same records, as
+measured by bench/produce.py), one producer, one partition, one consumer, acks=all. bench/open_loop.py
+says from when to when a latency counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+
+from bench import open_loop
+from bench.harness import RESULTS_DIRECTORY, Case, Question, main
+from bench.load import Metrics
+from bench.servers import Server
+from bench.topics import create, delete
+
+RECORD_SIZE = 1024
+SECONDS = 10.0
+SHARES = (0.1, 0.5)
+CAPACITY_CASE = "librdkafka 1024 B acks=all none"
+TOPIC = "latency"
+
+
+def kafkas_capacity_mb_per_s() -> float:
+    """What bench/produce.py found."""
+    document = json.loads((RESULTS_DIRECTORY / "produce.json").read_text())
+    (result,) = (each for each in document["results"] if each["case"] == CAPACITY_CASE)
+    capacity: float = result["sides"]["kafka"]["mb_per_s"]["median"]
+    return capacity
+
+
+def build_cases(scale: float) -> Sequence[Case]:
+    """One case for each of SHARES."""
+    capacity = kafkas_capacity_mb_per_s()
+    seconds = max(2.0, SECONDS * scale)
+    cases = []
+    for share in SHARES:
+        records_per_s = share * capacity * 1e6 / RECORD_SIZE
+        cases.append(
+            Case(
+                name=f"{share:.0%} of Kafka's capacity",
+                parameters={
+                    "record_size": RECORD_SIZE,
+                    "records_per_s": round(records_per_s),
+                    "seconds": seconds,
+                },
+                bytes_moved=int(records_per_s * RECORD_SIZE * seconds),
+                prepare=partial(create, topic=TOPIC),
+                measure=partial(_measure, records_per_s=records_per_s, seconds=seconds),
+                finish=partial(delete, topic=TOPIC),
+            )
+        )
+    return cases
+
+
+def _measure(server: Server, *, records_per_s: float, seconds: float) -> Metrics:
+    return open_loop.run(
+        server.bootstrap_server,
+        TOPIC,
+        records_per_s=records_per_s,
+        record_size=RECORD_SIZE,
+        seconds=seconds,
+    )
+
+
+QUESTION = Question(
+    "latency", "How long does a record take from a producer to a consumer?", build_cases
+)
+
+if __name__ == "__main__":
+    main(QUESTION)
