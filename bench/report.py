@@ -36,6 +36,13 @@ TEXTS = {"record_decode": "How fast do record batches become Arrow columns, on o
 
 # Questions whose figures are their own: metric -> what the page calls it.
 FIGURES = {
+    "connections": {
+        "publish_p50_ms": "ms to publish, p50",
+        "publish_p99_ms": "ms to publish, p99",
+        "publish_p999_ms": "ms to publish, p99.9",
+        "server_cpu_s": "CPU-s of a round",
+        "server_resident_mb": "memory MB",
+    },
     "tiering": {
         "copied_mb_per_s": "MB/s of one copy",
         "roll_to_finished_p50_s": "s from roll to COPY_SEGMENT_FINISHED, median",
