@@ -345,6 +345,17 @@ class SourceOptions:
         return self.metadata or ("topic" if self.has_brokers else "bucket")
 
     @property
+    def plans_by_name(self) -> bool:
+        """Whether the names of segments tell enough: no time and no transaction is looked up."""
+        times = (
+            self.starting_timestamp,
+            self.starting_offsets_by_timestamp,
+            self.ending_timestamp,
+            self.ending_offsets_by_timestamp,
+        )
+        return not self.reads_committed and all(time is None for time in times)
+
+    @property
     def assigned(self) -> frozenset[TopicPartition]:
         """The partitions of `assign`; empty when topics are chosen by name."""
         return parse_partitions(self.assign, "assign") if self.assign is not None else frozenset()

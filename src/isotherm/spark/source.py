@@ -113,7 +113,7 @@ class IsothermReader(DataSourceReader):
 
         options = self._options
         settings = tier_settings(options)
-        with open_segment_source(options, settings) as segments:
+        with open_segment_source(options, settings, by_name=options.plans_by_name) as segments:
             log = TieredLog(options, open_storage(settings), segments, open_brokers(options))
             return [TaskPartition(t, settings.layout) for t in BatchQuery(options, log).plan()]
 
@@ -180,7 +180,9 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             options = self._options
             settings = tier_settings(options)
-            segments = self._resources.enter_context(open_segment_source(options, settings))
+            segments = self._resources.enter_context(
+                open_segment_source(options, settings, by_name=options.plans_by_name)
+            )
             log = TieredLog(options, open_storage(settings), segments, open_brokers(options))
             self._layout = settings.layout
             self._opened = StreamQuery(options, log, SystemClock())

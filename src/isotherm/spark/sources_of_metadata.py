@@ -1,7 +1,7 @@
 """Where the list of remote segments comes from: the option `metadata`.
 
 - `topic`: the fold of `__remote_log_metadata`, read from the brokers.
-- `bucket`: the manifests in the bucket itself; no broker is needed.
+- `bucket`: the bucket itself, its manifests and the names in its listing; no broker is needed.
 
 Both give the visible segments only: copied in full, and not (being) deleted.
 """
@@ -10,20 +10,32 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from isotherm.errors import CorruptObjectError
+from isotherm.errors import CorruptObjectError, UnsupportedVersionError
 from isotherm.remote.metadata.api import MetadataTopic
 from isotherm.remote.metadata.events import iterate_records
 from isotherm.remote.metadata.fold import COLUMNAR_RECORDS_MIN, fold_metadata_partition
 from isotherm.remote.metadata.keys import metadata_partition
 from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from isotherm.remote.storage.inventory import DamagedSegment, read_inventory
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from isotherm.remote.storage.inventory import (
+    MANIFEST_READ_THREADS,
+    DamagedSegment,
+    SegmentObjects,
+    list_segment_objects,
+    read_segment,
+)
 from isotherm.remote.storage.layout.api import Layout
 from isotherm.remote.storage.object_client import ObjectClient
+from isotherm.spark.listed_segments import follow_one_another, is_in_order
 from isotherm.types import TopicIdPartition
 
 _logger = logging.getLogger(__name__)
@@ -125,23 +137,82 @@ class _FollowedPartition:
 
 
 class BucketSegmentSource:
-    """`SegmentSource` over the manifests in the bucket. A segment that claims to be whole and is
-    not raises CorruptObjectError, or is left out with a warning."""
+    """`SegmentSource` over what is in the bucket itself. A segment that claims to be whole and is
+    not raises CorruptObjectError, or is left out with a warning.
 
-    def __init__(self, client: ObjectClient, layout: Layout, *, fail_on_data_loss: bool) -> None:
+    With `by_name` manifests are read of the last segment of each partition only, where the names
+    tell enough; the others are `ListedSegment`s. Asked again, it reads the manifests that have
+    come since.
+    """
+
+    def __init__(
+        self, client: ObjectClient, layout: Layout, *, fail_on_data_loss: bool, by_name: bool
+    ) -> None:
         self._client = client
         self._layout = layout
         self._fail_on_data_loss = fail_on_data_loss
+        self._by_name = by_name
+        self._known: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
 
     def visible_segments(
         self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
     ) -> list[RemoteLogSegmentMetadata]:
+        histories = self._committed(selects_topic, partitions)
+        ordered = {
+            owner: listed
+            for owner, listed in histories.items()
+            if self._by_name and is_in_order(listed)
+        }
+        known = self._read([listed[-1] for listed in ordered.values()])
+        ordered = {o: listed for o, listed in ordered.items() if listed[-1].segment_id in known}
+        disordered = [listed for o, listed in histories.items() if o not in ordered]
+        known |= self._read([each for listed in disordered for each in listed])
+        self._known = known
+        segments = list(known.values())
+        for listed in ordered.values():
+            segments.extend(follow_one_another(listed))
+        return segments
+
+    def _committed(
+        self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
+    ) -> dict[TopicIdPartition, list[SegmentObjects]]:
+        """Segments with a manifest, ascending."""
+        suffix = self._layout.commit_suffix
+        if suffix is None:
+            raise UnsupportedVersionError(
+                "this layout keeps no manifests, the bucket alone does not say which segments are"
+                " whole option=metadata value=bucket hint='set kafka.bootstrap.servers, and"
+                " metadata=topic'"
+            )
         wanted = None if partitions is None else frozenset(partitions)
-        inventory = read_inventory(self._client, self._layout, selects_topic)
-        for damaged in inventory.damaged:
-            if wanted is None or damaged.objects.segment_id.topic_id_partition in wanted:
-                self._report(damaged)
-        return [s for s in inventory.segments if wanted is None or s.topic_id_partition in wanted]
+        histories: dict[TopicIdPartition, list[SegmentObjects]] = defaultdict(list)
+        for listed in list_segment_objects(self._client, self._layout, selects_topic):
+            owner = listed.segment_id.topic_id_partition
+            if suffix in listed.objects and (wanted is None or owner in wanted):
+                histories[owner].append(listed)
+        for history in histories.values():
+            history.sort(key=lambda listed: listed.start_offset)
+        return histories
+
+    def _read(
+        self, listed: Sequence[SegmentObjects]
+    ) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
+        """What the manifests say, but of segments that are damaged or gone meanwhile."""
+
+        def read(each: SegmentObjects) -> RemoteLogSegmentMetadata | DamagedSegment | None:
+            known = self._known.get(each.segment_id)
+            return known or read_segment(self._client, self._layout, each)
+
+        with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
+            found = list(pool.map(read, listed))
+        for outcome in found:
+            if isinstance(outcome, DamagedSegment):
+                self._report(outcome)
+        return {
+            outcome.segment_id: outcome
+            for outcome in found
+            if isinstance(outcome, RemoteLogSegmentMetadata)
+        }
 
     def _report(self, damaged: DamagedSegment) -> None:
         partition = damaged.objects.segment_id.topic_id_partition

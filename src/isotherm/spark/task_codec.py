@@ -14,8 +14,9 @@ from typing import Any
 from isotherm.remote.metadata.segment_rows import pack_segment, unpack_segment
 from isotherm.remote.segment_metadata import RemoteLogSegmentId
 from isotherm.segment.transaction_index import AbortedTransaction
+from isotherm.spark.listed_segments import ListedSegment, SegmentName
 from isotherm.spark.planning import BrokerRead, Read, ReadTask, SegmentRead
-from isotherm.types import TopicIdPartition, TopicPartition
+from isotherm.types import Offset, TopicIdPartition, TopicPartition
 
 
 def encode_task(task: ReadTask) -> bytes:
@@ -41,9 +42,16 @@ def _encode_read(read: Read) -> tuple[Any, ...]:
         read.end_offset,
         owner.topic_id.bytes,
         segment.segment_id.id.bytes,
-        pack_segment(segment),
+        _encode_listed(segment) if isinstance(segment, ListedSegment) else pack_segment(segment),
         tuple(map(tuple, read.aborted)),
     )
+
+
+def _encode_listed(segment: ListedSegment) -> tuple[Any, ...]:
+    before = segment.previous
+    previous = before and (before.start_offset, before.segment_uuid.bytes)
+    end_offset = segment.end_offset_inclusive + 1
+    return segment.start_offset, end_offset, segment.segment_size_in_bytes, previous
 
 
 def _decode_read(fields: tuple[Any, ...]) -> Read:
@@ -52,6 +60,15 @@ def _decode_read(fields: tuple[Any, ...]) -> Read:
         return BrokerRead(TopicPartition(topic, partition), start_offset, end_offset, rest[0])
     topic_id, segment_id, row, aborted = rest
     owner = TopicIdPartition(uuid.UUID(bytes=topic_id), topic, partition)
-    segment = unpack_segment(RemoteLogSegmentId(owner, uuid.UUID(bytes=segment_id)), row)
+    named = RemoteLogSegmentId(owner, uuid.UUID(bytes=segment_id))
+    listed = isinstance(row, tuple)
+    segment = _decode_listed(named, *row) if listed else unpack_segment(named, row)
     transactions = tuple(AbortedTransaction(*entry) for entry in aborted)
     return SegmentRead(segment, start_offset, end_offset, transactions)
+
+
+def _decode_listed(
+    named: RemoteLogSegmentId, start: Offset, end: Offset, size: int, previous: Any
+) -> ListedSegment:
+    before = previous and SegmentName(previous[0], uuid.UUID(bytes=previous[1]))
+    return SegmentName(start, named.id).in_partition(named.topic_id_partition, end, size, before)

@@ -12,14 +12,16 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from isotherm.errors import CorruptObjectError
+from isotherm.errors import CorruptDataError
 from isotherm.record.columns import RecordColumns
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.spark.arrow_rows import decoded_columns, record_batch
+from isotherm.spark.listed_segments import ListedSegment, ReadAgain, settle
 from isotherm.spark.planning import BrokerRead, Read, ReadTask, SegmentRead
 from isotherm.spark.readers import ReadSettings, SegmentGoneError, read_segments
 
@@ -28,17 +30,20 @@ _logger = logging.getLogger(__name__)
 # A task gives up when segments are replaced under it more often than this.
 REREADS_MAX = 10
 
-# What to read instead of one whose segment is gone; None when the metadata still names that
-# segment. Raises OffsetOutOfRangeError when nothing holds the offsets any more, or leaves them out.
-ReadAgain: TypeAlias = Callable[[SegmentRead], "Sequence[Read] | None"]
-
 TailReader: TypeAlias = Callable[[BrokerRead], Iterator[pa.RecordBatch]]
 Decoded: TypeAlias = tuple[SegmentRead, RecordColumns]
 
 
+class TierStorage(RemoteStorageManager, Protocol):
+    def fetch_segment_metadata(
+        self, metadata: RemoteLogSegmentMetadata
+    ) -> RemoteLogSegmentMetadata:
+        """What the manifest of a segment says; RemoteResourceNotFoundError when it is gone."""
+
+
 def read_task(
     task: ReadTask,
-    storage: RemoteStorageManager,
+    storage: TierStorage,
     schema: pa.Schema,
     *,
     settings: ReadSettings,
@@ -65,7 +70,7 @@ def read_task(
 
 def _decode(
     reads: Sequence[Read],
-    storage: RemoteStorageManager,
+    storage: TierStorage,
     columns: frozenset[str],
     read_again: ReadAgain,
     *,
@@ -74,7 +79,7 @@ def _decode(
 ) -> Generator[Decoded | BrokerRead, None, None]:
     """The decoded records of segments, and what is the broker's to read, in order.
 
-    CorruptObjectError as `read_segments` says; without fail_on_data_loss it is a warning, and the
+    CorruptDataError as `read_segments` and `settle` say; without fail_on_data_loss it is a warning, and the
     rest of that read is left out.
     """
     waiting = deque(reads)
@@ -84,12 +89,14 @@ def _decode(
         if isinstance(first, BrokerRead):
             yield first
             continue
-        run = _Run(first)
-        # What is damaged must not take with it what was fetched ahead.
-        while fail_on_data_loss and waiting and isinstance(waiting[0], SegmentRead):
-            run.reads.append(waiting.popleft())
-        decoded = read_segments(run.reads, storage, columns, settings=settings)
+        reads_of_run = _take_run(first, waiting, alone=not fail_on_data_loss)
         try:
+            if any(isinstance(read.segment, ListedSegment) for read in reads_of_run):
+                settled = settle(reads_of_run, storage.fetch_segment_metadata, read_again)
+                waiting.extendleft(reversed(settled))
+                continue
+            run = _Run(reads_of_run)
+            decoded = read_segments(run.reads, storage, columns, settings=settings)
             with closing(decoded):
                 yield from run.followed(decoded)
         except SegmentGoneError as error:
@@ -99,17 +106,26 @@ def _decode(
             if instead is None:
                 _report(error, fail_on_data_loss=fail_on_data_loss)
             waiting.extendleft(reversed([*before, *(instead or ()), *after]))
-        except CorruptObjectError as error:
+        except CorruptDataError as error:
             _report(error, fail_on_data_loss=fail_on_data_loss)
+
+
+def _take_run(first: SegmentRead, waiting: deque[Read], *, alone: bool) -> list[SegmentRead]:
+    """Reads to fetch ahead together; `alone`, what is damaged takes no other with it."""
+    run = [first]
+    while not alone and waiting and isinstance(following := waiting[0], SegmentRead):
+        run.append(following)
+        waiting.popleft()
+    return run
 
 
 class _Run:
     """Reads that are fetched ahead together, and how far they have come."""
 
-    def __init__(self, first: SegmentRead) -> None:
-        self.reads: list[SegmentRead] = [first]
+    def __init__(self, reads: Sequence[SegmentRead]) -> None:
+        self.reads = reads
         self._at = 0
-        self._reached = first.start_offset
+        self._reached = reads[0].start_offset
 
     def followed(self, decoded: Iterator[Decoded]) -> Iterator[Decoded]:
         for read, columns in decoded:
@@ -131,7 +147,7 @@ class _Run:
         return left[:index], left[index], left[index + 1 :]
 
 
-def _report(error: CorruptObjectError, *, fail_on_data_loss: bool) -> None:
+def _report(error: CorruptDataError, *, fail_on_data_loss: bool) -> None:
     if fail_on_data_loss:
         raise error
     _logger.warning("records are left out, failOnDataLoss=false: %s", error)

@@ -17,6 +17,7 @@ from isotherm.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.spark.brokers import Brokers
+from isotherm.spark.listed_segments import ListedSegment
 from isotherm.spark.offsets import OffsetBounds, OffsetLimit, OffsetRange, timestamps_to_find
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.planning import (
@@ -190,13 +191,15 @@ class TieredLog:
     def read_again(self, read: SegmentRead) -> list[Read] | None:
         """What to read instead of a read whose segment is gone, as the metadata is now.
 
-        None when that still names the segment: it is not deleted but damaged. Offsets that
+        None when that still names the segment: it is not deleted but damaged. Of a `ListedSegment`
+        the name was all that was known: what its manifests say is read instead. Offsets that
         nothing holds any more are the brokers' to answer for, or lost (see `report_data_loss`).
         """
         owner = read.segment.topic_id_partition
         partition = owner.topic_partition
         segments = self._segment_source.visible_segments(lambda name: name == owner.topic, [owner])
-        if any(segment.segment_id == read.segment.segment_id for segment in segments):
+        is_listed = isinstance(read.segment, ListedSegment)
+        if not is_listed and any(each.segment_id == read.segment.segment_id for each in segments):
             return None
         pieces = lineage_pieces(segments)
         if self._options.reads_committed:

@@ -44,13 +44,15 @@ def detect_layout(settings: ObjectStoreSettings) -> str:
 
 @contextmanager
 def open_segment_source(
-    options: SourceOptions, settings: ObjectStoreSettings
+    options: SourceOptions, settings: ObjectStoreSettings, *, by_name: bool = False
 ) -> Iterator[SegmentSource]:
+    """`by_name` for one that may answer from the names in the bucket (see listed_segments.py)."""
     if options.metadata_source == "bucket":
         yield BucketSegmentSource(
             open_for_reading(settings),
             settings.create_layout(),
             fail_on_data_loss=options.fail_on_data_loss,
+            by_name=by_name,
         )
         return
     with closing(KafkaMetadataTopic(options.kafka_properties)) as topic:

@@ -31,7 +31,7 @@ def count(options: Mapping[str, object]) -> int:
     from isotherm.spark.batch_query import BatchQuery
 
     parsed = _parsed(options)
-    with _log(parsed) as log:
+    with _log(parsed, by_name=parsed.plans_by_name) as log:
         return sum(wanted.size for wanted in BatchQuery(parsed, log).ranges())
 
 
@@ -41,7 +41,7 @@ def offsets_for_times(
     """For each partition that the options choose, the first offset whose record is not older than
     `timestamp_ms`; None where there is none. As a Kafka consumer's method of that name."""
     parsed = _parsed(options)
-    with _log(parsed) as log:
+    with _log(parsed, by_name=False) as log:
         return log.find_times(GlobalTimestamp(timestamp_ms), log.views())
 
 
@@ -56,11 +56,11 @@ def _parsed(options: Mapping[str, object]) -> SourceOptions:
 
 
 @contextmanager
-def _log(options: SourceOptions) -> Iterator[TieredLog]:
+def _log(options: SourceOptions, *, by_name: bool) -> Iterator[TieredLog]:
     from isotherm.spark.source import open_storage
     from isotherm.spark.tiered_log import TieredLog
     from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
 
     settings = tier_settings(options)
-    with open_segment_source(options, settings) as segments:
+    with open_segment_source(options, settings, by_name=by_name) as segments:
         yield TieredLog(options, open_storage(settings), segments, open_brokers(options))

@@ -65,6 +65,15 @@ class ObjectStoreRemoteStorageManager:
         self._expects_plain = self._transforms.writes_plain
         self._manifests = _ManifestCache(settings.fetch_manifest_cache_size)
 
+    @property
+    def client(self) -> ObjectClient:
+        """The store, for objects that are no segment's; they lie under `root_directory`."""
+        return self._client
+
+    @property
+    def root_directory(self) -> str:
+        return self._layout.root_directory
+
     @classmethod
     def from_config(cls, config: Mapping[str, str]) -> Self:
         """From the `rsm.config.` keys of a broker; ConfigError as ObjectStoreSettings says."""
@@ -164,6 +173,25 @@ class ObjectStoreRemoteStorageManager:
             for step in reversed(self._transforms.for_read(manifest).index_steps):
                 stored = step.undo(stored, len(stored))
             return stored
+
+    def fetch_segment_metadata(
+        self, metadata: RemoteLogSegmentMetadata
+    ) -> RemoteLogSegmentMetadata:
+        """What the manifest says of the segment that has this id and start offset, with the state
+        COPY_SEGMENT_FINISHED; nothing else of `metadata` is looked at.
+
+        UnsupportedVersionError in a layout without manifests.
+        """
+        manifest = self._manifest(metadata)
+        if manifest is None:
+            raise UnsupportedVersionError(f"layout keeps no manifests {_place(metadata)}")
+        found = manifest.segment
+        names = (metadata.segment_id, metadata.start_offset)
+        if found is None or (found.segment_id, found.start_offset) != names:
+            raise CorruptMetadataError(
+                f"manifest describes another segment object={self._layout.manifest_key(metadata)}"
+            )
+        return found
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """The commit mark goes first: what a crash leaves looks like a copy that never ended."""

@@ -1,0 +1,250 @@
+"""A bucket planned from its names reads what its manifests say, and asks for few of them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+from isotherm.errors import CorruptObjectError, IsothermError, OffsetOutOfRangeError
+from isotherm.record.batch import NewRecord, build_batch
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.batch_query import BatchQuery
+from isotherm.spark.listed_segments import ListedSegment
+from isotherm.spark.option_parsing import parse_options
+from isotherm.spark.planning import ReadTask, SegmentRead
+from isotherm.spark.readers import ReadSettings
+from isotherm.spark.rows import arrow_schema, schema_of
+from isotherm.spark.source import TaskPartition
+from isotherm.spark.sources_of_metadata import BucketSegmentSource
+from isotherm.spark.task_codec import decode_task, encode_task
+from isotherm.spark.task_reading import read_task
+from isotherm.spark.tiered_log import TieredLog
+from isotherm.testing.record_segments import RecordSegmentMaker
+from isotherm.types import TopicIdPartition
+
+Row = tuple[int, bytes]
+SCHEMA = arrow_schema(schema_of(["offset", "value"]))
+
+
+@dataclass
+class Bucket:
+    settings: ObjectStoreSettings
+    storage: ObjectStoreRemoteStorageManager
+    maker: RecordSegmentMaker
+    owner: TopicIdPartition
+    stored: int = 0
+    manifests_read: list[str] = field(default_factory=list)
+
+    def store(
+        self, start: int, end: int, *, epochs: dict[int, int] | None = None
+    ) -> RemoteLogSegmentMetadata:
+        """One segment, stored after all others; its values tell the epoch that wrote them."""
+        epochs = epochs or {0: start}
+        records = [
+            NewRecord(offset, None, b"%d" % max(e for e, at in epochs.items() if at <= offset))
+            for offset in range(start, end)
+        ]
+        batches = [build_batch([record], base_offset=start + n) for n, record in enumerate(records)]
+        segment = self.maker.tier(self.owner, batches, leader_epochs=epochs)
+        self.stored += 1
+        self.set_time(segment, self.stored)
+        return segment
+
+    def set_time(self, segment: RemoteLogSegmentMetadata, seconds: int) -> None:
+        os.utime(self.path(segment), (1_700_000_000 + seconds,) * 2)
+
+    def path(self, segment: RemoteLogSegmentMetadata, suffix: str = "log") -> Path:
+        folder = Path(self.settings.url.removeprefix("file://"))
+        return (folder / self.settings.create_layout().log_key(segment)).with_suffix(f".{suffix}")
+
+    def log(self, *, by_name: bool, **given: str) -> TieredLog:
+        client = open_for_reading(self.settings)
+        fetched = client.get
+
+        def counted(key: str, size_max: int) -> bytes:
+            self.manifests_read.append(key)
+            return fetched(key, size_max)
+
+        client.get = counted  # type: ignore[method-assign]
+        options = parse_options({"path": self.settings.url, "subscribe": "a"} | given)
+        source = BucketSegmentSource(
+            client,
+            self.settings.create_layout(),
+            fail_on_data_loss=options.fail_on_data_loss,
+            by_name=by_name,
+        )
+        return TieredLog(options, self.storage, source, None)
+
+    def plan(self, *, by_name: bool = True, **given: str) -> list[ReadTask]:
+        options = parse_options({"path": self.settings.url, "subscribe": "a"} | given)
+        tasks = BatchQuery(options, self.log(by_name=by_name, **given)).plan()
+        return [decode_task(encode_task(task)) for task in tasks]
+
+    def rows(self, tasks: list[ReadTask], **given: str) -> list[Row]:
+        return [row for task in tasks for row in self._rows(task, **given)]
+
+    def _rows(self, task: ReadTask, **given: str) -> Iterator[Row]:
+        batches = read_task(
+            task,
+            self.storage,
+            SCHEMA,
+            settings=ReadSettings(),
+            read_tail=lambda read: pytest.fail(f"there is no tail {read}"),
+            read_again=self.log(by_name=False, **given).read_again,
+            fail_on_data_loss=given.get("failOnDataLoss") != "false",
+        )
+        for batch in batches:
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+@pytest.fixture
+def bucket(
+    storage_settings: ObjectStoreSettings,
+    storage: ObjectStoreRemoteStorageManager,
+    maker: RecordSegmentMaker,
+    owner: TopicIdPartition,
+) -> Bucket:
+    return Bucket(storage_settings, storage, maker, owner)
+
+
+def listed(tasks: list[ReadTask]) -> list[bool]:
+    return [
+        isinstance(read.segment, ListedSegment)
+        for task in tasks
+        for read in task.reads
+        if isinstance(read, SegmentRead)
+    ]
+
+
+def test_history_in_order_is_planned_with_one_manifest_a_partition(bucket: Bucket) -> None:
+    for start in range(0, 200, 20):
+        bucket.store(start, start + 20, epochs={start // 100: start})
+    tasks = bucket.plan(startingOffsets='{"a":{"0":25}}')
+    assert len(bucket.manifests_read) == 1
+    assert listed(tasks) == [True] * 8 + [False]
+    assert bucket.rows(tasks) == [(o, b"%d" % (o // 100)) for o in range(25, 200)]
+    assert bucket.rows(bucket.plan(targetBytesPerTask="1024")) == bucket.rows(
+        bucket.plan(by_name=False)
+    )
+
+
+def store_same_start_twice(bucket: Bucket) -> None:
+    bucket.store(0, 20)
+    bucket.store(0, 30)
+    bucket.store(30, 40)
+
+
+def store_replaced_branch(bucket: Bucket) -> None:
+    """An unclean election gave up what the old leader had stored beyond offset 15."""
+    bucket.store(0, 10)
+    bucket.store(10, 20)
+    bucket.store(20, 30)
+    bucket.store(10, 25, epochs={0: 10, 1: 15})
+    bucket.store(25, 40, epochs={1: 25})
+
+
+def store_without_order(bucket: Bucket) -> None:
+    """As after a bucket was copied into another."""
+    segments = [bucket.store(start, start + 10) for start in (0, 10, 20)]
+    bucket.set_time(segments[0], 99)
+
+
+@pytest.mark.parametrize(
+    "store", [store_same_start_twice, store_replaced_branch, store_without_order]
+)
+def test_history_that_names_do_not_tell_is_planned_from_its_manifests(
+    bucket: Bucket, store: Callable[[Bucket], None]
+) -> None:
+    store(bucket)
+    tasks = bucket.plan()
+    assert not any(listed(tasks))
+    exact = bucket.plan(by_name=False)
+    assert bucket.rows(tasks) == bucket.rows(exact)
+
+
+def test_overlap_of_a_clean_election_is_read_once(bucket: Bucket) -> None:
+    bucket.store(0, 20)
+    bucket.store(20, 50)
+    bucket.store(30, 60, epochs={0: 30, 1: 50})
+    bucket.store(60, 70, epochs={1: 60})
+    assert any(listed(bucket.plan()))
+    assert bucket.rows(bucket.plan()) == [(o, b"%d" % (o >= 50)) for o in range(70)]
+
+
+def test_segment_that_a_deposed_leader_stored_late_is_told_by_its_epoch(bucket: Bucket) -> None:
+    bucket.store(0, 20)
+    bucket.store(20, 60, epochs={0: 20, 1: 25})
+    bucket.store(40, 50, epochs={0: 40})  # given up: epoch 1 begins at 25
+    bucket.store(60, 70, epochs={1: 60})
+    tasks = bucket.plan()
+    assert any(listed(tasks))
+    assert bucket.rows(tasks) == [(o, b"%d" % (o >= 25)) for o in range(70)]
+
+
+def test_hole_is_data_loss_where_it_is_read(bucket: Bucket) -> None:
+    for start in (0, 10, 30, 40):
+        bucket.store(start, start + 10)
+    tasks = bucket.plan()
+    with pytest.raises(OffsetOutOfRangeError, match="start_offset=20 end_offset=30"):
+        bucket.rows(tasks)
+    rows = bucket.rows(tasks, failOnDataLoss="false")
+    assert [offset for offset, _ in rows] == [*range(20), *range(30, 50)]
+
+
+def test_deletion_after_planning_is_data_loss_and_a_lost_object_is_damage(bucket: Bucket) -> None:
+    segments = [bucket.store(start, start + 10) for start in (0, 10, 20, 30)]
+    tasks = bucket.plan()
+    bucket.path(segments[1]).unlink()
+    with pytest.raises(CorruptObjectError, match=r"is damaged.*start_offset=10"):
+        bucket.rows(tasks)
+    for suffix in ("indexes", "rsm-manifest"):
+        bucket.path(segments[1], suffix).unlink()
+    bucket.storage._manifests.forget(segments[1])
+    with pytest.raises(OffsetOutOfRangeError, match="start_offset=10 end_offset=20"):
+        bucket.rows(tasks)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"{", "not JSON"), (b'{"version":"2"}', "version is not known version='2'")],
+)
+@pytest.mark.parametrize("number", [1, 3])
+def test_damaged_or_newer_manifest_is_named(
+    bucket: Bucket, number: int, content: bytes, words: str
+) -> None:
+    segments = [bucket.store(start, start + 10) for start in (0, 10, 20, 30)]
+    path = bucket.path(segments[number], "rsm-manifest")
+    path.write_bytes(content)
+    with pytest.raises(IsothermError, match=rf"{words}.*{path.name}"):
+        bucket.rows(bucket.plan())
+
+
+def test_a_stream_reads_the_manifests_that_have_come_since(bucket: Bucket) -> None:
+    for start in (0, 10, 20):
+        bucket.store(start, start + 10)
+    for by_name, again in ((True, 1), (False, 1)):
+        log = bucket.log(by_name=by_name)
+        log.views()
+        bucket.manifests_read.clear()
+        log.views()
+        assert bucket.manifests_read == []
+        end = 30 if by_name else 40
+        bucket.store(end, end + 10)
+        log.views()
+        assert len(bucket.manifests_read) == again
+
+
+def test_listed_segments_travel_to_executors(bucket: Bucket) -> None:
+    for start in (0, 10, 20):
+        bucket.store(start, start + 10)
+    task = bucket.plan()[0]
+    assert pickle.loads(cloudpickle.dumps(TaskPartition(task, "aiven"))).task == task
