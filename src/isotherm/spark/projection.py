@@ -14,7 +14,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -113,17 +114,13 @@ class Projection:
 
     def read(self, partition: ProjectedPartition) -> FoldState:
         """The state in the newest file. CorruptObjectError for one that is damaged."""
-        try:
-            table = pq.read_table(pa.BufferReader(self._data(partition.key)))
-            return _state_of(table)
-        except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
-            raise CorruptObjectError(
-                f"projection cannot be read url={self._settings.url} object={partition.key}"
-            ) from error
+        with self._translated(partition.key):
+            return _state_of(self._table(partition.key))
 
     def segments(self, partition: ProjectedPartition, **options: Any) -> pa.Table:
         """The rows of the newest file; `options` go to pyarrow.parquet.read_table."""
-        return pq.read_table(pa.BufferReader(self._data(partition.key)), **options)
+        with self._translated(partition.key):
+            return self._table(partition.key, **options)
 
     def write(self, number: int, next_offset: Offset, state: FoldState) -> str:
         """Put the state of a metadata partition before `next_offset`; the object's key."""
@@ -135,12 +132,21 @@ class Projection:
         self._client.put(key, buffer.getvalue().to_pybytes())
         return key
 
-    def remove(self, keys: Iterator[str] | tuple[str, ...]) -> None:
+    def remove(self, keys: Iterable[str]) -> None:
         for key in keys:
             self._client.delete(key)
 
-    def _data(self, key: str) -> bytes:
-        return self._client.get(key, _OBJECT_SIZE_MAX)
+    def _table(self, key: str, **options: Any) -> pa.Table:
+        return pq.read_table(pa.BufferReader(self._client.get(key, _OBJECT_SIZE_MAX)), **options)
+
+    @contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
+            raise CorruptObjectError(
+                f"projection cannot be read url={self._settings.url} object={key}"
+            ) from error
 
 
 def read_segments(

@@ -214,9 +214,18 @@ class Gaps:
         steps = np.diff(columns.offset, prepend=self._last)
         for index in np.flatnonzero(is_event & follows & (steps > 1)).tolist():
             end = int(columns.offset[index])
-            yield end - int(steps[index]) + 1, f"records are missing up to offset={end - 1}"
+            yield end - int(steps[index]) + 1, _gap_text(end)
         self._last = int(columns.offset[-1])
         self._last_is_event = bool(is_event[-1])
+
+    def before(self, offset: Offset) -> Iterator[tuple[Offset, str]]:
+        """The gap up to where the next file begins, which is not read here."""
+        if self._last_is_event and offset > self._last + 1:
+            yield self._last + 1, _gap_text(offset)
+
+
+def _gap_text(end: Offset) -> str:
+    return f"records are missing up to offset={end - 1}"
 
 
 class SliceFold:

@@ -68,9 +68,13 @@ def folded_by_place(
         slices = [each.until(ends.get(each.number)) for each in slices]
     heads = {each.number: each.start_offset for each in slices if each.start_offset > 0}
     parts = [part for each in slices for part in each.by_file()]
+    follows = [
+        after.files[0].base_offset if after.files and after.number == part.number else 0
+        for part, after in itertools.pairwise([*parts, LogSlice(-1, 0)])
+    ]
 
     def read(number: int) -> Iterator[pa.RecordBatch]:
-        yield from _read_part(log, parts[number], heads)
+        yield from _read_part(log, parts[number], heads, follows[number])
 
     def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         folding: SliceFold | None = None
@@ -106,7 +110,7 @@ def _ends_at(
 
 
 def _read_part(
-    log: MetadataLog, part: LogSlice, heads: dict[int, Offset]
+    log: MetadataLog, part: LogSlice, heads: dict[int, Offset], next_file: Offset
 ) -> Iterator[pa.RecordBatch]:
     findings, gaps = Findings(part.number), Gaps()
     if heads.get(part.number) == part.start_offset and _is_first(part):
@@ -117,6 +121,9 @@ def _read_part(
             for first, text in gaps.of(records.columns):
                 findings.add(RECORDS_MISSING, first, text)
             yield _raw_batch(part.number, records)
+    if part.end_offset is None or next_file < part.end_offset:
+        for first, text in gaps.before(next_file):
+            findings.add(RECORDS_MISSING, first, text)
     yield from pa.Table.from_pylist(findings.rows(), schema=_RAW).to_batches()
 
 

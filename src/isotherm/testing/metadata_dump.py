@@ -1,0 +1,34 @@
+"""Records of a metadata topic as files of its log, for tests of what reads a dump."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from isotherm.record.batch import NewRecord, assign_offsets, build_batch
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset
+
+DumpedRecord = tuple[bytes | None, bytes | None]
+
+
+def write_dump(
+    directory: Path,
+    number: int,
+    records: Sequence[DumpedRecord],
+    *,
+    first_offset: Offset = 0,
+    first_timestamp_ms: int = 0,
+    topic: str = REMOTE_LOG_METADATA_TOPIC,
+) -> Path:
+    """One more file of a partition's log, under `directory`: a batch per record, each a millisecond
+    later than the one before."""
+    folder = directory / f"{topic}-{number}"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{first_offset:020d}.log"
+    content = bytearray()
+    for index, (key, value) in enumerate(records):
+        batch = build_batch([NewRecord(first_timestamp_ms + index, key, value)])
+        assign_offsets(batch, 0, first_offset + index, 0)
+        content += batch
+    path.write_bytes(content)
+    return path
