@@ -89,6 +89,7 @@ def open_remote_tier(
         topic,
         metadata,
         remote_log_manager,
+        storage,
         config,
         settings,
         clock=clock,

@@ -30,7 +30,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.testing.tiered_partition import TieredPartition
-from isotherm.types import REMOTE_LOG_METADATA_TOPIC, uuid_from_text
+from isotherm.types import NO_LEADER_EPOCH, REMOTE_LOG_METADATA_TOPIC, uuid_from_text
 
 _NAME = re.compile(r"(?:.*/)?(\d{20})-([A-Za-z0-9_-]{22})\.(log|indexes|rsm-manifest)")
 _BATCH = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, crc
@@ -56,14 +56,23 @@ def scrub(objects: Mapping[str, bytes], values: Iterable[bytes | None]) -> list[
 
 
 def _live_segments(values: Iterable[bytes | None]) -> dict[uuid.UUID, RemoteLogSegmentMetadata]:
-    """Segments by id; a state is never followed by an earlier one."""
+    """Segments by id; a state is never followed by an earlier one. A record with a leader epoch has
+    a key, and takes the place of another segment's under it."""
     segments: dict[uuid.UUID, RemoteLogSegmentMetadata] = {}
+    keyed: dict[tuple[object, ...], uuid.UUID] = {}
     for value in values:
         event: Any = decode_event(value) if value is not None else None
         if isinstance(event, RemoteLogSegmentMetadata):
             known = segments.get(event.segment_id.id)
             if known is None or event.state >= known.state:
                 segments[event.segment_id.id] = event
+            if event.broker_leader_epoch != NO_LEADER_EPOCH:
+                partition, end = event.topic_id_partition, event.end_offset_inclusive
+                key = (partition, end, event.broker_leader_epoch)
+                before = keyed.setdefault(key, event.segment_id.id)
+                keyed[key] = event.segment_id.id
+                if before != event.segment_id.id:
+                    segments.pop(before, None)
         elif isinstance(event, RemoteLogSegmentMetadataUpdate):
             known = segments.get(event.segment_id.id)
             if known is not None and event.state >= known.state:

@@ -10,19 +10,16 @@ from isotherm.errors import CorruptObjectError
 from isotherm.record.batch_table import read_batch_table, verify_crcs
 from isotherm.remote.compaction.journal import (
     CompactionJournals,
-    FoundRun,
     SegmentReplacement,
 )
 from isotherm.remote.compaction.rewrite import RewrittenSegment
 from isotherm.remote.segment_metadata import (
     IndexType,
     LogSegmentData,
-    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
-from isotherm.types import Offset
 
 
 def stage_segment(
@@ -79,52 +76,6 @@ def verify_staged(
     for index_type, content in _index_contents(rewritten.data):
         if storage.fetch_index(metadata, index_type) != content:
             raise _differs(metadata, f"its index {index_type.value} is not that written")
-
-
-def undo_run(
-    storage: ObjectStoreRemoteStorageManager, journals: CompactionJournals, found: FoundRun
-) -> None:
-    """Delete what a run staged that came to nothing, and forget the run. Idempotent."""
-    delete_staged(storage, found, kept=())
-    journals.forget(found)
-
-
-def finish_copy(
-    storage: ObjectStoreRemoteStorageManager, journals: CompactionJournals, found: FoundRun
-) -> None:
-    """Make the segments of a copy whole, oldest first, and forget the run. Idempotent."""
-    assert found.journal is not None, "a run without a journal has nothing to finish"
-    replacements = found.journal.replacements
-    for replacement in replacements:
-        storage.commit_log_segment_data(replacement.new, replacement.manifest)
-    delete_staged(storage, found, kept=[each.new.segment_id for each in replacements])
-    journals.forget(found)
-
-
-def delete_staged(
-    storage: ObjectStoreRemoteStorageManager,
-    found: FoundRun,
-    *,
-    kept: list[RemoteLogSegmentId] | tuple[()],
-) -> None:
-    """Delete the segments that a run announced, but for `kept`: those of attempts that failed."""
-    for start_offset, segment_id in found.staged:
-        if segment_id not in kept:
-            storage.delete_log_segment_data(_place_of(segment_id, start_offset))
-
-
-def _place_of(segment_id: RemoteLogSegmentId, start_offset: Offset) -> RemoteLogSegmentMetadata:
-    """As much of a segment as names its objects."""
-    return RemoteLogSegmentMetadata(
-        segment_id=segment_id,
-        start_offset=start_offset,
-        end_offset_inclusive=start_offset,
-        max_timestamp_ms=0,
-        broker_id=0,
-        event_timestamp_ms=0,
-        segment_size_in_bytes=0,
-        segment_leader_epochs={0: start_offset},
-    )
 
 
 def _blocks(

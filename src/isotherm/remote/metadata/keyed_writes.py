@@ -59,10 +59,13 @@ def plan_write(event: KeyedEvent, cache: RemoteLogMetadataCache) -> KeyedWrite |
 
     None when there is nothing to record: a deletion of a segment that nobody knows any more, or a
     state that cannot follow. RemoteResourceNotFoundError for a COPY_SEGMENT_FINISHED of such a
-    segment: whoever copied it must not count on it. InvalidRequestError for a start under
-    the key of a segment that is to be deleted before.
+    segment: whoever copied it must not count on it; and for a compacted segment (a whole
+    COPY_SEGMENT_FINISHED) that has none to replace. InvalidRequestError for a start under the key
+    of a segment that is to be deleted before.
     """
     match event:
+        case RemoteLogSegmentMetadata() if event.state is FINISHED:
+            return _plan_replacement(event, cache)
         case RemoteLogSegmentMetadata():
             return _plan_start(event, cache)
         case RemoteLogSegmentMetadataUpdate():
@@ -113,6 +116,29 @@ def _plan_start(
         if segment == before and epoch != key.broker_leader_epoch
     )
     return KeyedWrite(key, state, state, buried_first=tuple(stale))
+
+
+def _plan_replacement(
+    replacement: RemoteLogSegmentMetadata, cache: RemoteLogMetadataCache
+) -> KeyedWrite:
+    """A compacted segment takes the key of the finished one with the same offsets, which is
+    forgotten by that: no record of it is left that could come back."""
+    key = key_of(replacement)
+    occupant = cache.find_by_key(key.end_offset, key.broker_leader_epoch)
+    if occupant is not None and occupant.segment_id == replacement.segment_id:
+        return KeyedWrite(key, replacement, replacement)
+    if (
+        occupant is None
+        or occupant.state is not FINISHED
+        or occupant.start_offset != replacement.start_offset
+        or occupant.segment_leader_epochs != replacement.segment_leader_epochs
+    ):
+        raise RemoteResourceNotFoundError(
+            "there is no finished segment that this one could take the place of"
+            f" segment={replacement.segment_id} key={key}"
+            f" found={occupant.segment_id if occupant is not None else None}"
+        )
+    return KeyedWrite(key, replacement, replacement)
 
 
 def _plan_update(

@@ -22,6 +22,7 @@ from isotherm.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageNotReadyError,
     RetriableError,
+    UnsupportedVersionError,
 )
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopic
@@ -39,6 +40,7 @@ from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStor
 from isotherm.remote.metadata.serde import KeyedEvent
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -123,6 +125,26 @@ class TopicBasedRemoteLogMetadataManager:
                 f"an update does not go to COPY_SEGMENT_STARTED segment={update.segment_id}"
             )
         return self._publish(update.segment_id.topic_id_partition, update)
+
+    def replace_remote_log_segment(self, compacted: RemoteLogSegmentMetadata) -> Future[None]:
+        """Let a compacted segment answer instead of the finished one with its key and offsets.
+
+        RemoteResourceNotFoundError when there is none (any more), UnsupportedVersionError at
+        feature level 0, where no record takes the place of another. Idempotent.
+        """
+        partition = compacted.topic_id_partition
+        number = metadata_partition(partition, self._topic.partition_count)
+        if not self._writer.is_keyed(number):
+            raise UnsupportedVersionError(
+                "a segment can be replaced from feature level 1 on"
+                " feature=remote.log.metadata.compaction"
+                f" segment={compacted.segment_id}"
+            )
+        return self._publish(partition, compacted)
+
+    def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        """A live segment of an assigned partition, in whatever state."""
+        return self._cache(segment_id.topic_id_partition).get(segment_id)
 
     def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata

@@ -1,0 +1,152 @@
+"""The broker's part of a compaction in place: publish what a job has staged, and clear up after it.
+
+A job stages new segments and hands over a journal that says which take the place of which
+(journal.py). The broker that owns the topic does the rest, because its metadata has one writer:
+
+    for each segment, oldest first    commit its manifest, publish it under the old one's key
+    the journal says `published`      from here on nobody new finds the old segments
+    keep_old_ms later                 the old objects are deleted, then what the run announced,
+                                      then the journal
+
+Oldest first, so that a reader in between meets a tombstone wherever he met what it deletes. Every
+step may be repeated: what a crash cuts off is done again by the next look. A segment that is
+deleted meanwhile (retention, or its topic) is not replaced: its new objects are deleted instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from isotherm.clock import Clock
+from isotherm.errors import IsothermError, RemoteResourceNotFoundError
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.compaction.journal import (
+    CompactionJournal,
+    CompactionJournals,
+    FoundRun,
+    JournalState,
+    SegmentReplacement,
+)
+from isotherm.remote.compaction.recovery import StagingStorage, delete_staged, undo_run
+from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.types import TopicIdPartition
+
+_logger = logging.getLogger(__name__)
+
+REPLACED = "isotherm_remote_compaction_replaced_segments"
+REPLACED_TEXT = "Remote segments whose place a compacted one has taken."
+FINISH_ERRORS = "isotherm_remote_compaction_errors"
+FINISH_ERRORS_TEXT = "Looks at a compaction of a tiered topic that failed; the next tries again."
+
+
+class ReplacementTarget(Protocol):
+    """The remote tier of the broker, as far as a replacement touches it."""
+
+    def serves(self, partition: TopicIdPartition) -> bool:
+        """Whether its metadata is known here, and written here."""
+
+    def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        """A live segment."""
+
+    def replace(self, compacted: RemoteLogSegmentMetadata) -> None:
+        """Returns when the new segment answers; RemoteResourceNotFoundError when there is none to
+        replace, UnsupportedVersionError at feature level 0."""
+
+    def forget_indexes(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None: ...
+
+
+class CompactionFinisher:
+    """`run` in one thread at a time."""
+
+    def __init__(
+        self,
+        journals: CompactionJournals,
+        storage: StagingStorage,
+        target: ReplacementTarget,
+        *,
+        abandoned_after_ms: int,
+        clock: Clock,
+        metrics: Metrics,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """A run that has stored nothing for `abandoned_after_ms`, and is not staged, is undone."""
+        self._journals = journals
+        self._storage = storage
+        self._target = target
+        self._abandoned_after_ms = abandoned_after_ms
+        self._clock = clock
+        self._metrics = metrics
+        self._is_cancelled = is_cancelled
+
+    def run(self) -> None:
+        """One look at all runs in the bucket. What fails is logged and counted; the store's own
+        failure to list them is raised."""
+        for found in self._journals.find():
+            if self._is_cancelled():
+                return
+            try:
+                self._finish(found)
+            except (IsothermError, OSError) as error:
+                _logger.warning(
+                    "compaction is left for later partition=%s run=%s: %s",
+                    found.partition,
+                    found.run,
+                    error,
+                )
+                self._metrics.counter(FINISH_ERRORS, FINISH_ERRORS_TEXT).inc()
+
+    def _finish(self, found: FoundRun) -> None:
+        if not self._target.serves(found.partition):
+            return
+        journal = found.journal
+        if journal is None or journal.state is JournalState.STAGING:
+            is_ours = journal is None or journal.in_place
+            if is_ours and found.modified_ms + self._abandoned_after_ms <= self._clock.now_ms():
+                _logger.warning("abandoned compaction is undone run=%s", found.run)
+                undo_run(self._storage, self._journals, found)
+        elif journal.in_place:
+            if journal.state is JournalState.STAGED:
+                journal = self._publish(journal)
+            if self._clock.now_ms() >= journal.time_ms + journal.keep_old_ms:
+                self._clear(found, journal)
+
+    def _publish(self, journal: CompactionJournal) -> CompactionJournal:
+        for replacement in journal.replacements:
+            self._replace(replacement)
+        published = replace(journal, state=JournalState.PUBLISHED, time_ms=self._clock.now_ms())
+        self._journals.put(published)
+        return published
+
+    def _replace(self, replacement: SegmentReplacement) -> None:
+        new_id = replacement.new.segment_id
+        if self._target.segment(new_id) is not None:
+            return  # before a crash
+        if self._target.segment(replacement.old.segment_id) is not None:
+            self._storage.commit_log_segment_data(replacement.new, replacement.manifest)
+            try:
+                self._target.replace(replacement.new)
+            except RemoteResourceNotFoundError as error:
+                _logger.info("segment is not replaced: %s", error)
+            else:
+                self._metrics.counter(REPLACED, REPLACED_TEXT).inc()
+                return
+        # It is being deleted, or is gone.
+        self._storage.delete_log_segment_data(replacement.new)
+
+    def _clear(self, found: FoundRun, journal: CompactionJournal) -> None:
+        live = [each for each in journal.replacements if self._is_superseded(each)]
+        self._target.forget_indexes(each.old.segment_id for each in live)
+        for each in live:
+            self._storage.delete_log_segment_data(each.old)
+        delete_staged(
+            self._storage, found, kept=[each.new.segment_id for each in journal.replacements]
+        )
+        self._journals.forget(found)
+
+    def _is_superseded(self, replacement: SegmentReplacement) -> bool:
+        """Whether nothing refers to the old segment any more; if something does, it is being deleted
+        by whoever began that."""
+        return self._target.segment(replacement.old.segment_id) is None

@@ -1,0 +1,32 @@
+"""The remote tier of a broker, as compaction in place acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.types import TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True)
+class TierReplacementTarget:
+    """See `isotherm.remote.compaction.finisher.ReplacementTarget`."""
+
+    tier: RemoteTierAccess
+    metadata: TopicBasedRemoteLogMetadataManager
+
+    def serves(self, partition: TopicIdPartition) -> bool:
+        is_led = self.tier.leader_epoch_of(partition) is not None
+        return is_led and self.metadata.is_ready(partition)
+
+    def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        return self.metadata.segment(segment_id)
+
+    def replace(self, compacted: RemoteLogSegmentMetadata) -> None:
+        self.metadata.replace_remote_log_segment(compacted).result()
+
+    def forget_indexes(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None:
+        self.tier.index_cache.remove(segment_ids)

@@ -1,0 +1,291 @@
+"""Compaction in place: staged by a job, published by the broker, cut off anywhere."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isotherm.log.log_read import FetchIsolation
+from isotherm.metrics.registry import Metrics
+from isotherm.record.batch import Record, build_batch, iterate_batches, read_records
+from isotherm.remote.compaction.finisher import CompactionFinisher
+from isotherm.remote.compaction.journal import CompactionJournals, JournalState
+from isotherm.remote.compaction.recovery import undo_run
+from isotherm.remote.compaction.rewrite import CompactionRules
+from isotherm.remote.metadata.fold import fold_metadata_partition, fold_metadata_topic
+from isotherm.remote.metadata.keys import metadata_partition
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.remote.storage.object_client import ObjectClient, open_object_store
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.remote.tasks.replacement_target import TierReplacementTarget
+from isotherm.testing.tiered_partition import TieredPartition
+
+KEYS = (b"a", b"b", b"c", b"d", b"a", b"b", b"a", b"e", b"a", b"b")
+KEEP_OLD_MS = 5000
+
+
+class CutOffError(BaseException):
+    """The process ends here; no handler may get in between."""
+
+
+class Countdown:
+    """Ends the process at the n-th change of anything that lasts."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+        self.count = 0
+
+    def step(self) -> None:
+        self.count += 1
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise CutOffError
+
+
+class MortalClient(ObjectClient):
+    countdown: Countdown
+
+    def put(self, key: str, content: Any) -> None:
+        self.countdown.step()
+        super().put(key, content)
+
+    def delete(self, key: str) -> None:
+        self.countdown.step()
+        super().delete(key)
+
+
+class Story:
+    """One partition of level 1, tiered in a few segments, and a job that compacts it."""
+
+    def __init__(self, directory: Path, local_compaction: Callable[..., Any]) -> None:
+        self.countdown = Countdown()
+        settings = ObjectStoreSettings(url=(directory / "bucket").as_uri())
+        store = open_object_store(settings, create_folder=True)
+        self.storage = ObjectStoreRemoteStorageManager(settings, store=store)
+        client = MortalClient(settings, store)
+        client.countdown = self.countdown
+        self.storage._client = client
+        self.journals = CompactionJournals(client, self.storage.root_directory)
+        self.partition = TieredPartition(directory, metadata_level=1, storage=self.storage)
+        for topic in (self.partition.metadata_topic, self.partition.audit_topic):
+            self._count_appends(topic)
+        self.written: dict[int, Record] = {}
+        for number, key in enumerate(KEYS):
+            value = None if number == 6 else b"%d" % number + bytes(60)
+            batch = build_batch([(self.partition.clock.now_ms(), key, value, ())])
+            offset = self.partition.append_batch(batch)
+            self.written[offset] = Record(offset, 0, key, value, ())
+            if number % 3 == 2:
+                self.partition.log.roll()
+        self.partition.log.roll()
+        self.partition.copy_task.run()
+        self.partition.delete_local_segments()
+        self.job = local_compaction(
+            self.storage,
+            self.journals,
+            directory / "job",
+            CompactionRules(now_ms=self.now_ms(), delete_retention_ms=1000),
+        )
+        self.before = self.partition.segments()
+        assert len(self.before) == 4
+
+    def _count_appends(self, topic: Any) -> None:
+        append = topic.append
+
+        def counted(*arguments: Any) -> int:
+            self.countdown.step()
+            offset: int = append(*arguments)
+            return offset
+
+        topic.append = counted
+
+    def now_ms(self) -> int:
+        return self.partition.clock.now_ms()
+
+    def stage(self, run: str = "one") -> None:
+        self.job.stage(run, self.before, in_place=True, keep_old_ms=KEEP_OLD_MS)
+
+    def finisher(self, abandoned_after_ms: int = 10**12) -> CompactionFinisher:
+        return CompactionFinisher(
+            self.journals,
+            self.storage,
+            TierReplacementTarget(self.partition.tier, self.partition.metadata),
+            abandoned_after_ms=abandoned_after_ms,
+            clock=self.partition.clock,
+            metrics=Metrics(),
+        )
+
+    def look_twice(self) -> None:
+        """Publish, and clear up when the time of the old segments is over."""
+        self.finisher().run()
+        self.partition.clock.advance(KEEP_OLD_MS)
+        self.finisher().run()
+
+    def records(self) -> list[Record]:
+        return list(read_through(self.partition))
+
+    def check_readable(self) -> None:
+        """What a consumer sees: only what was written, in order, the newest of each key among it."""
+        found = self.records()
+        assert [each.offset for each in found] == sorted({each.offset for each in found})
+        for each in found:
+            assert (each.key, each.value) == self.written[each.offset][2:4]
+        newest = {each.key: each.offset for each in self.written.values()}
+        assert set(newest.values()) <= {each.offset for each in found}
+
+    def check_done(self) -> None:
+        """Compacted, nothing left over: the bucket holds the live segments and nothing else."""
+        assert [each.offset for each in self.records()] == [2, 3, 7, 8, 9]
+        self.check_clean()
+
+    def check_clean(self) -> None:
+        live = self.partition.segments()
+        assert {each.state for each in live} == {RemoteLogSegmentState.COPY_SEGMENT_FINISHED}
+        layout = ObjectStoreSettings(url="memory:///").create_layout()
+        names = sorted(key for each in live for key in layout.object_keys(each))
+        assert self.partition.object_names() == names
+
+
+def read_through(partition: TieredPartition) -> Iterator[Record]:
+    offset = partition.log.log_start_offset
+    while offset < partition.log.local_log_start_offset:
+        read = partition.read(offset, 300, isolation=FetchIsolation.HIGH_WATERMARK)
+        next_offset = offset
+        for position, header in iterate_batches(read.records):
+            yield from (
+                each
+                for each in read_records(read.records, position, header)
+                if each.offset >= offset
+            )
+            next_offset = header.next_offset
+        if next_offset == offset:
+            return
+        offset = next_offset
+
+
+@pytest.fixture
+def story(tmp_path: Path, local_compaction: Callable[..., Any]) -> Story:
+    return Story(tmp_path / "story", local_compaction)
+
+
+def test_segments_are_replaced_under_their_keys_and_the_old_ones_go_later(story: Story) -> None:
+    story.stage()
+    assert story.partition.segments() == story.before
+    story.check_readable()
+    story.finisher().run()
+    after = story.partition.segments()
+    replaced = [new for new in after if new not in story.before]
+    assert [(new.start_offset, new.end_offset_inclusive) for new in after] == [
+        (old.start_offset, old.end_offset_inclusive) for old in story.before
+    ]
+    assert len(replaced) == 3
+    story.check_readable()
+    (found,) = story.journals.find()
+    assert found.journal is not None
+    assert found.journal.state is JournalState.PUBLISHED
+    for old in story.before:  # who planned with them still reads them
+        assert len(story.storage.fetch_log_segment(old, 0)) == old.segment_size_in_bytes
+    story.partition.clock.advance(KEEP_OLD_MS)
+    story.finisher().run()
+    story.check_done()
+    story.partition.restart()
+    assert story.partition.segments() == after
+    story.check_done()
+
+
+def test_every_reader_of_the_metadata_topic_sees_the_replacement(story: Story) -> None:
+    story.stage()
+    story.look_twice()
+    live = story.partition.segments()
+    topic = story.partition.metadata_topic
+    owner = story.partition.partition
+    assert fold_metadata_topic(topic, lambda _: True)[owner].segments() == live
+    number = metadata_partition(owner, topic.partition_count)
+    columnar = fold_metadata_partition(topic, number, lambda _: True, columnar_records_min=0)
+    assert columnar.partitions[0].cache.segments() == live
+    story.partition.clean_up()
+    assert story.partition.segments() == live
+    story.check_done()
+
+
+def test_a_process_cut_off_anywhere_leaves_a_right_log_and_the_next_one_ends_the_work(
+    tmp_path: Path, local_compaction: Callable[..., Any]
+) -> None:
+    outcomes = set()
+    for number in itertools.count():
+        story = Story(tmp_path / str(number), local_compaction)
+        story.countdown.left = number
+        try:
+            story.stage()
+            story.look_twice()
+        except CutOffError:
+            pass
+        else:
+            break
+        story.countdown.left = None
+        story.partition.restart()
+        story.check_readable()
+        # The next look of the broker, and of whoever runs the job again.
+        story.look_twice()
+        story.check_readable()
+        for found in story.journals.find():
+            outcomes.add("undone")
+            assert found.journal is None or found.journal.state is JournalState.STAGING
+            undo_run(story.storage, story.journals, found)
+        if story.partition.segments() == story.before:
+            story.check_clean()
+            story.stage("two")
+            story.look_twice()
+        else:
+            outcomes.add("finished")
+        story.check_done()
+    assert number > 30
+    assert outcomes == {"undone", "finished"}
+
+
+def test_an_abandoned_run_is_undone_by_the_broker_after_its_grace(story: Story) -> None:
+    story.countdown.left = 8
+    with pytest.raises(CutOffError):
+        story.stage()
+    story.countdown.left = None
+    (found,) = story.journals.find()
+    story.partition.clock.advance(found.modified_ms - story.now_ms() + 999)
+    story.finisher(abandoned_after_ms=1000).run()
+    assert story.journals.find() == [found]
+    story.partition.clock.advance(1)
+    story.finisher(abandoned_after_ms=1000).run()
+    assert not story.journals.find()
+    story.check_clean()
+
+
+def test_a_segment_that_is_deleted_meanwhile_is_not_replaced(story: Story) -> None:
+    story.stage()
+    story.partition.tier.delete_segment(story.before[0])
+    story.look_twice()
+    assert story.partition.segments()[0].start_offset == story.before[1].start_offset
+    assert len(story.partition.segments()) == 3
+    story.check_clean()
+
+
+def test_at_level_0_nothing_is_replaced(story: Story) -> None:
+    story.stage()
+    story.partition.damage_declared = "a run that waits"
+    story.partition.metadata_level = 0
+    story.partition.restart()
+    story.finisher().run()
+    assert story.partition.segments() == story.before
+    story.check_readable()
+
+
+def test_a_topic_that_is_not_served_here_is_let_be(story: Story) -> None:
+    story.stage()
+    story.partition.damage_declared = "a run that waits"
+    story.partition.topic_exists = False
+    story.finisher(abandoned_after_ms=0).run()
+    assert len(story.journals.find()) == 1
