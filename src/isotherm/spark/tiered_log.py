@@ -8,6 +8,7 @@ from whichever tier holds it by then.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -233,16 +234,16 @@ def newest_histories(
     """Segments by partition. A topic that was made again under its name is there once per id: the
     incarnation with the newest event is taken, wholly."""
     by_incarnation: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
-    newest: dict[str, tuple[TimestampMs, str]] = {}
+    newest: dict[str, tuple[TimestampMs, uuid.UUID]] = {}
     for segment in segments:
         owner = segment.topic_id_partition
         by_incarnation[owner].append(segment)
-        rank = (segment.event_timestamp_ms, str(owner.topic_id))
+        rank = (segment.event_timestamp_ms, owner.topic_id)
         newest[owner.topic] = max(newest.get(owner.topic, rank), rank)
     return {
         owner.topic_partition: owned
         for owner, owned in by_incarnation.items()
-        if str(owner.topic_id) == newest[owner.topic][1]
+        if owner.topic_id == newest[owner.topic][1]
     }
 
 

@@ -14,6 +14,7 @@ Source: the Aiven plugin's classes ObjectKeyFactory and RemoteStorageManager.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Collection, Generator
 
@@ -162,7 +163,7 @@ class AivenLayout:
         if not key.startswith(self._key_prefix) or len(parts) != 3:
             return None
         topic, partition, file = (
-            split_trailing_uuid(parts[0]),
+            _topic_of(parts[0]),
             parse_partition(parts[1]),
             parse_segment_file(parts[2]),
         )
@@ -188,6 +189,10 @@ class AivenLayout:
             self._key_prefix if OBJECT_PREFIX in wanted else None,
             _object_key(metadata) if OBJECT_KEY in wanted else None,
         ).encode()
+
+
+# A listing names the same few topics with every segment.
+_topic_of = functools.lru_cache(maxsize=1024)(split_trailing_uuid)
 
 
 def _object_key(metadata: RemoteLogSegmentMetadata) -> str:
