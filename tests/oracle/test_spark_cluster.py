@@ -1,24 +1,31 @@
-"""The source on a standalone Spark cluster: a master and two workers as processes, an S3 server.
+"""The source on a standalone Spark cluster: a master and workers as processes, an S3 server.
 
-The driver is a process too: a test process has room for one Spark session.
+Drivers are processes too: a test process has room for one Spark session.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import uuid
-from collections.abc import Iterator
+import venv
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.testing.s3_server import S3Server, find_versitygw
 from isotherm.testing.spark_cluster import SparkCluster
@@ -27,88 +34,101 @@ from oracle.tiered_topic import TieredTopic
 
 pytestmark = pytest.mark.spark
 
+ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
-SEGMENTS = 24
-RECORDS = 500
-# What a job runs: prints nothing, writes its rows as JSON; the file `under-way` says that some
-# tasks are done and others are not.
-JOB = """
+RECORDS = 12_000
+# What every driver begins with; `begin` makes its session.
+HEAD = """
 import json, sys, threading, time
 from pathlib import Path
+
+folder, given = Path(sys.argv[1]), json.loads(sys.argv[2])
+short_lived = {
+    "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2",
+    "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
+
+def digests(frame):
+    rows = frame.selectExpr("partition", "offset", "md5(value) AS digest").collect()
+    return sorted([row.partition, row.offset, row.digest] for row in rows)
+
+def answer(name, rows):
+    (folder / f"{name}.partial").write_text(json.dumps(rows))
+    (folder / f"{name}.partial").rename(folder / name)
+"""
+# Reads both topics, as a batch and as a stream; `batch-under-way` and `stream-under-way` say that
+# of the first topic's query some tasks are done and others are not.
+ALL_QUERIES = """
 import isotherm.spark
 
-master, folder, given = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
-spark = isotherm.spark.session(
-    "cluster-test",
-    master=master,
-    config={"spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2"},
-)
-columns = ("partition", "offset", "md5(value) AS digest")
+spark = isotherm.spark.session("cluster-test", master=given["master"], config=short_lived)
 
-def watch():
+def watch(name):
     tracker = spark.sparkContext.statusTracker()
     while True:
         for stage in tracker.getActiveStageIds():
             info = tracker.getStageInfo(stage)
-            if info and 2 <= info.numCompletedTasks < info.numTasks - 2:
-                (folder / "under-way").touch()
+            if info and 2 <= info.numCompletedTasks < info.numTasks - 4:
+                answer(f"{name}-under-way", [])
                 return
         time.sleep(0.01)
 
-if given["kind"] == "batch":
-    threading.Thread(target=watch, daemon=True).start()
-    frame = spark.read.format("isotherm").options(**given["options"]).load()
-    rows = frame.selectExpr(*columns).collect()
-else:
-    stream = spark.readStream.format("isotherm").options(**given["options"]).load()
-    query = (
-        stream.selectExpr(*columns).writeStream.format("parquet")
-        .option("path", str(folder / "rows")).option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True).start()
-    )
-    query.awaitTermination()
-    rows = spark.read.parquet(str(folder / "rows")).collect()
-(folder / "rows.json").write_text(json.dumps(sorted([r.partition, r.offset, r.digest] for r in rows)))
+for topic, options in given["topics"].items():
+    threading.Thread(target=watch, args=(f"{topic}-batch",), daemon=True).start()
+    answer(f"{topic}-batch", digests(spark.read.format("isotherm").options(**options).load()))
+    threading.Thread(target=watch, args=(f"{topic}-stream",), daemon=True).start()
+    rows, checkpoint = str(folder / f"{topic}-rows"), str(folder / f"{topic}-checkpoint")
+    stream = spark.readStream.format("isotherm").options(startingOffsets="earliest", **options)
+    writer = stream.load().writeStream.format("parquet").option("path", rows)
+    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    writer.start().awaitTermination()
+    answer(f"{topic}-stream", digests(spark.read.parquet(rows)))
 spark.stop()
 """
+
+Digests = list[tuple[int, int, str | None]]
+
+
+def digest(value: bytes | None) -> str | None:
+    return None if value is None else hashlib.md5(value).hexdigest()
+
+
+class Driver:
+    """A process that runs `code` and leaves its answers in `folder`."""
+
+    def __init__(self, folder: Path, code: str, given: dict, python: str = sys.executable) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        self._log = folder / "log"
+        environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
+        environment.pop("PYTHONPATH", None)
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [python, "-c", HEAD + code, str(folder), json.dumps(given)],
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                env=environment,
+            )
+
+    def answer(self, name: str) -> Digests:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (self.folder / name).exists():
+            assert self._process.poll() is None, self._log.read_text()[-3000:]
+            assert time.monotonic() < deadline, self._log.read_text()[-3000:]
+            time.sleep(0.01)
+        return [tuple(row) for row in json.loads((self.folder / name).read_text())]
+
+    def finish(self) -> None:
+        assert self._process.wait(TIMEOUT_S) == 0, self._log.read_text()[-3000:]
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     with SparkCluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
-
-
-class Job:
-    def __init__(self, cluster: SparkCluster, folder: Path, kind: str, options: dict) -> None:
-        self.folder = folder
-        folder.mkdir()
-        given = json.dumps({"kind": kind, "options": options})
-        self._log = folder / "log"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", JOB, cluster.url, str(folder), given],
-                stdout=log,
-                stderr=log,
-                env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
-            )
-
-    def await_under_way(self) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
-        while not (self.folder / "under-way").exists():
-            assert self._process.poll() is None, self._log.read_text()[-3000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-    def rows(self) -> list[tuple[int, int, str | None]]:
-        assert self._process.wait(TIMEOUT_S) == 0, self._log.read_text()[-3000:]
-        return [tuple(row) for row in json.loads((self.folder / "rows.json").read_text())]
-
-
-def digest(value: bytes | None) -> str | None:
-    import hashlib
-
-    return None if value is None else hashlib.md5(value).hexdigest()
 
 
 @pytest.fixture
@@ -120,44 +140,153 @@ def server(tmp_path: Path) -> Iterator[S3Server]:
         yield running
 
 
-def test_killed_worker_costs_no_row_and_doubles_none(
-    cluster: SparkCluster, server: S3Server, tmp_path: Path
+def fill(broker: EmbeddedBroker, bucket: Path) -> Digests:
+    """A topic of two partitions, most of it in the bucket; what it holds."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    config = {"remote.storage.enable": "true", "segment.bytes": "1048576", "retention.ms": "-1"}
+    config |= {"local.retention.bytes": "1"}
+    admin.create_topics([NewTopic("ours", 2, 1, config=config)])["ours"].result(TIMEOUT_S)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 65536})
+    values = [(b"%d-" % number).ljust(2000, b"x") for number in range(RECORDS)]
+    for number, value in enumerate(values):
+        producer.produce("ours", value, partition=number % 2)
+    assert producer.flush(TIMEOUT_S) == 0
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(list(bucket.glob("ours/**/*.rsm-manifest"))) < RECORDS * 2000 // 1048576 - 3:
+        assert time.monotonic() < deadline, "the topic was not tiered in time"
+        time.sleep(0.05)
+    return sorted((n % 2, n // 2, digest(value)) for n, value in enumerate(values))
+
+
+def test_killed_workers_cost_no_row_and_double_none(
+    cluster: SparkCluster,
+    server: S3Server,
+    kafka_tiered_topic: TieredTopic,
+    start_broker: Callable[..., EmbeddedBroker],
+    tmp_path: Path,
 ) -> None:
-    settings = ObjectStoreSettings.from_config(server.config)
-    maker = RecordSegmentMaker(tmp_path / "made", ObjectStoreRemoteStorageManager(settings))
-    owner = TopicIdPartition(uuid.UUID(int=5), "t", 0)
-    expected = []
-    for base in range(0, SEGMENTS * RECORDS, RECORDS):
-        values = [(b"%d-" % (base + n)).ljust(2000, b"x") for n in range(RECORDS)]
-        expected += [(0, base + n, digest(value)) for n, value in enumerate(values)]
-        batches = [
-            build_batch([NewRecord(1, None, v) for v in values[n : n + 50]], base_offset=base + n)
-            for n in range(0, RECORDS, 50)
-        ]
-        maker.tier(owner, batches)
-    options = {name: text for name, text in server.config.items() if name != "url"} | {
-        "path": server.config["url"],
-        "subscribe": "t",
-        "targetBytesPerTask": "200000",
+    """A topic of Isotherm's and one that Kafka tiered, both in S3, as batches and as streams; a
+    worker dies in the middle of a batch query, another one in the middle of a stream."""
+    shutil.copytree(kafka_tiered_topic.remote_dir, server.bucket_folder / "kafka")
+    storage = {name: text for name, text in server.config.items() if name != "url"}
+    url = server.config["url"]
+    tier = {f"rsm.config.{name}": text for name, text in storage.items()}
+    broker = start_broker(tier | {"rsm.config.url": f"{url}/ours"})
+    expected = {
+        "ours": fill(broker, server.bucket_folder),
+        "kafkas": [
+            (record.partition, record.offset, digest(record.value))
+            for record in kafka_tiered_topic.expected
+        ],
     }
-    job = Job(cluster, tmp_path / "job", "batch", options)
-    job.await_under_way()
+    topics = {
+        "ours": storage
+        | {
+            "path": f"{url}/ours",
+            "kafka.bootstrap.servers": broker.bootstrap_servers,
+            "subscribe": "ours",
+            "targetBytesPerTask": "400000",
+        },
+        "kafkas": storage
+        | {
+            "path": f"{url}/kafka",
+            "kafka.bootstrap.servers": kafka_tiered_topic.bootstrap_server,
+            "subscribe": kafka_tiered_topic.name,
+        },
+    }
+    given = {"master": cluster.url, "topics": topics}
+    driver = Driver(tmp_path / "driver", ALL_QUERIES, given)
+    driver.answer("ours-batch-under-way")
     cluster.kill_worker(1)
-    assert job.rows() == expected
+    cluster.add_worker()
+    assert driver.answer("ours-batch") == expected["ours"]
+    driver.answer("ours-stream-under-way")
+    cluster.kill_worker(0)
+    cluster.add_worker()
+    assert driver.answer("ours-stream") == expected["ours"]
+    assert driver.answer("kafkas-batch") == expected["kafkas"]
+    assert driver.answer("kafkas-stream") == expected["kafkas"]
+    driver.finish()
 
 
-@pytest.mark.parametrize("kind", ["batch", "stream"])
-def test_topic_that_kafka_tiered_is_read_on_a_cluster(
-    cluster: SparkCluster, kafka_tiered_topic: TieredTopic, tmp_path: Path, kind: str
+@pytest.fixture
+def small_tier(tmp_path: Path) -> tuple[dict[str, str], Digests]:
+    """Options that read a small bucket, and the rows that it holds."""
+    (tmp_path / "bucket").mkdir()
+    url = (tmp_path / "bucket").as_uri()
+    storage = ObjectStoreRemoteStorageManager(ObjectStoreSettings(url=url))
+    records = [NewRecord(1, None, b"%d" % number) for number in range(100)]
+    owner = TopicIdPartition(uuid.UUID(int=5), "t", 0)
+    RecordSegmentMaker(tmp_path / "made", storage).tier(owner, [build_batch(records)])
+    rows = [(0, n, digest(record.value)) for n, record in enumerate(records)]
+    return {"path": url, "subscribe": "t"}, rows
+
+
+def make_environment(folder: Path, *packages: str) -> None:
+    """A Python environment as pip would make it, but that what Isotherm depends on stays where it
+    is installed already: copying it takes longer than all else."""
+    venv.create(folder, symlinks=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site_packages = folder / "lib" / version / "site-packages"
+    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    for package in packages:
+        shutil.copytree(
+            ROOT / "src" / package,
+            site_packages / package,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+
+
+def page_example(language: str, begins_with: str) -> str:
+    """The example of the documentation's page that begins so."""
+    page = (ROOT / "docs" / "spark-cluster.md").read_text()
+    _, _, rest = page.partition(f"```{language}\n{begins_with}")
+    assert rest, f"no example on the page begins with {begins_with}"
+    return begins_with + rest.partition("```")[0]
+
+
+READ = """
+answer("rows", digests(spark.read.format("isotherm").options(**given["options"]).load()))
+spark.stop()
+"""
+
+
+def test_source_comes_to_executors_in_an_archive(
+    cluster: SparkCluster, small_tier: tuple[dict[str, str], Digests], tmp_path: Path
 ) -> None:
-    options = {
-        "path": kafka_tiered_topic.remote_dir.as_uri(),
-        "kafka.bootstrap.servers": kafka_tiered_topic.bootstrap_server,
-        "subscribe": kafka_tiered_topic.name,
-        "startingOffsets": "earliest",
-    }
-    rows = Job(cluster, tmp_path / "job", kind, options).rows()
-    assert rows == [
-        (record.partition, record.offset, digest(record.value))
-        for record in kafka_tiered_topic.expected
-    ]
+    options, expected = small_tier
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    make_environment(folder / "environment", "isotherm", "pyspark_isotherm")
+    pack = page_example("shell", "tar -czf environment.tar.gz")
+    subprocess.run(pack, shell=True, check=True, cwd=folder)
+    code = page_example("python", "import isotherm.spark\n\nspark = isotherm.spark.session(\n")
+    code = code.replace('"spark://master:7077"', 'given["master"]')
+    code = code.replace("config={", "config=short_lived | {")
+    asked = "from_where = {p for p, _ in spark.sparkContext.parallelize(range(2), 2).map("
+    asked += 'lambda _: (__import__("isotherm").__file__, 0)).collect()}\n'
+    asked += 'answer("places", [[place] for place in sorted(from_where)])\n'
+    given = {"master": cluster.url, "options": options}
+    driver = Driver(folder, code + asked + READ, given, "./environment/bin/python")
+    assert driver.answer("rows") == expected
+    # The workers' own folders, into which each executor has unpacked it.
+    assert all("/worker-" in place for (place,) in driver.answer("places"))
+    driver.finish()
+
+
+def test_source_comes_to_executors_as_a_zip_of_its_packages(
+    cluster: SparkCluster, small_tier: tuple[dict[str, str], Digests], tmp_path: Path
+) -> None:
+    """The executors' Python has what Isotherm depends on, and not Isotherm."""
+    options, expected = small_tier
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    make_environment(folder / "dependencies")
+    shutil.make_archive(str(folder / "isotherm"), "zip", ROOT / "src")
+    code = page_example("python", "import isotherm.spark\nfrom isotherm.spark.source import")
+    code = code.replace('"spark://master:7077"', 'given["master"], config=short_lived')
+    code = code.replace("/opt/dependencies", str(folder / "dependencies"))
+    given = {"master": cluster.url, "options": options}
+    driver = Driver(folder, code + READ, given)
+    assert driver.answer("rows") == expected
+    driver.finish()

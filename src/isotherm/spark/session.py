@@ -1,9 +1,10 @@
 """A Spark session that suits the source: `isotherm.spark.session()`.
 
 What it settles, and why:
-- PYSPARK_PYTHON is this interpreter. Spark's own default is the first `python3` on the PATH: in a
-  virtual environment that is not active, workers would run without the source, and Spark would
-  not even find it.
+- PYSPARK_PYTHON is this interpreter, or the one that is named. Spark's own default is the first
+  `python3` on the PATH: in a virtual environment that is not active, workers would run without the
+  source, and Spark would not even find it. PYSPARK_DRIVER_PYTHON is the same: for a source that
+  Spark found by itself it starts the executors' Python by that name.
 - The session's time zone is UTC, so that timestamps print as Kafka has them.
 - Workers talk over Unix domain sockets, which start a task sooner than TCP.
 - A local session stays on the loopback interface and has no web page.
@@ -59,14 +60,17 @@ def session(
     *,
     master: str = "local[*]",
     config: Mapping[str, str] | None = None,
+    python: str | None = None,
 ) -> SparkSession:
     """The running session, or a new one with these settings; see the module's head.
 
+    `python` is the Python of driver and executors by the name under which both find it, such as
+    `./environment/bin/python`; this interpreter's own path when not given.
     Raises ConfigError saying what to run when there is no Java that Spark can use.
     """
     check_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = python or sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = python or sys.executable
     is_local = master.startswith("local")
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

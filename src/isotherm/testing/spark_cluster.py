@@ -7,10 +7,8 @@ that asks for one core per executor; killing a worker takes its executor along.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +32,8 @@ class SparkCluster:
     def __init__(self, directory: Path, *, workers: int = 2, clock: Clock | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._worker_count = workers
+        self._starting_workers = workers
+        self._worker_count = 0
         self._clock = clock or SystemClock()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         port = free_port()
@@ -44,12 +43,8 @@ class SparkCluster:
     def __enter__(self) -> Self:
         port = str(self._port)
         self._start("master", "master.Master", "--host", "127.0.0.1", "--port", port, *_NO_WEB_PAGE)
-        for number in range(self._worker_count):
-            name = f"worker-{number}"
-            work = str(self._directory / name)
-            options = ("--host", "127.0.0.1", "-c", "1", "-m", "1g", "-d", work, *_NO_WEB_PAGE)
-            self._start(name, "worker.Worker", *options, self.url)
-        for number in range(self._worker_count):
+        started = [self.add_worker() for _ in range(self._starting_workers)]
+        for number in started:
             self._await_log(f"worker-{number}", "Successfully registered with master")
         return self
 
@@ -62,20 +57,28 @@ class SparkCluster:
         for name in list(self._processes):
             self._stop(name)
 
+    def add_worker(self) -> int:
+        """Starts one more worker and returns its number without waiting for it."""
+        number = self._worker_count
+        self._worker_count += 1
+        name = f"worker-{number}"
+        work = str(self._directory / name)
+        options = ("--host", "127.0.0.1", "-c", "1", "-m", "1g", "-d", work, *_NO_WEB_PAGE)
+        self._start(name, "worker.Worker", *options, self.url)
+        return number
+
     def kill_worker(self, number: int) -> None:
         """SIGKILL to a worker and to its executors."""
         self._stop(f"worker-{number}")
-
-    def executors(self, number: int) -> int:
-        """How many executors a worker has started so far."""
-        return len(re.findall(r"Asked to launch executor", self._log(f"worker-{number}")))
 
     def _start(self, name: str, spark_class: str, *options: str) -> None:
         home = Path(pyspark.__file__).parent
         environment = os.environ | {
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": sys.executable,
+            # They live for seconds: what the optimizing compiler saves then, it has cost before.
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+            "SPARK_DAEMON_MEMORY": "256m",
         }
         with self._log_path(name).open("wb") as log:
             self._processes[name] = subprocess.Popen(  # noqa: S603
