@@ -63,6 +63,10 @@ class _Taken(NamedTuple):
     went_on: bool
 
 
+class _SegmentReplacedError(RemoteStorageError):
+    """Another segment holds the offset by now: a compacted one, or a later leader's copy."""
+
+
 _NOTHING = BatchRun(memoryview(b""), 0, is_last=False)
 
 
@@ -100,7 +104,10 @@ class RemoteLogReader:
         metadata managers raise when they cannot answer now (try again).
         """
         lineage = without_empty_epochs(log.leader_epochs.entries)
-        taken = self._take_spans(log, partition, lineage, offset, max_bytes, min_one_message)
+        try:
+            taken = self._take_spans(log, partition, lineage, offset, max_bytes, min_one_message)
+        except _SegmentReplacedError:
+            taken = self._take_spans(log, partition, lineage, offset, max_bytes, min_one_message)
         aborted = None
         if isolation is FetchIsolation.TXN_COMMITTED:
             end_offset = taken[-1].run.next_offset
@@ -220,12 +227,17 @@ class RemoteLogReader:
     def _missing(
         self, span: _Span, offset: Offset, error: RemoteResourceNotFoundError
     ) -> Exception:
-        """A segment whose objects are gone: deleted meanwhile, or lost."""
-        partition = span.metadata.topic_id_partition
+        """A segment whose objects are gone: replaced or deleted meanwhile, or lost."""
+        partition, segment_id = span.metadata.topic_id_partition, span.metadata.segment_id
         for epoch in span.metadata.segment_leader_epochs:
             now = self._metadata.remote_log_segment_metadata(partition, epoch, offset)
-            if now is not None and now.segment_id == span.metadata.segment_id:
+            if now is not None and now.segment_id == segment_id:
                 return damaged_segment(span.metadata, str(error))
+            if now is not None:
+                return _SegmentReplacedError(
+                    f"remote segment was replaced while it was read segment={segment_id}"
+                    f" now={now.segment_id} offset={offset}"
+                )
         return OffsetOutOfRangeError(
             f"remote segment was deleted while it was read segment={span.metadata.segment_id}"
             f" offset={offset}"

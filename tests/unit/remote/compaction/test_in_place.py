@@ -199,6 +199,27 @@ def test_segments_are_replaced_under_their_keys_and_the_old_ones_go_later(story:
     story.check_done()
 
 
+def test_a_fetch_that_began_with_a_segment_goes_on_with_the_one_in_its_place(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old objects go between the look at the metadata and the read."""
+    story.stage()
+    find = story.partition.metadata.remote_log_segment_metadata
+    answers = 0
+
+    def find_then_compact(*arguments: Any) -> Any:
+        nonlocal answers
+        found = find(*arguments)
+        answers += 1
+        if answers == 1:
+            story.look_twice()
+        return found
+
+    monkeypatch.setattr(story.partition.metadata, "remote_log_segment_metadata", find_then_compact)
+    records = list(read_through(story.partition))
+    assert [each.offset for each in records] == [2, 3, 7, 8, 9]
+
+
 def test_every_reader_of_the_metadata_topic_sees_the_replacement(story: Story) -> None:
     story.stage()
     story.look_twice()
