@@ -16,8 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from isotherm.record.batch import BatchHeader, read_batch_header
-from isotherm.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from isotherm.errors import CorruptRecordError
+from isotherm.record.batch import RECORD_SIZE_MIN, BatchHeader, read_batch_header
+from isotherm.record.batch_header import (
+    CONTROL_FLAG,
+    TIMESTAMP_TYPE_FLAG,
+    TRANSACTIONAL_FLAG,
+)
 from isotherm.record.batch_table import (
     DECODED_SIZE_MAX,
     byte_array,
@@ -32,8 +37,6 @@ from isotherm.record.control import ControlRecordType, read_control_record
 from isotherm.types import UNKNOWN_OFFSET
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import numpy.typing as npt
 
     from isotherm.record.batch_table import (
@@ -52,6 +55,11 @@ COLUMNS = frozenset({"offset", "timestamp", "key", "value", "headers"})
 COLUMNS_DEFAULT = frozenset({"offset", "timestamp", "key", "value"})
 
 _OFFSET_MAX = 2**63 - 1
+_COLUMNS_INSIDE = frozenset({"key", "value", "headers"})
+# Of a row without what is inside of records: offset, timestamp and the timestamp's type.
+_ROW_SIZE = 17
+# A call looks through the headers of twice the bytes it may decode, and of this many more.
+_WINDOW_SIZE_MIN = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,7 @@ class RecordColumns:
 
     count: int
     offset: Int64Array
-    timestamp_ms: Int64Array
+    timestamp_ms: Int64Array | None
     timestamp_type: Int8Array
     key: pa.BinaryArray | None
     value: pa.BinaryArray | None
@@ -87,9 +95,12 @@ def decode_columns(
 ) -> RecordColumns:
     """Decode the complete batches of a buffer that starts at a batch.
 
-    `offset_range` is half-open; records outside it are left out, control records always. The
-    offset and timestamp columns are always there, "key", "value" and "headers" when `columns`
-    names them. Header names that are not UTF-8 get replacement characters.
+    `offset_range` is half-open; records outside it are left out, control records always. Offsets
+    and types of timestamps are always there, the other columns when `columns` names them. Header
+    names that are not UTF-8 get replacement characters.
+
+    Less is read for fewer columns: for offsets alone the headers of the batches are enough, unless
+    records were taken out of them; for timestamps the first bytes of each record.
 
     The call ends early, before a batch, when it would decode more than `decoded_size_max` bytes
     of records (one batch is always taken). Call again from `position_end` until that is 0: what
@@ -101,39 +112,108 @@ def decode_columns(
     transaction ends at the producer's first abort marker in this buffer, so one that has ended
     before the buffer must not be listed.
 
-    Raises CorruptRecordError on any damage: nothing of the buffer is returned then. The CRC is
-    checked of all batches that overlap `offset_range`, also of those without a record in it, and
-    with `aborted` of all control batches.
+    Raises CorruptRecordError on any damage that shows in what is read: nothing of the buffer is
+    returned then. The CRC is checked of all batches dealt with that overlap `offset_range`, also
+    of those without a record in it, and with `aborted` of all control batches.
     """
     if not columns <= COLUMNS:
         raise ValueError(f"no such columns names={sorted(columns - COLUMNS)}")
     assert decoded_size_max < 2**31
-    kernels = load_kernels()
     start, end = (0, _OFFSET_MAX) if offset_range is None else offset_range
-    data = byte_array(buffer)
-    batches, position_end = read_batch_table(buffer)
+    batches, position_end = _first_batches(buffer, 2 * decoded_size_max + _WINDOW_SIZE_MIN)
     in_range = _rows_in_range(batches, start, end)
     is_control = batches["attributes"] & CONTROL_FLAG != 0
-    if verify_crc:
-        # Markers outside the range count too: they end the transactions that are left out.
-        verify_crcs(buffer, batches[in_range | is_control if aborted else in_range])
     wanted = in_range & ~is_control & (batches["records_count"] > 0)
     if aborted:
+        # Markers outside the range count too: they end the transactions that are left out.
+        if verify_crc:
+            verify_crcs(buffer, batches[is_control])
         wanted &= ~_aborted_rows(buffer, batches, aborted)
     selected = batches[wanted]
-    unpacked, taken = unpack_records(
-        buffer,
-        selected,
-        decompressed_size_max=decompressed_size_max,
-        decoded_size_max=decoded_size_max,
-    )
+    try:
+        if told := _are_told_by_headers(selected, columns):
+            unpacked = byte_array(b"")
+            taken = _fitting_rows(selected, decoded_size_max, decompressed_size_max)
+        else:
+            unpacked, taken = unpack_records(
+                buffer,
+                selected,
+                decompressed_size_max=decompressed_size_max,
+                decoded_size_max=decoded_size_max,
+            )
+    except CorruptRecordError:
+        # What is damaged unfolds to anything: the CRC is the better reason, where it is wrong.
+        if verify_crc:
+            verify_crcs(buffer, batches[in_range])
+        raise
     if taken < len(selected):
         position_end = int(selected["position"][taken])
         selected = selected[:taken]
     dealt_with = int(np.searchsorted(batches["position"], position_end))
+    if verify_crc:
+        verify_crcs(buffer, batches[:dealt_with][in_range[:dealt_with]])
     next_offset = _next_offset(batches, dealt_with - 1) if dealt_with else UNKNOWN_OFFSET
-    return _decode(
-        kernels, data, unpacked, selected, start, end, columns, position_end, next_offset
+    reached = (position_end, next_offset)
+    if told:
+        return _rows_of_headers(selected, start, end, columns, reached)
+    return _decode(byte_array(buffer), unpacked, selected, start, end, columns, reached)
+
+
+def _first_batches(buffer: ReadBuffer, size: int) -> tuple[BatchTable, Position]:
+    """The complete batches in the first `size` bytes, and at least the first one that there is."""
+    batches, position_end = read_batch_table(memoryview(buffer)[:size])
+    if position_end == 0 and len(buffer) > size:
+        return read_batch_table(buffer)
+    return batches, position_end
+
+
+def _are_told_by_headers(batches: BatchTable, columns: frozenset[str]) -> bool:
+    """Whether the headers of these batches tell all that is wanted of their records.
+
+    A batch that holds as many records as it has offsets holds each offset once, in order.
+    """
+    if columns & _COLUMNS_INSIDE:
+        return False
+    if "timestamp" in columns and not (batches["attributes"] & TIMESTAMP_TYPE_FLAG).all():
+        return False
+    return bool((batches["last_offset_delta"] + 1 == batches["records_count"]).all())
+
+
+def _fitting_rows(batches: BatchTable, decoded_size_max: int, decompressed_size_max: int) -> int:
+    """How many batches of which nothing is unpacked fit the bound, one at least."""
+    too_many = np.flatnonzero(batches["records_count"] > decompressed_size_max // RECORD_SIZE_MIN)
+    if len(too_many):
+        raise damaged(batches, int(too_many[0]), "batch claims more records than it can hold")
+    sizes = np.cumsum(batches["records_count"]) * _ROW_SIZE
+    return max(int(np.searchsorted(sizes, decoded_size_max, side="right")), min(1, len(batches)))
+
+
+def _rows_of_headers(
+    batches: BatchTable,
+    start: Offset,
+    end: Offset,
+    columns: frozenset[str],
+    reached: tuple[Position, Offset],
+) -> RecordColumns:
+    counts = batches["records_count"]
+    before = np.cumsum(counts) - counts
+    offsets: Int64Array = np.repeat(batches["base_offset"] - before, counts)
+    offsets += np.arange(len(offsets))
+    rows = slice(*np.searchsorted(offsets, (start, end)).tolist())
+    types = ((batches["attributes"] & TIMESTAMP_TYPE_FLAG) != 0).astype(np.int8)
+    timestamps = (
+        np.repeat(batches["max_timestamp"], counts)[rows] if "timestamp" in columns else None
+    )
+    return RecordColumns(
+        count=len(offsets[rows]),
+        offset=offsets[rows],
+        timestamp_ms=timestamps,
+        timestamp_type=np.repeat(types, counts)[rows],
+        key=None,
+        value=None,
+        headers=None,
+        position_end=reached[0],
+        next_offset=reached[1],
     )
 
 
@@ -183,49 +263,56 @@ def _is_abort_marker(buffer: ReadBuffer, position: Position, header: BatchHeader
 
 
 def _decode(
-    kernels: ModuleType,
     data: ByteArray,
     unpacked: ByteArray,
     batches: BatchTable,
     start: Offset,
     end: Offset,
     columns: frozenset[str],
-    position_end: Position,
-    next_offset: Offset,
+    reached: tuple[Position, Offset],
 ) -> RecordColumns:
     count_max = int(batches["records_count"].sum())
     size_max = int((batches["payload_end"] - batches["payload_start"]).sum())
-    offsets: Int64Array = np.empty(count_max, dtype=np.int64)
-    timestamps: Int64Array = np.empty(count_max, dtype=np.int64)
-    timestamp_types: Int8Array = np.empty(count_max, dtype=np.int8)
+    rows = (
+        np.empty(count_max, dtype=np.int64),
+        np.empty(count_max, dtype=np.int64),
+        np.empty(count_max, dtype=np.int8),
+    )
     keys = _BinaryBuilder(count_max, size_max, is_wanted="key" in columns)
     values = _BinaryBuilder(count_max, size_max, is_wanted="value" in columns)
     with_headers = "headers" in columns
     headers_positions: Int64Array = np.empty(count_max if with_headers else 0, dtype=np.int64)
-    rows = (offsets, timestamps, timestamp_types)
-    damaged_row, damaged_record, count, keys_size, values_size, *headers_sizes = (
-        kernels.decode_records(
-            *(data, unpacked, batches, start, end),
-            *(rows, keys.arrays, values.arrays, headers_positions),
+    keys_size, values_size, headers_sizes = 0, 0, (0, 0, 0)
+    if columns & _COLUMNS_INSIDE:
+        kernels = load_kernels()
+        damaged_row, damaged_record, count, keys_size, values_size, *headers_sizes = (
+            kernels.decode_records(
+                *(data, unpacked, batches, start, end),
+                *(rows, keys.arrays, values.arrays, headers_positions),
+            )
         )
-    )
+    else:
+        from isotherm.record.head_kernels import decode_heads
+
+        damaged_row, damaged_record, count = decode_heads(
+            *(data, unpacked, batches, start, end, rows)
+        )
     if damaged_row >= 0:
         raise damaged(batches, damaged_row, f"record is damaged record_index={damaged_record}")
     headers = None
     if with_headers:
-        headers = _decode_headers(
-            kernels, data, unpacked, headers_positions[:count], *headers_sizes
-        )
+        headers = _decode_headers(data, unpacked, headers_positions[:count], *headers_sizes)
+    offsets, timestamps, timestamp_types = rows
     return RecordColumns(
         count=count,
         offset=offsets[:count],
-        timestamp_ms=timestamps[:count],
+        timestamp_ms=timestamps[:count] if "timestamp" in columns else None,
         timestamp_type=timestamp_types[:count],
         key=keys.finish(count, keys_size) if keys.is_wanted else None,
         value=values.finish(count, values_size) if values.is_wanted else None,
         headers=headers,
-        position_end=position_end,
-        next_offset=next_offset,
+        position_end=reached[0],
+        next_offset=reached[1],
     )
 
 
@@ -256,7 +343,6 @@ class _BinaryBuilder:
 
 
 def _decode_headers(
-    kernels: ModuleType,
     data: ByteArray,
     unpacked: ByteArray,
     positions: Int64Array,
@@ -267,7 +353,7 @@ def _decode_headers(
     list_ends: Int32Array = np.zeros(len(positions) + 1, dtype=np.int32)
     names = _BinaryBuilder(count, names_size)
     values = _BinaryBuilder(count, values_size)
-    kernels.decode_headers(data, unpacked, positions, list_ends, names.arrays, values.arrays)
+    load_kernels().decode_headers(data, unpacked, positions, list_ends, names.arrays, values.arrays)
     pairs = pa.StructArray.from_arrays(
         [_to_strings(names.finish(count, names_size)), values.finish(count, values_size)],
         fields=[pa.field("key", pa.string()), pa.field("value", pa.binary())],

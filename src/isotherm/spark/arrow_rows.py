@@ -22,13 +22,12 @@ ArrowField: TypeAlias = "pa.Field[Any]"
 TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
 # Column of the source -> what the decoder must produce for it. topic, partition, and the
-# timestamp's type come without a choice.
+# timestamp's type come without asking.
 _DECODED = {
     "key": "key",
     "value": "value",
     "offset": "offset",
     "timestamp": "timestamp",
-    "timestampType": "timestamp",
     "headers": "headers",
 }
 
@@ -81,6 +80,7 @@ def _timestamps(
     columns: RecordColumns, topic_partition: TopicPartition, kind: pa.DataType
 ) -> ArrowArray:
     timestamp_ms = columns.timestamp_ms
+    assert timestamp_ms is not None
     too_far = (timestamp_ms > TIMESTAMP_MS_MAX) | (timestamp_ms < -TIMESTAMP_MS_MAX)
     if too_far.any():
         at = int(np.argmax(too_far))

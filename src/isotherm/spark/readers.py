@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from isotherm.errors import CorruptDataError, CorruptObjectError, RemoteResourceNotFoundError
-from isotherm.record.batch import BatchHeader, iterate_batches, read_batch_header
+from isotherm.record.batch import LOG_OVERHEAD, BatchHeader, iterate_batches, read_batch_header
+from isotherm.record.batch_table import read_batch_table
 from isotherm.record.columns import RecordColumns, decode_columns
 from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.api import RemoteStorageManager
@@ -45,7 +46,7 @@ class ReadSettings:
 
     fetch_bytes: int = 8 * 1024 * 1024
     fetch_ahead: int = 3
-    batch_bytes: int = 12 * 1024 * 1024
+    batch_bytes: int = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +149,8 @@ def _decode(
     settings: ReadSettings,
 ) -> Iterator[RecordColumns]:
     """Decode blocks that follow one another; batches may straddle their borders."""
-    rest = memoryview(b"")
     reached = read.segment.start_offset
-    for block in blocks:
-        rest = memoryview(bytes(rest) + block) if len(rest) else block
+    for rest in _runs_of_batches(read, blocks):
         while len(rest):
             with _named(read):
                 decoded = decode_columns(
@@ -162,14 +161,43 @@ def _decode(
                     decoded_size_max=settings.batch_bytes,
                 )
                 if decoded.position_end == 0:
-                    break
+                    raise CorruptObjectError(
+                        f"bytes end inside a record batch size_left={len(rest)}"
+                    )
                 _check_order(read, rest, decoded, reached)
             reached = decoded.next_offset
             rest = rest[decoded.position_end :]
             yield decoded
-    if len(rest):
+
+
+def _runs_of_batches(read: SegmentRead, blocks: Iterable[memoryview]) -> Iterator[memoryview]:
+    """The same bytes cut where batches end; the last run may end inside of one.
+
+    Only a batch that straddles a border is copied: it is a run of its own.
+    """
+    straddling = bytearray()
+    for block in blocks:
+        begun = block
+        if straddling:
+            missing = _size_missing(straddling + block[:LOG_OVERHEAD], len(straddling))
+            straddling += block[:missing]
+            if missing > len(block):
+                continue
+            yield memoryview(straddling)
+            begun = block[missing:]
         with _named(read):
-            raise CorruptObjectError(f"bytes end inside a record batch size_left={len(rest)}")
+            _, end = read_batch_table(begun)
+        if end:
+            yield begun[:end]
+        straddling = bytearray(begun[end:])
+    if straddling:
+        yield memoryview(straddling)
+
+
+def _size_missing(head: bytes | bytearray, size: int) -> int:
+    """Bytes that a batch lacks of which there are `size`; as many as tell, when it is damaged."""
+    missing = int.from_bytes(head[8:LOG_OVERHEAD], signed=True) + LOG_OVERHEAD - size
+    return missing if len(head) >= LOG_OVERHEAD and missing > 0 else LOG_OVERHEAD
 
 
 def _check_order(
@@ -273,7 +301,10 @@ def _young_offset_in(
         return header.base_offset
     with _named(read):
         columns = decode_columns(
-            batch, offset_range=(read.start_offset, read.end_offset), columns=frozenset()
+            batch,
+            offset_range=(read.start_offset, read.end_offset),
+            columns=frozenset({"timestamp"}),
         )
+    assert columns.timestamp_ms is not None
     young = (columns.timestamp_ms >= timestamp_ms).nonzero()[0]
     return int(columns.offset[young[0]]) if len(young) else None

@@ -101,9 +101,18 @@ def fix_crcs(run: bytearray) -> None:
 
 
 def columns_or_none(buffer: memoryview | bytearray) -> RecordColumns | None:
+    heads = decoded_or_none(buffer, frozenset({"timestamp"}))
+    columns = decoded_or_none(buffer, COLUMNS)
+    assert columns is None or heads is not None
+    return columns
+
+
+def decoded_or_none(
+    buffer: memoryview | bytearray, columns: frozenset[str]
+) -> RecordColumns | None:
     try:
         return decode_columns(
-            buffer, columns=COLUMNS, verify_crc=False, decompressed_size_max=SIZE_MAX
+            buffer, columns=columns, verify_crc=False, decompressed_size_max=SIZE_MAX
         )
     except CorruptRecordError:
         return None

@@ -39,6 +39,10 @@ def rows(columns: RecordColumns) -> list[tuple]:
     ]
 
 
+def listed(column) -> list:
+    return [] if column is None else column.tolist()
+
+
 @given(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=3))
 def test_varint_comes_back(value: int, before: bytes) -> None:
     out = bytearray(before)
@@ -90,6 +94,35 @@ def test_columns_are_what_the_reader_reads(strategies, data) -> None:
     assert everything.position_end == len(run)
     ranged = decode_columns(run, columns=COLUMNS, offset_range=(start, end))
     assert rows(ranged) == [record[:5] for record in expected if start <= record.offset < end]
+
+
+@given(DATA)
+@MANY
+def test_fewer_columns_and_smaller_steps_give_the_same_rows(strategies, data) -> None:
+    run = data.draw(strategies.batch_runs())
+    batches = list(iterate_batches(run))
+    start = data.draw(st.sampled_from([header.base_offset + 1 for _, header in batches] or [0]))
+    offset_range = (start, start + data.draw(st.integers(0, 20) | st.just(2**50)))
+    wanted = data.draw(st.frozensets(st.sampled_from(sorted(COLUMNS))))
+    everything = decode_columns(run, columns=COLUMNS, offset_range=offset_range)
+    size_max = data.draw(st.integers(1, 2000))
+    parts: list[RecordColumns] = []
+    rest = memoryview(run)
+    while len(rest):
+        part = decode_columns(
+            rest, columns=wanted, offset_range=offset_range, decoded_size_max=size_max
+        )
+        assert part.position_end > 0
+        rest = rest[part.position_end :]
+        parts.append(part)
+    assert parts[-1].next_offset == everything.next_offset if parts else not len(run)
+    for name in ("offset", "timestamp_ms", "timestamp_type", "key", "value", "headers"):
+        column = name.removesuffix("_ms")
+        found = [value for part in parts if part.count for value in listed(getattr(part, name))]
+        if column in wanted or name in ("offset", "timestamp_type"):
+            assert found == listed(getattr(everything, name))
+        else:
+            assert all(getattr(part, name) is None for part in parts)
 
 
 @given(DATA)

@@ -264,10 +264,47 @@ def test_wrong_count_is_corrupt_and_costs_no_memory(codec: CompressionType, coun
     try:
         with pytest.raises(CorruptRecordError, match="base_offset=0"):
             decode_columns(batch, columns=COLUMNS)
+        with pytest.raises(CorruptRecordError, match="base_offset=0"):
+            decode_columns(batch, columns=frozenset({"timestamp"}))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 1024 * 1024
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD])
+def test_offsets_alone_are_told_by_the_headers(codec: CompressionType) -> None:
+    run = batch_at(0, 3, compression=codec) + batch_at(5, 2, compression=codec)
+    for position in (61, len(run) - 1):
+        run[position] ^= 0xFF
+    columns = decode_columns(run, columns=frozenset(), offset_range=(1, 6), verify_crc=False)
+    assert columns.offset.tolist() == [1, 2, 5]
+    assert columns.timestamp_type.tolist() == [0, 0, 0]
+    assert columns.timestamp_ms is None
+    with pytest.raises(CorruptRecordError, match="fails its crc"):
+        decode_columns(run, columns=frozenset())
+    with pytest.raises(CorruptRecordError):
+        decode_columns(run, columns=frozenset({"timestamp"}), verify_crc=False)
+
+
+def test_append_times_are_told_by_the_headers() -> None:
+    run = batch_at(0, 3, timestamp_type=TimestampType.LOG_APPEND_TIME, max_timestamp=NOW + 2)
+    run[61] ^= 0xFF
+    columns = decode_columns(run, columns=frozenset({"timestamp"}), verify_crc=False)
+    assert columns.timestamp_ms is not None
+    assert columns.timestamp_ms.tolist() == [NOW + 2] * 3
+    assert columns.timestamp_type.tolist() == [1, 1, 1]
+
+
+def test_offsets_of_a_batch_with_holes_are_those_of_its_records() -> None:
+    run = filtered_batch(batch_at(0, 5), {1, 4})
+    assert decode_columns(run, columns=frozenset()).offset.tolist() == [1, 4]
+
+
+def test_headers_that_tell_all_cost_no_more_rows_than_asked_for() -> None:
+    run = b"".join(batch_at(start, 100) for start in range(0, 1000, 100))
+    assert decode_columns(run, columns=frozenset(), decoded_size_max=17 * 250).count == 200
+    assert decode_columns(run, columns=frozenset(), decoded_size_max=1).count == 100
 
 
 def test_bomb_is_corrupt() -> None:
