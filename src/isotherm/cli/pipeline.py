@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from isotherm.cli import pipeline_compact, pipeline_project, pipeline_replay
+from isotherm.cli import pipeline_compact, pipeline_project, pipeline_replay, pipeline_verify
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(pipeline_replay.replay)
 app.command()(pipeline_project.project)
+app.command()(pipeline_verify.verify)
 app.command()(pipeline_compact.compact)
 
 

@@ -213,6 +213,11 @@ def _check_sources(options: SourceOptions) -> None:
             "the metadata topic cannot be read without brokers option=metadata value=topic"
             " hint='set kafka.bootstrap.servers, or metadata=bucket'"
         )
+    if (options.metadata == "table") != (options.metadata_table is not None):
+        raise ConfigError(
+            "a projection is read with both options metadata=table and metadataTable"
+            f" metadata={options.metadata} metadataTable={options.metadata_table}"
+        )
     if options.include_tail and not options.has_brokers:
         raise ConfigError(
             "the tail cannot be read without brokers option=includeTail value=true"

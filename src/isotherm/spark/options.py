@@ -108,8 +108,16 @@ class SourceOptions:
         None,
         "Where the list of segments comes from: `topic` reads `__remote_log_metadata` from"
         " `kafka.bootstrap.servers` (the default when that is set); `bucket` reads the manifests"
-        " in the bucket, and needs no broker (the default otherwise).",
-        check=one_of("topic", "bucket"),
+        " in the bucket, and needs no broker (the default otherwise); `table` reads the projection"
+        " of the metadata topic that `metadataTable` names.",
+        check=one_of("topic", "bucket", "table"),
+    )
+    metadata_table: str | None = key(
+        optional(STRING),
+        None,
+        "Where `metadata=table` finds the projection (`isotherm pipeline project`): a folder or a"
+        " bucket's URL, opened with the settings of `path`.",
+        name="metadataTable",
     )
     include_tail: bool | None = key(
         optional(BOOLEAN),
@@ -248,7 +256,7 @@ class SourceOptions:
     )
     batch_bytes: int = key(
         INT,
-        12 * 1024 * 1024,
+        2 * 1024 * 1024,
         "Size of the row batches handed to Spark, about.",
         name="batchBytes",
         check=between(1024, 1024**3),

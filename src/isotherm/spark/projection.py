@@ -84,15 +84,21 @@ class Projection:
 
     def begin(self, source: LogIdentity) -> None:
         """Make it the projection of `source`; ConfigError when it is another topic's already."""
-        known = self.identity()
-        if known is None:
+        if self.identity() is None:
             if any(self._client.list_objects("")):
                 raise ConfigError(
                     f"the place is in use and holds no projection url={self._settings.url}"
                 )
             head = {"version": VERSION, "source": asdict(source)}
             self._client.put(_HEAD, json.dumps(head, indent=1).encode())
-        elif known.contradicts(source):
+        self.check(source)
+
+    def check(self, source: LogIdentity) -> None:
+        """ConfigError unless it is the projection of `source`."""
+        known = self.identity()
+        if known is None:
+            raise ConfigError(f"there is no projection url={self._settings.url}")
+        if known.contradicts(source):
             raise ConfigError(
                 "the projection is of another topic: give another place, or name its cluster"
                 f" url={self._settings.url} projection={_told(known)} given={_told(source)}"

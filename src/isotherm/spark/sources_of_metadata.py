@@ -2,8 +2,9 @@
 
 - `topic`: the fold of `__remote_log_metadata`, read from the brokers.
 - `bucket`: the bucket itself, its manifests and the names in its listing; no broker is needed.
+- `table`: a projection of the metadata topic (projection_source.py).
 
-Both give the visible segments only: copied in full, and not (being) deleted.
+All give the visible segments only: copied in full, and not (being) deleted.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.settings import AIVEN, LOCAL_TIERED_STORAGE, ObjectStoreSettings
 from isotherm.spark.brokers import Brokers, KafkaBrokers, RequestSettings
 from isotherm.spark.options import SourceOptions, storage_url
+from isotherm.spark.projection_source import TableSegmentSource
 from isotherm.spark.sources_of_metadata import (
     BucketSegmentSource,
     SegmentSource,
@@ -54,6 +55,11 @@ def open_segment_source(
             fail_on_data_loss=options.fail_on_data_loss,
             by_name=by_name,
         )
+        return
+    if options.metadata_table is not None:
+        url = storage_url(options.metadata_table)
+        table = {**options.storage_settings, "url": url}
+        yield TableSegmentSource(ObjectStoreSettings.from_config(table))
         return
     with closing(KafkaMetadataTopic(options.kafka_properties)) as topic:
         yield TopicSegmentSource(topic)

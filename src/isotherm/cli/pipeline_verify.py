@@ -1,0 +1,120 @@
+"""`isotherm pipeline verify`: does what stands for the metadata topic tell what the topic tells?"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isotherm.cli.options import AsJson, ClientProperties
+from isotherm.cli.output import console
+from isotherm.cli.pipeline_metadata import (
+    DEFAULT_TOPIC,
+    Audit,
+    Dump,
+    LogDirs,
+    MetadataTopicName,
+    StoreOption,
+    metadata_log,
+    store_settings,
+)
+from isotherm.cli.pipeline_options import (
+    DEFAULT_MASTER,
+    EXIT_FOUND,
+    Master,
+    OptionalBootstrapServer,
+    SparkConfig,
+    print_frame,
+    progress,
+    spark_session,
+)
+from isotherm.cli.pipeline_replay import print_findings
+from isotherm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from isotherm.spark.metadata_log import MetadataLog
+
+_COLUMNS = ["topic", "partition", "segment_id", "kind", "field", "expected", "found"]
+
+
+def verify(
+    bootstrap_server: OptionalBootstrapServer = None,
+    log_dir: LogDirs = None,
+    dump: Dump = None,
+    audit: Audit = False,
+    topic: MetadataTopicName = DEFAULT_TOPIC,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="URL", help="A projection made by `project --to`."),
+    ] = None,
+    against_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--against-topic", metavar="NAME", help="A topic made by `project --to-topic`."
+        ),
+    ] = None,
+    against_keys: Annotated[
+        bool,
+        typer.Option(
+            "--against-keys",
+            help="The topic's own keyed records: what compaction leaves of a migrated topic.",
+        ),
+    ] = False,
+    against_dump: Annotated[
+        str | None,
+        typer.Option(
+            "--against-dump", metavar="URL", help="Files of another state of the topic's log."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    master: Master = DEFAULT_MASTER,
+    spark_config: SparkConfig = None,
+    client_property: ClientProperties = None,
+    option: StoreOption = None,
+) -> None:
+    """Compare the full history with a projection or a migrated topic, segment by segment.
+
+    Every live segment, its state, offsets, leader epochs, times, size and custom metadata have to
+    be the same. A projection is compared as of where its last run ended.
+
+    isotherm pipeline verify -b localhost:9092 --against s3://ops/metadata
+
+    Exit codes: 0 the same · 1 failed · 2 wrong options · 3 differences, one line each.
+    """
+    if [against, against_topic, against_dump, against_keys or None].count(None) != 3:
+        raise ConfigError(
+            "choose one of --against, --against-topic, --against-keys and --against-dump"
+        )
+    place = (bootstrap_server, client_property, log_dir)
+    log = metadata_log(*place, dump, topic, option, audit=audit)
+    from isotherm.spark.jobs.project import projected_segments
+    from isotherm.spark.jobs.replay import AsOf, replay
+    from isotherm.spark.jobs.verify import KeyedRecordsOf, projected_point
+    from isotherm.spark.jobs.verify import verify as compare
+
+    with ExitStack() as kept:
+        spark = kept.enter_context(spark_session(master, spark_config))
+        if against is not None:
+            target = store_settings(against, option)
+            # Before the history is read: what is projected meanwhile does not count.
+            found, point = projected_segments(spark, target), projected_point(target, log)
+        else:
+            other: MetadataLog = KeyedRecordsOf(log)
+            if against_topic is not None:
+                other = metadata_log(*place, dump, against_topic, option)
+            elif against_dump is not None:
+                other = metadata_log(None, None, None, against_dump, topic, option)
+            found, point = kept.enter_context(replay(spark, other)).segments, AsOf()
+        history = kept.enter_context(replay(spark, log, as_of=point))
+        with progress("both sides are read"):
+            differences = compare(history.segments, found).persist()
+            count = differences.count()
+            findings = [row.asDict() for row in history.findings.collect()]
+        if count or as_json:
+            print_frame(differences, _COLUMNS, as_json=as_json)
+        if not as_json:
+            compared = history.segments.count()
+            console().print(f"\n{compared} live segments compared, {count} differences.")
+    if print_findings(findings, as_json=as_json) or count:
+        raise typer.Exit(EXIT_FOUND)

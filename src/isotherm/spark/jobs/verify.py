@@ -1,0 +1,139 @@
+"""Two tellings of the same segments held against each other: a full history, and what stands for it.
+
+What stands for it is the projection, a topic of keyed states, or the keyed records of a migrated
+topic, which are what its compaction leaves. Each difference is a row that says which segment, what
+is different, and both values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isotherm.remote.metadata.api import MetadataColumns
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.jobs.replay import AsOf
+from isotherm.spark.metadata_log import (
+    LogIdentity,
+    LogSlice,
+    MetadataLog,
+    OnDamage,
+    RecordRun,
+)
+from isotherm.spark.projection import Projection
+from isotherm.types import NO_LEADER_EPOCH
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MISSING = "missing"
+EXTRA = "extra"
+DIFFERENT = "different"
+
+_IDENTITY = ("topic_id", "partition", "segment_id")
+_COMPARED = (
+    "topic", "start_offset", "end_offset", "state", "leader_epochs", "max_timestamp_ms",
+    "event_timestamp_ms", "broker_id", "size_in_bytes", "custom_metadata", "txn_index_empty",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRecordsOf:
+    """A `MetadataLog` with the keyed records of another alone: what compaction would leave."""
+
+    log: MetadataLog
+
+    @property
+    def topic(self) -> str:
+        return self.log.topic
+
+    def identity(self) -> LogIdentity:
+        return self.log.identity()
+
+    def slices(self) -> list[LogSlice]:
+        return self.log.slices()
+
+    def read(self, wanted: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
+        for run in self.log.read(wanted, on_damage):
+            is_keyed = run.columns.key.is_valid()
+            rows = is_keyed.to_numpy(zero_copy_only=False)
+            columns = MetadataColumns(
+                run.columns.offset[rows],
+                run.columns.key.filter(is_keyed),
+                run.columns.value.filter(is_keyed),
+                run.columns.next_offset,
+            )
+            yield RecordRun(columns, run.timestamp_ms[rows])
+
+
+def verify(expected: DataFrame, found: DataFrame) -> DataFrame:
+    """Differences between two DataFrames of segments (`Replay.segments`, `projected_segments`):
+    topic_id, partition, segment_id, topic, kind, field, expected, found.
+
+    A segment that only one side has is one row; one that both have a row for each field that
+    differs. The broker's leader epoch is compared where the history tells it: a migration makes one
+    up where it does not.
+    """
+    from pyspark.sql import functions as sql
+
+    fields = [*_COMPARED, "broker_leader_epoch"]
+    left = expected.select(*_IDENTITY, sql.struct(*fields).alias("left"))
+    right = found.select(*_IDENTITY, sql.struct(*fields).alias("right"))
+    joined = left.join(right, list(_IDENTITY), "full_outer")
+    both = sql.col("left").isNotNull() & sql.col("right").isNotNull()
+    one_sided = sql.struct(
+        sql.when(sql.col("right").isNull(), MISSING).otherwise(EXTRA).alias("kind"),
+        sql.lit("segment").alias("field"),
+        sql.to_json("left").alias("expected"),
+        sql.to_json("right").alias("found"),
+    )
+    differences = [_difference(name) for name in fields]
+    told = sql.when(both, sql.array_compact(sql.array(*differences))).otherwise(
+        sql.array(one_sided)
+    )
+    rows = joined.select(
+        *_IDENTITY,
+        sql.coalesce("left.topic", "right.topic").alias("topic"),
+        sql.explode(told).alias("difference"),
+    )
+    return rows.select(*_IDENTITY, "topic", "difference.*").orderBy("topic", *_IDENTITY, "field")
+
+
+def projected_point(target: ObjectStoreSettings, log: MetadataLog) -> AsOf:
+    """Up to where a projection of `log` tells: what it lags behind is no difference.
+
+    ConfigError when it is the projection of another topic.
+    """
+    projection = Projection(target)
+    projection.check(log.identity())
+    offsets = dict.fromkeys((each.number for each in log.slices()), 0)
+    known = projection.partitions().values()
+    return AsOf(offsets | {each.number: each.next_offset for each in known})
+
+
+def _difference(name: str) -> Column:
+    """The difference in one field as a struct, or null."""
+    from pyspark.sql import functions as sql
+
+    left, right = sql.col(f"left.{name}"), sql.col(f"right.{name}")
+    differs = ~left.eqNullSafe(right)
+    if name == "broker_leader_epoch":
+        differs = differs & (left > NO_LEADER_EPOCH)
+    return sql.when(
+        differs,
+        sql.struct(
+            sql.lit(DIFFERENT).alias("kind"),
+            sql.lit(name).alias("field"),
+            _text(left, name).alias("expected"),
+            _text(right, name).alias("found"),
+        ),
+    )
+
+
+def _text(value: Column, name: str) -> Column:
+    from pyspark.sql import functions as sql
+
+    if name == "leader_epochs":
+        return sql.to_json(value)
+    return sql.hex(value) if name == "custom_metadata" else value.cast("string")
