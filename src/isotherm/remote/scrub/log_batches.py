@@ -1,0 +1,277 @@
+"""The batches of a segment's `.log`, read once from its start, and what is wrong with them.
+
+Work is done by kernels and by columns, a row per batch; Python sees a batch only where one is
+damaged, or a control record has an unusual form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from isotherm.errors import CorruptRecordError
+from isotherm.record.batch import read_batch_header, verify_batch_crc
+from isotherm.record.batch_header import (
+    CODEC_MASK,
+    CONTROL_FLAG,
+    DELETE_HORIZON_FLAG,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    TRANSACTIONAL_FLAG,
+)
+from isotherm.record.batch_table import byte_array, read_batch_table, verify_crcs
+from isotherm.record.control import read_control_record
+from isotherm.remote.scrub.findings import FindingKind, Problem
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.types import LeaderEpoch, Offset
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from isotherm.record.batch_table import BatchTable, ByteArray
+    from isotherm.types import Position
+
+    Rows: TypeAlias = npt.NDArray[np.void]
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+    BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+ROW = np.dtype(
+    [
+        ("position", np.int64),
+        ("base_offset", np.int64),
+        ("last_offset", np.int64),
+        ("max_timestamp", np.int64),
+        ("producer_id", np.int64),
+        ("leader_epoch", np.int32),
+        ("producer_epoch", np.int16),
+        ("attributes", np.int16),
+        # Type of the control record; NO_MARKER where the batch holds data.
+        ("marker", np.int16),
+        # Whether every offset of the batch has its record.
+        ("is_dense", np.bool_),
+    ]
+)
+NO_MARKER = -2
+
+_POSITION = re.compile(r"\bposition=(\d+)")
+_PROBLEMS_MAX = 10
+"""Of one kind in one segment: more tell nothing new."""
+
+_LENGTH_POSITION = 8
+_LEADER_EPOCH_POSITION = 12
+_PRODUCER_EPOCH_POSITION = 51
+# A marker as every broker writes it: one uncompressed record of 17 bytes.
+_MARKER_BATCH_SIZE = HEADER_SIZE + 17
+_MARKER_TYPE_POSITION = HEADER_SIZE + 7
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatches:
+    """`rows` (of ROW) are the complete batches in the order of the log, `size` the bytes they
+    take; `problems` those met while reading. After a damaged header nothing more is known."""
+
+    rows: Rows
+    size: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def is_control(self) -> BoolArray:
+        control: BoolArray = self.rows["marker"] != NO_MARKER
+        return control
+
+    @property
+    def is_transactional(self) -> BoolArray:
+        transactional: BoolArray = (self.rows["attributes"] & TRANSACTIONAL_FLAG) != 0
+        return transactional
+
+    @property
+    def is_cleaned(self) -> bool:
+        """Whether some batch shows that compaction has been here."""
+        has_horizon = (self.rows["attributes"] & DELETE_HORIZON_FLAG) != 0
+        return bool((~self.rows["is_dense"] | has_horizon).any())
+
+
+def read_log_batches(blocks: Iterable[memoryview], log_size: int) -> LogBatches:
+    """`blocks` are the `log_size` bytes of a `.log` file from its start, cut anywhere."""
+    tables: list[Rows] = []
+    problems: list[Problem] = []
+    size = 0
+    pending: list[memoryview] = []
+    wanted = 0
+    for block in blocks:
+        pending.append(block)
+        if sum(map(len, pending)) < wanted:
+            continue
+        data = pending[0] if len(pending) == 1 else memoryview(b"".join(pending))
+        try:
+            batches, position_end = read_batch_table(data)
+        except CorruptRecordError as error:
+            problems.append(Problem(FindingKind.DAMAGED_BATCH, _moved(str(error), size)))
+            return LogBatches(_joined(tables), size, tuple(problems))
+        problems += _wrong_crcs(data, batches, size)
+        tables.append(_rows(data, batches, size))
+        size += position_end
+        rest = data[position_end:]
+        pending = [rest] if len(rest) else []
+        wanted = _size_of_batch(rest)
+        if size + wanted > log_size:
+            break
+    if size < log_size:
+        problems.append(
+            Problem(FindingKind.DAMAGED_BATCH, f"batch goes beyond the log's end position={size}")
+        )
+    return LogBatches(_joined(tables), size, tuple(problems[:_PROBLEMS_MAX]))
+
+
+def _size_of_batch(data: memoryview) -> int:
+    """Of the batch that begins here, whose end is not there; what its length is read from, where
+    not even that is."""
+    if len(data) < LOG_OVERHEAD:
+        return LOG_OVERHEAD
+    return LOG_OVERHEAD + int.from_bytes(data[_LENGTH_POSITION:LOG_OVERHEAD], "big")
+
+
+def check_offsets(
+    batches: LogBatches, segment: RemoteLogSegmentMetadata, *, may_have_gaps: bool
+) -> list[Problem]:
+    """Offsets rise, lie within the segment's, and follow one another without a gap, unless
+    `may_have_gaps` or compaction has been here."""
+    rows = batches.rows
+    if len(rows) == 0:
+        return [Problem(FindingKind.WRONG_OFFSETS, "segment holds no batch")]
+    problems: list[Problem] = []
+    base, last = rows["base_offset"], rows["last_offset"]
+    nexts = np.concatenate([[segment.start_offset], last[:-1] + 1])
+    problems += [
+        Problem(
+            FindingKind.WRONG_OFFSETS,
+            f"batch begins too low position={rows['position'][row]} base_offset={base[row]}"
+            f" expected_min={nexts[row]}",
+        )
+        for row in np.flatnonzero(base < nexts)[:_PROBLEMS_MAX].tolist()
+    ]
+    if last[-1] > segment.end_offset_inclusive:
+        problems.append(
+            Problem(
+                FindingKind.WRONG_OFFSETS,
+                f"log ends above its segment last_offset={last[-1]}"
+                f" end_offset={segment.end_offset_inclusive}",
+            )
+        )
+    if not may_have_gaps and not batches.is_cleaned:
+        problems += _gaps(base, nexts, int(last[-1]), segment.end_offset_inclusive)
+    return problems
+
+
+def _gaps(
+    base: Int64Array, nexts: Int64Array, last_offset: Offset, end_offset: Offset
+) -> list[Problem]:
+    gaps = [(int(nexts[row]), int(base[row]) - 1) for row in np.flatnonzero(base > nexts).tolist()]
+    if last_offset < end_offset:
+        gaps.append((last_offset + 1, end_offset))
+    return [
+        Problem(FindingKind.OFFSET_GAP, f"offsets have no batch first={first} last={last}")
+        for first, last in gaps[:_PROBLEMS_MAX]
+    ]
+
+
+def check_epochs(
+    batches: LogBatches, epochs: Sequence[tuple[LeaderEpoch, Offset]], kind: FindingKind, whose: str
+) -> list[Problem]:
+    """Every batch carries the leader epoch that `epochs` (ascending) give its offset."""
+    rows = batches.rows[batches.rows["leader_epoch"] >= 0]
+    if len(rows) == 0:
+        return []
+    numbers = np.array([epoch for epoch, _ in epochs], dtype=np.int64)
+    starts = np.array([start for _, start in epochs], dtype=np.int64)
+    places = np.searchsorted(starts, rows["base_offset"], side="right") - 1
+    expected = np.where(places < 0, -1, numbers[np.maximum(places, 0)]) if len(epochs) else -1
+    wrong = np.flatnonzero(rows["leader_epoch"] != expected)
+    if len(wrong) == 0:
+        return []
+    first = rows[wrong[0]]
+    told = int(np.broadcast_to(expected, len(rows))[wrong[0]])
+    return [
+        Problem(
+            kind,
+            f"batches have another leader epoch than {whose} says batches={len(wrong)}"
+            f" first_position={first['position']} base_offset={first['base_offset']}"
+            f" epoch={first['leader_epoch']} expected={told}",
+        )
+    ]
+
+
+def _rows(data: memoryview, batches: BatchTable, start: Position) -> Rows:
+    rows = np.empty(len(batches), dtype=ROW)
+    raw = byte_array(data)
+    positions = batches["position"]
+    rows["position"] = positions + start
+    rows["base_offset"] = batches["base_offset"]
+    rows["last_offset"] = batches["base_offset"] + batches["last_offset_delta"]
+    rows["max_timestamp"] = batches["max_timestamp"]
+    rows["producer_id"] = batches["producer_id"]
+    rows["leader_epoch"] = _gather(raw, positions + _LEADER_EPOCH_POSITION, ">i4")
+    rows["producer_epoch"] = _gather(raw, positions + _PRODUCER_EPOCH_POSITION, ">i2")
+    rows["attributes"] = batches["attributes"]
+    rows["marker"] = NO_MARKER
+    is_control = (batches["attributes"] & CONTROL_FLAG) != 0
+    if is_control.any():
+        rows["marker"][is_control] = _markers(data, raw, batches[is_control])
+    rows["is_dense"] = batches["records_count"] == batches["last_offset_delta"] + 1
+    return rows
+
+
+def _markers(data: memoryview, raw: ByteArray, batches: BatchTable) -> npt.NDArray[np.int16]:
+    types = np.full(len(batches), NO_MARKER + 1, dtype=np.int16)
+    is_usual = (batches["size"] == _MARKER_BATCH_SIZE) & (batches["attributes"] & CODEC_MASK == 0)
+    types[is_usual] = _gather(raw, batches["position"][is_usual] + _MARKER_TYPE_POSITION, ">i2")
+    for row in np.flatnonzero(~is_usual).tolist():
+        position = int(batches["position"][row])
+        try:
+            marker = read_control_record(data, position, read_batch_header(data, position))
+        except CorruptRecordError:
+            continue  # its CRC is wrong too, and that is reported
+        types[row] = NO_MARKER + 1 if marker is None else marker.type
+    return types
+
+
+def _gather(raw: ByteArray, positions: Int64Array, kind: str) -> npt.NDArray[np.int64]:
+    """Integers of `kind` (big-endian) at each of the positions."""
+    size = np.dtype(kind).itemsize
+    taken = np.ascontiguousarray(raw[positions[:, np.newaxis] + np.arange(size)])
+    values: npt.NDArray[np.int64] = taken.view(kind)[:, 0].astype(np.int64)
+    return values
+
+
+def _wrong_crcs(data: memoryview, batches: BatchTable, start: Position) -> list[Problem]:
+    try:
+        verify_crcs(data, batches)
+    except CorruptRecordError:
+        return [
+            Problem(FindingKind.WRONG_CRC, _moved(str(error), start))
+            for error in _each_wrong(data, batches)
+        ]
+    return []
+
+
+def _each_wrong(data: memoryview, batches: BatchTable) -> list[CorruptRecordError]:
+    wrong = []
+    for position in batches["position"].tolist():
+        try:
+            verify_batch_crc(data, position, read_batch_header(data, position))
+        except CorruptRecordError as error:
+            wrong.append(error)
+    return wrong
+
+
+def _moved(message: str, start: Position) -> str:
+    """The message with the place that its block has in the log."""
+    return _POSITION.sub(lambda found: f"position={int(found[1]) + start}", message)
+
+
+def _joined(tables: list[Rows]) -> Rows:
+    return np.concatenate(tables) if tables else np.empty(0, dtype=ROW)

@@ -1,0 +1,292 @@
+"""Everything about one segment in the bucket, read and checked: objects, manifest, log, indexes.
+
+What is read goes through the storage manager, so both layouts and compressed and encrypted segments
+are looked into alike. A segment's log is fetched in ranges and held a range at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+
+from isotherm.errors import (
+    ConfigError,
+    CorruptDataError,
+    RemoteResourceNotFoundError,
+    UnsupportedVersionError,
+)
+from isotherm.remote.scrub.findings import Finding, FindingKind, Problem, segment_finding
+from isotherm.remote.scrub.index_checks import (
+    check_epoch_checkpoint,
+    check_offset_index_entries,
+    check_producer_snapshot,
+    check_time_index_entries,
+    check_transaction_index_entries,
+)
+from isotherm.remote.scrub.log_batches import (
+    LogBatches,
+    check_epochs,
+    check_offsets,
+    read_log_batches,
+)
+from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
+from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.layout.aiven_manifest import SegmentManifest
+from isotherm.remote.storage.layout.chunk_index import stored_file_size
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager, fetch_manifest
+from isotherm.remote.storage.settings import ObjectStoreSettings
+
+FETCH_BYTES = 16 * 1024 * 1024
+"""Size of one ranged GET of a log."""
+_FETCH_AHEAD = 2
+
+_INDEX_PROBLEMS = {
+    IndexType.OFFSET: FindingKind.WRONG_OFFSET_INDEX,
+    IndexType.TIMESTAMP: FindingKind.WRONG_TIME_INDEX,
+    IndexType.PRODUCER_SNAPSHOT: FindingKind.WRONG_PRODUCER_SNAPSHOT,
+    IndexType.TRANSACTION: FindingKind.WRONG_TRANSACTION_INDEX,
+    IndexType.LEADER_EPOCH: FindingKind.WRONG_EPOCH_CHECKPOINT,
+}
+# The indexes can be right all the same.
+_CAUSES_NO_OTHER = frozenset(
+    {FindingKind.WRONG_CRC, FindingKind.OFFSET_GAP, FindingKind.WRONG_EPOCH,
+     FindingKind.WRONG_TIMESTAMP}
+)  # fmt: skip
+# Compared between manifest and metadata; what only one of them has is not.
+_SHARED_FIELDS = (
+    "segment_id", "start_offset", "end_offset_inclusive", "max_timestamp_ms",
+    "segment_size_in_bytes", "segment_leader_epochs",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentScrub:
+    """`bytes_read` and `batches` of the log; findings in the order of the checks."""
+
+    findings: tuple[Finding, ...]
+    bytes_read: int = 0
+    batches: int = 0
+
+
+class SegmentScrubber:
+    """Checks segments of one bucket. RemoteStorageError when the store fails: that is no finding.
+
+    `may_have_gaps` is for topics that are compacted: offsets without a record are no finding.
+    """
+
+    def __init__(self, settings: ObjectStoreSettings, *, may_have_gaps: bool = False) -> None:
+        self._client = open_for_reading(settings)
+        self._layout = settings.create_layout()
+        self._storage = ObjectStoreRemoteStorageManager(settings)
+        self._may_have_gaps = may_have_gaps
+
+    def scrub(self, segment: RemoteLogSegmentMetadata) -> SegmentScrub:
+        findings: list[Finding] = []
+
+        def found(problem: Problem, key: str | None = None) -> None:
+            findings.append(segment_finding(segment, problem, key))
+
+        log_key = self._layout.log_key(segment)
+        manifest = self._manifest(segment, found)
+        log_size = self._size(log_key, found)
+        expected = segment.segment_size_in_bytes
+        if manifest is not None:
+            expected = stored_file_size(manifest.chunk_index)
+        if log_size is not None and log_size != expected:
+            found(_wrong_size(log_size, expected), log_key)
+            log_size = None
+        is_readable = manifest is not None or self._layout.commit_suffix is None
+        if log_size is None or not is_readable:
+            return SegmentScrub(tuple(findings))
+        batches = self._log(segment, log_key, found)
+        if batches is None:
+            return SegmentScrub(tuple(findings), expected)
+        problems = self._log_problems(segment, batches)
+        for problem in problems:
+            found(problem, log_key)
+        if not problems or _CAUSES_NO_OTHER.issuperset(each.kind for each in problems):
+            self._check_indexes(segment, manifest, found, batches)
+        return SegmentScrub(tuple(findings), expected, len(batches.rows))
+
+    def _manifest(
+        self, segment: RemoteLogSegmentMetadata, found: Callable[..., None]
+    ) -> SegmentManifest | None:
+        key = self._layout.manifest_key(segment)
+        if key is None:
+            return None
+        try:
+            manifest = fetch_manifest(self._client, key)
+        except RemoteResourceNotFoundError:
+            found(Problem(FindingKind.MISSING_OBJECT, "object is not there"), key)
+            return None
+        except (CorruptDataError, UnsupportedVersionError) as error:
+            found(Problem(FindingKind.DAMAGED_MANIFEST, str(error)), key)
+            return None
+        for problem in compare_manifest(manifest, segment):
+            found(problem, key)
+        self._check_indexes_object(segment, manifest, found)
+        return manifest
+
+    def _check_indexes_object(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        manifest: SegmentManifest,
+        found: Callable[..., None],
+    ) -> None:
+        location = self._layout.index_location(segment, IndexType.OFFSET, manifest)
+        assert location is not None, "every manifest has one"
+        size = self._size(location.key, found)
+        expected = sum(index.size for index in manifest.indexes.values())
+        if size is not None and size != expected:
+            found(_wrong_size(size, expected), location.key)
+
+    def _size(self, key: str, found: Callable[..., None]) -> int | None:
+        try:
+            return self._client.object_size(key)
+        except RemoteResourceNotFoundError:
+            found(Problem(FindingKind.MISSING_OBJECT, "object is not there"), key)
+            return None
+
+    def _log(
+        self, segment: RemoteLogSegmentMetadata, log_key: str, found: Callable[..., None]
+    ) -> LogBatches | None:
+        try:
+            # Closed here: a generator that is left to the garbage collector may end its threads
+            # wherever that runs, and wait there for ever.
+            with closing(self._blocks(segment)) as blocks:
+                return read_log_batches(blocks, segment.segment_size_in_bytes)
+        except RemoteResourceNotFoundError:
+            found(Problem(FindingKind.MISSING_OBJECT, "object went away meanwhile"), log_key)
+        except (CorruptDataError, ConfigError) as error:
+            # ConfigError: the key pair that the manifest names is not at hand.
+            found(Problem(FindingKind.DAMAGED_OBJECT, str(error)), log_key)
+        return None
+
+    def _blocks(self, segment: RemoteLogSegmentMetadata) -> Generator[memoryview, None, None]:
+        with ThreadPoolExecutor(_FETCH_AHEAD, thread_name_prefix="isotherm-scrub") as pool:
+            under_way: deque[Future[memoryview]] = deque()
+            for start in range(0, segment.segment_size_in_bytes, FETCH_BYTES):
+                end = start + FETCH_BYTES - 1
+                under_way.append(pool.submit(self._storage.fetch_log_segment, segment, start, end))
+                if len(under_way) > _FETCH_AHEAD:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+
+    def _log_problems(
+        self, segment: RemoteLogSegmentMetadata, batches: LogBatches
+    ) -> list[Problem]:
+        """What is wrong with the log. What cannot be read to its end, or has wrong offsets, is not
+        looked into further: all else would be wrong as well, for that reason."""
+        problems = list(batches.problems)
+        if any(each.kind is not FindingKind.WRONG_CRC for each in problems):
+            return problems
+        offsets = check_offsets(batches, segment, may_have_gaps=self._may_have_gaps)
+        if any(each.kind is FindingKind.WRONG_OFFSETS for each in offsets):
+            return problems + [each for each in offsets if each.kind is FindingKind.WRONG_OFFSETS]
+        epochs = list(segment.segment_leader_epochs.items())
+        problems += offsets
+        problems += check_epochs(batches, epochs, FindingKind.WRONG_EPOCH, "the metadata")
+        largest = int(batches.rows["max_timestamp"].max(initial=-1))
+        if 0 <= largest != segment.max_timestamp_ms:
+            fact = "log has another largest timestamp than its metadata"
+            detail = f"{fact} log={largest} metadata={segment.max_timestamp_ms}"
+            problems.append(Problem(FindingKind.WRONG_TIMESTAMP, detail))
+        return problems
+
+    def _check_indexes(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        manifest: SegmentManifest | None,
+        found: Callable[..., None],
+        batches: LogBatches,
+    ) -> None:
+        for kind in IndexType:
+            location = self._layout.index_location(segment, kind, manifest)
+            if location is None:
+                found_problems = _index_problems(kind, None, batches, segment)
+            else:
+                try:
+                    index = self._storage.fetch_index(segment, kind)
+                    found_problems = _index_problems(kind, index, batches, segment)
+                except RemoteResourceNotFoundError:
+                    found_problems = self._absent(kind, batches, segment)
+                except CorruptDataError as error:
+                    detail = f"index cannot be read reason={str(error)!r}"
+                    found_problems = [Problem(_INDEX_PROBLEMS[kind], detail)]
+            for problem in found_problems:
+                found(problem, None if location is None else location.key)
+
+    def _absent(
+        self, kind: IndexType, batches: LogBatches, segment: RemoteLogSegmentMetadata
+    ) -> list[Problem]:
+        if self._layout.commit_suffix is not None:
+            return []  # the one object that holds all indexes: reported when it was looked for
+        if kind is IndexType.TRANSACTION:
+            return _index_problems(kind, None, batches, segment)
+        return [Problem(FindingKind.MISSING_OBJECT, f"index is not there index={kind.value}")]
+
+
+def compare_manifest(
+    manifest: SegmentManifest, segment: RemoteLogSegmentMetadata
+) -> Iterator[Problem]:
+    """What a manifest says of its segment against what the metadata says, and against itself."""
+    kind = FindingKind.WRONG_MANIFEST
+    told = manifest.segment
+    for field in _SHARED_FIELDS if told is not None else ():
+        ours, theirs = getattr(segment, field), getattr(told, field)
+        if ours != theirs:
+            yield Problem(
+                kind,
+                f"manifest and metadata differ field={field} manifest={_text(theirs)}"
+                f" metadata={_text(ours)}",
+            )
+    if manifest.chunk_index.original_file_size != segment.segment_size_in_bytes and told is None:
+        yield Problem(
+            kind,
+            "manifest and metadata differ field=segment_size_in_bytes"
+            f" manifest={manifest.chunk_index.original_file_size}"
+            f" metadata={segment.segment_size_in_bytes}",
+        )
+    position = 0
+    for index_type, index in manifest.indexes.items():
+        if index.position != position:
+            yield Problem(
+                kind,
+                f"indexes do not lie side by side index={index_type.value}"
+                f" position={index.position} expected={position}",
+            )
+        position = index.position + index.size
+
+
+def _text(value: object) -> str:
+    return str(dict(value)) if isinstance(value, Mapping) else str(value)
+
+
+def _wrong_size(size: int, expected: int) -> Problem:
+    return Problem(
+        FindingKind.WRONG_SIZE, f"object has another size size={size} expected={expected}"
+    )
+
+
+def _index_problems(
+    kind: IndexType,
+    index: bytes | None,
+    batches: LogBatches,
+    segment: RemoteLogSegmentMetadata,
+) -> list[Problem]:
+    if kind is IndexType.TRANSACTION:
+        return check_transaction_index_entries(index, batches, segment)
+    assert index is not None, "only a transaction index may be absent"
+    match kind:
+        case IndexType.OFFSET:
+            return check_offset_index_entries(index, batches, segment)
+        case IndexType.TIMESTAMP:
+            return check_time_index_entries(index, batches, segment)
+        case IndexType.PRODUCER_SNAPSHOT:
+            return check_producer_snapshot(index, batches, segment)
+        case IndexType.LEADER_EPOCH:
+            return check_epoch_checkpoint(index, batches, segment)

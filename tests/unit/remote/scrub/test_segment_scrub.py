@@ -1,0 +1,41 @@
+"""Each planted damage is found by the check of the segments alone, without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from isotherm.remote.scrub.findings import FindingKind
+from isotherm.remote.scrub.segment_scrub import SegmentScrubber
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.testing.planted_bucket import PlantedBucket
+from isotherm.testing.planted_damage import PLANTED, Damage, plant_all
+
+OF_HISTORIES = {FindingKind.HISTORY_GAP, FindingKind.DUPLICATE_SEGMENT}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket:
+    bucket = PlantedBucket(tmp_path_factory.mktemp("planted"))
+    bucket.add_sound_topics()
+    plant_all(bucket)
+    return bucket
+
+
+def kinds_in(bucket: PlantedBucket, topic: str) -> set[str]:
+    scrubber = SegmentScrubber(bucket.settings)
+    return {
+        finding.kind
+        for segment in bucket.topics[topic].segments
+        if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        for finding in scrubber.scrub(segment).findings
+    }
+
+
+@pytest.mark.parametrize("damage", PLANTED, ids=lambda damage: damage.name)
+def test_planted_damage_is_named(planted: PlantedBucket, damage: Damage) -> None:
+    found = kinds_in(planted, damage.name)
+    assert found == {kind.value for kind in damage.scrub - OF_HISTORIES}
+
+
+def test_sound_segments_have_no_findings(planted: PlantedBucket) -> None:
+    assert kinds_in(planted, "sound-0") == set()
