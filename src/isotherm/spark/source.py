@@ -36,6 +36,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from isotherm.clock import SystemClock
+from isotherm.record.kernel_cache import settle_kernel_cache
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.option_parsing import (
     parse_common_options,
@@ -71,11 +72,13 @@ class IsothermDataSource(DataSource):
         return full_schema(include_headers=options.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        settle_kernel_cache()
         options = parse_options(self.options)
         check_schema(schema)
         return IsothermReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        settle_kernel_cache()
         options = parse_stream_options(self.options)
         check_schema(schema)
         return IsothermStreamReader(options, schema)
@@ -206,6 +209,7 @@ def read_partition(
 def _read_task(
     options: SourceOptions, spark_schema: StructType, partition: TaskPartition
 ) -> Iterator[pa.RecordBatch]:
+    settle_kernel_cache()
     from isotherm.spark.readers import ReadSettings
     from isotherm.spark.task_reading import read_task
     from isotherm.spark.tiers import tier_settings
