@@ -1,9 +1,22 @@
 from __future__ import annotations
 
+import json
+import pickle
+import re
+import subprocess
+import sys
+from importlib.metadata import requires
 from pathlib import Path
 
 from isotherm.config.definition import ConfigKey
+from isotherm.record.batch import CompressionType, NewRecord, build_batch
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import source_option_keys
+from isotherm.spark.rows import full_schema
+from isotherm.spark.source import IsothermReader
+from isotherm.testing.record_segments import RecordSegmentMaker
+from isotherm.types import TopicIdPartition
 
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
 
@@ -19,3 +32,37 @@ def test_page_lists_exactly_the_declared_options() -> None:
     table, _, _ = rest.partition("<!-- end of options -->")
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     assert rows == [table_row(name, option) for name, option in source_option_keys().items()]
+
+
+# What a Python worker of an executor does: it gets a reader and a task, and reads.
+WORKER = """
+import importlib.metadata, json, pickle, sys
+reader, partitions = pickle.loads(open(sys.argv[1], "rb").read())
+rows = sum(batch.num_rows for partition in partitions for batch in reader.read(partition))
+import isotherm.spark.tail
+distributions = importlib.metadata.packages_distributions()
+loaded = {name for module in sys.modules for name in distributions.get(module.split(".")[0], [])}
+print(json.dumps([rows, sorted(loaded)]))
+"""
+
+
+def test_page_lists_exactly_what_executors_load(
+    storage_settings: ObjectStoreSettings,
+    maker: RecordSegmentMaker,
+    owner: TopicIdPartition,
+    tmp_path: Path,
+) -> None:
+    for base, codec in enumerate(CompressionType):
+        records = [NewRecord(1, None, b"v" * 99)]
+        maker.tier(owner, [build_batch(records, base_offset=base, compression=codec)])
+    options = parse_options({"path": storage_settings.url, "subscribe": owner.topic})
+    reader = IsothermReader(options, full_schema(include_headers=True))
+    (tmp_path / "task").write_bytes(pickle.dumps((reader, reader.partitions())))
+    worker = [sys.executable, "-c", WORKER, str(tmp_path / "task")]
+    rows, loaded = json.loads(subprocess.run(worker, check=True, capture_output=True).stdout)
+    assert rows == len(CompressionType)
+    required = requires("isotherm") or []
+    ours = {re.match(r"[\w-]+", line)[0] for line in required if "extra ==" not in line}
+    page = (PAGE.parent / "spark-cluster.md").read_text()
+    listed = page.partition("<!-- needs -->")[2].partition("<!-- end of needs -->")[0]
+    assert set(re.findall(r"`([\w-]+)`", listed)) == ours & set(loaded)
