@@ -29,12 +29,13 @@ from isotherm.spark.jobs.replay import (
     replay,
 )
 from isotherm.spark.jobs.segment_frames import segment_row
+from isotherm.spark.jobs.verify import DIFFERENT, EXTRA, MISSING, verify
 from isotherm.spark.metadata_log import DumpMetadataLog, LogIdentity, LogSlice, RecordRun
 from isotherm.testing.conformance.remote_metadata import FINISHED, make_segment, make_update
 from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.testing.metadata_dump import DumpedRecord, write_dump
 from isotherm.testing.metadata_histories import histories
-from isotherm.types import TopicIdPartition
+from isotherm.types import TopicIdPartition, uuid_to_text
 
 PARTITIONS = 8
 NOT_OF_THE_CACHE = ("metadata_partition", "has_key", "source_offset")
@@ -241,3 +242,28 @@ def test_projection_that_was_cut_off_is_finished_by_the_next_run(
     assert projected_segments(spark, target).count() == 1 + 2 + 3 + 4
     project(spark, dump_of(folder), target)
     assert not stale.exists()
+
+
+def test_every_difference_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    good, other = events(4), events(4)
+    shorter = make_segment(1, {0: 10}, 18, partition=OWNER)
+    other[2] = (None, encode_event(shorter))
+    del other[7], other[0:2]
+    write_dump(tmp_path / "history", 0, good)
+    write_dump(tmp_path / "other", 0, [*other, *events(5)[8:]])
+    with (
+        replay(spark, dump_of(tmp_path / "history")) as history,
+        replay(spark, dump_of(tmp_path / "other")) as found,
+    ):
+        assert verify(history.segments, history.segments).count() == 0
+        told = verify(history.segments, found.segments).collect()
+    names = {uuid_to_text(uuid.UUID(int=number)): number for number in range(9)}
+    assert {(names[row.segment_id], row.kind, row.field) for row in told} == {
+        (0, MISSING, "segment"),
+        (1, DIFFERENT, "end_offset"),
+        (3, DIFFERENT, "state"),
+        (3, DIFFERENT, "event_timestamp_ms"),
+        (4, EXTRA, "segment"),
+    }
+    (state,) = [row for row in told if row.field == "state"]
+    assert (state.expected, state.found) == ("COPY_SEGMENT_FINISHED", "COPY_SEGMENT_STARTED")
