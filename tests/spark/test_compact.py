@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import random
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from isotherm.cli.main import app
 from isotherm.errors import PolicyViolationError
 from isotherm.record.batch import CompressionType, iterate_batches, read_records
 from isotherm.remote.storage.inventory import open_for_reading, read_inventory
@@ -21,9 +28,19 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.compact import compact, cost_of, read_plan, settings_of
 from isotherm.spark.option_parsing import parse_options
 from isotherm.testing.cleaning_histories import CleaningHistory
+from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.tiered_history import tier_closed_segments
 from isotherm.types import TopicIdPartition
+from oracle.consumed_records import consume_all
 
+TIMEOUT_S = 60
+TIERED = {
+    "remote.storage.enable": "true",
+    "local.retention.bytes": "1",
+    "segment.bytes": "1048576",
+    "retention.ms": "-1",
+    "file.delete.delay.ms": "100",
+}
 TOPIC_ID = uuid.UUID(int=9)
 DELETE_RETENTION_MS = 5000
 NOW_MS = 1_700_100_000_000
@@ -136,3 +153,84 @@ def test_copy_is_what_the_cleaner_leaves_and_touches_nothing_of_the_source(
     ]
     with pytest.raises(PolicyViolationError, match="has segments of this topic already"):
         compact(spark, plan, settings)
+
+
+def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
+    spark: SparkSession, broker: EmbeddedBroker, await_manifests: Callable[..., None]
+) -> None:
+    """Whoever reads sees the newest record of each key before, meanwhile and after."""
+    assert spark.getActiveSession() is not None
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    topic = NewTopic("prices", 1, 1, config=TIERED)
+    for future in admin.create_topics([topic]).values():
+        future.result(TIMEOUT_S)
+    newest = produce_prices(broker, range(6000))
+    await_manifests(broker, "prices", 3)
+    # A reader that planned before, and reads on after the old objects are gone.
+    reader = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "slow",
+            "auto.offset.reset": "earliest",
+            "queued.max.messages.kbytes": 300,
+            "fetch.message.max.bytes": 65536,
+        }
+    )
+    reader.assign([KafkaPartition("prices", 0, 0)])
+    seen = {message.key(): message.value() for message in reader.consume(10, TIMEOUT_S)}
+
+    bucket = (broker.directory / "bucket").as_uri()
+    arguments = ["pipeline", "compact", "-b", broker.bootstrap_servers, "--path", bucket]
+    arguments += ["-o", "subscribe=prices", "--master", "local[2]"]
+    planned = CliRunner().invoke(app, arguments)
+    assert planned.exit_code == 0, planned.output
+    assert "--run does it" in planned.output
+    refused = CliRunner().invoke(app, [*arguments, "--run", "--max-bytes", "1000"])
+    assert "max_bytes=1000" in str(refused.exception)
+    before = files(broker.directory / "bucket")
+    done = CliRunner().invoke(
+        app, [*arguments, "--run", "--wait-s", "60", "--keep-old-ms", "0", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    (row,) = map(json.loads, done.stdout.splitlines())
+    assert row["records_after"] < row["records_before"] / 10
+    await_cleared(broker, before)
+
+    while seen.keys() != newest.keys() or seen != newest:
+        for message in reader.consume(1000, 0.2):
+            seen[message.key()] = message.value()
+    reader.close()
+    assert {
+        each.key: each.value for each in consume_all(broker.bootstrap_servers, "prices")
+    } == newest
+    rows = (
+        spark.read.format("isotherm")
+        .options(path=bucket, subscribe="prices")
+        .option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        .load()
+        .orderBy("offset")
+        .collect()
+    )
+    assert {bytes(row.key): bytes(row.value) for row in rows} == newest
+    assert len(rows) < 4000
+
+
+def produce_prices(broker: EmbeddedBroker, numbers: range) -> dict[bytes, bytes]:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 65536})
+    newest = {}
+    for number in numbers:
+        key, value = b"key-%d" % (number % 50), (b"%d-" % number).ljust(1000, b"x")
+        producer.produce("prices", partition=0, key=key, value=value)
+        newest[key] = value
+    assert producer.flush(TIMEOUT_S) == 0
+    return newest
+
+
+def await_cleared(broker: EmbeddedBroker, before: dict[str, str]) -> None:
+    """Until the old objects and the journal are gone."""
+    deadline = time.monotonic() + TIMEOUT_S
+    old = {name for name in before if name.startswith("prices-")}
+    while any("isotherm-compactions" in name for name in files(broker.directory / "bucket")):
+        assert time.monotonic() < deadline, "the broker has not cleared up"
+        time.sleep(0.05)
+    assert not old <= files(broker.directory / "bucket").keys()

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from isotherm.errors import CorruptObjectError
+from isotherm.errors import CorruptObjectError, CorruptRecordError
 from isotherm.record.batch_table import read_batch_table, verify_crcs
 from isotherm.remote.compaction.journal import (
     CompactionJournals,
@@ -59,8 +59,11 @@ def verify_staged(
     for block in _blocks(storage, metadata, fetch_bytes):
         digest.update(block)
         data = rest + block
-        batches, end = read_batch_table(data)
-        verify_crcs(data, batches)
+        try:
+            batches, end = read_batch_table(data)
+            verify_crcs(data, batches)
+        except CorruptRecordError as error:
+            raise _differs(metadata, str(error)) from error
         if len(batches):
             if int(batches["base_offset"][0]) < next_offset:
                 raise _differs(metadata, "its batches are not in order")

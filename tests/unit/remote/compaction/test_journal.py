@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from isotherm.errors import CorruptMetadataError, UnsupportedVersionError
+from isotherm.remote.compaction.journal import (
+    CompactionJournal,
+    CompactionJournals,
+    JournalState,
+    SegmentReplacement,
+    decode_journal,
+    encode_journal,
+)
+from isotherm.remote.segment_metadata import RemoteLogSegmentId
+from isotherm.remote.storage.object_client import ObjectClient, open_object_store
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.testing.conformance.remote_metadata import FINISHED, make_segment
+from isotherm.types import TopicIdPartition
+
+OWNER = TopicIdPartition(uuid.UUID(int=3), "a-topic", 4)
+SEGMENT = RemoteLogSegmentId(OWNER, uuid.UUID(int=99))
+
+
+def journal(state: JournalState = JournalState.STAGED) -> CompactionJournal:
+    return CompactionJournal(
+        run="r1", partition=OWNER, state=state, time_ms=7, in_place=True, keep_old_ms=9
+    )
+
+
+@pytest.fixture
+def journals(tmp_path: Path) -> CompactionJournals:
+    settings = ObjectStoreSettings(url=tmp_path.as_uri())
+    client = ObjectClient(settings, open_object_store(settings, create_folder=True))
+    return CompactionJournals(client, "kafka/")
+
+
+def test_journal_is_read_as_it_was_written() -> None:
+    old, new = make_segment(1, {0: 0}, 9), make_segment(2, {0: 0}, 9)
+    finished = replace(new, state=FINISHED, custom_metadata=b"c", broker_leader_epoch=5)
+    written = replace(journal(), replacements=(SegmentReplacement(old, finished, b"{manifest}"),))
+    assert decode_journal(encode_journal(written)) == written
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b'{"version": 1}', b"\xff", b'{"version": 1, "replacements": [1]}'],
+)
+def test_what_is_no_journal_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptMetadataError, match="no compaction journal"):
+        decode_journal(data)
+
+
+def test_journal_of_another_version_is_refused_by_name(journals: CompactionJournals) -> None:
+    members = json.loads(encode_journal(journal())) | {"version": 2}
+    with pytest.raises(UnsupportedVersionError, match="version=2"):
+        decode_journal(json.dumps(members).encode())
+
+
+def test_runs_are_found_with_what_they_announced_and_forgotten(
+    journals: CompactionJournals,
+) -> None:
+    assert journals.find() == []
+    journals.put(journal())
+    journals.announce("r1", SEGMENT, 70)
+    journals.announce("r0", SEGMENT, 70)
+    headless, whole = journals.find()
+    assert (headless.run, headless.journal, headless.staged) == ("r0", None, ((70, SEGMENT),))
+    assert (whole.partition, whole.journal, whole.staged) == (OWNER, journal(), ((70, SEGMENT),))
+    journals.forget(headless)
+    journals.forget(whole)
+    assert journals.find() == []
+
+
+def test_damaged_journal_is_named_and_foreign_objects_are_passed_over(
+    journals: CompactionJournals,
+) -> None:
+    client = journals._client
+    for key in ("readme", "a-topic/1/r/journal", f"a-topic-{'A' * 22}/x/r/journal"):
+        client.put(f"kafka/isotherm-compactions/{key}", b"what?")
+    assert journals.find() == []
+    client.put(f"kafka/isotherm-compactions/a-topic-{'A' * 22}/1/r/journal", b"what?")
+    with pytest.raises(
+        CorruptMetadataError, match=r"object=kafka/isotherm-compactions/a-topic-A+/"
+    ):
+        journals.find()
