@@ -14,7 +14,6 @@ Source: Kafka RLMCopyTask. There, a retriable failure leaves the objects behind.
 from __future__ import annotations
 
 import logging
-import threading
 from contextlib import ExitStack
 
 from isotherm.errors import IsothermError, RejectedError, RemoteResourceNotFoundError
@@ -33,6 +32,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from isotherm.remote.tasks.cancellation import Cancellation
 from isotherm.remote.tasks.copy_plan import CandidateSegment, CopyLag, plan_copies
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry, encode_leader_epoch_checkpoint
@@ -54,7 +54,7 @@ class CopyTask:
         self._log = log
         self._partition = partition
         self._tier = tier
-        self._cancelled = threading.Event()
+        self._cancellation = Cancellation()
         self._copied_offset: Offset | None = None
         self._unconfirmed: tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate] | None
         self._unconfirmed = None
@@ -67,7 +67,7 @@ class CopyTask:
 
     def cancel(self) -> None:
         """Copy no further segment; the one that is being copied is finished. Any thread."""
-        self._cancelled.set()
+        self._cancellation.cancel()
 
     def release(self) -> None:
         """After the last run: nothing of this task is in progress any more."""
@@ -81,7 +81,11 @@ class CopyTask:
         if not log.remote_log_enabled or log.config.remote_log_copy_disable:
             self._report_lag(enabled=False)
             return
-        if self.is_halted or not self._tier.metadata.is_ready(self._partition):
+        if (
+            self._cancellation.is_set
+            or self.is_halted
+            or not self._tier.metadata.is_ready(self._partition)
+        ):
             return
         with ExitStack() as on_failure:
             on_failure.callback(self._report_lag, enabled=True)
@@ -112,7 +116,8 @@ class CopyTask:
         )
         for candidate in candidates:
             size = candidate.segment.size_in_bytes
-            if self._cancelled.is_set() or not self._tier.copy_quota.admit(size, self._cancelled):
+            cancelled = self._cancellation.event
+            if cancelled.is_set() or not self._tier.copy_quota.admit(size, cancelled):
                 return
             self._copy(candidate)
 
@@ -128,7 +133,7 @@ class CopyTask:
             )
         )
         copied_offset = find_copied_offset(self._tier, self._partition, log)
-        log.update_highest_offset_in_remote_storage(copied_offset)
+        self._cancellation.tell_copied(log, copied_offset)
         return copied_offset
 
     def _copy(self, candidate: CandidateSegment[LogSegment]) -> None:
@@ -184,8 +189,7 @@ class CopyTask:
         self._unconfirmed = None
         self._tier.copies.end(metadata.segment_id)
         self._copied_offset = metadata.end_offset_inclusive
-        if not self._cancelled.is_set():  # else it may be deleted remotely at any moment
-            self._log.update_highest_offset_in_remote_storage(metadata.end_offset_inclusive)
+        self._cancellation.tell_copied(self._log, metadata.end_offset_inclusive)
         self._tier.metrics.mark(
             TopicMeter.REMOTE_COPY_BYTES, self._partition.topic, metadata.segment_size_in_bytes
         )

@@ -8,7 +8,6 @@ still listed. Source: Kafka RLMExpirationTask.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
 
 from isotherm.errors import IsothermError
@@ -16,6 +15,7 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
 from isotherm.remote.lineage import without_empty_epochs
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.remote.tasks.cancellation import Cancellation
 from isotherm.remote.tasks.copy import find_copied_offset
 from isotherm.remote.tasks.expiration_plan import (
     ExpirationState,
@@ -38,11 +38,11 @@ class ExpirationTask:
         self._log = log
         self._partition = partition
         self._tier = tier
-        self._cancelled = threading.Event()
+        self._cancellation = Cancellation()
 
     def cancel(self) -> None:
         """Delete no further segment. Any thread."""
-        self._cancelled.set()
+        self._cancellation.cancel()
 
     def release(self) -> None:
         """Nothing is held between runs."""
@@ -50,7 +50,11 @@ class ExpirationTask:
     def run(self) -> list[RemoteSegmentDeletion]:
         """Delete what is to be deleted now; what was deleted. Raises the first error."""
         log, tier = self._log, self._tier
-        if not log.remote_log_enabled or not tier.metadata.is_ready(self._partition):
+        if (
+            self._cancellation.is_set
+            or not log.remote_log_enabled
+            or not tier.metadata.is_ready(self._partition)
+        ):
             return []
         with tier.copies.watch() as copying:
             segments = tier.metadata.list_remote_log_segments(self._partition)
@@ -60,9 +64,8 @@ class ExpirationTask:
             return []
         if log.highest_offset_in_remote_storage == UNKNOWN_OFFSET:
             # Else local copies of remote segments would count twice against retention.bytes.
-            log.update_highest_offset_in_remote_storage(
-                find_copied_offset(tier, self._partition, log)
-            )
+            copied_offset = find_copied_offset(tier, self._partition, log)
+            self._cancellation.tell_copied(log, copied_offset)
         state = self._state()
         began_s = tier.clock.monotonic_s()
         plan = plan_expiration(segments, state, copying)
@@ -78,7 +81,7 @@ class ExpirationTask:
         done: list[RemoteSegmentDeletion] = []
         try:
             for deletion in deletions:
-                if self._cancelled.is_set():
+                if self._cancellation.is_set:
                     break
                 self._report_lag(deletions[len(done) :])
                 self._tier.delete_segment(deletion.metadata)

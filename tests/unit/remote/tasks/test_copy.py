@@ -23,6 +23,7 @@ from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry, read_leader_epoch_checkpoint
 from isotherm.testing.faulty_store import Fault, FaultyStore, Operation
 from isotherm.testing.tiered_partition import BROKER_ID, TieredPartition
+from isotherm.types import UNKNOWN_OFFSET
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -414,3 +415,19 @@ def test_leader_epochs_go_with_the_segment_up_to_its_end(tiered: TieredPartition
             if entry.start_offset <= segment.end_offset_inclusive
         ]
         assert max(segment.segment_leader_epochs) == entries[-1].epoch
+
+
+def test_task_that_is_cancelled_before_it_begins_tells_the_log_nothing(
+    filled: TieredPartition,
+) -> None:
+    """It waits in its pool while the topic's tiering is turned off with deletion, and on again."""
+    filled.copy_task.run()
+    late = [CopyTask(filled.log, filled.partition, filled.tier)]
+    late.append(ExpirationTask(filled.log, filled.partition, filled.tier))
+    for task in late:
+        task.cancel()
+    filled.update_config(remote_storage_enable=False)
+    filled.update_config(remote_storage_enable=True)
+    for task in late:
+        task.run()
+    assert filled.log.highest_offset_in_remote_storage == UNKNOWN_OFFSET

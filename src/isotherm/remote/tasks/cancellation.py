@@ -1,0 +1,34 @@
+"""The end of a partition's task, and what the task says of its log until then."""
+
+from __future__ import annotations
+
+import threading
+
+from isotherm.log.partition_log import PartitionLog
+from isotherm.types import Offset
+
+
+class Cancellation:
+    """Thread-safe.
+
+    After `cancel` has returned the log hears no more of what the remote tier holds: that may be
+    deleted from then on, and the log, once it is tiered again, would let local segments go for it.
+    """
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def is_set(self) -> bool:
+        return self.event.is_set()
+
+    def cancel(self) -> None:
+        with self._lock:
+            self.event.set()
+
+    def tell_copied(self, log: PartitionLog, offset: Offset) -> None:
+        """The remote tier holds `log` up to `offset`; nothing once cancelled."""
+        with self._lock:
+            if not self.is_set:
+                log.update_highest_offset_in_remote_storage(offset)
