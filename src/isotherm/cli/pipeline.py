@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import typer
 
-from isotherm.cli import pipeline_compact, pipeline_project, pipeline_replay, pipeline_verify
+from isotherm.cli import (
+    pipeline_audit,
+    pipeline_compact,
+    pipeline_project,
+    pipeline_replay,
+    pipeline_scrub,
+    pipeline_sweep,
+    pipeline_verify,
+)
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(pipeline_replay.replay)
 app.command()(pipeline_project.project)
 app.command()(pipeline_verify.verify)
+app.command()(pipeline_audit.audit)
+app.command()(pipeline_sweep.sweep)
+app.command()(pipeline_scrub.scrub)
 app.command()(pipeline_compact.compact)
 
 

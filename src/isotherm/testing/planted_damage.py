@@ -256,7 +256,14 @@ PLANTED: tuple[Damage, ...] = (
     _damage(
         "epoch-wrong-in-metadata",
         _wrong_epoch,
-        scrub=(_KIND.WRONG_EPOCH, _KIND.WRONG_MANIFEST, _KIND.WRONG_EPOCH_CHECKPOINT),
+        # By the epoch that it is given the segment is not part of the history.
+        scrub=(
+            _KIND.WRONG_EPOCH,
+            _KIND.WRONG_MANIFEST,
+            _KIND.WRONG_EPOCH_CHECKPOINT,
+            _KIND.HISTORY_GAP,
+            _KIND.DUPLICATE_SEGMENT,
+        ),
     ),
     _damage(
         "end-wrong-in-metadata",
