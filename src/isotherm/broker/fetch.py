@@ -2,8 +2,9 @@
 
     read_partitions ──> answered now, if enough is there
           │               else DelayedFetch waits in the purgatory, and everything is read again
-          └─ a partition whose offset lies below the local log start is read from the remote tier,
-             all such partitions at once, for at most remote.fetch.max.wait.ms
+          └─ a partition whose offset lies below the local log start is read from the remote tier:
+             from memory if it was fetched ahead, else all such partitions at once in other
+             threads, for at most remote.fetch.max.wait.ms
 
 Budget (KIP-74): partitions are read in the order asked, each up to its own limit and what is left
 of the request's. The first batch found is given even when it is larger than both, so that a
@@ -28,6 +29,7 @@ from isotherm.protocol.fetch import (
     FetchPartition,
     FetchPartitionResponse,
 )
+from isotherm.remote.read_patience import ReadPatience
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.types import NO_LEADER_EPOCH, Offset, ProducerId, TopicPartition
 
@@ -210,6 +212,32 @@ def _remote_read(need: RemoteNeed, asked: FetchPartition) -> PartitionRead:
     return PartitionRead(response, max(1, need.max_bytes), need)
 
 
+def read_from_memory(
+    reads: Sequence[PartitionRead],
+    isolation: FetchIsolation,
+    remote_log_manager: RemoteLogManager,
+) -> list[PartitionRead]:
+    """`reads` with those remote needs read that nobody has to wait for."""
+    if remote_log_manager.fetch_quota.throttle_s() > 0:
+        return list(reads)
+    answered = list(reads)
+    for index, read in enumerate(reads):
+        need = read.remote
+        if need is None:
+            continue
+        found = remote_log_manager.read_now(
+            need.partition.log,
+            need.partition.topic_id_partition,
+            need.offset,
+            need.max_bytes,
+            isolation=isolation,
+            min_one_message=need.min_one_message,
+        )
+        if found is not None:
+            answered[index] = _answered_read(read, found)
+    return answered
+
+
 async def read_remote(
     reads: Sequence[PartitionRead],
     isolation: FetchIsolation,
@@ -218,13 +246,16 @@ async def read_remote(
 ) -> list[PartitionRead]:
     """`reads` with their remote needs read, in parallel.
 
-    A read that does not end in time gives no records and no error, and is dropped if it has not
-    begun: the client asks again. So does one that the fetch quota lets not begin in that time.
+    A read that does not end in time gives no records and no error, and is given up: the client
+    asks again, and what was being fetched for it goes on. So does a client that the fetch quota
+    lets not begin in that time. When the client has left, which cancels this, the fetches that
+    nobody else waits for end too.
     """
     futures: dict[int, asyncio.Future[RemoteRead]] = {}
     answered = list(reads)
     if await _held_up_by_quota(reads, remote_log_manager.fetch_quota, wait_s_max):
         return [PartitionRead(each.response) if each.remote else each for each in reads]
+    patience = ReadPatience()
     for index, read in enumerate(reads):
         if read.remote is None:
             continue
@@ -237,10 +268,12 @@ async def read_remote(
                     read.remote.max_bytes,
                     isolation=isolation,
                     min_one_message=read.remote.min_one_message,
+                    patience=patience,
                 )
             )
         except IsothermError as error:
             answered[index] = _failed_read(read, error)
+    has_left = True
     try:
         if futures:
             _, late = await asyncio.wait(futures.values(), timeout=wait_s_max)
@@ -248,9 +281,11 @@ async def read_remote(
                 remote_log_manager.expirations.count_fetch()
         for index, future in futures.items():
             answered[index] = _finished_read(reads[index], future)
+        has_left = False
     finally:
         for future in futures.values():
             future.cancel()
+        patience.stop(has_left=has_left)
     return answered
 
 
@@ -283,11 +318,14 @@ def _finished_read(read: PartitionRead, future: asyncio.Future[RemoteRead]) -> P
     error = future.exception()
     if isinstance(error, IsothermError):
         return _failed_read(read, error)
-    remote = future.result()
+    return _answered_read(read, future.result())
+
+
+def _answered_read(read: PartitionRead, remote: RemoteRead) -> PartitionRead:
     response = read.response._replace(
-        records=(remote.records,), aborted_transactions=_aborted(remote.aborted_transactions)
+        records=remote.records, aborted_transactions=_aborted(remote.aborted_transactions)
     )
-    return PartitionRead(response, len(remote.records))
+    return PartitionRead(response, remote.size)
 
 
 class DelayedFetch:

@@ -4,30 +4,41 @@ A read at a position of a segment is answered from the range that covers it. Whe
 one is fetched: it begins at the position and is `range_size_min` long at least, and each range
 that follows on another is twice as long as that one, up to `range_size_max`. So a single look
 costs little, and a reader of a whole 1 GiB segment makes 19 GETs (8 + 16 + 32 + 15 x 64 MiB and
-the rest). Once a range has been read beyond its first quarter, its successor is fetched in the
-background, before anybody asks.
+the rest). A reader who goes on where he stopped has the next ranges fetched before he asks, in the
+next segments as well.
 
 Ranges belong to segments, not to readers: consumers of the same stretch share them, and one
-fetches what several ask for. All ranges together, also those on their way, are at most
-`size_max` bytes; the least recently read go first. A read that finds no room even so fetches just
-what it needs and keeps nothing.
+fetches what several ask for. All ranges together, also those on their way, are at most `size_max`
+bytes. Ranges that follow one another are a run, and each run that is being read has an equal
+share: its ranges are half of that at most, and the other half is what it may be ahead. Room is made
+by dropping the least recently read; what was fetched ahead and not read yet goes last, and not for
+another's read-ahead. A read that finds no room even so fetches just what it needs and keeps
+nothing.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
 
+from isotherm.clock import Clock
+from isotherm.remote.range_memory import RangeMemory
+from isotherm.remote.read_patience import NotInMemoryError, ReadPatience
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.remote.segment_range import FetchAbandonedError, SegmentRange
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.types import Position
 
 _MIB = 1024 * 1024
-_RANGES_AT_ONCE = 4
-"""A range is at most this share of all the memory: one in use and one on its way, for two."""
-_READ_BEFORE_SUCCESSOR = 1 / 4
+AHEAD_AT_ONCE = 4
+"""Ranges fetched ahead at once. Those that somebody waits for are fetched besides."""
+_PLANS_PER_RANGE = 16
+"""How often a reader's progress in a range makes us look what he needs next."""
+_IDLE_S = 10.0
+"""A run that nobody has read for so long has no share any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +50,67 @@ class ReadAheadSettings:
     range_size_min: int = 8 * _MIB
     range_size_max: int = 64 * _MIB
 
-    def range_size(self, wanted: int) -> int:
-        """`wanted` kept within the bounds."""
-        bound = min(self.range_size_max, max(1, self.size_max // _RANGES_AT_ONCE))
-        return min(max(wanted, self.range_size_min), bound)
+    def range_size(self, wanted: int, run_count: int) -> int:
+        """`wanted` kept within the bounds, while so many runs are being read."""
+        return min(max(wanted, self.range_size_min), self._range_bound(run_count))
+
+    def run_size(self, run_count: int) -> int:
+        """How much of a run may be held from the range being read on: three quarters of its
+        share, so that who is a little behind finds his range; a range and the next in any case."""
+        return max(2 * self._range_bound(run_count), self._share(run_count) * 3 // 4)
+
+    def _range_bound(self, run_count: int) -> int:
+        return min(self.range_size_max, max(1, self._share(run_count) // 2))
+
+    def _share(self, run_count: int) -> int:
+        return self.size_max // max(1, run_count)
 
 
 @dataclass(slots=True, eq=False)
-class _Range:
-    """[start, end) of a segment's `.log`; `data` is done when it has been fetched."""
+class _Run:
+    """Ranges that follow one another, over segments too."""
 
-    segment_id: RemoteLogSegmentId
-    start: Position
-    end: Position
-    data: Future[memoryview] = field(default_factory=Future)
-    successor_asked: bool = False
+    range_count: int = 0
+    read_size: int = 0
+    read_at_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A range and how it has been read. `plan_from` is where the next ranges are thought of."""
+
+    range: SegmentRange
+    run: _Run
+    plan_from: Position
+    read_end: Position
 
     @property
-    def size(self) -> int:
-        return self.end - self.start
+    def is_read(self) -> bool:
+        return self.read_end >= self.range.end
 
 
 class ReadAhead:
-    """Thread-safe. `executor` runs fetches that nobody waits for yet; the caller owns it."""
+    """Thread-safe. `executor` runs the fetches; the caller owns it. It should have a thread for
+    each reader that may wait, and AHEAD_AT_ONCE more."""
 
     def __init__(
-        self, storage: RemoteStorageManager, settings: ReadAheadSettings, executor: Executor
+        self,
+        storage: RemoteStorageManager,
+        settings: ReadAheadSettings,
+        executor: Executor,
+        clock: Clock,
     ) -> None:
         self._storage = storage
-        self.settings = settings
+        self._settings = settings
         self._executor = executor
+        self._clock = clock
+        self._memory = RangeMemory(settings.size_max)
         self._lock = threading.Lock()
-        self._ranges: OrderedDict[_Range, None] = OrderedDict()
-        self._by_segment: dict[RemoteLogSegmentId, list[_Range]] = {}
+        self._held: OrderedDict[SegmentRange, _Held] = OrderedDict()
+        self._by_segment: dict[RemoteLogSegmentId, list[SegmentRange]] = {}
         self._size = 0
+        self._ahead: deque[SegmentRange] = deque()
+        self._ahead_count = 0
 
     @property
     def size_in_bytes(self) -> int:
@@ -80,134 +118,296 @@ class ReadAhead:
         with self._lock:
             return self._size
 
-    def read(self, metadata: RemoteLogSegmentMetadata, position: Position, size: int) -> memoryview:
-        """[position, position + size) of the segment's `.log`, cut at the segment's end.
+    def range_at(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        position: Position,
+        size: int,
+        patience: ReadPatience,
+        *,
+        is_batch: bool = False,
+    ) -> SegmentRange:
+        """The range that covers `position`, on its way at least; where there is none, one of
+        `size` bytes or more is fetched. `is_batch` tells that a batch begins at `position`.
+
+        NotInMemoryError when there is none and `patience` has no time.
+        """
+        check_from = position if is_batch else None
+        with self._lock:
+            found = self._find(metadata.segment_id, position)
+            if found is None:
+                if not patience.may_wait:
+                    raise NotInMemoryError(f"no range in memory position={position}")
+                found = self._demand(metadata, position, size, check_from)
+            must_fetch = found is not None and found.begin()
+        if found is None:
+            end = min(position + size, metadata.segment_size_in_bytes)
+            found = SegmentRange(metadata, position, end, check_from)
+            found.fetch(self._storage, self._memory)
+        elif must_fetch:
+            self._executor.submit(self._fetch, found)
+        return found
+
+    def read(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        position: Position,
+        size: int,
+        patience: ReadPatience,
+    ) -> memoryview:
+        """[position, position + size) of the segment's `.log`, cut at the segment's end; what lies
+        in several ranges is joined. Not checked.
 
         Raises what the storage manager raises; nothing of a failed fetch is kept.
         """
         end = min(position + size, metadata.segment_size_in_bytes)
         pieces = []
         while position < end:
-            piece = self._read_piece(metadata, position, end)
-            pieces.append(piece)
-            position += len(piece)
+            found = self.range_at(metadata, position, end - position, patience)
+            piece_end = min(end, found.end)
+            found.wait_until_filled(piece_end, patience)
+            self.note_read(metadata, piece_end)
+            pieces.append(found.read(position, piece_end))
+            position = piece_end
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
-    def prefetch(self, metadata: RemoteLogSegmentMetadata, position: Position) -> None:
-        """Begin to fetch what a sequential reader asks for next; nothing when there is no room."""
+    def note_read(self, metadata: RemoteLogSegmentMetadata, end: Position) -> None:
+        """Somebody has taken the bytes below `end`, those just before it at least."""
         with self._lock:
-            wanted = self._reserve(metadata, position, self.settings.range_size_max)
-        if wanted is not None:
-            self._executor.submit(self._fetch, metadata, wanted)
+            read = self._find(metadata.segment_id, end - 1)
+            if read is not None:
+                held = self._held[read]
+                self._held.move_to_end(read)
+                held.read_end = max(held.read_end, end)
+                held.run.read_at_s = self._clock.monotonic_s()
+
+    def read_on(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        position: Position,
+        size: int,
+        following: Callable[[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata | None],
+    ) -> None:
+        """A reader who goes on where he stopped has read `size` bytes up to `position`: fetch what
+        he asks for next. `following` tells the segment after one."""
+        with self._lock:
+            plan = self._plan(metadata, position, size)
+        segment: RemoteLogSegmentMetadata | None = metadata
+        while plan is not None and segment is not None:
+            with self._lock:
+                plan.at = self._extend(plan, segment)
+            if plan.at < segment.segment_size_in_bytes or not plan.has_room:
+                break
+            segment, plan.at = following(segment), 0
+        self._start_ahead()
 
     def forget(self, segment_id: RemoteLogSegmentId) -> None:
-        """Drop the ranges of a segment that is being deleted."""
+        """Drop the ranges of a segment that is damaged."""
         with self._lock:
             for each in list(self._by_segment.get(segment_id, ())):
                 self._drop(each)
 
-    def _read_piece(
-        self, metadata: RemoteLogSegmentMetadata, position: Position, end: Position
-    ) -> memoryview:
-        """From `position` up to `end`, or to the end of the range that covers it."""
-        successor = None
+    def _start_ahead(self) -> None:
+        starting = []
         with self._lock:
-            found = self._find(metadata.segment_id, position)
-            is_fetcher = found is None
-            if found is None:
-                wanted_size = self._size_after(metadata.segment_id, position, end)
-                found = self._reserve(metadata, position, wanted_size, size_min=end - position)
-            if found is not None:
-                successor = self._touch(metadata, found, end)
-        if found is None:
-            return self._storage.fetch_log_segment(metadata, position, end - 1)
-        if successor is not None:
-            self._executor.submit(self._fetch, metadata, successor)
-        if is_fetcher:
-            self._fetch(metadata, found)
-        return found.data.result()[position - found.start : min(end, found.end) - found.start]
+            while self._ahead and self._ahead_count < AHEAD_AT_ONCE:
+                wanted = self._ahead.popleft()
+                if wanted in self._held and wanted.begin():
+                    self._ahead_count += 1
+                    starting.append(wanted)
+        for each in starting:
+            self._executor.submit(self._fetch_ahead, each)
 
-    def _fetch(self, metadata: RemoteLogSegmentMetadata, wanted: _Range) -> None:
-        """Fill a reserved range, for whoever waits for it; they get the error if it fails."""
+    def _fetch_ahead(self, wanted: SegmentRange) -> None:
         try:
-            data = self._storage.fetch_log_segment(metadata, wanted.start, wanted.end - 1)
+            self._fetch(wanted)
+        finally:
+            with self._lock:
+                self._ahead_count -= 1
+            self._start_ahead()
+
+    def _fetch(self, wanted: SegmentRange) -> None:
+        """Fill a range, for whoever waits for it; they get the error if it fails."""
+        try:
+            wanted.fetch(self._storage, self._memory)
         except BaseException as error:
             with self._lock:
+                held = self._held.get(wanted)
+                if held is not None and isinstance(error, FetchAbandonedError):
+                    self._drop_ahead_of(held.run)
                 self._drop(wanted)
-            wanted.data.set_exception(error)
             raise
-        wanted.data.set_result(data)
+        self._hand_on(wanted)
+
+    def _hand_on(self, done: SegmentRange) -> None:
+        """Tell the next range where its first batch begins; what it has already is checked."""
+        after: SegmentRange | None = done
+        while after is not None and after.last_batch_end is not None:
+            start, done = after.last_batch_end, after
+            with self._lock:
+                after = self._find(done.metadata.segment_id, done.end)
+                if after is not None and after.check_from is None:
+                    after.check_from = start
+                else:
+                    after = None
+            if after is not None:
+                after.check_filled()
 
     # The lock is held below here.
 
-    def _find(self, segment_id: RemoteLogSegmentId, position: Position) -> _Range | None:
+    def _find(self, segment_id: RemoteLogSegmentId, position: Position) -> SegmentRange | None:
         for each in self._by_segment.get(segment_id, ()):
             if each.start <= position < each.end:
                 return each
         return None
 
-    def _size_after(self, segment_id: RemoteLogSegmentId, position: Position, end: Position) -> int:
-        """How much to fetch at `position`: twice the range that ends there, if one does."""
-        before = (each for each in self._by_segment.get(segment_id, ()) if each.end == position)
-        return max(end - position, 2 * max((each.size for each in before), default=0))
+    def _before(self, segment_id: RemoteLogSegmentId, position: Position) -> SegmentRange | None:
+        """The range that ends at `position`."""
+        return next(
+            (each for each in self._by_segment.get(segment_id, ()) if each.end == position), None
+        )
 
-    def _touch(
-        self, metadata: RemoteLogSegmentMetadata, found: _Range, read_end: Position
-    ) -> _Range | None:
-        """Note a read; the range to fetch next, when this one has been read far enough."""
-        if found not in self._ranges:
+    def _demand(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        position: Position,
+        size: int,
+        check_from: Position | None,
+    ) -> SegmentRange | None:
+        """A range for somebody who waits, twice as long as the one that ends there, if one does.
+
+        None when there is no room, and when the bound on ranges is below `size`.
+        """
+        before = self._before(metadata.segment_id, position)
+        run = _Run(read_at_s=self._clock.monotonic_s())
+        wanted_size = size
+        if before is not None:
+            run = self._held[before].run
+            wanted_size = max(size, 2 * before.size)
+        run_count = self._active_run_count() + (before is None)
+        range_size = self._settings.range_size(wanted_size, run_count)
+        if range_size < size:
             return None
-        self._ranges.move_to_end(found)
-        if found.successor_asked or read_end - found.start <= found.size * _READ_BEFORE_SUCCESSOR:
+        return self._reserve(metadata, position, range_size, run, check_from, is_ahead=False)
+
+    def _plan(
+        self, metadata: RemoteLogSegmentMetadata, position: Position, size: int
+    ) -> _Plan | None:
+        """None when there is nothing to think of yet."""
+        segment_id = metadata.segment_id
+        reading = self._find(segment_id, position) or self._before(segment_id, position)
+        if reading is None:
             return None
-        found.successor_asked = True
-        return self._reserve(metadata, found.end, 2 * found.size)
+        held = self._held[reading]
+        run = held.run
+        run.read_size += size
+        run.read_at_s = self._clock.monotonic_s()
+        if position < held.plan_from:
+            return None
+        held.plan_from = position + reading.size // _PLANS_PER_RANGE
+        if run.range_count == 1 and position - reading.start <= reading.size // 4:
+            return None
+        run_count = max(1, self._active_run_count())
+        size_max = self._settings.run_size(run_count) - (position - reading.start)
+        reach = max(2 * reading.size, run.read_size)
+        return _Plan(run, run_count, position, reading.size, size_max, reach)
+
+    def _extend(self, plan: _Plan, segment: RemoteLogSegmentMetadata) -> Position:
+        """Reserve the ranges that a plan lacks in one segment; up to where it is provided for."""
+        at = plan.at
+        while at < segment.segment_size_in_bytes:
+            found = self._find(segment.segment_id, at)
+            if found is None:
+                size = self._settings.range_size(2 * plan.last_size, plan.run_count)
+                if not plan.has_room or plan.ahead_size + size > plan.size_max:
+                    break
+                before = self._before(segment.segment_id, at)
+                check_from = before.last_batch_end if before is not None else 0 if at == 0 else None
+                found = self._reserve(segment, at, size, plan.run, check_from, is_ahead=True)
+                if found is None:
+                    break
+                self._ahead.append(found)
+            plan.ahead_size += found.end - at
+            plan.last_size = found.size
+            at = found.end
+        return at
 
     def _reserve(
         self,
         metadata: RemoteLogSegmentMetadata,
         position: Position,
-        wanted_size: int,
-        size_min: int = 0,
-    ) -> _Range | None:
-        """A range to be fetched from `position` on.
-
-        None when it is there, when there is no room, and when the bound on ranges leaves it
-        smaller than `size_min`: then it would not serve the read that asks for it.
-        """
+        size: int,
+        run: _Run,
+        check_from: Position | None,
+        *,
+        is_ahead: bool,
+    ) -> SegmentRange | None:
+        """A range from `position` on up to where the next one begins; None without room."""
         segment_id, segment_size = metadata.segment_id, metadata.segment_size_in_bytes
-        if position >= segment_size or self._find(segment_id, position) is not None:
+        of_segment = self._by_segment.get(segment_id, ())
+        behind = [each.start for each in of_segment if each.start > position]
+        end = min(position + size, segment_size, *behind)
+        if not self._make_room(end - position, is_ahead=is_ahead):
             return None
-        range_size = self.settings.range_size(wanted_size)
-        if range_size < size_min:
-            return None
-        behind = [
-            each.start for each in self._by_segment.get(segment_id, ()) if each.start > position
-        ]
-        end = min(position + range_size, segment_size, *behind)
-        wanted = _Range(segment_id, position, end)
-        if not self._make_room(wanted.size):
-            return None
-        self._ranges[wanted] = None
-        self._by_segment.setdefault(segment_id, []).append(wanted)
-        self._size += wanted.size
-        return wanted
+        reserved = SegmentRange(metadata, position, end, check_from)
+        run.range_count += 1
+        self._held[reserved] = _Held(reserved, run, plan_from=position, read_end=position)
+        self._by_segment.setdefault(segment_id, []).append(reserved)
+        self._size += reserved.size
+        return reserved
 
-    def _make_room(self, size: int) -> bool:
-        """Drop the ranges read longest ago; those still on their way stay."""
-        for each in list(self._ranges):
-            if self._size + size <= self.settings.size_max:
-                break
-            if each.data.done():
-                self._drop(each)
-        return self._size + size <= self.settings.size_max
+    def _make_room(self, size: int, *, is_ahead: bool) -> bool:
+        """Drop ranges, those read longest ago first; those on their way stay."""
+        for each in [each for each in self._held.values() if self._is_spent(each)]:
+            if self._size + size > self._settings.size_max:
+                self._drop(each.range)
+        for held_range in [] if is_ahead else list(self._held):
+            if self._size + size > self._settings.size_max and held_range.is_done:
+                self._drop(held_range)
+        return self._size + size <= self._settings.size_max
 
-    def _drop(self, dropped: _Range) -> None:
-        if dropped not in self._ranges:
+    def _is_spent(self, held: _Held) -> bool:
+        """It may make room for what is fetched ahead: it is read, or nobody reads on there."""
+        return held.range.is_done and (held.is_read or not self._is_active(held.run))
+
+    def _is_active(self, run: _Run) -> bool:
+        return run.range_count > 1 and self._clock.monotonic_s() - run.read_at_s < _IDLE_S
+
+    def _active_run_count(self) -> int:
+        return len({id(each.run) for each in self._held.values() if self._is_active(each.run)})
+
+    def _drop_ahead_of(self, run: _Run) -> None:
+        """Fetch nothing more ahead of a reader who has left."""
+        for each in [each for each in self._ahead if self._held[each].run is run]:
+            self._drop(each)
+
+    def _drop(self, dropped: SegmentRange) -> None:
+        if self._held.pop(dropped, None) is None:
             return
-        del self._ranges[dropped]
-        remaining = self._by_segment[dropped.segment_id]
+        if dropped in self._ahead:
+            self._ahead.remove(dropped)
+        remaining = self._by_segment[dropped.metadata.segment_id]
         remaining.remove(dropped)
         if not remaining:
-            del self._by_segment[dropped.segment_id]
+            del self._by_segment[dropped.metadata.segment_id]
         self._size -= dropped.size
+
+
+@dataclass(slots=True)
+class _Plan:
+    """How far ahead of `at` a reader is provided for, and may be.
+
+    `size_max` bounds memory, `reach` what one who began just now is trusted to read.
+    """
+
+    run: _Run
+    run_count: int
+    at: Position
+    last_size: int
+    size_max: int
+    reach: int
+    ahead_size: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        return self.ahead_size < min(self.size_max, self.reach)

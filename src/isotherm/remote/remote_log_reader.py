@@ -5,7 +5,8 @@
 Differences from Kafka, all towards more: a read goes on into the next segment while there is room;
 only whole batches are returned; every CRC is checked; a segment is read only as far as its epoch
 reaches in this log's lineage, so records that were cut off here never come back from the remote
-tier; and a reader who goes on where he stopped needs no index.
+tier; a reader who goes on where he stopped needs no index; and an answer may be shorter than asked
+for when the rest is still on its way (ANSWER_SIZE_MIN).
 """
 
 from __future__ import annotations
@@ -26,21 +27,29 @@ from isotherm.remote.index_cache import RemoteIndexCache
 from isotherm.remote.lineage import epoch_end_offset, epoch_for_offset, without_empty_epochs
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.read_ahead import ReadAhead
+from isotherm.remote.read_patience import NO_WAIT, NotInMemoryError, ReadPatience
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from isotherm.remote.segment_reader import BatchRun, RemoteSegmentReader, damaged_segment
+from isotherm.remote.segment_reader import (
+    ANSWER_SIZE_MIN,
+    BatchRun,
+    RemoteSegmentReader,
+    damaged_segment,
+)
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.transaction_index import AbortedTransaction, collect_aborted_transactions
 from isotherm.types import Offset, Position, TopicIdPartition
 
-_REMEMBERED_POSITIONS_MAX = 4096
-"""Where readers stopped; some 200 bytes each. One that is forgotten costs an index look-up."""
+_REMEMBERED_STOPS_MAX = 4096
+"""Where readers stopped; some 300 bytes each. One that is forgotten costs an index look-up."""
 
 
 class RemoteRead(NamedTuple):
     """Whole batches, the first of which holds the offset asked for, or begins at the first one
-    after it that exists. `aborted_transactions` is None unless the read was TXN_COMMITTED."""
+    after it that exists, in pieces of memory that follow one another. `aborted_transactions` is
+    None unless the read was TXN_COMMITTED."""
 
-    records: memoryview
+    records: tuple[memoryview, ...]
+    size: int
     start_offset_segment_base: Offset
     position: Position
     log_start_offset: Offset
@@ -56,18 +65,28 @@ class _Span(NamedTuple):
     end_offset: Offset
 
 
+class _Stop(NamedTuple):
+    """Where a read ended: who asks for the offset after it is a reader who goes on."""
+
+    segment_id: RemoteLogSegmentId
+    position: Position
+
+
 class _Taken(NamedTuple):
     run: BatchRun
     metadata: RemoteLogSegmentMetadata
     position: Position
-    went_on: bool
+
+    @property
+    def end(self) -> Position:
+        return self.position + self.run.size
 
 
 class _SegmentReplacedError(RemoteStorageError):
     """Another segment holds the offset by now: a compacted one, or a later leader's copy."""
 
 
-_NOTHING = BatchRun(memoryview(b""), 0, is_last=False)
+_NOTHING = BatchRun((), 0, 0, is_last=False)
 
 
 class RemoteLogReader:
@@ -84,7 +103,7 @@ class RemoteLogReader:
         self._read_ahead = read_ahead
         self._segments = RemoteSegmentReader(read_ahead)
         self._lock = threading.Lock()
-        self._positions: OrderedDict[tuple[RemoteLogSegmentId, Offset], Position] = OrderedDict()
+        self._stops: OrderedDict[tuple[TopicIdPartition, Offset], _Stop] = OrderedDict()
 
     def read(
         self,
@@ -95,27 +114,44 @@ class RemoteLogReader:
         *,
         isolation: FetchIsolation,
         min_one_message: bool,
+        patience: ReadPatience,
     ) -> RemoteRead:
         """Batches from the one that holds `offset` on, at most `max_bytes` of them.
 
         The first batch is returned even when it is larger, if `min_one_message`; else the answer
         is empty. Raises OffsetOutOfRangeError when the remote tier does not hold the offset,
-        CorruptObjectError when what it holds is damaged or missing, and what the storage and
-        metadata managers raise when they cannot answer now (try again).
+        CorruptObjectError when what it holds is damaged or missing, what the storage and
+        metadata managers raise when they cannot answer now (try again), and what `patience`
+        raises: with NO_WAIT NotInMemoryError, before anybody is asked for anything.
         """
         lineage = without_empty_epochs(log.leader_epochs.entries)
+        with self._lock:
+            went_on = (partition, offset) in self._stops
+        asked = (log, partition, lineage, offset, max_bytes, min_one_message, patience)
         try:
-            taken = self._take_spans(log, partition, lineage, offset, max_bytes, min_one_message)
+            taken = self._take_spans(*asked)
         except _SegmentReplacedError:
-            taken = self._take_spans(log, partition, lineage, offset, max_bytes, min_one_message)
+            taken = self._take_spans(*asked)
+        last = taken[-1]
         aborted = None
         if isolation is FetchIsolation.TXN_COMMITTED:
-            end_offset = taken[-1].run.next_offset
-            aborted = self._aborted_transactions(log, partition, lineage, offset, end_offset)
-        if taken[-1].went_on:
-            self._fetch_following_segment(partition, lineage, taken[-1])
+            end_offset = last.run.next_offset
+            aborted = self._aborted_transactions(
+                log, partition, lineage, offset, end_offset, patience
+            )
+        size = sum(each.run.size for each in taken)
+        if size > 0:
+            self._note_stop(partition, last)
+        if size > 0 and went_on:
+            self._read_ahead.read_on(
+                last.metadata,
+                last.end,
+                size,
+                lambda segment: self._following_segment(partition, lineage, segment),
+            )
         return RemoteRead(
-            memoryview(b"".join(each.run.records for each in taken)),
+            tuple(piece for each in taken for piece in each.run.records),
+            size,
             taken[0].metadata.start_offset,
             taken[0].position,
             log.log_start_offset,
@@ -132,6 +168,7 @@ class RemoteLogReader:
         offset: Offset,
         max_bytes: int,
         min_one_message: bool,
+        patience: ReadPatience,
     ) -> list[_Taken]:
         """What is read of each segment; at least one, which may be empty."""
         taken: list[_Taken] = []
@@ -142,22 +179,30 @@ class RemoteLogReader:
                 f"offset does not exist in the remote tier partition={partition} offset={offset}"
             )
         while span is not None:
-            found = self._take(
-                span,
-                next_offset,
-                room,
-                must=min_one_message and room == max_bytes,
-                goes_on=bool(taken) and room < max_bytes,
-            )
+            has_enough = max_bytes - room >= ANSWER_SIZE_MIN
+            try:
+                found = self._take(
+                    partition,
+                    span,
+                    next_offset,
+                    room,
+                    NO_WAIT if has_enough else patience,
+                    must=min_one_message and room == max_bytes,
+                    goes_on=room < max_bytes,
+                )
+            except NotInMemoryError:
+                if has_enough:
+                    break
+                raise
             taken.append(found)
-            room -= len(found.run.records)
+            room -= found.run.size
             next_offset = span.end_offset
             has_records = room < max_bytes
             is_enough = room <= 0 or next_offset >= log.local_log_start_offset
             if not found.run.is_last or (has_records and is_enough):
                 break
             span = self._span(log, partition, lineage, next_offset)
-        kept = [each for each in taken if len(each.run.records) > 0]
+        kept = [each for each in taken if each.run.size > 0]
         return kept or taken[:1]
 
     def _span(
@@ -177,7 +222,15 @@ class RemoteLogReader:
         return _Span(metadata, min(metadata.end_offset_inclusive + 1, epoch_end))
 
     def _take(
-        self, span: _Span, from_offset: Offset, room: int, *, must: bool, goes_on: bool
+        self,
+        partition: TopicIdPartition,
+        span: _Span,
+        from_offset: Offset,
+        room: int,
+        patience: ReadPatience,
+        *,
+        must: bool,
+        goes_on: bool,
     ) -> _Taken:
         """The batches of `span` from `from_offset` on that fit.
 
@@ -186,43 +239,45 @@ class RemoteLogReader:
         """
         metadata = span.metadata
         try:
-            remembered = self._remembered(metadata, from_offset)
-            if remembered is None:
-                headers = self._segments.headers(metadata, self._position(metadata, from_offset))
-            else:
-                headers = self._segments.headers(metadata, remembered, from_offset)
-            first = next((each for each in headers if each[1].last_offset >= from_offset), None)
+            start = self._position(partition, metadata, from_offset, patience)
+            first = self._segments.find(metadata, start, from_offset, patience)
             if first is None:
-                return _Taken(_NOTHING._replace(is_last=True), metadata, 0, went_on=False)
-            position, header = first
-            if header.base_offset >= span.end_offset:
-                return _Taken(_NOTHING._replace(is_last=True), metadata, position, went_on=False)
-            size = max(room, header.size_in_bytes) if must else room
-            if header.size_in_bytes > size or (goes_on and header.base_offset < from_offset):
-                return _Taken(_NOTHING, metadata, position, went_on=False)
-            run = self._segments.run(metadata, position, size, span.end_offset)
+                return _Taken(_NOTHING._replace(is_last=True), metadata, 0)
+            if first.base_offset >= span.end_offset:
+                return _Taken(_NOTHING._replace(is_last=True), metadata, first.position)
+            size = max(room, first.size) if must else room
+            if first.size > size or (goes_on and first.base_offset < from_offset):
+                return _Taken(_NOTHING, metadata, first.position)
+            run = self._segments.run(metadata, first.position, size, span.end_offset, patience)
         except RemoteResourceNotFoundError as error:
             raise self._missing(span, from_offset, error) from error
-        self._remember(metadata, run.next_offset, position + len(run.records))
-        return _Taken(run, metadata, position, went_on=remembered is not None)
+        return _Taken(run, metadata, first.position)
 
-    def _position(self, metadata: RemoteLogSegmentMetadata, offset: Offset) -> Position:
+    def _position(
+        self,
+        partition: TopicIdPartition,
+        metadata: RemoteLogSegmentMetadata,
+        offset: Offset,
+        patience: ReadPatience,
+    ) -> Position:
+        """Where to look for `offset`: a batch begins there, at or before it."""
         if offset <= metadata.start_offset:
             return 0
+        with self._lock:
+            stop = self._stops.get((partition, offset))
+        if stop is not None and stop.segment_id == metadata.segment_id:
+            return stop.position
+        if not patience.may_wait:
+            raise NotInMemoryError(f"an index has to be asked partition={partition}")
         return self._index_cache.get(metadata).lookup_offset(offset)
 
-    def _remembered(self, metadata: RemoteLogSegmentMetadata, offset: Offset) -> Position | None:
+    def _note_stop(self, partition: TopicIdPartition, last: _Taken) -> None:
+        key = (partition, last.run.next_offset)
         with self._lock:
-            return self._positions.get((metadata.segment_id, offset))
-
-    def _remember(
-        self, metadata: RemoteLogSegmentMetadata, offset: Offset, position: Position
-    ) -> None:
-        with self._lock:
-            self._positions[metadata.segment_id, offset] = position
-            self._positions.move_to_end((metadata.segment_id, offset))
-            if len(self._positions) > _REMEMBERED_POSITIONS_MAX:
-                self._positions.popitem(last=False)
+            self._stops[key] = _Stop(last.metadata.segment_id, last.end)
+            self._stops.move_to_end(key)
+            if len(self._stops) > _REMEMBERED_STOPS_MAX:
+                self._stops.popitem(last=False)
 
     def _missing(
         self, span: _Span, offset: Offset, error: RemoteResourceNotFoundError
@@ -243,21 +298,17 @@ class RemoteLogReader:
             f" offset={offset}"
         )
 
-    def _fetch_following_segment(
-        self, partition: TopicIdPartition, lineage: Sequence[EpochEntry], last: _Taken
-    ) -> None:
-        """A sequential reader near a segment's end gets the next one's first range."""
-        metadata = last.metadata
-        read_to = last.position + len(last.run.records)
-        if metadata.segment_size_in_bytes - read_to > self._read_ahead.settings.range_size_max:
-            return
+    def _following_segment(
+        self,
+        partition: TopicIdPartition,
+        lineage: Sequence[EpochEntry],
+        metadata: RemoteLogSegmentMetadata,
+    ) -> RemoteLogSegmentMetadata | None:
         offset = metadata.end_offset_inclusive + 1
         entry = epoch_for_offset(lineage, offset)
         if entry is None:
-            return
-        following = self._metadata.remote_log_segment_metadata(partition, entry.epoch, offset)
-        if following is not None:
-            self._read_ahead.prefetch(following, 0)
+            return None
+        return self._metadata.remote_log_segment_metadata(partition, entry.epoch, offset)
 
     def _aborted_transactions(
         self,
@@ -266,6 +317,7 @@ class RemoteLogReader:
         lineage: Sequence[EpochEntry],
         offset: Offset,
         end_offset: Offset,
+        patience: ReadPatience,
     ) -> list[AbortedTransaction]:
         """Aborted transactions that touch [offset, end_offset): their markers may lie in any
         later segment, of either tier."""
@@ -273,6 +325,8 @@ class RemoteLogReader:
         if end_offset <= offset:
             return []
         for metadata in self._segments_with_transactions(partition, lineage, offset):
+            if not patience.may_wait:
+                raise NotInMemoryError(f"an index has to be asked partition={partition}")
             entries = self._index_cache.get(metadata).transaction_index
             aborted, complete = collect_aborted_transactions(entries, offset, end_offset)
             found.update(aborted)

@@ -12,23 +12,24 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from isotherm.errors import CorruptObjectError, CorruptRecordError
-from isotherm.record.batch import (
-    HEADER_SIZE,
-    BatchHeader,
-    iterate_batches,
-    read_batch_header,
-    verify_batch_crc,
-)
+from isotherm.record.batch import HEADER_SIZE, BatchHeader, read_batch_header, verify_batch_crc
+from isotherm.remote.checked_batches import BatchPlace, CheckedBatches, check_batch, check_place
 from isotherm.remote.read_ahead import ReadAhead
+from isotherm.remote.read_patience import NO_WAIT, NotInMemoryError, ReadPatience
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.types import Offset, Position
 
+ANSWER_SIZE_MIN = 1024 * 1024
+"""A read waits for so many bytes, if there are and if it may have them; of what is more, it takes
+what is in memory. So a slow store delays no answer until the last byte of a long one."""
+
 
 class BatchRun(NamedTuple):
-    """Whole batches that follow one another. `next_offset` is the one after the last; `is_last`
-    tells that nothing below the end asked for follows in this segment."""
+    """Whole batches that follow one another, in pieces of memory. `next_offset` is the one after
+    the last; `is_last` tells that nothing below the end asked for follows in this segment."""
 
-    records: memoryview
+    records: tuple[memoryview, ...]
+    size: int
     next_offset: Offset
     is_last: bool
 
@@ -40,15 +41,18 @@ class RemoteSegmentReader:
         self._read_ahead = read_ahead
 
     def headers(
-        self, metadata: RemoteLogSegmentMetadata, position: Position, from_offset: Offset = 0
+        self, metadata: RemoteLogSegmentMetadata, position: Position
     ) -> Iterator[tuple[Position, BatchHeader]]:
         """Position and header of each batch from `position` on; CRCs are not checked, but that
-        offsets rise, from `from_offset` on."""
-        next_offset = from_offset
+        offsets rise."""
+        next_offset = 0
+        patience = ReadPatience()
         while position < metadata.segment_size_in_bytes:
             with self._damage_named(metadata):
-                header = read_batch_header(self._read_ahead.read(metadata, position, HEADER_SIZE))
-                _check_place(metadata, position, header, next_offset)
+                header = read_batch_header(
+                    self._read_ahead.read(metadata, position, HEADER_SIZE, patience)
+                )
+                check_place(metadata, position, header, next_offset)
             yield position, header
             position += header.size_in_bytes
             next_offset = header.next_offset
@@ -57,10 +61,27 @@ class RemoteSegmentReader:
         self, metadata: RemoteLogSegmentMetadata, position: Position, header: BatchHeader
     ) -> memoryview:
         """One whole batch, its CRC checked."""
-        data = self._read_ahead.read(metadata, position, header.size_in_bytes)
+        data = self._read_ahead.read(metadata, position, header.size_in_bytes, ReadPatience())
         with self._damage_named(metadata):
             verify_batch_crc(data, 0, header)
         return data
+
+    def find(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        position: Position,
+        offset: Offset,
+        patience: ReadPatience,
+    ) -> BatchPlace | None:
+        """The first batch that ends at `offset` or above, from the one at `position` on."""
+        while position < metadata.segment_size_in_bytes:
+            with self._damage_named(metadata):
+                checked = self._checked(metadata, position, HEADER_SIZE, patience)
+                place = checked.find(position, offset)
+            if place is not None:
+                return place
+            position = checked.end
+        return None
 
     def run(
         self,
@@ -68,22 +89,73 @@ class RemoteSegmentReader:
         position: Position,
         size_max: int,
         end_offset: Offset,
+        patience: ReadPatience,
     ) -> BatchRun:
         """The whole batches in `size_max` bytes from `position` on, where a batch begins, as far
-        as they begin below `end_offset`. Every CRC is checked, and that offsets rise."""
-        data = self._read_ahead.read(metadata, position, size_max)
-        size = next_offset = 0
-        is_last = False
-        with self._damage_named(metadata):
-            for at, header in iterate_batches(data):
-                _check_place(metadata, position + at, header, next_offset)
-                if header.base_offset >= end_offset:
-                    is_last = True
-                    break
-                verify_batch_crc(data, at, header)
-                size, next_offset = at + header.size_in_bytes, header.next_offset
-        is_last = is_last or position + size == metadata.segment_size_in_bytes
-        return BatchRun(data[:size], next_offset, is_last)
+        as they begin below `end_offset`; fewer, but ANSWER_SIZE_MIN at least, when the rest would
+        have to be waited for."""
+        pieces: list[memoryview] = []
+        start, next_offset, is_last = position, 0, False
+        end = min(position + size_max, metadata.segment_size_in_bytes)
+        while position < end and not is_last:
+            size_min = ANSWER_SIZE_MIN - (position - start)
+            try:
+                with self._damage_named(metadata):
+                    checked = self._checked(
+                        metadata,
+                        position,
+                        min(end - position, size_min),
+                        patience if size_min > 0 else NO_WAIT,
+                    )
+                    index = checked.index_of(position)
+                    count = checked.count_fitting(index, end, end_offset)
+            except NotInMemoryError:
+                if size_min > 0:
+                    raise
+                break
+            if count > 0:
+                position, next_offset = checked.end_of(index + count - 1)
+                pieces.append(checked.bytes_between(index, index + count))
+            if index + count < len(checked.positions):
+                is_last = int(checked.base_offsets[index + count]) >= end_offset
+                break
+        self._read_ahead.note_read(metadata, position)
+        is_last = is_last or position == metadata.segment_size_in_bytes
+        return BatchRun(tuple(pieces), position - start, next_offset, is_last)
+
+    def _checked(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        position: Position,
+        size: int,
+        patience: ReadPatience,
+    ) -> CheckedBatches:
+        """Checked batches, one of which begins at `position`; all that is there once `size` bytes
+        are. Raises CorruptRecordError."""
+        found = self._read_ahead.range_at(metadata, position, size, patience, is_batch=True)
+        checked = found.checked_at(position)
+        wanted_end = min(position + max(size, HEADER_SIZE), found.end)
+        if checked is None and not patience.may_wait:
+            raise NotInMemoryError(f"batches are not checked yet position={position}")
+        while checked is None:
+            found.wait_until_filled(wanted_end, patience)
+            checked = found.check(position)
+            if checked is None:
+                if wanted_end == found.end:
+                    return self._joined_batch(metadata, position, patience)
+                header = read_batch_header(found.read(position, wanted_end))
+                check_place(metadata, position, header, 0)
+                wanted_end = min(position + header.size_in_bytes, found.end)
+        return checked
+
+    def _joined_batch(
+        self, metadata: RemoteLogSegmentMetadata, position: Position, patience: ReadPatience
+    ) -> CheckedBatches:
+        """The batch at `position`, which lies in two ranges or more."""
+        header = read_batch_header(self._read_ahead.read(metadata, position, HEADER_SIZE, patience))
+        check_place(metadata, position, header, 0)
+        data = self._read_ahead.read(metadata, position, header.size_in_bytes, patience)
+        return check_batch(metadata, data, position, 0)
 
     @contextmanager
     def _damage_named(self, metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
@@ -92,34 +164,6 @@ class RemoteSegmentReader:
         except CorruptRecordError as error:
             self._read_ahead.forget(metadata.segment_id)
             raise damaged_segment(metadata, str(error)) from error
-
-
-def _check_place(
-    metadata: RemoteLogSegmentMetadata,
-    position: Position,
-    header: BatchHeader,
-    next_offset: Offset,
-) -> None:
-    """What the CRC does not cover, or what is needed before it can be checked."""
-    if position + header.size_in_bytes > metadata.segment_size_in_bytes:
-        raise CorruptRecordError(
-            f"batch reaches beyond its segment position={position} size={header.size_in_bytes}"
-        )
-    if (
-        not metadata.start_offset
-        <= header.base_offset
-        <= header.last_offset
-        <= (metadata.end_offset_inclusive)
-    ):
-        raise CorruptRecordError(
-            f"batch has offsets outside its segment position={position}"
-            f" base_offset={header.base_offset} last_offset={header.last_offset}"
-        )
-    if header.base_offset < next_offset:
-        raise CorruptRecordError(
-            f"batch offsets go back position={position} base_offset={header.base_offset}"
-            f" expected_from={next_offset}"
-        )
 
 
 def damaged_segment(metadata: RemoteLogSegmentMetadata, reason: str) -> CorruptObjectError:

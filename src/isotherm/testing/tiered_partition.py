@@ -41,6 +41,7 @@ from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
+from isotherm.remote.read_patience import ReadPatience
 from isotherm.remote.remote_log_reader import RemoteLogReader, RemoteRead
 from isotherm.remote.remote_tier_metrics import RetentionShares
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -184,7 +185,9 @@ class TieredPartition:
             clock=self.clock,
             fs=fs,
         )
-        self.read_ahead = ReadAhead(self.store, self._read_ahead_settings, InlineExecutor())
+        self.read_ahead = ReadAhead(
+            self.store, self._read_ahead_settings, InlineExecutor(), self.clock
+        )
         self.reader = RemoteLogReader(self.metadata, self.index_cache, self.read_ahead)
         self.tier = RemoteTierAccess(
             storage=self.store,
@@ -269,6 +272,7 @@ class TieredPartition:
         *,
         isolation: FetchIsolation = FetchIsolation.HIGH_WATERMARK,
         min_one_message: bool = True,
+        patience: ReadPatience | None = None,
     ) -> RemoteRead:
         return self.reader.read(
             self.log,
@@ -277,13 +281,18 @@ class TieredPartition:
             max_bytes,
             isolation=isolation,
             min_one_message=min_one_message,
+            patience=patience or ReadPatience(),
         )
+
+    def read_bytes(self, offset: Offset, max_bytes: int = 1 << 20, **options: Any) -> memoryview:
+        """The records of `read` in one piece."""
+        return memoryview(b"".join(self.read(offset, max_bytes, **options).records))
 
     def read_values(self, offset: Offset, max_bytes: int = 1 << 20) -> list[bytes | None]:
         """Values of the remote tier from `offset` on, in one read."""
         return [
             record.value
-            for record in records_of(self.read(offset, max_bytes).records)
+            for record in records_of(self.read_bytes(offset, max_bytes))
             if record.offset >= offset
         ]
 
@@ -293,7 +302,7 @@ class TieredPartition:
         offset = self.log.log_start_offset
         while offset < self.log.log_end_offset:
             if offset < self.log.local_log_start_offset:
-                data = self.read(offset, 500).records
+                data = self.read_bytes(offset, 500)
             else:
                 data = self.log.read(offset, 500).records
             records = [each for each in records_of(data) if each.offset >= offset]

@@ -28,6 +28,7 @@ from isotherm.log.log_loader import load_log
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch
+from isotherm.remote.read_patience import ReadPatience
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
@@ -187,6 +188,7 @@ class Simulation:
             500,
             isolation=FetchIsolation.HIGH_WATERMARK,
             min_one_message=True,
+            patience=ReadPatience(),
         )
         self.asked.append((future, lambda: self._check_read(partition, offset, future)))
 
@@ -197,7 +199,8 @@ class Simulation:
         elif error is not None:
             assert isinstance(error, RetriableError), error
         else:
-            records = [each for each in records_of(done.result().records) if each.offset >= offset]
+            data = memoryview(b"".join(done.result().records))
+            records = [each for each in records_of(data) if each.offset >= offset]
             assert [each.offset for each in records][:1] == [offset]
             assert all(each.value == partition.values[each.offset] for each in records)
             self.reads_checked += 1

@@ -27,6 +27,7 @@ from isotherm.metrics.registry import Metrics
 from isotherm.protocol.framing import RequestHeader
 from isotherm.record.batch import build_batch
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
+from isotherm.remote.read_patience import ReadPatience
 from isotherm.remote.remote_tier_metrics import Expirations
 from isotherm.testing.faulty_fs import FaultyFileSystem
 from isotherm.testing.sim_clock import SimClock
@@ -44,10 +45,23 @@ class FakeRemoteLogManager:
         self.reads: list[tuple[int, int, Future[Any]]] = []
         self.lookups: list[tuple[int, Future[Any]]] = []
         self.refuse: Exception | None = None
+        self.in_memory: dict[int, Any] = {}
+        self.patience: ReadPatience | None = None
+
+    def read_now(self, log: Any, partition: Any, offset: int, max_bytes: int, **_: object) -> Any:
+        return self.in_memory.get(offset)
 
     def read(
-        self, log: Any, partition: Any, offset: int, max_bytes: int, **_: object
+        self,
+        log: Any,
+        partition: Any,
+        offset: int,
+        max_bytes: int,
+        *,
+        patience: ReadPatience,
+        **_: object,
     ) -> Future[Any]:
+        self.patience = patience
         if self.refuse is not None:
             raise self.refuse
         future: Future[Any] = Future()

@@ -317,7 +317,8 @@ def test_fetch_below_the_log_start_with_a_last_epoch_is_out_of_range(parts: Any)
 
 
 def remote_read(records: bytes) -> Any:
-    return SimpleNamespace(records=memoryview(records), aborted_transactions=None)
+    pieces = (memoryview(records[:1]), memoryview(records[1:]))
+    return SimpleNamespace(records=pieces, size=len(records), aborted_transactions=None)
 
 
 def test_fetch_below_the_local_start_reads_the_remote_tier(parts: Any) -> None:
@@ -330,8 +331,25 @@ def test_fetch_below_the_local_start_reads_the_remote_tier(parts: Any) -> None:
         assert (offset, max_bytes) == (1, 500)
         future.set_result(remote_read(b"cold"))
         (response,) = await waiting
-        assert response.records == (b"cold",)
+        assert b"".join(response.records) == b"cold"
         assert (response.log_start_offset, response.high_watermark) == (0, 2)
+
+    parts.run(scenario)
+
+
+def test_fetch_is_answered_from_memory_without_another_thread(parts: Any) -> None:
+    async def scenario() -> None:
+        for index in (0, 1):
+            parts.append(b"a", b"b", index=index)
+            parts.tier_everything(index)
+        parts.remote.in_memory = {1: remote_read(b"warm")}
+        waiting = asyncio.ensure_future(answer(parts, request(asked(1, 0), asked(0, 1))))
+        await asyncio.sleep(0)
+        ((offset, _, future),) = parts.remote.reads
+        assert offset == 0
+        future.set_result(remote_read(b"cold"))
+        responses = await waiting
+        assert [b"".join(each.records) for each in responses] == [b"warm", b"cold"]
 
     parts.run(scenario)
 
@@ -373,6 +391,7 @@ def test_fetch_of_a_slow_remote_tier_is_empty_and_drops_the_read(parts: Any) -> 
         assert (response.error_code, response.records) == (0, ())
         await asyncio.sleep(0)
         assert parts.remote.reads[0][2].cancelled()
+        assert (parts.remote.patience.is_over, parts.remote.patience.has_left) == (True, False)
         assert parts.remote.metrics.value(FETCHES_EXPIRED + "_total") == 1
 
     parts.run(scenario)
@@ -433,6 +452,7 @@ def test_client_that_goes_away_cancels_its_remote_read(parts: Any) -> None:
             await waiting
         await asyncio.sleep(0)
         assert parts.remote.reads[0][2].cancelled()
+        assert (parts.remote.patience.is_over, parts.remote.patience.has_left) == (True, True)
 
     parts.run(scenario)
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import random
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isotherm.errors import RemoteStorageError
-from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
+from isotherm.errors import RemoteStorageError, RequestTimedOutError
+from isotherm.remote.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
+from isotherm.remote.read_patience import NO_WAIT, NotInMemoryError, ReadPatience
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.testing.sim_clock import SimClock
 from isotherm.testing.tiered_partition import InlineExecutor
 from isotherm.types import TopicIdPartition
 
 MIB = 1024 * 1024
 PARTITION = TopicIdPartition(uuid.UUID(int=1), "t", 0)
+WAIT_S = 10
 
 
 def make_metadata(size: int, number: int = 0) -> RemoteLogSegmentMetadata:
@@ -37,34 +41,40 @@ def make_metadata(size: int, number: int = 0) -> RemoteLogSegmentMetadata:
 
 
 class CountingStore:
-    """Bytes of a segment tell their position; the interface's fetch_log_segment alone."""
+    """Bytes of a segment tell their position. It fills buffers, in steps of `step` bytes."""
 
-    def __init__(self, *, is_large: bool = False) -> None:
+    def __init__(self, *, is_large: bool = False, step: int = 1 << 30) -> None:
         self.ranges: list[tuple[int, int]] = []
+        self.segments: list[int] = []
         self.errors: list[Exception] = []
-        self.before_fetch: Callable[[int], None] = lambda start: None
+        self.on_step: Callable[[int], None] = lambda position: None
         self._content = memoryview(bytes(1) if is_large else random.Random(3).randbytes(1 << 16))
         self._is_large = is_large
+        self._step = step
 
     def content(self, start: int, end: int) -> bytes:
         return bytes(self._content[start:end])
 
-    def fetch_log_segment(
+    def fetch_log_segment_into(
         self,
         metadata: RemoteLogSegmentMetadata,
         start_position: int,
-        end_position_inclusive: int | None = None,
-    ) -> memoryview:
-        assert end_position_inclusive is not None
-        end = min(end_position_inclusive + 1, metadata.segment_size_in_bytes)
-        assert 0 <= start_position < end
+        buffer: memoryview,
+        on_filled: Callable[[int], None],
+    ) -> None:
+        end = start_position + len(buffer)
+        assert 0 <= start_position < end <= metadata.segment_size_in_bytes
         self.ranges.append((start_position, end))
-        self.before_fetch(start_position)
-        if self.errors:
-            raise self.errors.pop()
-        if self._is_large:
-            return memoryview(bytes(end - start_position))
-        return self._content[start_position:end]
+        self.segments.append(metadata.segment_id.id.int)
+        for at in range(0, len(buffer), self._step):
+            self.on_step(start_position + at)
+            if self.errors:
+                raise self.errors.pop()
+            count = min(self._step, len(buffer) - at)
+            if not self._is_large:
+                start = start_position + at
+                buffer[at : at + count] = self._content[start : start + count]
+            on_filled(at + count)
 
 
 class HeldExecutor(Executor):
@@ -77,73 +87,179 @@ class HeldExecutor(Executor):
         self.held.append(lambda: fn(*args, **kwargs))
         return Future()
 
+    def run_all(self) -> None:
+        while self.held:
+            self.held.pop(0)()
+
 
 def read_ahead(
-    store: Any, executor: Executor | None = None, *, size_max: int = 4096, range_min: int = 64
+    store: Any,
+    executor: Executor | None = None,
+    *,
+    size_max: int = 4096,
+    range_min: int = 64,
+    clock: SimClock | None = None,
 ) -> ReadAhead:
     settings = ReadAheadSettings(size_max, range_size_min=range_min, range_size_max=16 * range_min)
-    return ReadAhead(store, settings, executor or InlineExecutor())
+    return ReadAhead(store, settings, executor or InlineExecutor(), clock or SimClock())
+
+
+def read(
+    ahead: ReadAhead,
+    segment: RemoteLogSegmentMetadata,
+    position: int,
+    size: int,
+    *,
+    following: RemoteLogSegmentMetadata | None = None,
+) -> memoryview:
+    """As a consumer that goes on where it stopped."""
+    data = ahead.read(segment, position, size, ReadPatience())
+    end = position + len(data)
+    if position:
+        ahead.read_on(segment, end, len(data), lambda each: following if each is segment else None)
+    return data
 
 
 def test_sequential_reader_of_a_gibibyte_makes_at_most_twenty_gets() -> None:
     store = CountingStore(is_large=True)
-    ahead = ReadAhead(store, ReadAheadSettings(256 * MIB), InlineExecutor())  # type: ignore[arg-type]
+    ahead = ReadAhead(store, ReadAheadSettings(256 * MIB), InlineExecutor(), SimClock())  # type: ignore[arg-type]
     segment = make_metadata(1024 * MIB)
     for position in range(0, 1024 * MIB, MIB):
-        assert len(ahead.read(segment, position, MIB)) == MIB
+        assert len(read(ahead, segment, position, MIB)) == MIB
+        assert ahead.size_in_bytes <= 256 * MIB
     assert len(store.ranges) <= 20
     assert sum(end - start for start, end in store.ranges) == 1024 * MIB
-    assert ahead.size_in_bytes <= 256 * MIB
+
+
+def test_four_consumers_of_one_history_make_the_gets_of_one() -> None:
+    """They are up to 16 MiB apart, which is less than what is kept behind the first."""
+    store = CountingStore(is_large=True)
+    ahead = ReadAhead(store, ReadAheadSettings(256 * MIB), InlineExecutor(), SimClock())  # type: ignore[arg-type]
+    segment = make_metadata(1024 * MIB)
+    rng, positions = random.Random(5), [0, 0, 0, 0]
+    while min(positions) < 1024 * MIB:
+        number = rng.randrange(4)
+        position = positions[number]
+        if position - min(positions) <= 16 * MIB and position < 1024 * MIB:
+            read(ahead, segment, position, MIB)
+            positions[number] += MIB
+    assert len(store.ranges) <= 20
+
+
+def test_sixteen_consumers_of_different_partitions_do_not_drive_each_others_ranges_out() -> None:
+    store = CountingStore(is_large=True)
+    ahead = ReadAhead(store, ReadAheadSettings(256 * MIB), InlineExecutor(), SimClock())  # type: ignore[arg-type]
+    segments = [make_metadata(64 * MIB, number) for number in range(16)]
+    for position in range(0, 64 * MIB, MIB):
+        for segment in segments:
+            read(ahead, segment, position, MIB)
+            assert ahead.size_in_bytes <= 256 * MIB
+    # Each in ranges of its share; what is fetched twice is from when there were fewer of them.
+    assert sum(end - start for start, end in store.ranges) <= 1.5 * 16 * 64 * MIB
+    assert len(store.ranges) <= 16 * 12
 
 
 def test_single_read_fetches_one_small_range() -> None:
     store = CountingStore()
     ahead = read_ahead(store, range_min=64)
-    ahead.read(make_metadata(10_000), 5000, 10)
+    read(ahead, make_metadata(10_000), 5000, 10)
     assert store.ranges == [(5000, 5064)]
 
 
-def test_range_read_beyond_its_first_quarter_gets_its_successor_once() -> None:
+def test_reader_beyond_the_first_quarter_of_a_range_has_the_next_fetched_once() -> None:
     store, executor = CountingStore(), HeldExecutor()
     ahead, segment = read_ahead(store, executor), make_metadata(10_000)
-    ahead.read(segment, 0, 16)
+    reading = ahead.range_at(segment, 0, 16, ReadPatience())
+    executor.run_all()
+    ahead.read_on(segment, 16, 16, lambda _: None)
     assert executor.held == []
-    ahead.read(segment, 16, 16)
-    ahead.read(segment, 32, 16)
+    ahead.read_on(segment, 32, 16, lambda _: None)
+    ahead.read_on(segment, 48, 16, lambda _: None)
     assert len(executor.held) == 1
-    executor.held[0]()
+    executor.run_all()
     assert store.ranges == [(0, 64), (64, 192)]
-    ahead.read(segment, 60, 20)
+    assert (reading.start, reading.end) == (0, 64)
+    ahead.read(segment, 60, 20, ReadPatience())
     assert store.ranges == [(0, 64), (64, 192)]
+
+
+def test_reader_near_a_segments_end_has_the_following_segment_fetched() -> None:
+    store = CountingStore()
+    ahead = read_ahead(store)
+    first, second = make_metadata(200, 1), make_metadata(200, 2)
+    for position in range(0, 160, 20):
+        read(ahead, first, position, 20, following=second)
+    fetched = list(zip(store.segments, store.ranges, strict=True))
+    assert fetched[:3] == [(1, (0, 64)), (1, (64, 192)), (1, (192, 200))]
+    assert fetched[3] == (2, (0, 64))
+
+
+def test_reader_who_goes_back_finds_what_he_left() -> None:
+    store = CountingStore()
+    ahead, segment = read_ahead(store), make_metadata(10_000)
+    for position in range(0, 500, 20):
+        read(ahead, segment, position, 20)
+    count = len(store.ranges)
+    assert bytes(read(ahead, segment, 100, 300)) == store.content(100, 400)
+    assert len(store.ranges) == count
+
+
+def test_reader_who_goes_back_to_what_was_dropped_fetches_up_to_what_is_there() -> None:
+    store = CountingStore()
+    ahead, segment = read_ahead(store, size_max=256), make_metadata(10_000)
+    ahead.read(segment, 1040, 10, ReadPatience())
+    ahead.read(segment, 1000, 30, ReadPatience())
+    assert store.ranges == [(1040, 1104), (1000, 1040)]
 
 
 def test_read_over_several_ranges_is_joined_and_cut_at_the_segments_end() -> None:
     store = CountingStore()
     ahead, segment = read_ahead(store), make_metadata(1000)
-    ahead.read(segment, 0, 10)
-    assert bytes(ahead.read(segment, 50, 500)) == store.content(50, 550)
-    assert bytes(ahead.read(segment, 900, 500)) == store.content(900, 1000)
-    assert bytes(ahead.read(segment, 1000, 5)) == b""
+    read(ahead, segment, 0, 10)
+    assert bytes(read(ahead, segment, 50, 500)) == store.content(50, 550)
+    assert bytes(read(ahead, segment, 900, 500)) == store.content(900, 1000)
+
+
+def test_bytes_are_handed_out_while_the_rest_of_their_range_arrives() -> None:
+    store = CountingStore(step=16)
+    arrived, go = threading.Event(), threading.Event()
+
+    def hold(position: int) -> None:
+        if position == 32:
+            arrived.set()
+            assert go.wait(WAIT_S)
+
+    store.on_step = hold
+    with ThreadPoolExecutor(1) as pool:
+        ahead, segment = read_ahead(store, pool), make_metadata(10_000)
+        assert bytes(ahead.read(segment, 0, 32, ReadPatience())) == store.content(0, 32)
+        assert arrived.wait(WAIT_S)
+        with pytest.raises(NotInMemoryError):
+            ahead.read(segment, 32, 1, NO_WAIT)
+        assert bytes(ahead.read(segment, 0, 32, NO_WAIT)) == store.content(0, 32)
+        go.set()
+        assert bytes(ahead.read(segment, 0, 64, ReadPatience())) == store.content(0, 64)
+    assert store.ranges == [(0, 64)]
 
 
 def test_readers_of_the_same_range_share_one_get() -> None:
-    store = CountingStore()
-    entered, go = threading.Event(), threading.Event()
-
-    def hold(start: int) -> None:
-        entered.set()
-        assert go.wait(10)
-
-    store.before_fetch = hold
-    ahead, segment = read_ahead(store, HeldExecutor()), make_metadata(10_000)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(ahead.read, segment, 0, 10)
-        assert entered.wait(10)
-        second = pool.submit(ahead.read, segment, 5, 10)
-        go.set()
-        assert bytes(first.result(10)) == store.content(0, 10)
-        assert bytes(second.result(10)) == store.content(5, 15)
+    store, executor = CountingStore(), HeldExecutor()
+    ahead, segment = read_ahead(store, executor), make_metadata(10_000)
+    first = ahead.range_at(segment, 0, 10, ReadPatience())
+    second = ahead.range_at(segment, 5, 10, ReadPatience())
+    assert first is second
+    executor.run_all()
+    assert bytes(ahead.read(segment, 5, 10, NO_WAIT)) == store.content(5, 15)
     assert store.ranges == [(0, 64)]
+
+
+def test_read_without_time_asks_nobody() -> None:
+    store, executor = CountingStore(), HeldExecutor()
+    ahead = read_ahead(store, executor)
+    with pytest.raises(NotInMemoryError):
+        ahead.read(make_metadata(10_000), 0, 10, NO_WAIT)
+    assert executor.held == []
+    assert ahead.size_in_bytes == 0
 
 
 def test_failed_fetch_is_raised_and_not_kept() -> None:
@@ -151,49 +267,124 @@ def test_failed_fetch_is_raised_and_not_kept() -> None:
     ahead, segment = read_ahead(store), make_metadata(10_000)
     store.errors = [RemoteStorageError("down")]
     with pytest.raises(RemoteStorageError, match="down"):
-        ahead.read(segment, 0, 10)
+        read(ahead, segment, 0, 10)
     assert ahead.size_in_bytes == 0
-    assert bytes(ahead.read(segment, 0, 10)) == store.content(0, 10)
+    assert bytes(read(ahead, segment, 0, 10)) == store.content(0, 10)
 
 
-def test_failed_prefetch_is_fetched_again_when_asked_for() -> None:
+def test_what_could_not_be_fetched_ahead_is_fetched_again_when_asked_for() -> None:
     store = CountingStore()
     ahead, segment = read_ahead(store), make_metadata(10_000)
-    ahead.read(segment, 0, 16)
+    read(ahead, segment, 0, 16)
     store.errors = [RemoteStorageError("down")]
-    ahead.read(segment, 16, 16)
-    assert bytes(ahead.read(segment, 64, 10)) == store.content(64, 74)
+    read(ahead, segment, 16, 16)
+    assert bytes(read(ahead, segment, 64, 10)) == store.content(64, 74)
+
+
+class NotedPatience(ReadPatience):
+    """Tells when somebody begins to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_waited = threading.Event()
+
+    @contextmanager
+    def waiting(self, wake: Callable[[], None]) -> Iterator[None]:
+        with super().waiting(wake):
+            self.is_waited.set()
+            yield
+
+
+def test_reader_who_has_left_ends_the_fetch_and_what_was_to_follow() -> None:
+    """The GET ends at its next step; of what was to be fetched ahead only what is begun comes."""
+    store, executor = CountingStore(step=16), HeldExecutor()
+    ahead = ReadAhead(store, ReadAheadSettings(4096, 64, 64), executor, SimClock())  # type: ignore[arg-type]
+    segment, patience = make_metadata(100_000), NotedPatience()
+    ahead.range_at(segment, 0, 64, ReadPatience())
+    executor.run_all()
+    ahead.read_on(segment, 32, 1000, lambda _: None)
+    assert len(executor.held) == AHEAD_AT_ONCE
+    assert ahead.size_in_bytes > (1 + AHEAD_AT_ONCE) * 64
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ahead.read, segment, 64, 64, patience)
+        assert patience.is_waited.wait(WAIT_S)
+
+        def leave(position: int) -> None:
+            if position == 80 and not patience.is_over:
+                patience.stop(has_left=True)
+                with pytest.raises(RequestTimedOutError):
+                    waiting.result(WAIT_S)
+
+        store.on_step = leave
+        with pytest.raises(RemoteStorageError, match="nobody waits"):
+            executor.held.pop(0)()
+    executor.run_all()
+    assert len(store.ranges) == 1 + AHEAD_AT_ONCE
+    assert ahead.size_in_bytes == AHEAD_AT_ONCE * 64
+    assert bytes(ahead.read(segment, 128, 64, NO_WAIT)) == store.content(128, 192)
+
+
+def test_reader_who_gives_up_for_now_leaves_the_fetch_going() -> None:
+    """His client asks again: the bytes are there then."""
+    store, executor = CountingStore(), HeldExecutor()
+    ahead, segment = read_ahead(store, executor), make_metadata(10_000)
+    patience = ReadPatience()
+    patience.stop(has_left=False)
+    with pytest.raises(RequestTimedOutError):
+        ahead.read(segment, 0, 10, patience)
+    executor.run_all()
+    assert bytes(ahead.read(segment, 0, 10, NO_WAIT)) == store.content(0, 10)
 
 
 def test_least_recently_read_ranges_make_room() -> None:
-    store, executor = CountingStore(), HeldExecutor()
+    store, executor = CountingStore(), InlineExecutor()
     ahead = read_ahead(store, executor, size_max=256, range_min=64)
     for number in range(4):
-        ahead.read(make_metadata(10_000, number), 0, 10)
-    ahead.read(make_metadata(10_000, 0), 0, 10)
-    ahead.read(make_metadata(10_000, 9), 0, 10)
+        read(ahead, make_metadata(10_000, number), 0, 10)
+    read(ahead, make_metadata(10_000, 0), 0, 10)
+    read(ahead, make_metadata(10_000, 9), 0, 10)
     assert len(store.ranges) == 5
-    ahead.read(make_metadata(10_000, 0), 0, 10)
+    read(ahead, make_metadata(10_000, 0), 0, 10)
     assert len(store.ranges) == 5
-    ahead.read(make_metadata(10_000, 1), 0, 10)
+    read(ahead, make_metadata(10_000, 1), 0, 10)
     assert len(store.ranges) == 6
+
+
+def test_reading_ahead_takes_no_room_from_what_others_have_still_to_read() -> None:
+    clock, store = SimClock(), CountingStore()
+    ahead = read_ahead(store, size_max=512, clock=clock)
+    slow, fast = make_metadata(10_000, 1), make_metadata(10_000, 2)
+    for position in (0, 20, 40):
+        read(ahead, slow, position, 20)
+    of_slow = [
+        each for each, number in zip(store.ranges, store.segments, strict=True) if number == 1
+    ]
+    for position in range(0, 2000, 20):
+        read(ahead, fast, position, 20)
+    end = of_slow[-1][1]
+    assert bytes(ahead.read(slow, 60, end - 60, NO_WAIT)) == store.content(60, end)
+    clock.advance(20_000)
+    for position in range(2000, 4000, 20):
+        read(ahead, fast, position, 20)
+    with pytest.raises(NotInMemoryError):
+        ahead.read(slow, 60, end - 60, NO_WAIT)
 
 
 def test_read_without_room_fetches_just_what_it_needs() -> None:
     store = CountingStore()
     ahead = read_ahead(store, size_max=0)
-    assert bytes(ahead.read(make_metadata(10_000), 100, 10)) == store.content(100, 110)
+    assert bytes(read(ahead, make_metadata(10_000), 100, 10)) == store.content(100, 110)
     assert store.ranges == [(100, 110)]
     assert ahead.size_in_bytes == 0
 
 
 def test_forgotten_segment_is_fetched_again() -> None:
     store = CountingStore()
-    ahead, segment = read_ahead(store, HeldExecutor()), make_metadata(10_000)
-    ahead.read(segment, 0, 10)
+    ahead, segment = read_ahead(store), make_metadata(10_000)
+    read(ahead, segment, 0, 10)
     ahead.forget(segment.segment_id)
     assert ahead.size_in_bytes == 0
-    ahead.read(segment, 0, 10)
+    read(ahead, segment, 0, 10)
     assert len(store.ranges) == 2
 
 
@@ -208,6 +399,6 @@ def test_any_reads_give_the_segments_bytes_within_the_bound(
     store = CountingStore()
     ahead = read_ahead(store, size_max=size_max, range_min=32)
     for number, position, size in reads:
-        data = ahead.read(make_metadata(2000, number), position, size)
+        data = read(ahead, make_metadata(2000, number), position, size)
         assert bytes(data) == store.content(position, min(2000, position + size))
         assert ahead.size_in_bytes <= size_max

@@ -21,6 +21,7 @@ from isotherm.errors import (
 )
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_read import FetchIsolation
+from isotherm.remote.read_patience import ReadPatience
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.remote_tier_metrics import (
     COPIERS_IDLE,
@@ -86,8 +87,10 @@ def read(manager: RemoteLogManager, partition: TieredPartition, offset: int) -> 
         1 << 20,
         isolation=FetchIsolation.HIGH_WATERMARK,
         min_one_message=True,
+        patience=ReadPatience(),
     )
-    return [record.value for record in records_of(future.result(WAIT_S).records)]
+    records = memoryview(b"".join(future.result(WAIT_S).records))
+    return [record.value for record in records_of(records)]
 
 
 def run_after(partition: TieredPartition, ms: int, until: Callable[[], bool]) -> None:
@@ -201,7 +204,11 @@ def test_reads_beyond_the_queue_are_refused(
         return find(*args)  # type: ignore[arg-type]
 
     partition.metadata.remote_log_segment_metadata = held  # type: ignore
-    options = {"isolation": FetchIsolation.LOG_END, "min_one_message": True}
+    options = {
+        "isolation": FetchIsolation.LOG_END,
+        "min_one_message": True,
+        "patience": ReadPatience(),
+    }
     asked = (partition.log, partition.partition, 0, 100)
     first = manager.read(*asked, **options)  # type: ignore[arg-type]
     second = manager.read(*asked, **options)  # type: ignore[arg-type]
@@ -379,6 +386,7 @@ def test_pools_and_reads_are_published_as_kafka_names_them(
             1,
             isolation=FetchIsolation.HIGH_WATERMARK,
             min_one_message=True,
+            patience=ReadPatience(),
         )
         for _ in range(3)
     ]

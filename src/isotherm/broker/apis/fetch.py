@@ -27,6 +27,7 @@ from isotherm.broker.fetch import (
     FetchReader,
     FetchTarget,
     PartitionRead,
+    read_from_memory,
     read_remote,
 )
 from isotherm.broker.fetch_sessions import FetchContext, PartitionKey
@@ -73,6 +74,7 @@ def handle(
     reads = reader.read_partitions(targets, max_bytes)
     min_bytes = min(request.min_bytes, max_bytes)
     if not _may_wait(request.max_wait_ms, min_bytes, reads):
+        reads = _read_from_memory(context, reader, reads)
         if all(read.remote is None for read in reads):
             return _respond(context, fetch, targets, reads)
         return _finish(context, fetch, reader, targets, reads)
@@ -95,7 +97,17 @@ async def _answer_later(
 ) -> FetchResponse:
     await delayed.future
     reads = reader.read_partitions(targets, _max_bytes(context, request))
+    reads = _read_from_memory(context, reader, reads)
     return await _finish(context, fetch, reader, targets, reads)
+
+
+def _read_from_memory(
+    context: RequestContext, reader: FetchReader, reads: list[PartitionRead]
+) -> list[PartitionRead]:
+    remote_log_manager = context.services.remote_log_manager
+    if remote_log_manager is None or all(read.remote is None for read in reads):
+        return reads
+    return read_from_memory(reads, reader.isolation, remote_log_manager)
 
 
 async def _finish(

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from isotherm.remote.segment_metadata import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from isotherm.types import Position
@@ -50,3 +51,27 @@ class RemoteStorageManager(Protocol):
 
     def close(self) -> None:
         """Release connections. Idempotent."""
+
+
+@runtime_checkable
+class FillsBuffers(Protocol):
+    """What a storage manager may do besides: hand over the bytes of a range while they arrive.
+
+    Whoever reads ahead then answers from the beginning of a range before its end is there, and
+    gives the memory, which costs as much as the copying when it is new each time. One that does
+    not is asked by `fetch_log_segment`.
+    """
+
+    def fetch_log_segment_into(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: Position,
+        buffer: memoryview,
+        on_filled: Callable[[int], None],
+    ) -> None:
+        """Fill `buffer`, which lies wholly within the `.log` file, from `start_position` on.
+
+        `on_filled(count)` is called, in this thread, whenever the first `count` bytes are there,
+        and at last with all of them; what it raises ends the fetch and goes through. Raises what
+        `fetch_log_segment` raises; what was filled before is right all the same.
+        """

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -43,6 +43,8 @@ _NO_BUCKET = re.compile("NoSuchBucket|bucket does not exist|ContainerNotFound")
 _RANGE_REFUSED = re.compile("range", re.IGNORECASE)
 
 
+_FILLED_SIZE = 2 * 1024 * 1024
+"""How much of a range is told of at once: little enough to be in the processor's cache still."""
 _PIECE_SIZE = 256 * 1024
 """What a paced upload sends at once."""
 _PACE_WINDOW = QuotaWindows(window_ms=1000, count=11)
@@ -99,11 +101,24 @@ class ObjectClient:
         Fewer when the object ends before, none when it ends before `start`.
         RemoteResourceNotFoundError when there is no such object.
         """
+        result, size = self._open_range(key, start, end)
+        if result is None:
+            return ObjectRange(memoryview(b""), size)
+        with self._translated("object cannot be read", key):
+            data = memoryview(result.bytes())
+        if len(data) != min(end, size) - start:
+            raise _wrong_count(key, start, end, size, len(data))
+        return ObjectRange(data, size)
+
+    def _open_range(
+        self, key: str, start: Position, end: Position
+    ) -> tuple[obstore.GetResult | None, int]:
+        """The answer to a ranged GET and the object's size; no answer when it ends before
+        `start`."""
         try:
             with self._translated("object cannot be read", key):
                 result = obstore.get(self._store, key, options={"range": (start, end)})
-                size = result.meta["size"]
-                data = memoryview(result.bytes())
+                return result, result.meta["size"]
         except RemoteStorageError as error:
             # A range beyond the end is refused in words that differ by store; the size tells.
             if not _RANGE_REFUSED.search(str(error.__cause__)):
@@ -111,13 +126,76 @@ class ObjectClient:
             size = self.object_size(key)
             if size > start:
                 raise
-            return ObjectRange(memoryview(b""), size)
-        if len(data) != min(end, size) - start:
-            raise CorruptObjectError(
-                f"store sent another number of bytes than it announced object={key}"
-                f" range={start}-{end} object_size={size} received={len(data)}"
-            )
-        return ObjectRange(data, size)
+            return None, size
+
+    def fill(
+        self,
+        key: str,
+        start: Position,
+        buffer: memoryview,
+        object_size: int,
+        on_filled: Callable[[int], None],
+    ) -> int | None:
+        """`get_range` into memory that is there, while the bytes arrive: `on_filled` is told how
+        many, each few MiB and at last.
+
+        Nothing is read when the object has not `object_size` bytes: its size is returned then.
+        """
+        if self._folder is not None:
+            path = self._folder / key
+            return self._fill_from_file(path, key, start, buffer, object_size, on_filled)
+        end = start + len(buffer)
+        result, size = self._open_range(key, start, end)
+        if result is None or size != object_size:
+            return size
+        pieces = iter(result.stream(min_chunk_size=1))
+        filled = told = 0
+        while True:
+            with self._translated("object cannot be read", key):
+                piece = next(pieces, None)
+            if piece is None:
+                break
+            room = buffer[filled:]
+            filled += len(piece)
+            if filled > len(buffer):
+                break
+            room[: len(piece)] = memoryview(piece)
+            if filled - told >= _FILLED_SIZE and filled < len(buffer):
+                told = filled
+                on_filled(filled)
+        if filled != len(buffer):
+            raise _wrong_count(key, start, end, size, filled)
+        on_filled(filled)
+        return None
+
+    def _fill_from_file(
+        self,
+        path: Path,
+        key: str,
+        start: Position,
+        buffer: memoryview,
+        object_size: int,
+        on_filled: Callable[[int], None],
+    ) -> int | None:
+        """`fill` where the store is a folder: the file is read right into the buffer."""
+        with self._translated("object cannot be read", key):
+            descriptor = os.open(path, os.O_RDONLY)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size != object_size:
+                return size
+            filled = 0
+            while filled < len(buffer):
+                with self._translated("object cannot be read", key):
+                    room = buffer[filled : filled + _FILLED_SIZE]
+                    count = os.preadv(descriptor, [room], start + filled)
+                if count == 0:
+                    raise _wrong_count(key, start, start + len(buffer), size, filled)
+                filled += count
+                on_filled(filled)
+        finally:
+            os.close(descriptor)
+        return None
 
     def get(self, key: str, size_max: int) -> bytes:
         """A whole object; CorruptObjectError when it is larger than `size_max`."""
@@ -217,6 +295,15 @@ class ObjectClient:
         if self._folder is not None:
             return self._folder.is_dir()
         return _NO_BUCKET.search(str(error)) is None
+
+
+def _wrong_count(
+    key: str, start: Position, end: Position, object_size: int, received: int
+) -> CorruptObjectError:
+    return CorruptObjectError(
+        f"store sent another number of bytes than it announced object={key}"
+        f" range={start}-{end} object_size={object_size} received={received}"
+    )
 
 
 def _paced(content: Path | bytes | Iterable[bytes], pace: RemoteQuota) -> Iterator[bytes]:

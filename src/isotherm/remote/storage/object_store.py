@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, Self
 
@@ -158,6 +158,33 @@ class ObjectStoreRemoteStorageManager:
             manifest = self._transformed_manifest(metadata, key, found.object_size)
         with _located(metadata):
             return self._fetch_chunks(metadata, manifest, start_position, end)
+
+    def fetch_log_segment_into(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: Position,
+        buffer: memoryview,
+        on_filled: Callable[[int], None],
+    ) -> None:
+        """See isotherm.remote.storage.api.FillsBuffers."""
+        end = start_position + len(buffer)
+        size = metadata.segment_size_in_bytes
+        if not 0 <= start_position < end <= size:
+            raise ValueError(
+                f"range is not inside the segment {_place(metadata)} start={start_position}"
+                f" end={end} segment_size={size}"
+            )
+        manifest = self._known_manifest(metadata)
+        if manifest is None or manifest.is_plain:
+            key = self._layout.log_key(metadata)
+            with _located(metadata):
+                object_size = self._client.fill(key, start_position, buffer, size, on_filled)
+            if object_size is None:
+                return
+            manifest = self._transformed_manifest(metadata, key, object_size)
+        with _located(metadata):
+            buffer[:] = self._fetch_chunks(metadata, manifest, start_position, end)
+        on_filled(len(buffer))
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
         manifest = self._manifest(metadata)

@@ -155,13 +155,11 @@ class Story:
 def read_through(partition: TieredPartition) -> Iterator[Record]:
     offset = partition.log.log_start_offset
     while offset < partition.log.local_log_start_offset:
-        read = partition.read(offset, 300, isolation=FetchIsolation.HIGH_WATERMARK)
+        data = partition.read_bytes(offset, 300, isolation=FetchIsolation.HIGH_WATERMARK)
         next_offset = offset
-        for position, header in iterate_batches(read.records):
+        for position, header in iterate_batches(data):
             yield from (
-                each
-                for each in read_records(read.records, position, header)
-                if each.offset >= offset
+                each for each in read_records(data, position, header) if each.offset >= offset
             )
             next_offset = header.next_offset
         if next_offset == offset:

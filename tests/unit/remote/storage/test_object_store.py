@@ -255,6 +255,43 @@ def test_body_shorter_than_announced_is_corrupt(
         setup.manager.fetch_log_segment(segment.metadata, 0, 9)
 
 
+@pytest.mark.parametrize("pieces", [[b"123456789"], [b"12345", b"678901"], []])
+def test_stream_of_another_length_than_announced_is_corrupt(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]
+) -> None:
+    segment = setup.copied()
+    get = obstore.get
+
+    class Wrong:
+        def __init__(self, result: Any) -> None:
+            self.meta = result.meta
+
+        def stream(self, min_chunk_size: int) -> list[bytes]:
+            return pieces
+
+    monkeypatch.setattr(obstore, "get", lambda *args, **options: Wrong(get(*args, **options)))
+    filled: list[int] = []
+    received = len(b"".join(pieces))
+    with pytest.raises(CorruptObjectError, match=rf"received={received} .*topic=flights"):
+        setup.manager.fetch_log_segment_into(
+            segment.metadata, 0, memoryview(bytearray(10)), filled.append
+        )
+    assert filled == []
+
+
+def test_file_cut_short_fills_no_buffer(setup: Setup, folder: Path) -> None:
+    manager = ObjectStoreRemoteStorageManager(ObjectStoreSettings(url=folder.as_uri()))
+    segment = setup.maker.segment(size=20_000)
+    manager.copy_log_segment_data(segment.metadata, segment.data)
+    (path,) = folder.rglob("*.log")
+    with path.open("r+b") as file:
+        file.truncate(19_999)
+    with pytest.raises(CorruptObjectError, match=r"object_size=19999 segment_size=20000"):
+        manager.fetch_log_segment_into(
+            segment.metadata, 0, memoryview(bytearray(100)), lambda _: None
+        )
+
+
 def test_refused_range_of_a_whole_object_is_a_failure_of_the_store(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

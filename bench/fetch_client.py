@@ -1,0 +1,156 @@
+"""The least a consumer can be: it asks for records, takes the bytes, and looks at batch headers.
+
+A client that makes messages of records is busier with that than a broker is with handing them
+out, and then measures itself. This one asks for the next offset as soon as an answer is there, one
+request at a time as the Java consumer and librdkafka do, and reads the answer into memory that it
+keeps. It finds the next offset from the headers of the batches, and checks that they follow one
+another without a gap.
+
+Run in a process of its own: python -m bench.fetch_client ADDRESS TOPIC RECORDS FETCH_BYTES.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import socket
+import struct
+import time
+
+CLIENT_ID = b"fetch-client"
+FETCH_KEY, FETCH_VERSION = 1, 4
+WAIT_MS = 500
+# What the Java consumer asks of all partitions together.
+FETCH_MAX_BYTES = 50 * 1024 * 1024
+TIMEOUT_S = 60
+
+_SIZE = struct.Struct(">i")
+_REQUEST_HEADER = struct.Struct(">hhih")
+_FETCH = struct.Struct(">iiiibi")
+_PARTITION = struct.Struct(">iiqi")
+_PARTITION_ANSWER = struct.Struct(">ihqqi")
+_BATCH = struct.Struct(">qi")
+_LAST_OFFSET_DELTA = struct.Struct(">i")
+_LAST_OFFSET_DELTA_POSITION = 23
+_BATCH_HEADER_SIZE = 61
+_LOG_OVERHEAD = 12
+
+
+class FetchClient:
+    """One connection, one partition 0, read from its first offset on."""
+
+    def __init__(self, address: str, topic: str, fetch_bytes: int) -> None:
+        """`fetch_bytes` is max.partition.fetch.bytes."""
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self._topic = topic.encode()
+        self._fetch_bytes = fetch_bytes
+        # The first batch is given even when it is larger than what was asked for.
+        self._buffer = memoryview(bytearray(fetch_bytes + 4 * 1024 * 1024))
+        self.next_offset = 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def fetch(self) -> int:
+        """Ask once; the bytes of records that came."""
+        self._socket.sendall(self._request())
+        answer = self._receive()
+        position, error, size = self._records_start(answer)
+        if error:
+            raise RuntimeError(f"the fetch failed: error_code={error} offset={self.next_offset}")
+        if size > 0:
+            self._follow(answer[position : position + size])
+        return max(0, size)
+
+    def _request(self) -> bytes:
+        body = (
+            _REQUEST_HEADER.pack(FETCH_KEY, FETCH_VERSION, 0, len(CLIENT_ID))
+            + CLIENT_ID
+            + _FETCH.pack(-1, WAIT_MS, 1, FETCH_MAX_BYTES, 0, 1)
+            + struct.pack(">h", len(self._topic))
+            + self._topic
+            + _PARTITION.pack(1, 0, self.next_offset, self._fetch_bytes)
+        )
+        return _SIZE.pack(len(body)) + body
+
+    def _receive(self) -> memoryview:
+        size = _SIZE.unpack(self._take(4))[0]
+        if size > len(self._buffer):
+            raise RuntimeError(f"the answer is too large: size={size}")
+        return self._take(size)
+
+    def _take(self, size: int) -> memoryview:
+        filled = 0
+        while filled < size:
+            received = self._socket.recv_into(self._buffer[filled:size])
+            if not received:
+                raise RuntimeError("the broker hung up")
+            filled += received
+        return self._buffer[:size]
+
+    def _records_start(self, answer: memoryview) -> tuple[int, int, int]:
+        """Where the records begin, the partition's error code, and the records' size."""
+        position = 4 + 4 + 4 + 2 + len(self._topic) + 4  # ids, throttle time, counts, name
+        _, error, _, _, aborted_count = _PARTITION_ANSWER.unpack_from(answer, position)
+        position += _PARTITION_ANSWER.size + 16 * max(0, aborted_count)
+        return position + 4, error, _SIZE.unpack_from(answer, position)[0]
+
+    def _follow(self, records: memoryview) -> None:
+        """Move on to behind the last whole batch; the broker may cut off one that follows."""
+        position = 0
+        while len(records) - position >= _BATCH_HEADER_SIZE:
+            base_offset, length = _BATCH.unpack_from(records, position)
+            if position + _LOG_OVERHEAD + length > len(records):
+                break
+            (delta,) = _LAST_OFFSET_DELTA.unpack_from(
+                records, position + _LAST_OFFSET_DELTA_POSITION
+            )
+            last_offset = base_offset + delta
+            # The first batch may begin before what was asked for.
+            if last_offset < self.next_offset or (position and base_offset != self.next_offset):
+                raise RuntimeError(
+                    f"batches do not follow: expected={self.next_offset} base_offset={base_offset}"
+                )
+            self.next_offset = last_offset + 1
+            position += _LOG_OVERHEAD + length
+
+
+def consume(address: str, topic: str, records: int, fetch_bytes: int) -> dict[str, float]:
+    """Read `records` records; figures from the first answer on."""
+    client = FetchClient(address, topic, fetch_bytes)
+    while client.next_offset == 0:
+        client.fetch()
+    first_offset, size, fetches, longest_s = client.next_offset, 0, 0, 0.0
+    start = asked = time.monotonic()
+    while client.next_offset < records:
+        size += client.fetch()
+        fetches += 1
+        now = time.monotonic()
+        longest_s, asked = max(longest_s, now - asked), now
+    seconds = time.monotonic() - start
+    count = client.next_offset - first_offset
+    client.close()
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "records_per_s": count / seconds,
+        "mb_per_s": size / seconds / 1e6,
+        "seconds": seconds,
+        "fetches": fetches,
+        "longest_fetch_ms": longest_s * 1000,
+        "client_cpu_s": usage.ru_utime + usage.ru_stime,
+    }
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.fetch_client")
+    parser.add_argument("address")
+    parser.add_argument("topic")
+    parser.add_argument("records", type=int)
+    parser.add_argument("fetch_bytes", type=int)
+    print(json.dumps(consume(**vars(parser.parse_args()))))
+
+
+if __name__ == "__main__":
+    _main()

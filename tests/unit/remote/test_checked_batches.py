@@ -1,0 +1,149 @@
+"""Batches of a stretch: which are right, and which a reader is given."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from isotherm.errors import CorruptRecordError
+from isotherm.record.batch import build_batch
+from isotherm.remote.checked_batches import BatchPlace, CheckedBatches, check_batches
+from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.types import TopicIdPartition
+
+PARTITION = TopicIdPartition(uuid.UUID(int=1), "t", 0)
+START = 1000
+"""Where the stretch lies in its segment."""
+
+
+def batch(offset: int, count: int = 2, value: bytes = b"v" * 20) -> bytearray:
+    return build_batch([(0, None, value, ())] * count, base_offset=offset)
+
+
+def metadata(size: int, end_offset_inclusive: int = 99) -> RemoteLogSegmentMetadata:
+    return RemoteLogSegmentMetadata(
+        segment_id=RemoteLogSegmentId(PARTITION, uuid.UUID(int=2)),
+        start_offset=10,
+        end_offset_inclusive=end_offset_inclusive,
+        max_timestamp_ms=0,
+        broker_id=0,
+        event_timestamp_ms=0,
+        segment_size_in_bytes=size,
+        segment_leader_epochs={0: 10},
+    )
+
+
+def check(data: bytes | bytearray, next_offset: int = 10) -> CheckedBatches | None:
+    return check_batches(
+        metadata(START + len(data)), memoryview(data), START, START, START + len(data), next_offset
+    )
+
+
+def checked(data: bytes | bytearray) -> CheckedBatches:
+    found = check(data)
+    assert found is not None
+    return found
+
+
+GOOD = [batch(10), batch(12, 3), batch(20)]
+ENDS = [START + len(b"".join(GOOD[: count + 1])) for count in range(3)]
+
+
+def test_whole_batches_are_found_and_a_cut_one_at_the_end_is_left() -> None:
+    found = checked(b"".join(GOOD) + batch(30)[:-1])
+    assert (found.start, found.end, found.next_offset) == (START, ENDS[2], 22)
+    assert bytes(found.bytes_between(1, 3)) == bytes(GOOD[1] + GOOD[2])
+    assert found.end_of(0) == (ENDS[0], 12)
+
+
+@pytest.mark.parametrize("size", [0, 5, 61, len(GOOD[0]) - 1])
+def test_stretch_without_a_whole_batch_has_nothing_to_check(size: int) -> None:
+    assert check(GOOD[0][:size]) is None
+
+
+@pytest.mark.parametrize(
+    ("offset", "place"),
+    [
+        (0, BatchPlace(START, len(GOOD[0]), 10)),
+        (11, BatchPlace(START, len(GOOD[0]), 10)),
+        (12, BatchPlace(ENDS[0], len(GOOD[1]), 12)),
+        (15, BatchPlace(ENDS[1], len(GOOD[2]), 20)),
+        (21, BatchPlace(ENDS[1], len(GOOD[2]), 20)),
+        (22, None),
+    ],
+)
+def test_batch_is_found_by_the_offset_it_ends_at_or_above(
+    offset: int, place: BatchPlace | None
+) -> None:
+    assert checked(b"".join(GOOD)).find(START, offset) == place
+
+
+def test_batch_before_the_position_is_not_found() -> None:
+    assert checked(b"".join(GOOD)).find(ENDS[0], 0) == BatchPlace(ENDS[0], len(GOOD[1]), 12)
+
+
+def test_position_at_which_no_batch_begins_is_damage() -> None:
+    found = checked(b"".join(GOOD))
+    for position in (START + 1, ENDS[2]):
+        with pytest.raises(CorruptRecordError, match=f"no batch begins there position={position}"):
+            found.find(position, 0)
+
+
+def test_batches_fit_by_their_end_and_by_their_first_offset() -> None:
+    found = checked(b"".join(GOOD))
+    assert [found.count_fitting(0, end, 99) for end in (ENDS[0] - 1, ENDS[0], ENDS[1], 9999)] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert [found.count_fitting(0, 9999, offset) for offset in (10, 12, 13, 20, 21)] == [
+        0,
+        1,
+        2,
+        2,
+        3,
+    ]
+    assert found.count_fitting(2, ENDS[1], 99) == 0
+
+
+def damaged(index: int, at: int, value: int) -> bytearray:
+    bad = [bytearray(each) for each in GOOD]
+    bad[index][at] ^= value
+    return bytearray().join(bad)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "reason"),
+    [
+        (16, 1, "magic"),
+        (40, 1, "crc"),
+        (70, 1, "crc"),
+        (5, 0x40, "outside its segment"),
+        (1, 0x40, "outside its segment"),
+    ],
+)
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_damaged_batch_hides_none_before_it_and_is_raised_when_it_is_the_first(
+    index: int, at: int, value: int, reason: str
+) -> None:
+    bad = damaged(index, at, value)
+    start = [START, *ENDS][index]
+    if index > 0:
+        assert checked(bad).end == start
+    data = memoryview(bad)[start - START :]
+    with pytest.raises(CorruptRecordError, match=reason):
+        check_batches(metadata(START + len(bad)), data, start, start, START + len(bad), 0)
+
+
+def test_length_that_reaches_too_far_looks_like_a_batch_that_is_not_there_yet() -> None:
+    assert checked(damaged(1, 10, 0x40)).end == ENDS[0]
+    assert check(damaged(0, 10, 0x40)) is None
+
+
+def test_offsets_that_go_back_are_found() -> None:
+    data = batch(20) + batch(21)
+    assert checked(data).end == START + len(batch(20))
+    with pytest.raises(CorruptRecordError, match="offsets go back"):
+        check(batch(20), next_offset=21)

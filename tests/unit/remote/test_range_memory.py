@@ -1,0 +1,46 @@
+"""RangeMemory: blocks come back by themselves and serve again."""
+
+from __future__ import annotations
+
+from isotherm.remote.range_memory import RangeMemory
+
+SIZE = 1 << 16
+
+
+def test_block_serves_again_once_its_last_view_is_gone() -> None:
+    memory = RangeMemory(4 * SIZE)
+    view = memory.lend(SIZE)
+    view[:4] = b"mark"
+    answer = view[2:100].toreadonly()
+    del view
+    assert (memory.lent_size, memory.kept_size) == (SIZE, 0)
+    assert bytes(answer[:2]) == b"rk"
+    del answer
+    assert (memory.lent_size, memory.kept_size) == (0, SIZE)
+    assert bytes(memory.lend(SIZE)[:4]) == b"mark"
+    assert memory.kept_size == SIZE
+
+
+def test_block_that_is_still_looked_at_is_not_lent_again() -> None:
+    memory = RangeMemory(4 * SIZE)
+    first, second = memory.lend(SIZE), memory.lend(SIZE)
+    first[:1], second[:1] = b"1", b"2"
+    assert (bytes(first[:1]), bytes(second[:1])) == (b"1", b"2")
+
+
+def test_block_serves_ranges_of_nearly_its_size() -> None:
+    memory = RangeMemory(4 * SIZE)
+    views = [memory.lend(SIZE)]
+    views.clear()
+    views.append(memory.lend(SIZE - 1000))
+    assert (len(views[0]), memory.kept_size) == (SIZE - 1000, 0)
+
+
+def test_no_more_is_kept_than_the_bound_leaves() -> None:
+    memory = RangeMemory(2 * SIZE)
+    views = [memory.lend(SIZE) for _ in range(5)]
+    assert memory.lent_size == 5 * SIZE
+    views.clear()
+    assert (memory.lent_size, memory.kept_size) == (0, 2 * SIZE)
+    large = memory.lend(2 * SIZE)
+    assert (len(large), memory.kept_size) == (2 * SIZE, 0)
