@@ -18,16 +18,18 @@ def write_dump(
     *,
     first_offset: Offset = 0,
     first_timestamp_ms: int = 0,
+    timestamps_ms: Sequence[int] | None = None,
     topic: str = REMOTE_LOG_METADATA_TOPIC,
 ) -> Path:
-    """One more file of a partition's log, under `directory`: a batch per record, each a millisecond
-    later than the one before."""
+    """One more file of a partition's log, under `directory`: a batch per record, by default each a
+    millisecond later than the one before."""
     folder = directory / f"{topic}-{number}"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{first_offset:020d}.log"
     content = bytearray()
     for index, (key, value) in enumerate(records):
-        batch = build_batch([NewRecord(first_timestamp_ms + index, key, value)])
+        timestamp_ms = timestamps_ms[index] if timestamps_ms else first_timestamp_ms + index
+        batch = build_batch([NewRecord(timestamp_ms, key, value)])
         assign_offsets(batch, 0, first_offset + index, 0)
         content += batch
     path.write_bytes(content)

@@ -1,0 +1,169 @@
+"""`isotherm pipeline audit`: the health of the remote tier, as its metadata tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
+from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
+from isotherm.cli.output import console, print_json, print_rows
+from isotherm.cli.pipeline_metadata import (
+    DEFAULT_TOPIC,
+    Dump,
+    LogDirs,
+    MetadataTopicName,
+    StoreOption,
+    metadata_log,
+    time_ms,
+)
+from isotherm.cli.pipeline_options import (
+    DEFAULT_MASTER,
+    EXIT_FOUND,
+    TABLE_ROWS_MAX,
+    Master,
+    OptionalBootstrapServer,
+    SparkConfig,
+    progress,
+    spark_session,
+)
+from isotherm.cli.pipeline_replay import print_findings
+from isotherm.clock import SystemClock
+from isotherm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from isotherm.spark.jobs.audit import Retention
+
+_FAULTS = ("orphans", "coverage", "retention")
+
+
+def audit(
+    bootstrap_server: OptionalBootstrapServer = None,
+    log_dir: LogDirs = None,
+    dump: Dump = None,
+    topic: MetadataTopicName = DEFAULT_TOPIC,
+    history: Annotated[
+        str | None,
+        typer.Option(
+            "--history",
+            metavar="NAME",
+            help="A topic of the same place that has every event, where the metadata topic is"
+            " compacted: __remote_log_metadata_audit.",
+        ),
+    ] = None,
+    retention: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--retention-ms",
+            metavar="TOPIC=MS",
+            help="A topic's retention.ms. May be given many times; a cluster is asked for it.",
+        ),
+    ] = None,
+    now: Annotated[
+        str | None,
+        typer.Option("--now", metavar="TIME", help="The time to measure ages by; now by default."),
+    ] = None,
+    grace_ms: Annotated[
+        int,
+        typer.Option(metavar="MS", help="How old an unfinished state must be to be left over."),
+    ] = 3_600_000,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="Write one HTML file with plots as well."),
+    ] = None,
+    as_json: AsJson = False,
+    master: Master = DEFAULT_MASTER,
+    spark_config: SparkConfig = None,
+    client_property: ClientProperties = None,
+    option: StoreOption = None,
+) -> None:
+    """Tell how uploads, deletions and the metadata topic itself are doing.
+
+    Durations, failed and retried uploads per partition; segments that are left over, by cause; gaps
+    and overlaps; segments beyond retention; bytes; the topic's growth by day and its forecast.
+
+    isotherm pipeline audit -b localhost:9092 --report audit.html
+
+    Exit codes: 0 clean · 1 failed · 2 wrong options · 3 leftovers, gaps, overlaps or segments
+    beyond retention were found, or something is wrong with the topic.
+    """
+    place = (bootstrap_server, client_property, log_dir, dump)
+    log = metadata_log(*place, topic, option)
+    past = None if history is None else metadata_log(*place, history, option)
+    now_ms = SystemClock().now_ms() if now is None else time_ms(now)
+    from isotherm.spark.jobs.audit import Audit, AuditSettings
+
+    limits = _limits(retention)
+    if bootstrap_server is not None:
+        limits = _retentions(bootstrap_server, parse_pairs(client_property)) | limits
+    settings = AuditSettings(now_ms, grace_ms, limits)
+    with (
+        spark_session(master, spark_config) as spark,
+        progress("metadata is read") as tell,
+        Audit(spark, log, settings, past) as job,
+    ):
+        findings = [row.asDict() for row in job.replay.findings.collect()]
+        tables: dict[str, list[dict[str, Any]]] = {}
+        for name, frame in job.tables.items():
+            tell(f"table {name}")
+            tables[name] = [row.asDict() for row in frame.collect()]
+    _print_tables(tables, as_json=as_json)
+    if report is not None:
+        _write_report(report, f"Audit of {topic}", now_ms, tables)
+    if print_findings(findings, as_json=as_json) or any(tables[name] for name in _FAULTS):
+        raise typer.Exit(EXIT_FOUND)
+
+
+def _print_tables(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> None:
+    for name, rows in tables.items():
+        if as_json:
+            for row in rows:
+                print_json({"table": name, **row})
+            continue
+        if rows:
+            print_rows(list(rows[0]), rows[:TABLE_ROWS_MAX], as_json=False, title=f"\n{name}")
+        else:
+            console().print(f"\n{name}: nothing")
+        if len(rows) > TABLE_ROWS_MAX:
+            console().print(f"{TABLE_ROWS_MAX} of {len(rows)} rows; --json prints them all.")
+
+
+def _write_report(path: Path, title: str, now_ms: int, tables: dict[str, Any]) -> None:
+    from isotherm.spark.audit_report import render
+
+    try:
+        path.write_text(render(title, now_ms, tables), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the report cannot be written path={path}") from error
+
+
+def _limits(texts: list[str] | None) -> dict[str, Retention]:
+    from isotherm.spark.jobs.audit import Retention
+
+    try:
+        return {topic: Retention(ms=int(text)) for topic, text in parse_pairs(texts).items()}
+    except ValueError as error:
+        raise ConfigError(f"not milliseconds option=--retention-ms value={texts}") from error
+
+
+def _retentions(bootstrap_server: str, extra: dict[str, str]) -> dict[str, Retention]:
+    """Of the cluster's topics that are tiered, as their configuration has it."""
+    from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+
+    from isotherm.spark.jobs.audit import Retention
+
+    admin = admin_client(bootstrap_server, extra)
+    with one_line_errors(bootstrap_server):
+        names = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+        if not resources:
+            return {}
+        answers = admin.describe_configs(resources)
+        found = {each.name: answers[each].result(REQUEST_TIMEOUT_S) for each in resources}
+    return {
+        name: Retention(int(config["retention.ms"].value), int(config["retention.bytes"].value))
+        for name, config in found.items()
+        if config["remote.storage.enable"].value == "true"
+    }

@@ -1,0 +1,347 @@
+"""What a metadata topic tells about the health of the remote tier: tables, each a DataFrame.
+
+The events tell how long things took and how the topic grows; the replay tells what is there now. Of
+a topic that is compacted the events are in the audit topic: give that one as `history`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as sql
+
+from isotherm.errors import CorruptMetadataError
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.remote.storage.layout.aiven_custom_metadata import read_custom_metadata
+from isotherm.spark.jobs.metadata_events import metadata_events
+from isotherm.spark.jobs.replay import replay, spark_schema
+from isotherm.spark.metadata_log import MetadataLog
+from isotherm.types import TimestampMs
+
+DAY_MS = 86_400_000
+FORECAST_DAYS = (30, 90, 365)
+FORECAST_WINDOW_DAYS = 30
+STARTED, FINISHED, DELETE_STARTED, DELETE_FINISHED = RemoteLogSegmentState
+
+UPLOAD_ABANDONED = "upload abandoned"
+UPLOAD_NOT_REMOVED = "failed upload not removed"
+DELETION_UNFINISHED = "deletion unfinished"
+COVERED = "covered by another copy"
+TOPIC_REPLACED = "topic was made again"
+UNKNOWN_START = "start not known"
+
+_OWNER = ("topic", "topic_id", "partition")
+_SIZES: list[Any] = [
+    *((name, pa.string()) for name in ("topic", "topic_id")),
+    ("partition", pa.int32()),
+    ("size_in_bytes", pa.int64()),
+    ("remote_size", pa.int64()),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Of a topic, as its configuration has it; -1 is without a limit."""
+
+    ms: int = -1
+    bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """now_ms: what "beyond retention" and the age of leftovers are measured by. grace_ms: how old
+    an unfinished state must be to count as left over."""
+
+    now_ms: TimestampMs
+    grace_ms: int = 3_600_000
+    retention: Mapping[str, Retention] = field(default_factory=dict)
+
+
+class Audit:
+    """The tables. A context manager: what they share is kept by Spark until it ends."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log: MetadataLog,
+        settings: AuditSettings,
+        history: MetadataLog | None = None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self.events = metadata_events(spark, history or log).persist()
+        self.replay = replay(spark, log)
+        self._lives = self._segment_lives().persist()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for frame in (self._lives, self.events):
+            frame.unpersist()
+        self.replay.__exit__(kind, error, trace)
+
+    @property
+    def tables(self) -> dict[str, DataFrame]:
+        return {
+            "partitions": self.partitions(),
+            "orphans": self.orphans(),
+            "coverage": self.coverage(),
+            "retention": self.beyond_retention(),
+            "sizes": self.sizes(),
+            "growth": self.growth(),
+            "forecast": self.forecast(),
+        }
+
+    def partitions(self) -> DataFrame:
+        """Per partition: uploads and how many of them failed or were tried again, and how long
+        uploads, lives and deletions took, in seconds."""
+        lives = self._lives.withColumns(
+            {
+                "upload_s": (sql.col("finished_ms") - sql.col("started_ms")) / 1000,
+                "life_s": (sql.col("deletion_ms") - sql.col("finished_ms")) / 1000,
+                "deletion_s": (sql.col("gone_ms") - sql.col("deletion_ms")) / 1000,
+                "has_failed": sql.col("finished_ms").isNull() & sql.col("deletion_ms").isNotNull(),
+            }
+        )
+        starts = lives.groupBy(*_OWNER, "start_offset").agg(
+            sql.greatest(sql.count("started_ms") - 1, sql.lit(0)).alias("again")
+        )
+        retried = starts.groupBy(*_OWNER).agg(sql.sum("again").alias("retried_uploads"))
+        durations = [
+            sql.percentile_approx(name, quantile).alias(f"{name}_{label}")
+            for name in ("upload_s", "life_s", "deletion_s")
+            for quantile, label in ((0.5, "median"), (0.95, "p95"), (1.0, "max"))
+        ]
+        told = lives.groupBy(*_OWNER).agg(
+            sql.count("started_ms").alias("uploads"),
+            sql.count("finished_ms").alias("finished"),
+            sql.count("gone_ms").alias("deleted"),
+            sql.sum(sql.col("has_failed").cast("long")).alias("failed_uploads"),
+            *durations,
+        )
+        return told.join(retried, list(_OWNER)).orderBy(*_OWNER)
+
+    def orphans(self) -> DataFrame:
+        """Segments that hold space without being history, or are left in mid-life, by `cause`."""
+        settings = self._settings
+        live = self.replay.segments
+        is_old = sql.col("event_timestamp_ms") < settings.now_ms - settings.grace_ms
+        state = sql.col("state")
+        incarnations = (
+            self.events.where("topic is not null")
+            .groupBy("topic")
+            .agg(sql.max_by("topic_id", "event_timestamp_ms").alias("newest_id"))
+        )
+        finished_before = self._lives.select("topic_id", "partition", "segment_id", "finished_ms")
+        by_start = Window.partitionBy(*_OWNER).orderBy("start_offset", sql.desc("end_offset"))
+        reach = sql.max(sql.when(state == FINISHED.name, sql.col("end_offset"))).over(
+            by_start.rowsBetween(Window.unboundedPreceding, -1)
+        )
+        told = (
+            live.withColumn("reach", reach)
+            .join(finished_before, ["topic_id", "partition", "segment_id"], "left")
+            .join(incarnations, "topic", "left")
+        )
+        cause = (
+            sql.when(sql.col("newest_id") != sql.col("topic_id"), TOPIC_REPLACED)
+            .when((state == STARTED.name) & is_old, UPLOAD_ABANDONED)
+            .when(
+                (state == DELETE_STARTED.name) & is_old & sql.col("finished_ms").isNull(),
+                UPLOAD_NOT_REMOVED,
+            )
+            .when((state == DELETE_STARTED.name) & is_old, DELETION_UNFINISHED)
+            .when((state == FINISHED.name) & (sql.col("end_offset") <= sql.col("reach")), COVERED)
+        )
+        columns = ["segment_id", "start_offset", "end_offset", "state", "event_timestamp_ms"]
+        known = told.withColumn("cause", cause).where("cause is not null")
+        unknown = self._lives.where("start_offset is null").select(
+            *_OWNER,
+            "segment_id",
+            "start_offset",
+            "end_offset",
+            sql.lit(None).cast("string").alias("state"),
+            sql.col("last_ms").alias("event_timestamp_ms"),
+            sql.lit(None).cast("int").alias("size_in_bytes"),
+            sql.lit(UNKNOWN_START).alias("cause"),
+        )
+        rows = known.select(*_OWNER, *columns, "size_in_bytes", "cause")
+        return rows.unionByName(unknown).orderBy("cause", *_OWNER, "start_offset")
+
+    def coverage(self) -> DataFrame:
+        """Gaps and overlaps between the finished segments of a partition; ends are inclusive."""
+        before = (
+            Window.partitionBy(*_OWNER)
+            .orderBy("start_offset", "end_offset")
+            .rowsBetween(Window.unboundedPreceding, -1)
+        )
+        finished = self._finished().withColumn("reach", sql.max("end_offset").over(before))
+        start, end, reach = (sql.col(name) for name in ("start_offset", "end_offset", "reach"))
+        kind = sql.when(start > reach + 1, "gap").when(start <= reach, "overlap")
+        is_gap = start > reach + 1
+        return (
+            finished.withColumn("kind", kind)
+            .where("kind is not null")
+            .select(
+                *_OWNER,
+                "kind",
+                sql.when(is_gap, reach + 1).otherwise(start).alias("first_offset"),
+                sql.when(is_gap, start - 1).otherwise(sql.least(end, reach)).alias("last_offset"),
+                "segment_id",
+            )
+            .orderBy(*_OWNER, "first_offset")
+        )
+
+    def beyond_retention(self) -> DataFrame:
+        """Finished segments that retention should have deleted, by age or by size."""
+        limits = self._spark.createDataFrame(
+            [(topic, each.ms, each.bytes) for topic, each in self._settings.retention.items()],
+            "topic string, retention_ms long, retention_bytes long",
+        )
+        newer = (
+            Window.partitionBy(*_OWNER)
+            .orderBy(sql.desc("start_offset"))
+            .rowsBetween(Window.unboundedPreceding, 0)
+        )
+        kept = self._finished().withColumn("kept_bytes", sql.sum("size_in_bytes").over(newer))
+        joined = kept.join(sql.broadcast(limits), "topic")
+        age_ms = sql.lit(self._settings.now_ms) - sql.col("max_timestamp_ms")
+        by_age = (sql.col("retention_ms") >= 0) & (age_ms > sql.col("retention_ms"))
+        by_size = (sql.col("retention_bytes") >= 0) & (
+            sql.col("kept_bytes") - sql.col("size_in_bytes") >= sql.col("retention_bytes")
+        )
+        return (
+            joined.withColumn("limit", sql.when(by_age, "age").when(by_size, "size"))
+            .where("limit is not null")
+            .select(
+                *_OWNER, "segment_id", "start_offset", "end_offset", "max_timestamp_ms",
+                "size_in_bytes", "limit",
+            )
+            .orderBy(*_OWNER, "start_offset")
+        )  # fmt: skip
+
+    def sizes(self) -> DataFrame:
+        """Per topic the bytes of its finished segments: of their logs, and of all their objects as
+        custom metadata says where it does."""
+        sized = (
+            self._finished()
+            .select("topic", "topic_id", "partition", "size_in_bytes", "custom_metadata")
+            .mapInArrow(_with_remote_size, spark_schema(pa.schema(_SIZES)))
+        )
+        return (
+            sized.groupBy("topic", "topic_id")
+            .agg(
+                sql.count("*").alias("segments"),
+                sql.sum("size_in_bytes").alias("log_bytes"),
+                sql.count("remote_size").alias("with_remote_size"),
+                sql.sum(sql.when(sql.col("remote_size").isNotNull(), sql.col("size_in_bytes")))
+                .alias("their_log_bytes"),
+                sql.sum("remote_size").alias("their_remote_bytes"),
+            )
+            .orderBy("topic", "topic_id")
+        )  # fmt: skip
+
+    def growth(self) -> DataFrame:
+        """Per day (UTC, by the time a record was appended): records and bytes of the topic, what
+        happened, and how many segments were live at its end."""
+        state = sql.col("state")
+
+        def times(wanted: RemoteLogSegmentState) -> Any:
+            is_one = (state == wanted.value) & sql.col("segment_id").isNotNull()
+            return sql.sum(is_one.cast("long"))
+
+        day = sql.to_date(sql.timestamp_millis("timestamp_ms"))
+        daily = self.events.groupBy(day.alias("day")).agg(
+            sql.count("*").alias("records"),
+            sql.sum("size_of_record").alias("bytes"),
+            times(STARTED).alias("uploads_started"),
+            times(FINISHED).alias("uploads_finished"),
+            times(DELETE_FINISHED).alias("segments_deleted"),
+        )
+        so_far = Window.orderBy("day").rowsBetween(Window.unboundedPreceding, 0)
+        return daily.withColumns(
+            {
+                "live_segments": sql.sum(
+                    sql.col("uploads_finished") - sql.col("segments_deleted")
+                ).over(so_far),
+                "bytes_so_far": sql.sum("bytes").over(so_far),
+            }
+        ).orderBy("day")
+
+    def forecast(self) -> DataFrame:
+        """What the topic comes to if it grows on as in its last 30 days."""
+        growth = self.growth()
+        last = growth.agg(
+            sql.max("day").alias("last_day"),
+            sql.max("bytes_so_far").alias("bytes_now"),
+            sql.sum("records").alias("records_now"),
+        )
+        window = growth.join(last).where(
+            sql.datediff("last_day", "day") < sql.lit(FORECAST_WINDOW_DAYS)
+        )
+        days = sql.datediff(sql.max("last_day"), sql.min("day")) + 1
+        rates = window.agg(
+            sql.max("last_day").alias("last_day"),
+            sql.max("bytes_now").alias("bytes_now"),
+            sql.max("records_now").alias("records_now"),
+            (sql.sum("bytes") / days).alias("bytes_a_day"),
+            (sql.sum("records") / days).alias("records_a_day"),
+        )
+        ahead = self._spark.createDataFrame([(days,) for days in FORECAST_DAYS], "days_ahead int")
+        more = sql.col("days_ahead")
+        return rates.where("last_day is not null").crossJoin(ahead).select(
+            "days_ahead",
+            sql.date_add("last_day", more).alias("day"),
+            (sql.col("records_now") + more * sql.col("records_a_day")).cast("long").alias("records"),
+            (sql.col("bytes_now") + more * sql.col("bytes_a_day")).cast("long").alias("bytes"),
+        ).orderBy("days_ahead")  # fmt: skip
+
+    def _finished(self) -> DataFrame:
+        return self.replay.segments.where(f"state = '{FINISHED.name}'")
+
+    def _segment_lives(self) -> DataFrame:
+        """One row per segment that an event is about: when it came into each state, first."""
+        state, time = sql.col("state"), sql.col("event_timestamp_ms")
+        moments = [
+            sql.min(sql.when(state == wanted.value, time)).alias(name)
+            for wanted, name in (
+                (STARTED, "started_ms"),
+                (FINISHED, "finished_ms"),
+                (DELETE_STARTED, "deletion_ms"),
+                (DELETE_FINISHED, "gone_ms"),
+            )
+        ]
+        of_segments = self.events.where("segment_id is not null")
+        return of_segments.groupBy(*_OWNER, "segment_id").agg(
+            *moments,
+            sql.max(time).alias("last_ms"),
+            sql.max("start_offset").alias("start_offset"),
+            sql.max("end_offset").alias("end_offset"),
+        )
+
+
+def _with_remote_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What custom metadata of the Aiven layout says; null for any other."""
+    for batch in batches:
+        sizes = [_remote_size(each) for each in batch.column("custom_metadata").to_pylist()]
+        columns = [batch.column(name) for name in batch.schema.names[:-1]]
+        columns[-1] = columns[-1].cast(pa.int64())
+        arrays = [*columns, pa.array(sizes, pa.int64())]
+        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(_SIZES))
+
+
+def _remote_size(custom_metadata: bytes | None) -> int | None:
+    try:
+        return read_custom_metadata(custom_metadata).remote_size
+    except CorruptMetadataError:
+        return None
