@@ -91,12 +91,17 @@ def lookup_timestamp(
     No record before that offset has a timestamp above the entry's, so a search for the first
     record at or after `target_ms` may start there.
     """
-    index = bisect_right(
-        range(time_index_entry_count(buffer)),
-        target_ms,
-        key=lambda index: _raw_entry_at(buffer, index)[0],
-    )
-    return _entry_before(buffer, base_offset, index)
+    return _entry_before(buffer, base_offset, _count_not_younger(buffer, target_ms))
+
+
+def first_younger_entry(
+    buffer: Buffer, base_offset: Offset, target_ms: TimestampMs
+) -> TimestampOffset | None:
+    """The entry after the one of `lookup_timestamp`: at or below its offset is a record that is
+    younger than `target_ms`. None when no entry is so young."""
+    index = _count_not_younger(buffer, target_ms)
+    has_entry = index < time_index_entry_count(buffer)
+    return _entry_at(buffer, base_offset, index) if has_entry else None
 
 
 def last_time_index_entry(buffer: Buffer, base_offset: Offset) -> TimestampOffset:
@@ -113,6 +118,14 @@ def truncated_time_index_size(buffer: Buffer, base_offset: Offset, offset: Offse
         key=lambda index: _raw_entry_at(buffer, index)[1],
     )
     return count * TIME_INDEX_ENTRY_SIZE
+
+
+def _count_not_younger(buffer: Buffer, target_ms: TimestampMs) -> int:
+    return bisect_right(
+        range(time_index_entry_count(buffer)),
+        target_ms,
+        key=lambda index: _raw_entry_at(buffer, index)[0],
+    )
 
 
 def encode_time_index_entry(entry: TimestampOffset, base_offset: Offset) -> bytes:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from isotherm.errors import CorruptDataError, CorruptObjectError, RemoteResourceNotFoundError
@@ -29,7 +29,11 @@ from isotherm.segment.offset_index import (
     fetch_upper_bound,
     lookup_offset,
 )
-from isotherm.segment.time_index import check_time_index, lookup_timestamp
+from isotherm.segment.time_index import (
+    check_time_index,
+    first_younger_entry,
+    lookup_timestamp,
+)
 from isotherm.spark.planning import SegmentPiece, SegmentRead
 from isotherm.types import Offset, Position, TimestampMs
 
@@ -259,9 +263,22 @@ def _first_young_offset(
         check_time_index(time_index, segment.start_offset)
     # Strictly older: an entry of the very time may stand for a later record of that time.
     entry = lookup_timestamp(time_index, segment.start_offset, timestamp_ms - 1)
-    if entry.offset >= piece.end_offset:
+    younger = first_younger_entry(time_index, segment.start_offset, timestamp_ms - 1)
+    start = max(entry.offset, piece.start_offset)
+    # Up to the offset of the next entry there is such a record, unless the piece begins behind it.
+    cut = piece.end_offset if younger is None else min(younger.offset + 1, piece.end_offset)
+    for read in (whole.of(start, cut), whole.of(max(start, cut), piece.end_offset)):
+        found = _first_young_record(read, storage, timestamp_ms)
+        if found is not None:
+            return found
+    return None
+
+
+def _first_young_record(
+    read: SegmentRead, storage: RemoteStorageManager, timestamp_ms: TimestampMs
+) -> Offset | None:
+    if read.start_offset >= read.end_offset:
         return None
-    read = replace(whole, start_offset=max(entry.offset, piece.start_offset))
     with closing(_batches(read, storage)) as batches:
         for header, batch in batches:
             if header.max_timestamp >= timestamp_ms and header.last_offset >= read.start_offset:
