@@ -1,5 +1,6 @@
 """Reading tiered topics in Spark: `session()` starts one that finds `format("isotherm")`."""
 
+from isotherm.spark.mapped_read import read
 from isotherm.spark.progress import OffsetsBehindLatest, offsets_behind_latest, source_metrics
 from isotherm.spark.session import session
 from isotherm.spark.without_records import count, offsets_for_times
@@ -9,6 +10,7 @@ __all__ = [
     "count",
     "offsets_behind_latest",
     "offsets_for_times",
+    "read",
     "session",
     "source_metrics",
 ]

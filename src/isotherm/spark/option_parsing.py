@@ -66,6 +66,14 @@ _FORBIDDEN_KAFKA_PROPERTIES = {
 }
 
 
+def option_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Options as `DataFrameReader.options` turns them into text."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
+
+
 def parse_options(texts: Mapping[str, str]) -> SourceOptions:
     """Options of a batch query; those that only streams heed are named in a warning."""
     options = parse_common_options(texts)

@@ -51,6 +51,11 @@ def full_schema(*, include_headers: bool) -> StructType:
     return schema_of(names)
 
 
+def chosen_schema(columns: Sequence[str], *, include_headers: bool) -> StructType:
+    """The schema of a query by its options."""
+    return schema_of(columns) if columns else full_schema(include_headers=include_headers)
+
+
 def schema_of(names: Sequence[str]) -> StructType:
     """The columns `names` in that order; UnknownConfigError naming the nearest for an unknown."""
     for index, name in enumerate(names):

@@ -44,7 +44,7 @@ from isotherm.spark.option_parsing import (
     parse_stream_options,
 )
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.rows import arrow_schema, check_schema, full_schema, schema_of
+from isotherm.spark.rows import arrow_schema, check_schema, chosen_schema
 from isotherm.spark.stream_offsets import decode_offset, encode_offset
 
 if TYPE_CHECKING:
@@ -67,9 +67,7 @@ class IsothermDataSource(DataSource):
 
     def schema(self) -> StructType:
         options = parse_common_options(self.options)
-        if options.columns:
-            return schema_of(options.columns)
-        return full_schema(include_headers=options.include_headers)
+        return chosen_schema(options.columns, include_headers=options.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         settle_kernel_cache()
@@ -214,10 +212,9 @@ def _read_task(
     from isotherm.spark.task_reading import read_task
     from isotherm.spark.tiers import tier_settings
 
-    _freeze_imports()
     schema = arrow_schema(spark_schema)
     settings = tier_settings(options, partition.layout)
-    return read_task(
+    yield from read_task(
         partition.task,
         open_storage(settings),
         schema,
@@ -226,6 +223,7 @@ def _read_task(
         read_again=functools.partial(_read_again, options, settings),
         fail_on_data_loss=options.fail_on_data_loss,
     )
+    _freeze_imports()
 
 
 def _read_again(
@@ -287,7 +285,8 @@ def uncollected() -> Iterator[None]:
 def _freeze_imports() -> None:
     """Take the loaded modules out of garbage collection, once per worker process.
 
-    Spark's daemon collects after every task, and walking them costs more than a small task.
+    Spark's daemon collects after every task, and walking them costs more than a small task. Called
+    after the first task: only then is all loaded that a task needs, Numba above all.
     """
     gc.collect()
     gc.freeze()

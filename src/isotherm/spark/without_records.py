@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from isotherm.spark.offsets import GlobalTimestamp
-from isotherm.spark.option_parsing import parse_options
+from isotherm.spark.option_parsing import option_texts, parse_options
 from isotherm.spark.options import SourceOptions
 from isotherm.types import Offset, TimestampMs, TopicPartition
 
@@ -46,13 +46,7 @@ def offsets_for_times(
 
 
 def _parsed(options: Mapping[str, object]) -> SourceOptions:
-    # As DataFrameReader.options turns values into text.
-    return parse_options(
-        {
-            name: str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in options.items()
-        }
-    )
+    return parse_options(option_texts(options))
 
 
 @contextmanager
