@@ -307,6 +307,28 @@ def test_streams_are_equal(
     assert metrics["isotherm"] == metrics["kafka"]
 
 
+def test_streams_from_the_end_go_on_from_where_they_were_first_started(
+    kafka_source: SparkSession, cluster: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """By default a stream starts at the end: run now and then, it has what came in between, also
+    when there was nothing to read the first time."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic("later", 1, 1, config=CONFIG)])["later"].result(TIMEOUT_S)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    texts = texts_of(cluster, {"subscribe": "later"})
+    rows: dict[str, list[tuple]] = {"kafka": [], "isotherm": []}
+    for value in (b"before", b"between", b"after"):
+        producer.produce("later", value, timestamp=FIRST_MS)
+        assert producer.flush(TIMEOUT_S) == 0
+        for name, taken in rows.items():
+            stream = kafka_source.readStream.format(name).options(**texts).load()
+            writer = stream.writeStream.option("checkpointLocation", str(tmp_path / name))
+            writer = writer.foreachBatch(lambda frame, _, taken=taken: taken.extend(rows_of(frame)))
+            writer.trigger(availableNow=True).start().awaitTermination()
+    assert [bytes(row[1]) for row in rows["kafka"]] == [b"between", b"after"]
+    assert rows["isotherm"] == rows["kafka"]
+
+
 def test_timestamp_that_no_row_can_hold_is_refused(
     kafka_source: SparkSession, cluster: EmbeddedBroker
 ) -> None:

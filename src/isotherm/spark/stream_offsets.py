@@ -9,8 +9,9 @@ that batch began, under a name that no topic can have:
 
     {"@start":{"topicA":{"0":0,"1":0}},"topicA":{"0":23,"1":345}}
 
-Spark keeps no initial offset. It asks for it again when it plans the first batch, and after a
-crash: without the remembered start a stream that begins at `latest` would skip records then.
+Spark keeps no initial offset. It asks for it again when it plans the first batch, and whenever the
+query is started before there was one: without the remembered start a stream that begins at `latest`
+would skip records then. So the first batch of a stream is made even when it is empty.
 """
 
 from __future__ import annotations

@@ -93,7 +93,10 @@ class StreamQuery:
             admitted = self._admit_bytes(available, self._options.max_bytes_per_trigger)
             ends = {p: min(end, admitted.get(p, end)) for p, end in ends.items()}
         if ends == start.offsets:
-            return start
+            # Nothing to read, but a start that no checkpoint has yet: an empty batch puts it there.
+            # A stream that begins at the end would begin at a later one when it is run again.
+            is_untold = start.start is None and start.offsets == self._initial
+            return StreamOffset(ends, ends) if is_untold else start
         self._last_batch_s = self._clock.monotonic_s()
         return StreamOffset(ends, start.offsets if start.offsets == self._initial else None)
 

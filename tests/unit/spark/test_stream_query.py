@@ -191,6 +191,21 @@ def test_first_batch_keeps_its_start_over_a_crash(cluster: Cluster, stream) -> N
     assert second.batch() == [("Broker", 80, 95)]
 
 
+def test_start_is_told_even_when_there_is_nothing_to_read(cluster: Cluster, stream) -> None:
+    cluster.ends[A0] = OffsetBounds(0, 70)
+    first = stream()
+    first.start()
+    assert first.batch() == []
+    assert first.at == StreamOffset({A0: 70}, {A0: 70})
+    assert first.batch() is None
+    # The query is stopped; what comes meanwhile belongs to the stream.
+    cluster.ends[A0] = OffsetBounds(0, 95)
+    second = stream()
+    second.at = first.at
+    assert second.batch() == [("Broker", 70, 95)]
+    assert second.batch() is None
+
+
 def test_second_batch_has_no_start(cluster: Cluster, stream) -> None:
     following = stream(startingOffsets="earliest")
     following.start()
