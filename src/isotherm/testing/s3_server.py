@@ -29,7 +29,8 @@ def find_versitygw() -> Path | None:
 class S3Server:
     """Runs while the `with` block does, on a free port, over `folder` with one empty bucket."""
 
-    def __init__(self, binary: Path, folder: Path) -> None:
+    def __init__(self, binary: Path, folder: Path, *, access_log: Path | None = None) -> None:
+        """`access_log` gets a line for each request."""
         self.bucket_folder = folder / BUCKET
         self.bucket_folder.mkdir(parents=True)
         self._log_path = folder.parent / f"{folder.name}.log"
@@ -38,6 +39,7 @@ class S3Server:
             str(binary),
             *("--access", ACCESS_KEY, "--secret", SECRET_KEY),
             *("--port", f"127.0.0.1:{self.port}", "--quiet", "--keep-alive"),
+            *(() if access_log is None else ("--access-log", str(access_log))),
             *("posix", str(folder)),
         ]
         self._process: subprocess.Popen[bytes] | None = None
