@@ -177,11 +177,11 @@ def test_starting_and_ending_options_bound_the_rows(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"startingTimestamp": 1_800_000_000_000}, "no record is at or after"),
+        ({"startingTimestamp": 1_800_000_000_000}, "No offset matched from request"),
         ({"startingOffsets": '{"flights":{"0":0}}'}, r"missing=\[flights-1,flights-2\]"),
         (
             {"assign": '{"flights":[0]}', "startingOffsets": '{"flights":{"0":601}}'},
-            "the ending offset is below the starting offset",
+            "resolved start offset 601 is greater than the resolved end offset 600",
         ),
         (
             {"assign": '{"flights":[0]}', "endingOffsets": '{"flights":{"0":601}}'},
