@@ -17,6 +17,7 @@ QUESTIONS = (
     "latency",
     "tail_consume",
     "cold_consume",
+    "history_readers",
     "tiering",
     "connections",
     "hostile_clients",

@@ -43,6 +43,14 @@ FIGURES = {
         "server_cpu_s": "CPU-s of a round",
         "server_resident_mb": "memory MB",
     },
+    "history_readers": {
+        "read_mb_per_s": "MB/s of history read",
+        "quiet_publish_p50_ms": "ms to publish, p50, alone",
+        "publish_p50_ms": "ms to publish, p50, with readers",
+        "quiet_publish_p99_ms": "ms to publish, p99, alone",
+        "publish_p99_ms": "ms to publish, p99, with readers",
+        "publish_p99_times_quiet": "p99 with readers / alone",
+    },
     "tiering": {
         "copied_mb_per_s": "MB/s of one copy",
         "roll_to_finished_p50_s": "s from roll to COPY_SEGMENT_FINISHED, median",
