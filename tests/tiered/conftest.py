@@ -155,6 +155,9 @@ class Tiers:
 
     # -- expectations
 
+    def expect(self, condition: Callable[[], object], what: str) -> None:
+        wait_until(condition, what)
+
     def expect_earliest_local(self, topic: str, offset: int, partition: int = 0) -> None:
         wait_until(
             lambda: self.log(topic, partition).local_log_start_offset == offset,
