@@ -28,3 +28,12 @@ def test_readme_lists_the_served_apis() -> None:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_tests_that_a_page_names_are_there(page: Path) -> None:
+    named = set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8")))
+    if named:
+        sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+        found = set(re.findall(r"^def (test_\w+)", "\n".join(sources), re.MULTILINE))
+        assert named - found == set()
