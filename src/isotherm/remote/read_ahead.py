@@ -3,8 +3,8 @@
 A read at a position of a segment is answered from the range that covers it. Where there is none,
 one is fetched: it begins at the position and is `range_size_min` long at least, and each range
 that follows on another is twice as long as that one, up to `range_size_max`. So a single look
-costs little, and a reader of a whole 1 GiB segment makes 19 GETs (8 + 16 + 32 + 15 x 64 MiB and
-the rest). A reader who goes on where he stopped has the next ranges fetched before he asks, in the
+costs little, and a reader of a whole 1 GiB segment makes 19 GETs (8 + 16 + 32 MiB and 16 of some
+60 MiB). A reader who goes on where he stopped has the next ranges fetched before he asks, in the
 next segments as well.
 
 Ranges belong to segments, not to readers: consumers of the same stretch share them, and one
@@ -319,6 +319,9 @@ class ReadAhead:
             found = self._find(segment.segment_id, at)
             if found is None:
                 size = self._settings.range_size(2 * plan.last_size, plan.run_count)
+                # In equal parts, so that no GET is spent on a few bytes at the end.
+                rest = segment.segment_size_in_bytes - at
+                size = -(-rest // -(-rest // size))
                 if not plan.has_room or plan.ahead_size + size > plan.size_max:
                     break
                 before = self._before(segment.segment_id, at)
@@ -328,7 +331,7 @@ class ReadAhead:
                     break
                 self._ahead.append(found)
             plan.ahead_size += found.end - at
-            plan.last_size = found.size
+            plan.last_size = max(plan.last_size, found.size)
             at = found.end
         return at
 
@@ -371,7 +374,8 @@ class ReadAhead:
         return held.range.is_done and (held.is_read or not self._is_active(held.run))
 
     def _is_active(self, run: _Run) -> bool:
-        return run.range_count > 1 and self._clock.monotonic_s() - run.read_at_s < _IDLE_S
+        """Somebody went on there, lately."""
+        return run.read_size > 0 and self._clock.monotonic_s() - run.read_at_s < _IDLE_S
 
     def _active_run_count(self) -> int:
         return len({id(each.run) for each in self._held.values() if self._is_active(each.run)})
