@@ -148,7 +148,7 @@ def make_log(directory: Path, point: Point, scale: float) -> tuple[int, int]:
     per_batch = BATCH_BYTES // (point.record_size + 16)
     records = int(point.log_bytes * scale / point.record_size / per_batch) * per_batch
     keys = [b"key-%012d" % rng.randrange(records // COPIES_OF_A_KEY) for _ in range(records)]
-    values = [_value(rng, point.record_size) for _ in range(DISTINCT_VALUES)]
+    values = [make_value(rng, point.record_size) for _ in range(DISTINCT_VALUES)]
     log = open_local_log(directory, config=CONFIG)
     for start in range(0, records, per_batch):
         batch = build_batch(
@@ -161,7 +161,7 @@ def make_log(directory: Path, point: Point, scale: float) -> tuple[int, int]:
     return records, sum(segment.size_in_bytes for segment in log.segments())
 
 
-def _value(rng: random.Random, size: int) -> bytes:
+def make_value(rng: random.Random, size: int) -> bytes:
     """Words and numbers, of which lz4 leaves about two thirds."""
     value = b" ".join(rng.choices(WORDS, k=size // 5 + 1))
     return value[:size]

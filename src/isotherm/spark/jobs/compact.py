@@ -36,6 +36,7 @@ from isotherm.spark.jobs.compact_passes import (
     newest_of_all,
     open_journals,
     open_producers_of,
+    shuffle_partitions,
     stage_all,
 )
 from isotherm.spark.jobs.compact_plan import CompactionPlan, plan_compaction
@@ -259,7 +260,8 @@ def compact(
     progress("reading the keys")
     newest = newest_of_all(spark, plan.cleaned, passes)
     try:
-        opened = open_producers_of(plan.cleaned, newest)
+        with shuffle_partitions(spark, plan.cleaned):
+            opened = open_producers_of(plan.cleaned, newest)
         progress(f"writing {len(worked_on)} segments again")
         staged = stage_all(spark, worked_on, newest, opened, passes)
     finally:

@@ -16,6 +16,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -69,6 +70,10 @@ _REWRITTEN_FIELDS: dict[str, pa.DataType] = {
     "bytes_read": pa.int64(),
     "bytes_written": pa.int64(),
 }
+# Of Spark's setting for the shuffle of pass 1. Of a segment's bytes its keys are a part.
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_SHUFFLE_PARTITIONS_MAX = 8192
+
 # A row of pass 2 without a record: every piece is there, also one of which nothing stays.
 _NO_RECORD = -1
 
@@ -127,12 +132,26 @@ def newest_of_all(
     ).persist(StorageLevel.DISK_ONLY)
 
 
+@contextmanager
+def shuffle_partitions(spark: SparkSession, pieces: Sequence[Piece]) -> Iterator[None]:
+    """While pass 1 is planned, as many partitions for its shuffle as its bytes are worth: what is
+    persisted keeps them."""
+    count = -(-sum(piece.segment.segment_size_in_bytes for piece in pieces) // TARGET_TASK_BYTES)
+    before = spark.conf.get(_SHUFFLE_PARTITIONS)
+    wanted = min(max(count, parallel_tasks(spark)), _SHUFFLE_PARTITIONS_MAX)
+    spark.conf.set(_SHUFFLE_PARTITIONS, str(wanted))
+    try:
+        yield
+    finally:
+        spark.conf.set(_SHUFFLE_PARTITIONS, str(before))
+
+
 def open_producers_of(
     pieces: Sequence[Piece], newest: DataFrame
 ) -> dict[int, frozenset[ProducerId]]:
     """Who has an open transaction where each piece starts, by its number; those with none lack."""
     met: dict[int, dict[ProducerId, bool]] = {}
-    for row in newest.where("owner >= 0").toLocalIterator():
+    for row in newest.where("owner >= 0").collect():
         producers = met.setdefault(row.owner, {})
         producers[int.from_bytes(row.key, "big", signed=True)] = bool(row.place)
     opened: dict[int, frozenset[ProducerId]] = {}
