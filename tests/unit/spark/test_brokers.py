@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from isotherm.errors import RequestTimedOutError
+from isotherm.spark import brokers
+from isotherm.spark.brokers import KafkaBrokers, RequestSettings
+from isotherm.spark.option_parsing import parse_options
+from isotherm.testing.sim_clock import SimClock
+
+BROKER = {"path": "s3://b", "subscribe": "a", "kafka.bootstrap.servers": "h:9092"}
+
+
+class FailingAdmin:
+    """Answers after so many failures."""
+
+    def __init__(self, failures: int) -> None:
+        self.asked = 0
+        self._failures = failures
+
+    def list_topics(self, timeout: float) -> SimpleNamespace:
+        self.asked += 1
+        if self.asked <= self._failures:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return SimpleNamespace(topics={"a": None, "__consumer_offsets": None})
+
+
+def asked_with(
+    monkeypatch: pytest.MonkeyPatch, failures: int, **options: str
+) -> tuple[KafkaBrokers, FailingAdmin, SimClock]:
+    admin, clock = FailingAdmin(failures), SimClock(auto_advance=True)
+    monkeypatch.setattr(brokers, "AdminClient", lambda _: admin)
+    parsed = parse_options(BROKER | options)
+    settings = RequestSettings(
+        retries=parsed.fetch_offset_retries,
+        retry_interval_ms=parsed.fetch_offset_retry_interval_ms,
+    )
+    return KafkaBrokers(parsed.kafka_properties, clock, settings), admin, clock
+
+
+def test_brokers_that_fail_are_asked_again_after_the_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, admin, clock = asked_with(monkeypatch, 3)
+    assert asked.topic_names() == ["a"]
+    assert (admin.asked, clock.monotonic_s()) == (4, 0.03)
+
+
+def test_brokers_that_go_on_failing_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"fetchOffset.numRetries": "5", "fetchOffset.retryIntervalMs": "200"}
+    asked, admin, clock = asked_with(monkeypatch, 99, **options)
+    with pytest.raises(RequestTimedOutError, match="asked_for=topics"):
+        asked.topic_names()
+    assert (admin.asked, clock.monotonic_s()) == (6, 1.0)
