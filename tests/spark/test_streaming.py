@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
@@ -122,7 +123,9 @@ def test_bytes_limit_bounds_batches(spark: SparkSession, tier, owner, sink: Sink
 
 def test_options_of_batch_queries_are_refused(spark: SparkSession, tier, owner, sink: Sink) -> None:
     tier.add(owner, range(10))
-    with pytest.raises((AnalysisException, StreamingQueryException), match="ending offset not valid"):
+    with pytest.raises(
+        (AnalysisException, StreamingQueryException), match="ending offset not valid"
+    ):
         sink.run(stream_of(spark, tier, endingOffsets="latest"))
 
 
@@ -181,3 +184,32 @@ def test_continuous_processing_time_query_reads_what_is_appended(
         assert [row.offset for row in rows] == list(range(10, 30))
     finally:
         query.stop()
+
+
+def test_batch_of_a_stream_finds_what_was_replaced_or_lost_since_it_was_planned(
+    spark: SparkSession, tier, owner
+) -> None:
+    """A batch is planned before `foreachBatch` is called, and read inside it."""
+    for offsets in (range(50), range(50, 100), range(100, 150)):
+        tier.add(owner, offsets)
+    replaced, lost = tier.segments[1:]
+    seen: list[int] = []
+
+    def replace_and_read(frame: DataFrame, number: int) -> None:
+        tier.storage.delete_log_segment_data(replaced)
+        tier.add(owner, range(50, 100))
+        seen.extend(row.offset for row in frame.select("offset").collect())
+
+    def lose_and_read(frame: DataFrame, number: int) -> None:
+        tier.log_path(lost).unlink()
+        frame.collect()
+
+    def run(read: Callable[[DataFrame, int], None]) -> None:
+        frame = stream_of(spark, tier, columns="offset").load()
+        writer = frame.writeStream.foreachBatch(read).trigger(availableNow=True)
+        writer.start().awaitTermination()
+
+    run(replace_and_read)
+    assert sorted(seen) == list(range(150))
+    with pytest.raises(StreamingQueryException, match=r"damaged.*start_offset=100"):
+        run(lose_and_read)
