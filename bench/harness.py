@@ -166,7 +166,7 @@ def describe(question: Question, rounds: int) -> dict[str, Any]:
         "text": question.text,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "rounds": rounds,
-        "commit": _commit(),
+        "commit": commit(),
         "machine": _machine(),
         "load_average": round(os.getloadavg()[0], 2),
         "versions": _versions(),
@@ -186,7 +186,9 @@ def _spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / median if median else 0.0
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Of the source that is measured, marked when it differs from that commit."""
+
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(REPOSITORY), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
