@@ -20,14 +20,13 @@ import datetime
 import json
 import random
 import struct
-import subprocess
 import tempfile
 import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.harness import REPOSITORY, RESULTS_DIRECTORY
+from bench.harness import RESULTS_DIRECTORY, commit
 from isotherm.log.fs import OsFileSystem
 from isotherm.remote.index_cache import RemoteIndexCache
 from isotherm.remote.segment_metadata import (
@@ -214,18 +213,11 @@ def main() -> None:
                 },
             }
         )
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=REPOSITORY,
-    ).stdout.strip()
     document = {
         "question": "index_cache",
         "text": "How well does the remote index cache do when stale entries lie in it?",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": commit,
+        "commit": commit(),
         "seed": SEED,
         "caching": entries,
     }

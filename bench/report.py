@@ -13,6 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.harness import REPOSITORY, RESULTS_DIRECTORY
+from bench.report_remote_tier import REMOTE_TIER
+from bench.report_rows import provenance as _provenance
+from bench.report_rows import row as _row
 
 PAGE = REPOSITORY / "docs" / "benchmarks.md"
 
@@ -69,10 +72,10 @@ def render(documents: Sequence[Mapping[str, Any]]) -> str:
     for document in sorted(documents, key=lambda document: document["question"]):
         if document["question"] in FIGURES:
             sections.append("\n".join(_figures(document, FIGURES[document["question"]])))
-        elif "results" in document and _is_open_loop(document):
-            sections.append("\n".join(_open_loop(document)))
         elif "results" in document:
-            sections.append("\n".join(_comparison(document)))
+            sections.append("\n".join(_of_results(document)))
+        elif document["question"] in REMOTE_TIER:
+            sections.append("\n".join(REMOTE_TIER[document["question"]](document)))
         elif "starting" in document:
             sections.append("\n".join(_starts(document)))
         elif "bootstrap" in document:
@@ -84,6 +87,12 @@ def render(documents: Sequence[Mapping[str, Any]]) -> str:
         elif "reading" in document:
             sections.append("\n".join(_sides(document, "reading", "rows")))
     return "\n".join(sections)
+
+
+def _of_results(document: Mapping[str, Any]) -> Iterator[str]:
+    if "queries" in document["results"][0]:
+        return _queries(document)
+    return _open_loop(document) if _is_open_loop(document) else _comparison(document)
 
 
 def _comparison(document: Mapping[str, Any]) -> Iterator[str]:
@@ -265,6 +274,48 @@ def _bootstrap(document: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _queries(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {document['text']}"
+    yield ""
+    yield f"`bench/{document['question']}.py` says what the sides are, `bench/spark_queries.py` what"
+    yield "is asked. Rows per CPU-second count every process: Spark's JVM, its Python workers, and"
+    yield "the broker. The ratios are the side's rows per CPU-second over those of the named side."
+    yield ""
+    yield (
+        "| case | query | side | M rows/s | MB/s | spread | JVM CPU-s/GB | Python | broker"
+        " | M rows/CPU-s | times kafka | of parquet |"
+    )
+    yield "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    for result in document["results"]:
+        for query, sides in result["queries"].items():
+            for name, side in sides.items():
+                yield _row(result["case"], query, name, *_query_cells(side, sides))
+    yield ""
+    yield _provenance(document, document["machine"], document["rounds"])
+    yield ""
+
+
+def _query_cells(side: Mapping[str, Any], sides: Mapping[str, Any]) -> Iterator[str]:
+    def median(metric: str) -> float:
+        return float(side[metric]["median"])
+
+    def over(name: str) -> str:
+        if name not in sides or sides[name] is side:
+            return "-"
+        theirs = float(sides[name]["rows_per_cpu_s"]["median"])
+        return f"{median('rows_per_cpu_s') / theirs:.2f}"
+
+    yield f"{median('rows_per_s') / 1e6:.2f}"
+    yield f"{median('mb_per_s'):,.0f}"
+    yield f"{side['rows_per_cpu_s']['spread']:.0%}"
+    for process in ("jvm", "python", "broker"):
+        cpu_s = median(f"{process}_cpu_s_per_gb")
+        yield f"{cpu_s:.2f}" if cpu_s else "-"
+    yield f"{median('rows_per_cpu_s') / 1e6:.2f}"
+    yield over("kafka")
+    yield over("parquet")
+
+
 def _memory(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {document['text']}"
     yield ""
@@ -294,21 +345,6 @@ def _side(result: Mapping[str, Any], name: str, metric: str, digits: int = 1) ->
 def _ratio(result: Mapping[str, Any], metric: str) -> str:
     ratio = result["ratios"].get(metric)
     return "-" if ratio is None else f"{ratio:.2f}"
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _provenance(document: Mapping[str, Any], machine: Mapping[str, Any], rounds: int) -> str:
-    versions = ", ".join(f"{name} {text}" for name, text in document["versions"].items())
-    load = document.get("load_average")
-    return (
-        f"{rounds} rounds, {document['date']}, commit `{document['commit']}`,"
-        f" {machine['cpus']} CPUs ({machine['cpu']})"
-        + (f", load average {load:.1f} at the start" if load is not None else "")
-        + f"; {versions}."
-    )
 
 
 def read_results() -> list[dict[str, Any]]:

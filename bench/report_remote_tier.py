@@ -1,0 +1,136 @@
+"""The sections of docs/benchmarks.md about the remote tier under limits and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from bench.report_rows import provenance, row
+
+Section = Callable[[Mapping[str, Any]], Iterator[str]]
+
+
+def _quota(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {document['text']}"
+    yield ""
+    yield "KIP-956: bytes per second over the whole measurement; 10 percent is what is allowed."
+    yield ""
+    yield "| quota | limit MB/s | measured MB/s | of the limit | seconds |"
+    yield "|---|---:|---:|---:|---:|"
+    for each in document["quotas"]:
+        yield row(
+            each["quota"],
+            f"{each['limit_bytes_per_s'] / 1e6:.2f}",
+            f"{each['bytes_per_s'] / 1e6:.2f}",
+            f"{each['of_limit']:.3f}",
+            f"{each['seconds']:g}",
+        )
+    yield ""
+    yield provenance(document, document["machine"], document["rounds"])
+    yield ""
+
+
+def _index_cache(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {document['text']}"
+    yield ""
+    yield (
+        "KIP-1264's story (stale) and a scan past a hot set (scan), on a simulated clock: requests"
+        " are counted, so the machine does not matter. `bench/index_cache.py` says what the sides"
+        " are, [decision 33](decisions/0033-least-recently-used-indexes.md) what follows."
+    )
+    yield ""
+    yield "| story | side | requests | hits | hits in the second half | calls to the store |"
+    yield "|---|---|---:|---:|---:|---:|"
+    for entry in document["caching"]:
+        for name, side in entry["sides"].items():
+            yield row(
+                entry["case"],
+                name,
+                f"{side['requests']:,}",
+                f"{side['hit_ratio']:.1%}",
+                f"{side['hit_ratio_second_half']:.1%}",
+                f"{side['remote_calls']:,}",
+            )
+    yield ""
+    yield f"Seed {document['seed']}, {document['date']}, commit `{document['commit']}`."
+    yield ""
+
+
+def _store_faults(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {document['text']}"
+    yield ""
+    yield (
+        "Milliseconds until a record is acknowledged, of two brokers that one producer writes to in"
+        " turn, one of them with a sick store. The ratio is that of the 99th percentiles, sick over"
+        " sound; beside it its smallest and largest over the rounds, and the processor time of the"
+        " brokers, sick over sound. The row `sound` has two sound stores: what differs there is"
+        " chance."
+    )
+    yield ""
+    yield (
+        "| network to the store | sound p50 | p99 | sick p50 | p99 | ratio | over the rounds"
+        " | CPU | memory MB | open files | threads |"
+    )
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    for each in document["local_traffic"]:
+        yield row(
+            each["case"],
+            *(
+                f"{each[f'{side}_{p}_ms']:.2f}"
+                for side in ("sound", "sick")
+                for p in ("p50", "p99")
+            ),
+            f"{each['p99_of_sound']:.2f}",
+            f"{each['smallest']:.2f} to {each['largest']:.2f}",
+            f"{each['cpu_of_sound']:.2f}",
+            f"{each['resident_mb']:.0f}",
+            f"{each['open_files']:.0f}",
+            f"{each['threads']:.0f}",
+        )
+    yield ""
+    yield provenance(document, document["machine"], document["rounds"])
+    yield ""
+
+
+def _fault_histories(document: Mapping[str, Any]) -> Iterator[str]:
+    first, last = document["seeds"]
+    yield f"## {document['text']}"
+    yield ""
+    yield (
+        f"Simulations of three partitions with everything that tiers them, seeds {first} to {last},"
+        " once with faults above the store's client and once on the wire. Every read is compared"
+        " with what was appended; at the end all is read back and the bucket is scrubbed. A seed"
+        " that found a record lost, an object leaked or a wrong answer would be named. The"
+        " catalogue of S3's failures, fault by fault, is played in `tests/fault/`."
+    )
+    yield ""
+    yield "| faults | records | reads compared | pieces of work | faults injected | found wrong |"
+    yield "|---|---:|---:|---:|---:|---|"
+    for name, side in document["histories"].items():
+        injected = sum(count for _, _, count in side["faults"])
+        yield row(
+            name,
+            f"{side['records']:,}",
+            f"{side['reads_compared']:,}",
+            f"{side['pieces_of_work']:,}",
+            f"{injected:,}",
+            ", ".join(f"seed {seed}" for seed in side["differences"]) or "nothing",
+        )
+    yield ""
+    yield "| faults | kind | met by | injected |"
+    yield "|---|---|---|---:|"
+    for name, side in document["histories"].items():
+        for fault, met_by, count in side["faults"]:
+            yield row(name, fault.replace("_", " "), met_by.replace("_", " "), f"{count:,}")
+    yield ""
+    yield f"{document['date']}, commit `{document['commit']}`."
+    yield ""
+
+
+REMOTE_TIER: Mapping[str, Section] = {
+    "remote_quota": _quota,
+    "index_cache": _index_cache,
+    "store_faults": _store_faults,
+    "fault_histories": _fault_histories,
+}
+"""By the question of the result."""
