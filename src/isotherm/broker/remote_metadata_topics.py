@@ -64,14 +64,14 @@ def ensure_metadata_topics(
         settings,
         compacted_settings(settings)
         if is_keyed
-        else _deleted(settings.remote_log_metadata_topic_retention_ms),
+        else deleted_settings(settings.remote_log_metadata_topic_retention_ms),
     )
     if is_keyed:
         _ensure(
             controller,
             REMOTE_LOG_METADATA_AUDIT_TOPIC,
             settings,
-            _deleted(settings.remote_log_metadata_audit_topic_retention_ms),
+            deleted_settings(settings.remote_log_metadata_audit_topic_retention_ms),
         )
 
 
@@ -96,7 +96,7 @@ def compacted_settings(settings: TopicBasedSettings) -> Mapping[str, str]:
     }
 
 
-def _deleted(retention_ms: int) -> Mapping[str, str]:
+def deleted_settings(retention_ms: int) -> Mapping[str, str]:
     return {
         "cleanup.policy": "delete",
         "retention.ms": str(retention_ms),

@@ -8,6 +8,7 @@ from isotherm.cli import (
     pipeline_audit,
     pipeline_compact,
     pipeline_project,
+    pipeline_rebuild,
     pipeline_replay,
     pipeline_scrub,
     pipeline_sweep,
@@ -21,6 +22,7 @@ app.command()(pipeline_verify.verify)
 app.command()(pipeline_audit.audit)
 app.command()(pipeline_sweep.sweep)
 app.command()(pipeline_scrub.scrub)
+app.command()(pipeline_rebuild.rebuild)
 app.command()(pipeline_compact.compact)
 
 

@@ -1,0 +1,321 @@
+"""A stopped broker's log directories, lost or new, given back the topics whose history is tiered.
+
+What a broker needs to serve a history that lies in the bucket alone:
+
+1. the topic under its old id, and its partitions, in the cluster's metadata;
+2. the segments in `__remote_log_metadata`;
+3. per partition an empty log that begins where the history ends, with the log's start, leader
+   epochs and producers: so appends go on behind the history, under later epochs.
+
+A transaction whose end was not tiered is aborted: its marker was lost with the local log, and
+nobody else would ever decide it.
+
+Topics come with retention.ms and retention.bytes unlimited: with the defaults the broker would
+delete what is older than a week as soon as it starts.
+
+Written in the order 1, 3, 2. A crash in between leaves directories that cannot be rebuilt again,
+because the topics are there: begin anew with empty ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from isotherm.broker.controller.delta import MetadataDelta
+from isotherm.broker.controller.image import MetadataImage
+from isotherm.broker.controller.metadata_log import (
+    METADATA_LOG_CONFIG,
+    METADATA_TOPIC_ID,
+    MetadataLog,
+)
+from isotherm.broker.controller.records import (
+    TOPIC_RESOURCE,
+    MetadataRecord,
+    ProducerIdsRecord,
+    TopicRecord,
+)
+from isotherm.broker.controller.topic_rules import config_records, partition_record
+from isotherm.broker.identity import establish_identity
+from isotherm.broker.local_tier import LocalTier, new_id, open_local_tier
+from isotherm.broker.log_dir_migration import LocalMetadataTopic
+from isotherm.broker.remote_metadata_topics import deleted_settings
+from isotherm.clock import Clock
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import ConfigError, TopicAlreadyExistsError
+from isotherm.log.checkpoints import (
+    encode_offset_checkpoint,
+    load_offset_checkpoint,
+    save_partition_metadata,
+)
+from isotherm.log.fs import FileSystem
+from isotherm.log.log_dir import LogDir
+from isotherm.log.log_manager import LogManager
+from isotherm.record.control import ControlRecordType, build_end_transaction_marker
+from isotherm.record.validation import AppendOrigin
+from isotherm.remote.metadata.api import NewMetadataRecord
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.segment.file_names import (
+    LEADER_EPOCH_CHECKPOINT_NAME,
+    LOG_START_OFFSET_CHECKPOINT_NAME,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    partition_directory_name,
+    segment_file_name,
+)
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry, encode_leader_epoch_checkpoint
+from isotherm.segment.producer_snapshot import encode_producer_snapshot, read_producer_snapshot
+from isotherm.types import (
+    REMOTE_LOG_METADATA_TOPIC,
+    BrokerId,
+    Offset,
+    TopicIdPartition,
+    TopicPartition,
+)
+
+_logger = logging.getLogger(__name__)
+
+TOPIC_SETTINGS = {
+    "remote.storage.enable": "true",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+}
+_PRODUCER_IDS_PER_BLOCK = 1000
+_RECORDS_PER_BATCH = 5000
+_EVENTS_PER_APPEND = 500
+_NO_PRODUCERS = encode_producer_snapshot([])
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltPartition:
+    """The history of a partition lies at [log_start, log_end) in the bucket; `epochs` ascend."""
+
+    owner: TopicIdPartition
+    log_start: Offset
+    log_end: Offset
+    epochs: Sequence[EpochEntry]
+    producer_snapshot: bytes | None
+
+
+def rebuild_log_dirs(
+    config: BrokerConfig,
+    partitions: Sequence[RebuiltPartition],
+    events: Iterable[tuple[int, NewMetadataRecord]],
+    *,
+    clock: Clock,
+    fs: FileSystem,
+    rng: random.Random,
+) -> int:
+    """Write everything; how many metadata events. `events` come with their metadata partition,
+    those of one partition in order, and each metadata partition's side by side.
+
+    TopicAlreadyExistsError, with nothing written, when the cluster has one of the topics, or a
+    metadata topic; LogDirFailedError when a broker runs on the directories.
+    """
+    settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
+    _write_topics(config, partitions, settings, clock, fs, rng)
+    for number, partition in enumerate(partitions):
+        _write_partition(fs, config.log_dirs[number % len(config.log_dirs)], partition)
+    _write_log_starts(fs, config.log_dirs, partitions)
+    return _write_records(config, partitions, events, clock, fs, rng)
+
+
+def metadata_partition_count(config: BrokerConfig) -> int:
+    settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
+    return settings.remote_log_metadata_topic_num_partitions
+
+
+def _write_topics(
+    config: BrokerConfig,
+    partitions: Sequence[RebuiltPartition],
+    settings: TopicBasedSettings,
+    clock: Clock,
+    fs: FileSystem,
+    rng: random.Random,
+) -> None:
+    log_manager = LogManager(
+        config.log_dirs,
+        config=config,
+        topic_config_for=lambda topic: TopicConfig(),
+        clock=clock,
+        fs=fs,
+        rng=rng,
+    )
+    try:
+        log = log_manager.open_metadata_log(METADATA_LOG_CONFIG, METADATA_TOPIC_ID)
+        establish_identity(fs, log_manager.live_log_dirs(), config.node_id, lambda: new_id(rng))
+        metadata_log = MetadataLog(log, clock)
+        delta = MetadataDelta(MetadataImage())
+        for record in metadata_log.replay():
+            delta.replay(record)
+        image = delta.apply(metadata_log.end_offset)
+        named = _topic_names(partitions)
+        taken = sorted(set(image.topics_by_name) & {*named.values(), REMOTE_LOG_METADATA_TOPIC})
+        if taken:
+            raise TopicAlreadyExistsError(
+                f"the log directories have topics that are to be rebuilt topics={','.join(taken)}"
+                " hint='rebuild into empty directories'"
+            )
+        records = _topic_records(config.node_id, partitions)
+        records += _metadata_topic_records(config.node_id, settings, new_id(rng))
+        for start in range(0, len(records), _RECORDS_PER_BATCH):
+            metadata_log.append(records[start : start + _RECORDS_PER_BATCH])
+    finally:
+        log_manager.shutdown()
+
+
+def _topic_names(partitions: Sequence[RebuiltPartition]) -> dict[uuid.UUID, str]:
+    """By topic id. ConfigError when two incarnations of a topic are to be rebuilt."""
+    names = {each.owner.topic_id: each.owner.topic for each in partitions}
+    twice = [name for name, number in Counter(names.values()).items() if number > 1]
+    if twice:
+        raise ConfigError(
+            f"a topic has several ids in the bucket, of which one can be rebuilt topic={twice[0]}"
+            " hint='choose with --only-id'"
+        )
+    return names
+
+
+def _topic_records(
+    node_id: BrokerId, partitions: Sequence[RebuiltPartition]
+) -> list[MetadataRecord]:
+    records: list[MetadataRecord] = []
+    producer_id_max = -1
+    for topic_id, name in _topic_names(partitions).items():
+        epochs: dict[int, int] = {}
+        for each in partitions:
+            if each.owner.topic_id == topic_id:
+                epochs[each.owner.partition] = each.epochs[-1].epoch if each.epochs else 0
+                producers = read_producer_snapshot(each.producer_snapshot or _NO_PRODUCERS)
+                ids = [producer.producer_id for producer in producers]
+                producer_id_max = max(producer_id_max, *ids, -1)
+        records.append(TopicRecord(name=name, topic_id=topic_id))
+        records += config_records(TOPIC_RESOURCE, name, TOPIC_SETTINGS)
+        # A partition in between without history begins empty.
+        records += [
+            replace(
+                partition_record(topic_id, number, (node_id,)), leader_epoch=epochs.get(number, 0)
+            )
+            for number in range(max(epochs) + 1)
+        ]
+    if producer_id_max >= 0:
+        # Ids are not handed out again: the logs know what their producers wrote.
+        next_block = (producer_id_max // _PRODUCER_IDS_PER_BLOCK + 1) * _PRODUCER_IDS_PER_BLOCK
+        records.append(
+            ProducerIdsRecord(broker_id=node_id, broker_epoch=0, next_producer_id=next_block)
+        )
+    return records
+
+
+def _metadata_topic_records(
+    node_id: BrokerId, settings: TopicBasedSettings, topic_id: uuid.UUID
+) -> list[MetadataRecord]:
+    count = settings.remote_log_metadata_topic_num_partitions
+    configs = deleted_settings(settings.remote_log_metadata_topic_retention_ms)
+    return [
+        TopicRecord(name=REMOTE_LOG_METADATA_TOPIC, topic_id=topic_id),
+        *config_records(TOPIC_RESOURCE, REMOTE_LOG_METADATA_TOPIC, configs),
+        *(partition_record(topic_id, number, (node_id,)) for number in range(count)),
+    ]
+
+
+def _write_partition(fs: FileSystem, log_dir: Path, partition: RebuiltPartition) -> None:
+    directory = log_dir / partition_directory_name(partition.owner.topic_partition)
+    fs.make_directory(directory)
+    save_partition_metadata(fs, directory, partition.owner.topic_id)
+    end = partition.log_end
+    files = {
+        segment_file_name(end, LOG_SUFFIX): b"",
+        segment_file_name(end, PRODUCER_SNAPSHOT_SUFFIX): partition.producer_snapshot
+        or _NO_PRODUCERS,
+        LEADER_EPOCH_CHECKPOINT_NAME: encode_leader_epoch_checkpoint(partition.epochs),
+    }
+    for name, content in files.items():
+        fs.write_atomically(directory / name, content)
+    fs.sync_directory(log_dir)
+
+
+def _write_log_starts(
+    fs: FileSystem, log_dirs: Sequence[Path], partitions: Sequence[RebuiltPartition]
+) -> None:
+    for index, log_dir in enumerate(log_dirs):
+        path = log_dir / LOG_START_OFFSET_CHECKPOINT_NAME
+        starts = load_offset_checkpoint(fs, path)
+        mine = partitions[index :: len(log_dirs)]
+        starts |= {each.owner.topic_partition: each.log_start for each in mine}
+        fs.write_atomically(path, encode_offset_checkpoint(starts))
+
+
+def _write_records(
+    config: BrokerConfig,
+    partitions: Sequence[RebuiltPartition],
+    events: Iterable[tuple[int, NewMetadataRecord]],
+    clock: Clock,
+    fs: FileSystem,
+    rng: random.Random,
+) -> int:
+    def fail(log_dir: LogDir) -> None:
+        _logger.error("log directory fails while it is rebuilt log_dir=%s", log_dir.path)
+
+    tier = open_local_tier(config, clock=clock, fs=fs, rng=rng, on_log_dir_failure=fail)
+    try:
+        for each in partitions:
+            _abort_open_transactions(tier.log_manager, each, clock)
+        return _write_events(tier, events, clock)
+    finally:
+        tier.log_manager.shutdown()
+
+
+def _abort_open_transactions(
+    log_manager: LogManager, partition: RebuiltPartition, clock: Clock
+) -> None:
+    log = log_manager.log(partition.owner.topic_partition)
+    assert log is not None, "its files have been written"
+    for producer in read_producer_snapshot(partition.producer_snapshot or _NO_PRODUCERS):
+        if producer.current_transaction_first_offset < 0:
+            continue
+        marker = build_end_transaction_marker(
+            ControlRecordType.ABORT,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            coordinator_epoch=max(producer.coordinator_epoch, 0),
+            timestamp_ms=clock.now_ms(),
+        )
+        log.append_as_leader(
+            marker,
+            partition.epochs[-1].epoch,
+            now_ms=clock.now_ms(),
+            origin=AppendOrigin.COORDINATOR,
+        )
+    log.flush()
+    log.update_high_watermark(log.log_end_offset)
+
+
+def _write_events(
+    tier: LocalTier, events: Iterable[tuple[int, NewMetadataRecord]], clock: Clock
+) -> int:
+    topic = tier.controller.image.topics_by_name[REMOTE_LOG_METADATA_TOPIC]
+    topic_config = tier.controller.topic_config(REMOTE_LOG_METADATA_TOPIC)
+    for partition in topic.partitions:
+        place = TopicPartition(REMOTE_LOG_METADATA_TOPIC, partition.partition)
+        tier.log_manager.create_log(place, topic.topic_id, topic_config)
+    target = LocalMetadataTopic(tier.log_manager, clock, len(topic.partitions))
+    written = 0
+    for number, records in itertools.groupby(events, key=lambda each: each[0]):
+        for chunk in _batched((record for _, record in records), _EVENTS_PER_APPEND):
+            target.append_all(number, chunk)
+            written += len(chunk)
+    return written
+
+
+def _batched(records: Iterable[NewMetadataRecord], size: int) -> Iterator[list[NewMetadataRecord]]:
+    iterator = iter(records)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk

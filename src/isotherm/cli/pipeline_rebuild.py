@@ -1,0 +1,262 @@
+"""`isotherm pipeline rebuild`: metadata from the bucket's manifests alone."""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
+from isotherm.cli.output import console, human_size, print_json
+from isotherm.cli.pipeline_bucket import bucket, tell_cost, topics_chosen
+from isotherm.cli.pipeline_options import (
+    DEFAULT_MASTER,
+    EXIT_FOUND,
+    Master,
+    OptionalBootstrapServer,
+    SourceOption,
+    SparkConfig,
+    TierPath,
+    print_frame,
+    progress,
+    spark_session,
+)
+from isotherm.clock import SystemClock
+from isotherm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from isotherm.config.broker import BrokerConfig
+    from isotherm.spark.jobs.rebuild import Rebuilt
+
+_PARTITION_COLUMNS = [
+    "topic", "topic_id", "partition", "log_start", "stable_end", "log_end", "epochs", "segments", "bytes",
+]  # fmt: skip
+_FINDING_COLUMNS = ["kind", "topic", "partition", "start_offset", "segment_id", "detail"]
+
+
+def rebuild(
+    path: TierPath = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Write. Without it the plan is shown.")
+    ] = False,
+    log_dir: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--log-dir", metavar="DIR", help="Into a stopped broker of Isotherm's. Name all it has."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE", help="The same, by that broker's server.properties."
+        ),
+    ] = None,
+    bootstrap_server: OptionalBootstrapServer = None,
+    to_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--to-topic", metavar="NAME", help="Into a topic of your own on --bootstrap-server."
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="FOLDER", help="Into a folder, as Parquet that Spark writes."),
+    ] = None,
+    topic_id: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic-id",
+            metavar="OLD=NEW",
+            help="Give a topic another id. May be given many times.",
+        ),
+    ] = None,
+    only_id: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only-id",
+            metavar="ID",
+            help="Only topics of this id: chooses one, where a topic was made again by its name.",
+        ),
+    ] = None,
+    metadata_partitions: Annotated[
+        int,
+        typer.Option(
+            "--metadata-partitions", min=1, help="Partitions of the topic the events are for."
+        ),
+    ] = 50,
+    level: Annotated[
+        int, typer.Option("--level", min=0, max=1, help="1: keyed states, as KIP-1266 has them.")
+    ] = 0,
+    as_json: AsJson = False,
+    master: Master = DEFAULT_MASTER,
+    spark_config: SparkConfig = None,
+    client_property: ClientProperties = None,
+    option: SourceOption = None,
+) -> None:
+    """Make the remote tier's metadata anew from the bucket's manifests.
+
+    For a cluster that lost its metadata topic or its disks, or a new one that is to serve the
+    history. Shows what it found and would write: per partition the offsets, epochs and segments.
+    With --run it writes: into the log directories of a stopped, empty broker of Isotherm's, which
+    serves the history when it is started; into a topic of your own; or into a folder. Never into
+    a cluster's __remote_log_metadata.
+
+    isotherm pipeline rebuild --path s3://bucket/kafka --log-dir /var/lib/isotherm/log --run
+
+    Exit codes: 0 clean · 1 failed · 2 wrong options · 3 some segments cannot be rebuilt.
+    """
+    options, store = bucket(path, option)
+    targets = [log_dir or None, config, to_topic, to]
+    if sum(target is not None for target in targets) > 1 or (run and not any(targets)):
+        raise ConfigError("choose one of --log-dir, --config, --to-topic and --to")
+    if to_topic is not None and bootstrap_server is None:
+        raise ConfigError("--to-topic goes with --bootstrap-server")
+    from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
+    from isotherm.spark.jobs.cost import cost_of_listing, parallel_tasks
+    from isotherm.spark.jobs.rebuild import mapped
+    from isotherm.spark.jobs.rebuild import rebuild as plan
+
+    broker = _broker_config(log_dir, config)
+    with ExitStack() as kept:
+        spark = kept.enter_context(spark_session(master, spark_config))
+        with progress("the bucket is listed") as tell:
+            folders = plan_listing(store, everywhere=False)
+            tell_cost(
+                cost_of_listing(0, len(folders.directories), parallel_tasks(spark)),
+                as_json=as_json,
+            )
+            listing = list_bucket(spark, store, folders).where(topics_chosen(options))
+            if only_id:
+                listing = listing.where(listing.topic_id.isin(only_id))
+            tell("manifests are read")
+            rebuilt = plan(listing, store)
+            kept.callback(rebuilt.close)
+            found = _print_plan(rebuilt, as_json=as_json)
+        ids = parse_pairs(topic_id)
+        if ids and broker is not None:
+            raise ConfigError("a broker of Isotherm's gets topics under their old ids")
+        segments = mapped(rebuilt.segments, store, ids) if ids else rebuilt.segments
+        if run:
+            with progress("metadata is written"):
+                if broker is not None:
+                    count = _write_broker(rebuilt, broker)
+                else:
+                    count = _write_events(
+                        segments, metadata_partitions, level, to, to_topic,
+                        {"bootstrap.servers": bootstrap_server or "", **parse_pairs(client_property)},
+                    )  # fmt: skip
+            _tell_written(count, as_json=as_json)
+        elif not as_json:
+            console().print("Nothing is written without --run.")
+    if found:
+        raise typer.Exit(EXIT_FOUND)
+
+
+def _broker_config(log_dirs: list[Path] | None, config: Path | None) -> BrokerConfig | None:
+    if not log_dirs and config is None:
+        return None
+    from isotherm.config.broker import parse_broker_config
+    from isotherm.config.layers import read_properties
+
+    texts = {"log.dirs": ",".join(str(each) for each in log_dirs or ())}
+    if config is not None:
+        texts = read_properties(config)
+    # The tier is there: its bucket is what is rebuilt from.
+    return parse_broker_config({**texts, "remote.log.storage.system.enable": "true"})
+
+
+def _print_plan(rebuilt: Rebuilt, *, as_json: bool) -> int:
+    partitions = rebuilt.partitions.drop("producer_snapshot")
+    ordered = partitions.orderBy("topic", "topic_id", "partition")
+    print_frame(ordered, _PARTITION_COLUMNS, as_json=as_json)
+    rows = partitions.select("segments", "bytes").collect()
+    findings = rebuilt.findings.persist()
+    count = findings.count()
+    if count:
+        print_frame(findings.orderBy("topic", "partition"), _FINDING_COLUMNS, as_json=as_json)
+    findings.unpersist()
+    totals = {
+        "partitions": len(rows),
+        "segments": sum(int(row["segments"]) for row in rows),
+        "bytes": sum(int(row["bytes"]) for row in rows),
+        "findings": count,
+    }
+    if as_json:
+        print_json({"found": totals})
+    else:
+        console().print(
+            f"\n{totals['partitions']} partitions, {totals['segments']} segments,"
+            f" {human_size(totals['bytes'])}; {count} findings."
+        )
+    return count
+
+
+def _write_broker(rebuilt: Rebuilt, config: BrokerConfig) -> int:
+    # A broker takes half a second to import.
+    from isotherm.broker.log_dir_rebuild import (
+        RebuiltPartition,
+        metadata_partition_count,
+        rebuild_log_dirs,
+    )
+    from isotherm.log.fs import OsFileSystem
+    from isotherm.remote.metadata.api import NewMetadataRecord
+    from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+    from isotherm.spark.jobs.rebuild import events
+    from isotherm.types import TopicIdPartition, uuid_from_text
+
+    partitions = [
+        RebuiltPartition(
+            TopicIdPartition(uuid_from_text(row["topic_id"]), row["topic"], row["partition"]),
+            row["log_start"],
+            row["log_end"],
+            [EpochEntry(each["epoch"], each["start_offset"]) for each in row["epochs"]],
+            None if row["producer_snapshot"] is None else bytes(row["producer_snapshot"]),
+        )
+        for row in rebuilt.partitions.orderBy("topic", "partition").collect()
+    ]
+    made = events(rebuilt.segments, metadata_partition_count(config))
+    records = (
+        (
+            row["metadata_partition"],
+            NewMetadataRecord(None, bytes(row["value"]), row["timestamp_ms"]),
+        )
+        for row in made.toLocalIterator()
+    )
+    return rebuild_log_dirs(
+        config,
+        partitions,
+        records,
+        clock=SystemClock(),
+        fs=OsFileSystem(),
+        rng=random.SystemRandom(),
+    )
+
+
+def _write_events(
+    segments: DataFrame,
+    partitions: int,
+    level: int,
+    to: str | None,
+    to_topic: str | None,
+    client_properties: dict[str, str],
+) -> int:
+    from isotherm.spark.jobs.rebuild import events, write_to_topic
+
+    made = events(segments, partitions, level=level)
+    if to_topic is not None:
+        return write_to_topic(made, client_properties, to_topic)
+    assert to is not None, "checked with the other targets"
+    made.write.parquet(to)
+    return made.count()
+
+
+def _tell_written(count: int, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"written": count})
+    else:
+        console().print(f"{count} metadata records written.")

@@ -1,0 +1,141 @@
+"""`isotherm pipeline scrub`: deep check of the data in a bucket."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isotherm.cli.options import AsJson, ClientProperties
+from isotherm.cli.output import console, human_size, print_json
+from isotherm.cli.pipeline_bucket import (
+    DryRun,
+    MaxBytes,
+    bucket,
+    bucket_metadata,
+    share_of,
+    tell_cost,
+    topics_chosen,
+)
+from isotherm.cli.pipeline_metadata import Dump, LogDirs
+from isotherm.cli.pipeline_options import (
+    DEFAULT_MASTER,
+    EXIT_FOUND,
+    Master,
+    OptionalBootstrapServer,
+    SourceOption,
+    SparkConfig,
+    TierPath,
+    print_frame,
+    progress,
+    spark_session,
+)
+from isotherm.cli.pipeline_replay import print_findings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from isotherm.remote.storage.settings import ObjectStoreSettings
+    from isotherm.spark.metadata_log import MetadataLog
+
+_COLUMNS = ["kind", "topic", "partition", "start_offset", "segment_id", "detail"]
+
+
+def scrub(
+    path: TierPath = None,
+    bootstrap_server: OptionalBootstrapServer = None,
+    log_dir: LogDirs = None,
+    dump: Dump = None,
+    sample: Annotated[
+        str,
+        typer.Option(
+            "--sample", metavar="SHARE", help="Read only this share of the segments: 0.05 or 5%."
+        ),
+    ] = "1",
+    seed: Annotated[
+        int, typer.Option("--seed", help="Which sample: another number takes others.")
+    ] = 0,
+    compacted: Annotated[
+        bool,
+        typer.Option(
+            "--compacted", help="The topics are compacted: offsets without a record are no damage."
+        ),
+    ] = False,
+    max_bytes: MaxBytes = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    master: Master = DEFAULT_MASTER,
+    spark_config: SparkConfig = None,
+    client_property: ClientProperties = None,
+    option: SourceOption = None,
+) -> None:
+    """Read segments in the bucket and check every batch and every index entry.
+
+    CRCs, offsets and leader epochs of the batches; offset, time and transaction index, producer
+    snapshot and epoch checkpoint against the log; manifest and objects against the metadata; gaps
+    between segments. Which segments there are is told by the metadata topic, or, without one, by
+    the bucket's manifests. Cost is told first; -o subscribe=flights limits it to a topic.
+
+    isotherm pipeline scrub --path s3://bucket/kafka -b localhost:9092 --sample 5%
+
+    Exit codes: 0 clean · 1 failed, or refused by --max-bytes · 2 wrong options · 3 damage.
+    """
+    options, store = bucket(path, option)
+    log = bucket_metadata(bootstrap_server, client_property, log_dir, dump, option)
+    from isotherm.spark.jobs.cost import check_cost
+    from isotherm.spark.jobs.scrub import ScrubSettings, scrub_cost
+    from isotherm.spark.jobs.scrub import scrub as run
+
+    settings = ScrubSettings(share_of(sample), seed, may_have_gaps=compacted)
+    with ExitStack() as kept:
+        spark = kept.enter_context(spark_session(master, spark_config))
+        with progress("segments are looked up"):
+            segments, damage, told = _segments(kept, spark, store, log)
+            segments = segments.where(topics_chosen(options))
+            cost = scrub_cost(segments, settings)
+        tell_cost(cost, as_json=as_json)
+        check_cost(cost, max_bytes)
+        if dry_run:
+            return
+        with progress("segments are read"):
+            report = run(segments, store, settings)
+        kept.callback(report.close)
+        findings = report.findings if damage is None else report.findings.unionByName(damage)
+        ordered = findings.orderBy("topic", "partition", "start_offset", "kind")
+        count = ordered.count()
+        if count:
+            print_frame(ordered, _COLUMNS, as_json=as_json)
+        totals = {
+            "segments": report.segments,
+            "batches": report.batches,
+            "bytes": report.bytes_read,
+            "findings": count,
+        }
+        if as_json:
+            print_json({"scrubbed": totals})
+        else:
+            console().print(
+                f"\n{report.segments} segments, {report.batches} batches,"
+                f" {human_size(report.bytes_read)} read; {count} findings."
+            )
+    if print_findings(told, as_json=as_json) or count:
+        raise typer.Exit(EXIT_FOUND)
+
+
+def _segments(
+    kept: ExitStack, spark: SparkSession, store: ObjectStoreSettings, log: MetadataLog | None
+) -> tuple[DataFrame, DataFrame | None, list[dict[str, Any]]]:
+    """The segments, damaged manifests where manifests are the source, and what is wrong with the
+    metadata topic where that is."""
+    from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
+    from isotherm.spark.jobs.manifests import read_manifests
+    from isotherm.spark.jobs.replay import replay
+
+    if log is None:
+        listing = list_bucket(spark, store, plan_listing(store, everywhere=False))
+        manifests = read_manifests(listing, store)
+        kept.callback(manifests.rows.unpersist)
+        return manifests.segments, manifests.findings, []
+    replayed = kept.enter_context(replay(spark, log))
+    return replayed.segments, None, [row.asDict() for row in replayed.findings.collect()]

@@ -1,0 +1,331 @@
+"""Metadata made anew from what the bucket's manifests say, for a cluster that lost it or a new one.
+
+    manifests -> segments -> lineage of each partition -> events, and what a broker has to know
+
+A segment that no reader would be sent to, because others hold all of its offsets, is left out and
+named. Nothing is written here: `write_to_topic` puts the events into a topic of the caller's own,
+and isotherm.broker.log_dir_rebuild into the log directories of a broker of Isotherm's.
+
+Topics get their old ids again, unless a mapping gives them others: object keys hold the old id, so
+each event then carries the place of its segment's objects as custom metadata (KIP-917), by which
+Isotherm finds them. The Aiven plugin looks for manifests under the new id all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from isotherm.errors import (
+    ConfigError,
+    CorruptDataError,
+    PolicyViolationError,
+    RemoteResourceNotFoundError,
+    UnsupportedVersionError,
+)
+from isotherm.remote.metadata.api import NewMetadataRecord
+from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.keyed_writes import key_of_start
+from isotherm.remote.metadata.keys import metadata_partition
+from isotherm.remote.metadata.segment_columns import LEADER_EPOCH
+from isotherm.remote.metadata.serde import encode_event, encode_keyed_event
+from isotherm.remote.scrub.findings import Finding
+from isotherm.remote.segment_metadata import (
+    IndexType,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from isotherm.remote.storage.layout.aiven_custom_metadata import AivenCustomMetadata
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.segment.producer_snapshot import read_producer_snapshot
+from isotherm.spark.jobs.manifests import read_manifests
+from isotherm.spark.jobs.scrub import FINDINGS, history_findings
+from isotherm.spark.jobs.segment_frames import SEGMENT_ARROW, segment_row, segments_of
+from isotherm.spark.planning import SegmentPiece, lineage_pieces
+from isotherm.types import (
+    REMOTE_LOG_METADATA_TOPICS,
+    TopicIdPartition,
+    uuid_from_text,
+    uuid_to_text,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PARTITION_FIELDS: dict[str, pa.DataType] = {
+    "topic": pa.string(),
+    "topic_id": pa.string(),
+    "partition": pa.int32(),
+    "log_start": pa.int64(),
+    "log_end": pa.int64(),
+    # Below it every transaction is decided; the end of those beyond was not tiered.
+    "stable_end": pa.int64(),
+    "epochs": pa.list_(LEADER_EPOCH),
+    "segments": pa.int64(),
+    "bytes": pa.int64(),
+    "producer_snapshot": pa.binary(),
+}
+_PARTITIONS = pa.schema(_PARTITION_FIELDS)
+_EVENT_FIELDS: dict[str, pa.DataType] = {
+    "metadata_partition": pa.int32(),
+    "topic": pa.string(),
+    "topic_id": pa.string(),
+    "partition": pa.int32(),
+    "start_offset": pa.int64(),
+    "step": pa.int32(),
+    "state": pa.string(),
+    "timestamp_ms": pa.int64(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+}
+EVENTS = pa.schema(_EVENT_FIELDS)
+_ORDER = ("metadata_partition", "topic_id", "partition", "start_offset", "step")
+_RECORDS_PER_APPEND = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """Frames over one reading of the manifests, kept until `close`.
+
+    segments   what the metadata is to say: finished, in each partition's lineage
+    partitions one row each: offsets, epochs and producers as a broker that leads it must know them
+    findings   damaged manifests, gaps, and segments left out, in the columns of a Finding
+    """
+
+    segments: DataFrame
+    partitions: DataFrame
+    findings: DataFrame
+    kept: tuple[DataFrame, ...]
+
+    def close(self) -> None:
+        for frame in self.kept:
+            frame.unpersist()
+
+
+def rebuild(listing: DataFrame, store: ObjectStoreSettings) -> Rebuilt:
+    """From a listing (bucket_listing). UnsupportedVersionError in a layout without manifests."""
+    manifests = read_manifests(listing, store)
+    groups = manifests.segments.groupBy("topic_id", "partition")
+    segments = groups.applyInArrow(_kept_segments, from_arrow_schema(SEGMENT_ARROW)).persist()
+    findings = groups.applyInArrow(_history, from_arrow_schema(FINDINGS))
+    partitions = (
+        segments.groupBy("topic_id", "partition")
+        .applyInArrow(lambda group: _partition(group, store), from_arrow_schema(_PARTITIONS))
+        .persist()
+    )
+    return Rebuilt(
+        segments,
+        partitions,
+        manifests.findings.unionByName(findings),
+        (manifests.rows, segments, partitions),
+    )
+
+
+def _kept_segments(group: pa.Table) -> pa.Table:
+    pieces = lineage_pieces(_segments(group))
+    kept = {piece.segment.segment_id.id: piece.segment for piece in pieces}
+    return pa.Table.from_pylist([segment_row(each) for each in kept.values()], SEGMENT_ARROW)
+
+
+def _history(group: pa.Table) -> pa.Table:
+    found: list[Finding] = list(history_findings(_segments(group)))
+    return pa.Table.from_pylist([each._asdict() for each in found], FINDINGS)
+
+
+def _partition(group: pa.Table, store: ObjectStoreSettings) -> pa.Table:
+    pieces = lineage_pieces(_segments(group))
+    last = pieces[-1].segment
+    owner = last.topic_id_partition
+    snapshot = _producer_snapshot(last, store)
+    producers = read_producer_snapshot(snapshot) if snapshot is not None else []
+    undecided = [each.current_transaction_first_offset for each in producers]
+    row = {
+        "topic": owner.topic,
+        "topic_id": uuid_to_text(owner.topic_id),
+        "partition": owner.partition,
+        "log_start": pieces[0].start_offset,
+        "log_end": pieces[-1].end_offset,
+        "stable_end": min((o for o in undecided if o >= 0), default=pieces[-1].end_offset),
+        "epochs": [
+            {"epoch": each.epoch, "start_offset": each.start_offset} for each in lineage(pieces)
+        ],
+        "segments": len(pieces),
+        "bytes": sum(piece.segment.segment_size_in_bytes for piece in pieces),
+        "producer_snapshot": snapshot,
+    }
+    return pa.Table.from_pylist([row], _PARTITIONS)
+
+
+def lineage(pieces: Iterable[SegmentPiece]) -> list[EpochEntry]:
+    """The leader epochs of a log made of these pieces, ascending."""
+    starts: dict[int, int] = {}
+    for piece in pieces:
+        for epoch, start in piece.segment.segment_leader_epochs.items():
+            if start < piece.end_offset:
+                starts.setdefault(epoch, max(start, piece.start_offset))
+    entries: list[EpochEntry] = []
+    for epoch, start in sorted(starts.items()):
+        if not entries or start >= entries[-1].start_offset:
+            entries.append(EpochEntry(epoch, start))
+    return entries
+
+
+def _producer_snapshot(
+    segment: RemoteLogSegmentMetadata, store: ObjectStoreSettings
+) -> bytes | None:
+    """None where it is damaged or gone: producers then begin anew, which they are made for."""
+    try:
+        storage = ObjectStoreRemoteStorageManager(store)
+        snapshot = storage.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)
+        read_producer_snapshot(snapshot)
+    except (CorruptDataError, RemoteResourceNotFoundError):
+        return None
+    return snapshot
+
+
+def mapped(
+    segments: DataFrame, store: ObjectStoreSettings, topic_ids: Mapping[str, str]
+) -> DataFrame:
+    """The segments under other topic ids (old -> new, as text), with the place of their objects."""
+    for text in (*topic_ids, *topic_ids.values()):
+        try:
+            uuid_from_text(text)
+        except ValueError as error:
+            raise ConfigError(f"not a topic id value={text!r}") from error
+    if store.create_layout().commit_suffix is None:
+        raise UnsupportedVersionError("layout cannot tell where objects of another topic id lie")
+    ids = dict(topic_ids)
+
+    def rename(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = [segment_row(_renamed(each, store, ids)) for each in segments_of(batch)]
+            yield pa.RecordBatch.from_pylist(rows, schema=SEGMENT_ARROW)
+
+    return segments.mapInArrow(rename, from_arrow_schema(SEGMENT_ARROW))
+
+
+def _renamed(
+    segment: RemoteLogSegmentMetadata, store: ObjectStoreSettings, ids: Mapping[str, str]
+) -> RemoteLogSegmentMetadata:
+    owner = segment.topic_id_partition
+    new_id = ids.get(uuid_to_text(owner.topic_id))
+    if new_id is None:
+        return segment
+    prefix = store.key_prefix or ""
+    key = store.create_layout().log_key(segment).removeprefix(prefix).rpartition(".")[0]
+    renamed = TopicIdPartition(uuid_from_text(new_id), owner.topic, owner.partition)
+    return replace(
+        segment,
+        segment_id=RemoteLogSegmentId(renamed, segment.segment_id.id),
+        custom_metadata=AivenCustomMetadata(object_prefix=prefix, object_key=key).encode(),
+    )
+
+
+def events(segments: DataFrame, partition_count: int, *, level: int = 0) -> DataFrame:
+    """The records that say so, of EVENTS, in the order in which each metadata partition takes them.
+
+    Level 0: two events a segment, without a key, as any Kafka broker reads them. Level 1: its state
+    under its key (KIP-1266).
+    """
+
+    def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = [
+                row
+                for each in segments_of(batch)
+                for row in _events_of(each, partition_count, level)
+            ]
+            yield pa.RecordBatch.from_pylist(rows, schema=EVENTS)
+
+    made = segments.mapInArrow(make, from_arrow_schema(EVENTS))
+    return made.repartition("metadata_partition").sortWithinPartitions(*_ORDER)
+
+
+def _events_of(
+    segment: RemoteLogSegmentMetadata, partition_count: int, level: int
+) -> Iterator[dict[str, Any]]:
+    owner = segment.topic_id_partition
+    started = replace(
+        segment, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED, custom_metadata=None
+    )
+    finished = RemoteLogSegmentMetadataUpdate(
+        segment_id=segment.segment_id,
+        event_timestamp_ms=segment.event_timestamp_ms,
+        state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        broker_id=segment.broker_id,
+        custom_metadata=segment.custom_metadata,
+    )
+    key = key_of_start(segment)
+    records: list[tuple[str, bytes | None, bytes]] = [
+        (started.state.name, None, encode_event(started)),
+        (finished.state.name, None, encode_event(finished)),
+    ]
+    if level > 0:
+        keyed = replace(segment, broker_leader_epoch=key.broker_leader_epoch)
+        records = [(keyed.state.name, key.encode(), encode_keyed_event(keyed))]
+    for step, (state, encoded_key, value) in enumerate(records):
+        yield {
+            "metadata_partition": metadata_partition(owner, partition_count),
+            "topic": owner.topic,
+            "topic_id": uuid_to_text(owner.topic_id),
+            "partition": owner.partition,
+            "start_offset": segment.start_offset,
+            "step": step,
+            "state": state,
+            "timestamp_ms": segment.event_timestamp_ms,
+            "key": encoded_key,
+            "value": value,
+        }
+
+
+def write_to_topic(made: DataFrame, client_properties: Mapping[str, str], topic: str) -> int:
+    """Append the events, a metadata partition in one task; how many. PolicyViolationError for a
+    cluster's own `__remote_log_metadata`, whatever it is asked for."""
+    properties = dict(client_properties)
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        count = 0
+        with closing(KafkaMetadataTopic(properties, topic=topic)) as target:
+            for batch in batches:
+                pending: list[NewMetadataRecord] = []
+                number = -1
+                for row in batch.to_pylist():
+                    if row["metadata_partition"] != number or len(pending) == _RECORDS_PER_APPEND:
+                        _append(target, number, pending)
+                        pending, number = [], row["metadata_partition"]
+                    pending.append(NewMetadataRecord(row["key"], row["value"], row["timestamp_ms"]))
+                    count += 1
+                _append(target, number, pending)
+        yield pa.RecordBatch.from_pydict({"written": pa.array([count], pa.int64())})
+
+    if topic in REMOTE_LOG_METADATA_TOPICS:
+        raise PolicyViolationError(
+            "the metadata topic of a cluster is never written to from outside: name a topic of your"
+            f" own topic={topic}"
+        )
+    with closing(KafkaMetadataTopic(properties, topic=topic)) as target:
+        partitions = target.partition_count
+    beyond = made.where(sql.col("metadata_partition") >= partitions)
+    if not beyond.isEmpty():
+        raise ConfigError(f"events are made for more partitions than the topic has {topic=}")
+    written = made.mapInArrow(write, "written bigint").agg(sql.sum("written")).first()
+    return 0 if written is None else int(written[0] or 0)
+
+
+def _append(target: KafkaMetadataTopic, number: int, records: list[NewMetadataRecord]) -> None:
+    if records:
+        target.append_all(number, records)
+
+
+def _segments(group: pa.Table) -> list[RemoteLogSegmentMetadata]:
+    return [each for batch in group.to_batches() for each in segments_of(batch)]

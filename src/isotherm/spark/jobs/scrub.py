@@ -1,0 +1,169 @@
+"""Deep check of the data: every byte of the chosen segments, and their indexes, read and compared.
+
+A task takes whole segments; segment_scrub says what is checked. What concerns the segments of a
+partition together, gaps between them and two of the same offsets, is found from metadata alone, for
+all segments, sampled or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from isotherm.errors import ConfigError
+from isotherm.remote.scrub.findings import Finding, FindingKind, Problem, segment_finding
+from isotherm.remote.scrub.segment_scrub import FETCH_BYTES, SegmentScrubber
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.jobs.bucket_listing import spread_over
+from isotherm.spark.jobs.cost import Cost, cost_of_reading, parallel_tasks
+from isotherm.spark.jobs.segment_frames import segments_of
+from isotherm.spark.planning import lineage_pieces
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FINDING_COLUMNS: tuple[str, ...] = Finding._fields
+
+_FINDING_FIELDS: dict[str, pa.DataType] = {
+    "kind": pa.string(),
+    "topic": pa.string(),
+    "topic_id": pa.string(),
+    "partition": pa.int32(),
+    "segment_id": pa.string(),
+    "start_offset": pa.int64(),
+    "object": pa.string(),
+    "detail": pa.string(),
+}
+FINDINGS = pa.schema(_FINDING_FIELDS)
+# A row per finding; one with a null kind per segment, with what was read of it.
+_SCRUBBED = pa.schema(_FINDING_FIELDS | {"bytes_read": pa.int64(), "batches": pa.int64()})
+
+_SMALL_OBJECTS = 6  # manifest and five indexes
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubSettings:
+    """`sample` is the share of segments that are read, chosen by `seed`; `may_have_gaps` where
+    topics are compacted."""
+
+    sample: float = 1.0
+    seed: int = 0
+    may_have_gaps: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sample <= 1:
+            raise ConfigError(f"a sample is a share above 0, at most 1 sample={self.sample}")
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubReport:
+    """`findings` has FINDING_COLUMNS and is kept (persist) until `close`."""
+
+    findings: DataFrame
+    segments: int
+    bytes_read: int
+    batches: int
+
+    def close(self) -> None:
+        self.findings.unpersist()
+
+
+def chosen_segments(segments: DataFrame, settings: ScrubSettings) -> DataFrame:
+    """Those that a scrub with these settings reads."""
+    finished = segments.where(sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name)
+    if settings.sample == 1:
+        return finished
+    # By id, so that the same seed takes the same segments however the frame is partitioned.
+    drawn = sql.pmod(sql.xxhash64("segment_id", sql.lit(settings.seed)), sql.lit(1_000_000))
+    return finished.where(drawn < int(settings.sample * 1_000_000))
+
+
+def scrub_cost(segments: DataFrame, settings: ScrubSettings) -> Cost:
+    return cost_of_reading(
+        chosen_segments(segments, settings),
+        fetch_bytes=FETCH_BYTES,
+        requests_per_segment=_SMALL_OBJECTS,
+        tasks=parallel_tasks(segments.sparkSession),
+    )
+
+
+def scrub(
+    segments: DataFrame, store: ObjectStoreSettings, settings: ScrubSettings = ScrubSettings()
+) -> ScrubReport:
+    """`segments` as of segment_frames; only finished ones are looked at."""
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        scrubber = SegmentScrubber(store, may_have_gaps=settings.may_have_gaps)
+        for batch in batches:
+            for segment in segments_of(batch):
+                result = scrubber.scrub(segment)
+                rows: list[dict[str, Any]] = [each._asdict() for each in result.findings]
+                rows.append({"bytes_read": result.bytes_read, "batches": result.batches})
+                yield pa.RecordBatch.from_pylist(rows, schema=_SCRUBBED)
+
+    chosen = chosen_segments(segments, settings)
+    tasks = spread_over(segments.sparkSession)
+    # Large segments are spread first; a task in Spark's order takes the next when it is done.
+    spread = chosen.repartition(tasks, "segment_id")
+    scrubbed = spread.mapInArrow(read, from_arrow_schema(_SCRUBBED)).persist()
+    totals = scrubbed.where(sql.col("kind").isNull()).agg(
+        sql.count(sql.lit(1)), sql.sum("bytes_read"), sql.sum("batches")
+    )
+    count, size, batches = totals.first() or (0, 0, 0)
+    of_data = scrubbed.where(sql.col("kind").isNotNull()).select(*FINDING_COLUMNS)
+    findings = of_data.unionByName(check_histories(segments)).persist()
+    findings.count()
+    scrubbed.unpersist()
+    return ScrubReport(findings, int(count), int(size or 0), int(batches or 0))
+
+
+def check_histories(segments: DataFrame) -> DataFrame:
+    """Gaps between the finished segments of a partition, and segments that another one makes
+    useless: findings from metadata alone."""
+
+    def check(group: pa.Table) -> pa.Table:
+        found = [
+            each._asdict()
+            for batch in group.to_batches()
+            for each in history_findings(list(segments_of(batch)))
+        ]
+        return pa.Table.from_pylist(found, schema=FINDINGS)
+
+    finished = segments.where(sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name)
+    by_partition = finished.groupBy("topic_id", "partition")
+    return by_partition.applyInArrow(
+        lambda group: check(group.combine_chunks()), from_arrow_schema(FINDINGS)
+    )
+
+
+def history_findings(segments: list[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
+    """Of all finished segments of one partition."""
+    pieces = lineage_pieces(segments)
+    for earlier, later in pairwise(pieces):
+        if later.start_offset > earlier.end_offset:
+            yield segment_finding(
+                later.segment,
+                Problem(
+                    FindingKind.HISTORY_GAP,
+                    f"no segment holds these offsets first={earlier.end_offset}"
+                    f" last={later.start_offset - 1}",
+                ),
+            )
+    read = {piece.segment.segment_id.id for piece in pieces}
+    for segment in segments:
+        if segment.segment_id.id not in read:
+            yield segment_finding(
+                segment,
+                Problem(
+                    FindingKind.DUPLICATE_SEGMENT,
+                    "other segments hold all of its offsets"
+                    f" end_offset={segment.end_offset_inclusive}",
+                ),
+            )
