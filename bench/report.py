@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.harness import REPOSITORY, RESULTS_DIRECTORY
@@ -76,16 +76,9 @@ def render(documents: Sequence[Mapping[str, Any]]) -> str:
             sections.append("\n".join(_of_results(document)))
         elif document["question"] in REMOTE_TIER:
             sections.append("\n".join(REMOTE_TIER[document["question"]](document)))
-        elif "starting" in document:
-            sections.append("\n".join(_starts(document)))
-        elif "bootstrap" in document:
-            sections.append("\n".join(_bootstrap(document)))
-        elif "memory" in document:
-            sections.append("\n".join(_memory(document)))
-        elif "decoding" in document:
-            sections.append("\n".join(_sides(document, "decoding", "records")))
-        elif "reading" in document:
-            sections.append("\n".join(_sides(document, "reading", "rows")))
+        else:
+            [name] = OWN_FORMS.keys() & document.keys()
+            sections.append("\n".join(OWN_FORMS[name](document)))
     return "\n".join(sections)
 
 
@@ -274,6 +267,32 @@ def _bootstrap(document: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _pipeline(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {document['text']}"
+    yield ""
+    yield (
+        f"`bench/{document['question']}.py` says what the sides are. {document['metadata_partitions']}"
+        " metadata partitions; Spark is local[2], and had been started before, in"
+        f" {document['spark_start_s']:.0f} s."
+    )
+    yield ""
+    yield "| events, million | side | seconds | CPU-s | CPU-µs an event | memory MB |"
+    yield "|---:|---|---:|---:|---:|---:|"
+    for point in document["pipeline"]:
+        for name, side in point["sides"].items():
+            yield _row(
+                f"{point['events'] / 1e6:g}",
+                name,
+                f"{side['seconds']:.1f}",
+                f"{side['cpu_seconds']:.1f}",
+                f"{side['cpu_seconds'] / point['events'] * 1e6:.2f}",
+                f"{side['memory_mb']:.0f}",
+            )
+    yield ""
+    yield _provenance(document, document["machine"], document["rounds"])
+    yield ""
+
+
 def _queries(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {document['text']}"
     yield ""
@@ -316,6 +335,23 @@ def _query_cells(side: Mapping[str, Any], sides: Mapping[str, Any]) -> Iterator[
     yield over("parquet")
 
 
+def _tables(document: Mapping[str, Any]) -> Iterator[str]:
+    """A result whose file has made the tables itself."""
+    yield f"## {document['text']}"
+    yield ""
+    yield f"`bench/{document['question']}.py` says what is counted and how."
+    for table in document["tables"]:
+        yield ""
+        yield f"### {table['title']}"
+        yield ""
+        yield _row(*table["columns"])
+        yield "|---" * len(table["columns"]) + "|"
+        yield from (_row(*map(str, row)) for row in table["rows"])
+    yield ""
+    yield _provenance(document, document["machine"], document["rounds"])
+    yield ""
+
+
 def _memory(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {document['text']}"
     yield ""
@@ -345,6 +381,17 @@ def _side(result: Mapping[str, Any], name: str, metric: str, digits: int = 1) ->
 def _ratio(result: Mapping[str, Any], metric: str) -> str:
     ratio = result["ratios"].get(metric)
     return "-" if ratio is None else f"{ratio:.2f}"
+
+
+# Results that are in a form of their own, by the member that holds them.
+OWN_FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
+    "tables": _tables,
+    "starting": _starts,
+    "bootstrap": _bootstrap,
+    "memory": _memory,
+    "decoding": lambda document: _sides(document, "decoding", "records"),
+    "reading": lambda document: _sides(document, "reading", "rows"),
+}
 
 
 def read_results() -> list[dict[str, Any]]:
