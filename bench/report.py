@@ -77,8 +77,8 @@ def render(documents: Sequence[Mapping[str, Any]]) -> str:
         elif document["question"] in REMOTE_TIER:
             sections.append("\n".join(REMOTE_TIER[document["question"]](document)))
         else:
-            [name] = OWN_FORMS.keys() & document.keys()
-            sections.append("\n".join(OWN_FORMS[name](document)))
+            for name in OWN_FORMS.keys() & document.keys():
+                sections.append("\n".join(OWN_FORMS[name](document)))
     return "\n".join(sections)
 
 
