@@ -1,26 +1,26 @@
 """How fast does Spark read a cold topic: through a broker, or straight from the bucket?
 
-Run: python -m bench.spark_beside_kafka [--quick]
+Run: python -m bench.spark_beside_kafka [--quick] [--rounds N] [--share S] [--case "1024 B none"]
 
 An Apache Kafka broker with tiered storage (LocalTieredStorage, a local folder in the page cache)
 holds a topic whose closed segments are in the remote tier alone. Spark reads the same topic on the
-same cores, all columns, in turn (A B A B ...) after a round that warms up:
+same cores, in turn (A B C D A B C D ...) after a round that warms up:
 
     kafka       format("kafka"): through the broker, which reads the remote tier
     isotherm    format("isotherm"): the same bucket and metadata topic; only the tail by the broker
+    read        isotherm.spark.read: the same rows through mapInArrow
+    parquet     the same rows, written by Spark with the same codec
 
-Both are drop-ins for each other: the query is the same, and the rows counted must be the same. The
-broker's CPU-seconds are its own process's.
+bench/spark_queries.py says what is asked and what is counted; the broker's CPU-seconds are its own
+process's. With --case the other cases keep the figures that they have.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import isotherm.spark
 from bench import load
-from bench.harness import RESULTS_DIRECTORY, Metrics, Question, describe, ratios, summarize
+from bench.harness import RESULTS_DIRECTORY, Question, describe
 from bench.servers import KafkaServer, ServerUsage, running
-from bench.spark_cold_read import read_all_columns
+from bench.spark_queries import QUERIES, Side, ask_in_turn
 from bench.topics import create_filled
 from oracle.jars import resolve_spark_source_jars
 from oracle.tiered_topic import fully_tiered
@@ -40,8 +40,15 @@ from oracle.topics import wait_until
 ROUNDS = 3
 SEGMENT_BYTES = 16 * 1024 * 1024
 # record size, compression, bytes
-POINTS = ((1024, "none", 1_000_000_000), (100, "none", 200_000_000), (1024, "lz4", 1_000_000_000))
+POINTS = (
+    (1024, "none", 1_000_000_000),
+    (1024, "lz4", 1_000_000_000),
+    (1024, "zstd", 1_000_000_000),
+    (100, "none", 400_000_000),
+    (100, "lz4", 400_000_000),
+)
 TEXT = "How fast does Spark read a cold topic: through a broker, or straight from the bucket?"
+RESULT = RESULTS_DIRECTORY / "spark_beside_kafka.json"
 
 
 def measure(
@@ -49,6 +56,7 @@ def measure(
     kafka: KafkaServer,
     point: tuple[int, str, int],
     rounds: int,
+    parquet: Path,
 ) -> dict[str, Any]:
     record_size, compression, size = point
     topic = f"cold-{record_size}-{compression}"
@@ -68,24 +76,9 @@ def measure(
         config=config,
     )
     wait_until(lambda: fully_tiered(kafka.log_dir, topic, 1), f"the tiering of topic={topic}")
-    sides = {
-        "kafka": lambda: through_the_broker(spark, kafka, topic),
-        "isotherm": lambda: from_the_bucket(spark, kafka, topic),
-    }
-    measured: dict[str, list[Metrics]] = {name: [] for name in sides}
-    for round_number in range(rounds + 1):
-        for name, source in sides.items():
-            metrics = _read(source, kafka, records, record_size)
-            if round_number:
-                measured[name].append(metrics)
-                print(
-                    f"{topic:<16} {name:<9} {metrics['records_per_s']:12,.0f} rows/s",
-                    file=sys.stderr,
-                    flush=True,
-                )
-    summaries = {name: summarize(runs) for name, runs in measured.items()}
+    broker = ServerUsage(kafka)
     return {
-        "case": f"{record_size} B {compression}",
+        "case": case_name(point),
         "parameters": {
             "record_size": record_size,
             "compression": compression,
@@ -93,42 +86,46 @@ def measure(
             "segment_bytes": SEGMENT_BYTES,
         },
         "bytes": records * record_size,
-        "sides": summaries,
-        "ratios": ratios(summaries),
+        "queries": ask_in_turn(
+            sides_of(spark, kafka, topic, parquet, compression),
+            list(QUERIES),
+            records=records,
+            size=records * record_size,
+            rounds=rounds,
+            broker_cpu_s=broker.cpu_s,
+        ),
     }
 
 
-def through_the_broker(spark: SparkSession, kafka: KafkaServer, topic: str) -> DataFrame:
-    return _source(spark, kafka, topic, "kafka").load()
+def case_name(point: tuple[int, str, int]) -> str:
+    return f"{point[0]} B {point[1]}"
 
 
-def from_the_bucket(spark: SparkSession, kafka: KafkaServer, topic: str) -> DataFrame:
-    # LocalTieredStorage keeps its layout's own folder below the one it is given.
-    bucket = kafka.tiered_root.parent.absolute().as_uri()
-    return _source(spark, kafka, topic, "isotherm").option("path", bucket).load()
-
-
-def _source(spark: SparkSession, kafka: KafkaServer, topic: str, name: str) -> Any:
-    reader = spark.read.format(name).option("kafka.bootstrap.servers", kafka.bootstrap_server)
+def sides_of(
+    spark: SparkSession, kafka: KafkaServer, topic: str, parquet: Path, compression: str
+) -> dict[str, Side]:
     # Both split the topic alike; the Kafka source would read one partition with one task.
-    return reader.option("subscribe", topic).option("minPartitions", "4")
+    common = {
+        "kafka.bootstrap.servers": kafka.bootstrap_server,
+        "subscribe": topic,
+        "minPartitions": "4",
+    }
+    # LocalTieredStorage keeps its layout's own folder below the one it is given.
+    ours = {**common, "path": kafka.tiered_root.parent.absolute().as_uri()}
 
+    def chosen(columns: Sequence[str] | None) -> dict[str, str]:
+        return ours if columns is None else {**ours, "columns": ",".join(columns)}
 
-def _read(
-    source: Callable[[], DataFrame], kafka: KafkaServer, records: int, record_size: int
-) -> Metrics:
-    usage = ServerUsage(kafka)
-    started = time.perf_counter()
-    rows = read_all_columns(source())
-    seconds = time.perf_counter() - started
-    assert rows == records, (rows, records)
-    gigabytes = records * record_size / 1e9
+    def selected(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
+        return frame if columns is None else frame.select(*columns)
+
+    through_kafka = spark.read.format("kafka").options(**common)
+    isotherm.spark.read(spark, ours).write.option("compression", compression).parquet(str(parquet))
     return {
-        "seconds": seconds,
-        "records_per_s": records / seconds,
-        "mb_per_s": gigabytes * 1000 / seconds,
-        "server_cpu_s_per_gb": usage.cpu_s() / gigabytes,
-        "server_resident_mb": usage.resident_mb(),
+        "kafka": lambda columns: selected(through_kafka.load(), columns),
+        "isotherm": lambda columns: spark.read.format("isotherm").options(**chosen(columns)).load(),
+        "read": lambda columns: isotherm.spark.read(spark, chosen(columns)),
+        "parquet": lambda columns: selected(spark.read.parquet(str(parquet)), columns),
     }
 
 
@@ -141,10 +138,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=TEXT)
     parser.add_argument("--quick", action="store_true", help="a tenth of the data, one round")
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}")
+    parser.add_argument("--share", type=float, default=1.0, help="of the data, default 1")
+    parser.add_argument("--case", choices=[case_name(point) for point in POINTS])
     options = parser.parse_args()
     rounds = options.rounds or (1 if options.quick else ROUNDS)
     document = describe(Question("spark_beside_kafka", TEXT, lambda scale: ()), rounds)
     document["versions"]["pyspark"] = pyspark.__version__
+    measured = {}
     spark = isotherm.spark.session("isotherm-bench", config=session_config())
     spark.sparkContext.setLogLevel("ERROR")
     with (
@@ -153,16 +153,23 @@ def main() -> None:
     ):
         kafka = servers[0]
         assert isinstance(kafka, KafkaServer)
-        document["results"] = [
-            measure(spark, kafka, (size, codec, total // (10 if options.quick else 1)), rounds)
-            for size, codec, total in POINTS
-        ]
+        for number, (size, codec, total) in enumerate(POINTS):
+            point = (size, codec, int(total * (0.1 if options.quick else options.share)))
+            if options.case in (None, case_name(point)):
+                parquet = Path(directory) / f"parquet-{number}"
+                measured[case_name(point)] = measure(spark, kafka, point, rounds, parquet)
     spark.stop()
+    with_others = options.case and RESULT.exists()
+    kept = json.loads(RESULT.read_text())["results"] if with_others else []
+    document["results"] = [
+        *(result for result in kept if result["case"] not in measured),
+        *measured.values(),
+    ]
     text = json.dumps(document, indent=1) + "\n"
     print(text)
     if not options.quick:
         RESULTS_DIRECTORY.mkdir(exist_ok=True)
-        (RESULTS_DIRECTORY / "spark_beside_kafka.json").write_text(text)
+        RESULT.write_text(text)
 
 
 if __name__ == "__main__":

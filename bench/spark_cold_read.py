@@ -8,6 +8,8 @@ a round that warms up:
 
     source, all columns     format("isotherm"), counted and summed over key and value
     source, 3 columns       format("isotherm"), columns=partition,offset,timestamp
+    read, all columns       the same through isotherm.spark.read
+    read, 3 columns
     parquet, all columns    the same rows, written by Spark as uncompressed Parquet
     parquet, 3 columns
     tasks, one thread       the tasks of the source read in this process: no Spark, CPU-seconds of
@@ -150,6 +152,11 @@ def source(spark: SparkSession, folder: Path, **options: str) -> DataFrame:
     return reader.load((folder / "bucket").as_uri())
 
 
+def mapped(spark: SparkSession, folder: Path, **options: str) -> DataFrame:
+    url = (folder / "bucket").as_uri()
+    return isotherm.spark.read(spark, {"path": url, "subscribe": TOPIC, **options})
+
+
 def read_all_columns(frame: DataFrame) -> int:
     row = frame.selectExpr(
         "count(*)",
@@ -204,8 +211,10 @@ def measure(spark: SparkSession, folder: Path, point: Point, rounds: int) -> dic
 
     sides: dict[str, Callable[[], int]] = {
         "source, all columns": lambda: read_all_columns(source(spark, folder)),
+        "read, all columns": lambda: read_all_columns(mapped(spark, folder)),
         "parquet, all columns": lambda: read_all_columns(spark.read.parquet(parquet)),
         "source, 3 columns": lambda: read_three_columns(source(spark, folder, **three)),
+        "read, 3 columns": lambda: read_three_columns(mapped(spark, folder, **three)),
         "parquet, 3 columns": lambda: read_three_columns(spark.read.parquet(parquet)),
         ONE_THREAD: tasks,
     }
