@@ -46,14 +46,22 @@ _REST = 38
 Bytes = npt.NDArray[np.uint8]
 
 
-def write_history(directory: Path, events: int, live: int = LIVE_SEGMENTS) -> int:
-    """Write the segment files of the metadata partition under `directory`; bytes written."""
+def write_history(
+    directory: Path,
+    events: int,
+    live: int = LIVE_SEGMENTS,
+    *,
+    seed: int = 1,
+    first_offset: int = 0,
+) -> int:
+    """Write the segment files of the metadata partition under `directory`; bytes written. Segments
+    have other ids for each seed."""
     target = directory / DIRECTORY
     target.mkdir(parents=True)
     # Each segment has four events, the live ones at the end only two.
     segments = (events + 2 * live) // 4
-    ids = np.random.default_rng(1).integers(0, 2**63, size=(segments, 2), dtype=np.int64)
-    offset = size = 0
+    ids = np.random.default_rng(seed).integers(0, 2**63, size=(segments, 2), dtype=np.int64)
+    offset, size = first_offset, 0
     file = None
     for first in range(0, segments, _CHUNK):
         numbers = np.arange(first, min(first + _CHUNK, segments))

@@ -389,6 +389,7 @@ OWN_FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "starting": _starts,
     "bootstrap": _bootstrap,
     "memory": _memory,
+    "pipeline": _pipeline,
     "decoding": lambda document: _sides(document, "decoding", "records"),
     "reading": lambda document: _sides(document, "reading", "rows"),
 }

@@ -1,0 +1,242 @@
+"""How do replay and projection of the metadata topic grow with it, and from which size does Spark win?
+
+Run: python -m bench.metadata_pipeline [--quick] [--millions 1.2 5 10] [--rounds 1]
+
+Topics of 8 metadata partitions (bench/metadata_history.py) as files in the page cache, with 10,000 live
+segments each time. Sides, in turn:
+
+    one process      fold_metadata_partition of each, by columns: what a broker's start does
+    spark replay     the job, on local[2]; the session runs already
+    spark project    the projection from nothing, into a folder
+    spark again      the projection once more after 1% more events have come
+
+Seconds of the clock, and CPU-seconds of all processes, the JVM's and the workers' included, which a busy
+machine disturbs less. Memory is the highest resident size of a Python process of the side (tasks run
+in workers; the JVM is not counted). Prints a table and JSON, kept unless --quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from bench.harness import RESULTS_DIRECTORY, Question, describe
+from bench.metadata_history import DIRECTORY, LIVE_SEGMENTS, write_history
+from isotherm.record.batch_table import load_kernels as load_record_kernels
+from isotherm.remote.metadata.fold import fold_metadata_partition
+from isotherm.remote.metadata.fold_tables import load_kernels
+from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.jobs.project import project
+from isotherm.spark.jobs.replay import replay
+from isotherm.spark.metadata_log import DumpMetadataLog
+from isotherm.spark.session import session
+
+QUESTION = Question(
+    "metadata_pipeline",
+    "How do replay and projection of the metadata topic grow with it, and when does Spark win?",
+    lambda scale: (),
+)
+METADATA_PARTITIONS = 8
+CORES = 2
+MORE = 0.01
+_SAMPLE_S = 0.05
+
+
+class PeakMemory:
+    """The highest resident size of any one Python process of this program, while it is entered."""
+
+    def __enter__(self) -> Self:
+        self.megabytes = 0.0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(_SAMPLE_S):
+            for process in [self_process(), *self_process().children(recursive=True)]:
+                try:
+                    if "python" in process.name():
+                        size = process.memory_info().rss / 1e6
+                        self.megabytes = max(self.megabytes, size)
+                except psutil.Error:
+                    continue
+
+
+def self_process() -> psutil.Process:
+    return psutil.Process(os.getpid())
+
+
+def write_topic(directory: Path, events: int, live: int) -> int:
+    """`events` shared out evenly; bytes written. The metadata partitions have the same contents,
+    but for the ids of their topics."""
+    size = 0
+    for number in range(METADATA_PARTITIONS):
+        scratch = directory / "scratch"
+        part = events // METADATA_PARTITIONS
+        size += write_history(scratch, part, live // METADATA_PARTITIONS, seed=number)
+        (scratch / DIRECTORY).rename(directory / f"__remote_log_metadata-{number}")
+        scratch.rmdir()
+    return size
+
+
+def cpu_seconds() -> float:
+    """Of this process and all it has started that still run."""
+    total = 0.0
+    for process in [self_process(), *self_process().children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+            total += times.user + times.system
+        except psutil.Error:
+            continue
+    return total
+
+
+def timed(work: Callable[[], Any]) -> tuple[dict[str, float], Any]:
+    with PeakMemory() as memory:
+        started, cpu = time.perf_counter(), cpu_seconds()
+        result = work()
+        figures = {
+            "seconds": time.perf_counter() - started,
+            "cpu_seconds": cpu_seconds() - cpu,
+        }
+    return {**figures, "memory_mb": memory.megabytes}, result
+
+
+def measure(spark: Any, events: int, rounds: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as folder:
+        first, all_of_it = Path(folder, "first"), Path(folder, "all")
+        size = write_topic(first, events, LIVE_SEGMENTS)
+        grow(first, all_of_it, events)
+        log, grown = (
+            DumpMetadataLog((ObjectStoreSettings(url=each.as_uri()),))
+            for each in (first, all_of_it)
+        )
+        target = Path(folder, "projection")
+        settings = ObjectStoreSettings(url=target.as_uri())
+
+        def one_process() -> int:
+            topic = LogDirMetadataTopic([first])
+            return sum(
+                len(folded.cache)
+                for number in range(METADATA_PARTITIONS)
+                for folded in fold_metadata_partition(topic, number, lambda _: True).partitions
+            )
+
+        def spark_replay() -> int:
+            with replay(spark, log) as replayed:
+                count: int = replayed.segments.count()
+            return count
+
+        def spark_project() -> int:
+            shutil.rmtree(target, ignore_errors=True)
+            return project(spark, log, settings).segments
+
+        sides: dict[str, Callable[[], int]] = {
+            "one process": one_process,
+            "spark replay": spark_replay,
+            "spark project": spark_project,
+            "spark again": lambda: project(spark, grown, settings).records,
+        }
+        runs: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+        for _ in range(rounds):
+            for name, side in sides.items():
+                figures, result = timed(side)
+                if name != "spark again" and result != live_segments():
+                    raise ValueError(f"{name} finds other segments: {result}")
+                runs[name].append(figures)
+    return {
+        "events": events,
+        "bytes": size,
+        "sides": {
+            name: {
+                figure: statistics.median(run[figure] for run in measured)
+                for figure in ("seconds", "cpu_seconds", "memory_mb")
+            }
+            for name, measured in runs.items()
+        },
+    }
+
+
+def live_segments() -> int:
+    return LIVE_SEGMENTS // METADATA_PARTITIONS * METADATA_PARTITIONS
+
+
+def grow(first: Path, grown: Path, events: int) -> None:
+    """The same files, and one more for each partition with new segments."""
+    more = int(events * MORE) // METADATA_PARTITIONS
+    for number in range(METADATA_PARTITIONS):
+        name = f"__remote_log_metadata-{number}"
+        (grown / name).mkdir(parents=True)
+        for path in (first / name).iterdir():
+            os.link(path, grown / name / path.name)
+        end = LogDirMetadataTopic([first]).offsets(number)[1]
+        scratch = grown / "scratch"
+        write_history(scratch, more, more, seed=1000 + number, first_offset=end)
+        for path in (scratch / DIRECTORY).iterdir():
+            path.rename(grown / name / path.name)
+        (scratch / DIRECTORY).rmdir()
+        scratch.rmdir()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=QUESTION.text)
+    parser.add_argument("--quick", action="store_true", help="80,000 events, not stored")
+    parser.add_argument("--millions", type=float, nargs="+", default=[1.2, 5, 10])
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args()
+    load_record_kernels()
+    load_kernels()
+    document = describe(QUESTION, options.rounds)
+    started = time.perf_counter()
+    spark = session("isotherm-bench", master=f"local[{CORES}]")
+    spark.range(CORES, numPartitions=CORES).mapInArrow(warm_up, "id long").collect()
+    document["spark_start_s"] = time.perf_counter() - started
+    document["metadata_partitions"] = METADATA_PARTITIONS
+    document["pipeline"] = []
+    try:
+        for millions in [0.08] if options.quick else options.millions:
+            point = measure(spark, int(millions * 1e6), options.rounds)
+            document["pipeline"].append(point)
+            print_point(point)
+    finally:
+        spark.stop()
+    if not options.quick:
+        text = json.dumps(document, indent=1) + "\n"
+        (RESULTS_DIRECTORY / f"{QUESTION.name}.json").write_text(text)
+
+
+def warm_up(batches: Any) -> Any:
+    load_record_kernels()
+    load_kernels()
+    yield from batches
+
+
+def print_point(point: dict[str, Any]) -> None:
+    print(f"{point['events'] / 1e6:.2f} million events, {point['bytes'] / 1e6:.0f} MB")
+    for name, side in point["sides"].items():
+        print(
+            f"  {name:<14} {side['seconds']:8.2f} s {side['cpu_seconds']:8.2f} CPU-s"
+            f" {side['memory_mb']:7.0f} MB",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
