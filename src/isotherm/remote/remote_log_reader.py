@@ -25,7 +25,7 @@ from isotherm.log.log_read import FetchIsolation, aborted_transactions
 from isotherm.log.partition_log import PartitionLog
 from isotherm.remote.index_cache import RemoteIndexCache
 from isotherm.remote.lineage import epoch_end_offset, epoch_for_offset, without_empty_epochs
-from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
 from isotherm.remote.read_ahead import ReadAhead
 from isotherm.remote.read_patience import NO_WAIT, NotInMemoryError, ReadPatience
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
@@ -124,6 +124,7 @@ class RemoteLogReader:
         metadata managers raise when they cannot answer now (try again), and what `patience`
         raises: with NO_WAIT NotInMemoryError, before anybody is asked for anything.
         """
+        check_ready(self._metadata, partition)
         lineage = without_empty_epochs(log.leader_epochs.entries)
         with self._lock:
             went_on = (partition, offset) in self._stops

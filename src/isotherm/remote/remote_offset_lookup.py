@@ -12,7 +12,7 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import read_records
 from isotherm.remote.index_cache import RemoteIndexCache
 from isotherm.remote.lineage import is_segment_within_lineage, without_empty_epochs
-from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.segment_reader import RemoteSegmentReader
 from isotherm.types import Offset, TimestampMs, TopicIdPartition
@@ -43,6 +43,7 @@ class RemoteOffsetLookup:
 
         Raises what the storage and metadata managers raise, and CorruptObjectError.
         """
+        check_ready(self._metadata, partition)
         lineage = without_empty_epochs(log.leader_epochs.entries)
         first_local_offset = log.segments()[0].base_offset
         for metadata in self._metadata.list_remote_log_segments(partition):

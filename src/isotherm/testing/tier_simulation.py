@@ -251,7 +251,8 @@ class Simulation:
             if error is None:
                 found = future.result()
                 assert found is None or found.offset >= start
-            assert error is None or isinstance(error, RetriableError | OffsetOutOfRangeError)
+            is_told = isinstance(error, RetriableError | OffsetOutOfRangeError)
+            assert error is None or is_told, repr(error)
 
         self.asked.append((future, check))
 

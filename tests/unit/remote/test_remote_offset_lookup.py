@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isotherm.errors import CorruptObjectError
+from isotherm.errors import CorruptObjectError, RemoteStorageNotReadyError
 from isotherm.record.batch import CompressionType
 from isotherm.remote.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.segment_metadata import (
@@ -118,3 +118,16 @@ def test_damaged_batch_is_named(cold: TieredPartition, lookup: RemoteOffsetLooku
     path.write_bytes(damaged)
     with pytest.raises(CorruptObjectError, match=f"object={segment.segment_id}.log topic=flights"):
         lookup.find(cold.log, cold.partition, T0, 0)
+
+
+def test_partition_that_was_let_go_of_is_to_be_asked_for_again(tiered: TieredPartition) -> None:
+    """A look-up waits for a thread while the topic's tiering is turned off and on."""
+    tiered.append(b"record")
+    tiered.metadata.on_stop_partitions([tiered.partition])
+    lookup = RemoteOffsetLookup(
+        tiered.metadata, tiered.index_cache, RemoteSegmentReader(tiered.read_ahead)
+    )
+    with pytest.raises(RemoteStorageNotReadyError):
+        lookup.find(tiered.log, tiered.partition, 0, 0)
+    with pytest.raises(RemoteStorageNotReadyError):
+        tiered.read(0)

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from isotherm.errors import RemoteStorageNotReadyError
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -147,3 +148,10 @@ class MetadataTopic(Protocol):
         """(first offset still kept, offset after the last record)."""
 
     def close(self) -> None: ...
+
+
+def check_ready(metadata: RemoteLogMetadataManager, partition: TopicIdPartition) -> None:
+    """RemoteStorageNotReadyError, to try again, while the metadata of a partition is not known:
+    not read yet, or let go of by a topic that was tiered a moment ago."""
+    if not metadata.is_ready(partition):
+        raise RemoteStorageNotReadyError(f"remote metadata is not ready partition={partition}")
