@@ -171,6 +171,13 @@ class ReadAhead:
             position = piece_end
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
+    def note_batch(self, found: SegmentRange, position: Position) -> None:
+        """A batch of `found` begins at `position`: check on from there, if nobody knew it."""
+        if found.check_from is None:
+            found.check_from = position
+            found.check_filled()
+            self._hand_on(found)
+
     def note_read(self, metadata: RemoteLogSegmentMetadata, end: Position) -> None:
         """Somebody has taken the bytes below `end`, those just before it at least."""
         with self._lock:

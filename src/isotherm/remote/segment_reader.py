@@ -139,6 +139,7 @@ class RemoteSegmentReader:
             raise NotInMemoryError(f"batches are not checked yet position={position}")
         while checked is None:
             found.wait_until_filled(wanted_end, patience)
+            self._read_ahead.note_batch(found, position)
             checked = found.check(position)
             if checked is None:
                 if wanted_end == found.end:

@@ -16,13 +16,14 @@ from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import CompressionType, build_batch, iterate_batches, read_batch_header
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
-from isotherm.remote.read_ahead import ReadAheadSettings
+from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
+from isotherm.remote.remote_log_reader import RemoteLogReader
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
 from isotherm.testing.faulty_store import Fault, Operation
-from isotherm.testing.tiered_partition import TieredPartition, records_of
+from isotherm.testing.tiered_partition import InlineExecutor, TieredPartition, records_of
 
 
 def value(number: int) -> bytes:
@@ -122,6 +123,27 @@ def test_sequential_reads_go_on_without_index_and_with_few_gets(tmp_path: Path) 
     calls = [call.operation for call in tiered.store.trace]
     assert calls.count(Operation.FETCH_INDEX) == 0
     assert calls.count(Operation.FETCH_LOG) == len(tiered.segments())
+
+
+def test_batches_that_lie_in_two_ranges_are_read_wherever_the_ranges_part(tmp_path: Path) -> None:
+    tiered = TieredPartition(tmp_path / "p", internal_segment_bytes=2000)
+    for number in range(30):
+        tiered.append(value(number))
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    batch_size = len(tiered.read_bytes(0, 1))
+    end = tiered.log.local_log_start_offset
+    for size in range(batch_size, 2 * batch_size, 7):
+        settings = ReadAheadSettings(1 << 20, range_size_min=size, range_size_max=size)
+        ahead = ReadAhead(tiered.store, settings, InlineExecutor(), tiered.clock)
+        tiered.reader = RemoteLogReader(tiered.metadata, tiered.index_cache, ahead)
+        offset = 0
+        while offset < end:
+            records = records_of(tiered.read_bytes(offset, 5 * batch_size))
+            assert [(each.offset, each.value) for each in records] == [
+                (number, value(number)) for number in range(offset, offset + len(records))
+            ]
+            offset += len(records)
 
 
 def test_sequential_reader_near_a_segments_end_gets_the_next_segment_before_it_asks(
