@@ -223,7 +223,9 @@ class BucketSegmentSource:
             f" segment={damaged.objects.segment_id} reason={str(damaged.error)!r}"
         )
         if self._fail_on_data_loss:
-            raise CorruptObjectError(problem) from damaged.error
+            raise CorruptObjectError(
+                f"{problem} hint='failOnDataLoss=false reads the others'"
+            ) from damaged.error
         _logger.warning("records are left out, failOnDataLoss=false: %s", problem)
 
 

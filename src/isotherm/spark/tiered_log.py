@@ -270,8 +270,15 @@ def choose_partitions(
             f"nothing to read: no such topic or partition"
             f" missing={','.join(missing) or options.subscribe_pattern}"
             f" path={options.path} found={','.join(known[:10]) or 'none'}"
+            + (_NOTHING_FOUND if not known else "")
         )
     return chosen
+
+
+_NOTHING_FOUND = (
+    " hint='no segment lies under path as this layout would have it: look at path, key.prefix and"
+    " layout'"
+)
 
 
 def _bucket_bounds(pieces: Sequence[SegmentPiece], log_start: Offset) -> OffsetBounds:

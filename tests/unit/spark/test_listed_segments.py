@@ -9,9 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from Crypto.PublicKey import RSA
 from pyspark import cloudpickle
 
-from isotherm.errors import CorruptObjectError, IsothermError, OffsetOutOfRangeError
+import isotherm.spark
+from isotherm.errors import (
+    ConfigError,
+    CorruptObjectError,
+    IsothermError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.inventory import open_for_reading
@@ -248,3 +257,38 @@ def test_listed_segments_travel_to_executors(bucket: Bucket) -> None:
         bucket.store(start, start + 10)
     task = bucket.plan()[0]
     assert pickle.loads(cloudpickle.dumps(TaskPartition(task, "aiven"))).task == task
+
+
+def test_bucket_without_the_layout_is_refused_with_what_to_look_at(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    segment = bucket.store(0, 10)
+    bucket.path(segment).rename(bucket.path(segment).with_name("elsewhere"))
+    for given in ({}, {"key.prefix": "cluster-1/"}):
+        with pytest.raises(UnknownTopicOrPartitionError, match=r"found=none hint=.*key\.prefix"):
+            isotherm.spark.count(
+                {"path": (tmp_path / "segments").as_uri(), "subscribe": "a"} | given
+            )
+    options = {"path": bucket.settings.url, "subscribe": "a", "layout": "local-tiered-storage"}
+    with pytest.raises(UnsupportedVersionError, match=r"no manifests.*metadata=topic"):
+        isotherm.spark.count(options)
+
+
+def test_missing_key_is_named_by_its_id(bucket: Bucket, tmp_path: Path) -> None:
+    key = RSA.generate(2048)
+    (tmp_path / "public.pem").write_bytes(key.public_key().export_key())
+    (tmp_path / "private.pem").write_bytes(key.export_key(pkcs=8))
+    pair = "encryption.key.pairs.Archive2026"
+    config = {
+        "url": bucket.settings.url,
+        "encryption.enabled": "true",
+        "encryption.key.pair.id": "Archive2026",
+        "encryption.key.pairs": "Archive2026",
+        f"{pair}.public.key.file": str(tmp_path / "public.pem"),
+        f"{pair}.private.key.file": str(tmp_path / "private.pem"),
+    }
+    encrypting = ObjectStoreRemoteStorageManager(ObjectStoreSettings.from_config(config))
+    bucket.maker = RecordSegmentMaker(tmp_path / "encrypted", encrypting)
+    bucket.store(0, 10)
+    with pytest.raises(ConfigError, match=rf"key_pair=Archive2026 hint=.*{pair}\.private"):
+        bucket.rows(bucket.plan())

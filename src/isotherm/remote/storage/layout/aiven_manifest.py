@@ -124,7 +124,10 @@ def read_manifest(data: bytes) -> SegmentManifest:
         raise CorruptMetadataError("manifest is not a JSON object")
     version = _text(members, "version")
     if version != MANIFEST_VERSION:
-        raise UnsupportedVersionError(f"manifest version is not known version={version!r}")
+        raise UnsupportedVersionError(
+            f"manifest version is not known version={version!r} known={MANIFEST_VERSION}"
+            " hint='a later version of this software may read it'"
+        )
     chunk_index = _read_chunk_index(_object(members, "chunkIndex"))
     indexes = _read_indexes(_object(members, "segmentIndexes"))
     try:

@@ -103,6 +103,7 @@ class KeyRing:
             raise ConfigError(
                 "segment is encrypted under a key pair that is not configured"
                 f" key_pair={key_id} configured={','.join(sorted(self._private)) or 'none'}"
+                f" hint='add it to encryption.key.pairs, with its private.key.file'"
             )
         try:
             wrapped = base64.b64decode(wrapped_text, validate=True)

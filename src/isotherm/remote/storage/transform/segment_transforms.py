@@ -70,8 +70,11 @@ class SegmentTransforms:
         if manifest.encryption is None:
             return self._transform(manifest.compression, None, ())
         if self._key_ring is None:
+            key_id = manifest.encryption.data_key.partition(":")[0]
             raise ConfigError(
                 "segment is encrypted and no key pair is configured key=encryption.key.pairs"
+                f" key_pair={key_id}"
+                f" hint='name it there, and encryption.key.pairs.{key_id}.private.key.file'"
             )
         step = self._key_ring.step(manifest.encryption)
         return self._transform(manifest.compression, manifest.encryption, (step,))
