@@ -17,6 +17,7 @@ QUESTIONS = (
     "latency",
     "tail_consume",
     "cold_consume",
+    "cold_store",
     "history_readers",
     "tiering",
     "connections",

@@ -3,6 +3,11 @@
 Closed segments are in a local folder that plays the object store (Kafka: LocalTieredStorage,
 Isotherm: the Aiven layout by obstore), and are gone from the broker's disk. Every round reads the
 topic from its first offset to its last; the folder is in the page cache on both sides.
+
+librdkafka makes messages of what it gets, which takes it longer than either broker's work;
+`bench.fetch_client` only takes the bytes, so that it is the broker that is measured. It asks for
+10 MiB at once, for 1 MiB as the Java consumer does by itself, and four of them at once for the
+same history.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from bench import load
+from bench import fetch_client, load
 from bench.harness import Case, Question, main
 from bench.servers import Server
 from bench.topics import create_filled, delete
@@ -25,10 +30,62 @@ TIERED_CONFIG = {
 }
 # record size, compression, bytes per round
 POINTS = ((1024, "none", 400_000_000), (1024, "lz4", 400_000_000))
+MIB = 1 << 20
+# fetch size, consumers
+FETCHES = ((10 * MIB, 1), (MIB, 1), (MIB, 4))
+FETCH_RECORD_SIZE = 1024
+FETCH_BYTES_MOVED = 400_000_000
 
 
 def build_cases(scale: float) -> Sequence[Case]:
-    """One case for each of POINTS."""
+    """One case for each of POINTS and of FETCHES."""
+    return [*_librdkafka_cases(scale), *_fetch_cases(scale)]
+
+
+def _fetch_cases(scale: float) -> Sequence[Case]:
+    cases = []
+    records = int(FETCH_BYTES_MOVED * scale / FETCH_RECORD_SIZE / load.BATCH_RECORDS)
+    records *= load.BATCH_RECORDS
+    for fetch_bytes, consumers in FETCHES:
+        topic = f"cold-fetch-{fetch_bytes}-{consumers}"
+        cases.append(
+            Case(
+                name=f"fetch client x{consumers}, {fetch_bytes // MIB} MiB a fetch",
+                parameters={
+                    "client": "fetch_client",
+                    "record_size": FETCH_RECORD_SIZE,
+                    "compression": "none",
+                    "records": records,
+                    "segment_bytes": int(TIERED_CONFIG["segment.bytes"]),
+                    "fetch_bytes": fetch_bytes,
+                    "consumers": consumers,
+                },
+                bytes_moved=consumers * records * FETCH_RECORD_SIZE,
+                prepare=partial(
+                    _prepare,
+                    topic=topic,
+                    records=records,
+                    record_size=FETCH_RECORD_SIZE,
+                    compression="none",
+                ),
+                measure=partial(
+                    _fetch, topic=topic, records=records, fetch_bytes=fetch_bytes, count=consumers
+                ),
+                finish=partial(delete, topic=topic),
+            )
+        )
+    return cases
+
+
+def _fetch(
+    server: Server, *, topic: str, records: int, fetch_bytes: int, count: int
+) -> load.Metrics:
+    return fetch_client.run(
+        server.bootstrap_server, topic, records=records, fetch_bytes=fetch_bytes, consumers=count
+    )
+
+
+def _librdkafka_cases(scale: float) -> Sequence[Case]:
     cases = []
     for record_size, compression, size in POINTS:
         records = int(size * scale / record_size / load.BATCH_RECORDS) * load.BATCH_RECORDS

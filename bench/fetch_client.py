@@ -6,7 +6,7 @@ request at a time as the Java consumer and librdkafka do, and reads the answer i
 keeps. It finds the next offset from the headers of the batches, and checks that they follow one
 another without a gap.
 
-Run in a process of its own: python -m bench.fetch_client ADDRESS TOPIC RECORDS FETCH_BYTES.
+`run` starts one or several of them, each in a process of its own; they begin at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import json
 import resource
 import socket
 import struct
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 CLIENT_ID = b"fetch-client"
 FETCH_KEY, FETCH_VERSION = 1, 4
@@ -24,6 +27,7 @@ WAIT_MS = 500
 # What the Java consumer asks of all partitions together.
 FETCH_MAX_BYTES = 50 * 1024 * 1024
 TIMEOUT_S = 60
+RUN_TIMEOUT_S = 300
 
 _SIZE = struct.Struct(">i")
 _REQUEST_HEADER = struct.Struct(">hhih")
@@ -117,27 +121,67 @@ class FetchClient:
             position += _LOG_OVERHEAD + length
 
 
-def consume(address: str, topic: str, records: int, fetch_bytes: int) -> dict[str, float]:
-    """Read `records` records; figures from the first answer on."""
+def run(
+    address: str, topic: str, *, records: int, fetch_bytes: int, consumers: int = 1
+) -> dict[str, float]:
+    """Let so many consumers each read `records` records of partition 0 from its beginning on.
+
+    `mb_per_s` and `records_per_s` are sums, `bytes` what one of them was given, times the longest.
+    """
+    command = [sys.executable, "-m", "bench.fetch_client", address, topic]
+    command += [str(records), str(fetch_bytes)]
+    children = [
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).resolve().parent.parent,
+        )
+        for _ in range(consumers)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.readline()  # it is connected
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    outputs = [child.communicate(timeout=RUN_TIMEOUT_S)[0] for child in children]
+    if any(child.returncode for child in children):
+        raise RuntimeError(f"a consumer failed: topic={topic}")
+    runs = [json.loads(output) for output in outputs]
+    return {
+        "records_per_s": sum(run["records_per_s"] for run in runs),
+        "mb_per_s": sum(run["mb_per_s"] for run in runs),
+        "bytes": runs[0]["bytes"],
+        "seconds": max(run["seconds"] for run in runs),
+        "longest_fetch_ms": max(run["longest_fetch_ms"] for run in runs),
+        "client_cpu_s": sum(run["client_cpu_s"] for run in runs),
+    }
+
+
+def _consume(address: str, topic: str, records: int, fetch_bytes: int) -> dict[str, float]:
+    """From the first answer on: connecting and the first look take as long on any broker."""
     client = FetchClient(address, topic, fetch_bytes)
+    print("connected", flush=True)
+    sys.stdin.readline()
     while client.next_offset == 0:
         client.fetch()
-    first_offset, size, fetches, longest_s = client.next_offset, 0, 0, 0.0
+    first_offset, size, longest_s = client.next_offset, 0, 0.0
     start = asked = time.monotonic()
     while client.next_offset < records:
         size += client.fetch()
-        fetches += 1
         now = time.monotonic()
         longest_s, asked = max(longest_s, now - asked), now
     seconds = time.monotonic() - start
-    count = client.next_offset - first_offset
     client.close()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
-        "records_per_s": count / seconds,
+        "records_per_s": (client.next_offset - first_offset) / seconds,
         "mb_per_s": size / seconds / 1e6,
+        "bytes": float(size),
         "seconds": seconds,
-        "fetches": fetches,
         "longest_fetch_ms": longest_s * 1000,
         "client_cpu_s": usage.ru_utime + usage.ru_stime,
     }
@@ -149,7 +193,7 @@ def _main() -> None:
     parser.add_argument("topic")
     parser.add_argument("records", type=int)
     parser.add_argument("fetch_bytes", type=int)
-    print(json.dumps(consume(**vars(parser.parse_args()))))
+    print(json.dumps(_consume(**vars(parser.parse_args()))))
 
 
 if __name__ == "__main__":

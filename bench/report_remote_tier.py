@@ -56,6 +56,32 @@ def _index_cache(document: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _cold_store(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {document['text']}"
+    yield ""
+    yield (
+        f"An S3 server whose answers are held back for {document['latency_ms']} ms. Consumers read"
+        " the whole history from its first offset, all at once; their rate is the sum. The share is"
+        " that of the best way of GETs alone, measured in the same rounds."
+    )
+    yield ""
+    yield "| side | MB/s | spread | share | GETs per GiB | broker CPU-s/GB | broker memory MB |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    for name, figures in document["store"].items():
+        yield row(
+            name,
+            f"{figures['mb_per_s']:,.0f}",
+            f"{figures['spread']:.0%}",
+            f"{figures['share']:.2f}",
+            f"{figures['gets_per_gib']:.1f}",
+            f"{figures['server_cpu_s_per_gb']:.2f}" if "server_cpu_s_per_gb" in figures else "-",
+            f"{figures['server_resident_mb']:,.0f}" if "server_resident_mb" in figures else "-",
+        )
+    yield ""
+    yield provenance(document, document["machine"], document["rounds"])
+    yield ""
+
+
 def _store_faults(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {document['text']}"
     yield ""
@@ -130,6 +156,7 @@ def _fault_histories(document: Mapping[str, Any]) -> Iterator[str]:
 REMOTE_TIER: Mapping[str, Section] = {
     "remote_quota": _quota,
     "index_cache": _index_cache,
+    "cold_store": _cold_store,
     "store_faults": _store_faults,
     "fault_histories": _fault_histories,
 }

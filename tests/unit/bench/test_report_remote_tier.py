@@ -41,6 +41,8 @@ CACHE_SIDE = {
     "hit_ratio_second_half": 0.95,
     "remote_calls": 200,
 }
+GETS = {"mb_per_s": 500.0, "spread": 0.1, "share": 0.8, "gets_per_gib": 16.0}
+BROKER = {"server_cpu_s_per_gb": 0.5, "server_resident_mb": 300.0}
 HISTORIES = {
     "records": 1000,
     "reads_compared": 500,
@@ -58,6 +60,14 @@ HISTORIES = {
             "index_cache",
             {"seed": 1, "caching": [{"case": "scan", "sides": {"lru": CACHE_SIDE}}]},
             ["| scan | lru | 1,000 | 90.0% | 95.0% | 200 |"],
+        ),
+        (
+            "cold_store",
+            {"latency_ms": 20, "store": {"GETs alone": GETS, "one consumer": GETS | BROKER}},
+            [
+                "| GETs alone | 500 | 10% | 0.80 | 16.0 | - | - |",
+                "| one consumer | 500 | 10% | 0.80 | 16.0 | 0.50 | 300 |",
+            ],
         ),
         (
             "store_faults",

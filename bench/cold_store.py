@@ -1,0 +1,273 @@
+"""How much of what parallel ranged GETs alone reach does a consumer get through the broker?
+
+    python -m bench.cold_store [--rounds N] [--quick]
+
+The tier is an S3 server (versitygw) behind a proxy (toxiproxy) that holds every answer back for
+20 ms. Sides, in turn, over the same objects:
+
+    GETs alone   ranged GETs by obstore, in a process of its own that keeps nothing; the best of
+                 several sizes and numbers at once
+    one consumer, four consumers
+                 through an Isotherm broker that has no local copy; the consumers are
+                 bench.fetch_client and begin at once at the first offset
+
+Consumers, broker, proxy and S3 server share the machine's processors. GETs are counted by the S3
+server's access log. The broker is started anew for each round, so that its memory is cold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import obstore
+
+from bench import fetch_client, load
+from bench.harness import REPOSITORY, RESULTS_DIRECTORY, Question, describe
+from bench.servers import IsothermServer, ServerUsage
+from bench.topics import create_filled
+from isotherm.remote.storage.object_client import open_object_store
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.testing.s3_server import S3Server, find_versitygw
+from isotherm.testing.toxiproxy import Toxiproxy, find_toxiproxy
+from oracle.tiered_topic import fully_tiered
+from oracle.topics import wait_until
+
+MIB = 1 << 20
+GIB = 1 << 30
+LATENCY_MS = 20
+TOPIC = "history"
+RECORD_SIZE = 1024
+SEGMENT_BYTES = 256 * MIB
+FETCH_BYTES = MIB
+"""What the Java consumer asks of a partition unless told otherwise."""
+WAYS = ((4, 64), (8, 16), (16, 8))
+"""GETs at once, MiB of each."""
+TIMEOUT_S = 300
+
+
+class Bench:
+    """One history of `size` bytes in the bucket, and what reads it."""
+
+    def __init__(self, directory: Path, size: int) -> None:
+        self._directory = directory
+        self._records = size // RECORD_SIZE // load.BATCH_RECORDS * load.BATCH_RECORDS
+        self._broker_directory = directory / "broker"
+        self._broker_directory.mkdir()
+        self._access_log = directory / "access.log"
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """The store, its proxy, and the history in it."""
+        s3, proxy = find_versitygw(), find_toxiproxy()
+        if s3 is None or proxy is None:
+            raise SystemExit("run scripts/s3-server.sh install and scripts/toxiproxy.sh install")
+        store = S3Server(s3, self._directory / "s3", access_log=self._access_log)
+        with store, Toxiproxy(proxy, store.port) as slow:
+            self._settings = dict(store.config)
+            self._settings["s3.endpoint.url"] = f"http://127.0.0.1:{slow.port}"
+            with self._broker() as broker:
+                create_filled(
+                    broker,
+                    topic=TOPIC,
+                    records=self._records,
+                    record_size=RECORD_SIZE,
+                    compression="none",
+                    config={
+                        "remote.storage.enable": "true",
+                        "segment.bytes": str(SEGMENT_BYTES),
+                        "local.retention.bytes": "1",
+                        "retention.ms": "-1",
+                    },
+                )
+                wait_until(lambda: fully_tiered(broker.log_dir, TOPIC, 1), "the tiering")
+                (active,) = (broker.log_dir / f"{TOPIC}-0").glob("*.log")
+                self._cold_records = int(active.stem)
+            with slow.toxic("latency", latency=LATENCY_MS):
+                yield
+
+    @contextlib.contextmanager
+    def _broker(self) -> Iterator[IsothermServer]:
+        settings = {f"rsm.config.{key}": value for key, value in self._settings.items()}
+        broker = IsothermServer(self._broker_directory, settings)
+        broker.start()
+        try:
+            yield broker
+        finally:
+            broker.stop()
+
+    def gets_alone(self, at_once: int, get_mib: int) -> dict[str, float]:
+        arguments = [json.dumps(self._settings), str(at_once), str(get_mib * MIB)]
+        return self._counted(lambda: _run_child("bench.cold_store", "--gets", *arguments))
+
+    def consumers(self, count: int) -> dict[str, float]:
+        with self._broker() as broker:
+            # Its kernels are loaded then, which takes longer than the history.
+            create_filled(
+                broker,
+                topic=f"warm-up-{uuid.uuid4()}",
+                records=load.BATCH_RECORDS,
+                record_size=100,
+                compression="none",
+            )
+            usage = ServerUsage(broker)
+            figures = self._counted(
+                lambda: fetch_client.run(
+                    broker.bootstrap_server,
+                    TOPIC,
+                    records=self._cold_records,
+                    fetch_bytes=FETCH_BYTES,
+                    consumers=count,
+                )
+            )
+            figures["server_cpu_s_per_gb"] = usage.cpu_s() / (count * figures["bytes"] / 1e9)
+            figures["server_resident_mb"] = usage.resident_mb()
+        return figures
+
+    def _counted(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """What `measure` tells, with the GETs that it took per GiB of the history."""
+        before = self._get_count()
+        figures = measure()
+        gets = self._get_count() - before
+        return figures | {"gets_per_gib": gets / (figures["bytes"] / GIB)}
+
+    def _get_count(self) -> int:
+        return self._access_log.read_text().count(" s3_GetObject ")
+
+
+def _at_once(count: int, run: Callable[[], dict[str, float]]) -> list[dict[str, float]]:
+    runs: list[dict[str, float]] = []
+    threads = [threading.Thread(target=lambda: runs.append(run())) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(runs) < count:
+        raise RuntimeError("a consumer failed")
+    return runs
+
+
+def _run_child(module: str, *arguments: str) -> dict[str, float]:
+    completed = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=REPOSITORY,
+        check=True,
+    )
+    figures: dict[str, float] = json.loads(completed.stdout)
+    return figures
+
+
+def _get_here(config: Mapping[str, str], at_once: int, get_size: int) -> dict[str, float]:
+    """Every `.log` object once, into memory that is used again where GETs are large."""
+    store = open_object_store(ObjectStoreSettings.from_config(dict(config)), create_folder=False)
+    sizes = {entry["path"]: entry["size"] for batch in obstore.list(store) for entry in batch}
+    ranges = [
+        (path, start, min(start + get_size, size))
+        for path, size in sorted(sizes.items())
+        if path.endswith(".log")
+        for start in range(0, size, get_size)
+    ]
+    waiting, size = iter(ranges), sum(end - start for _, start, end in ranges)
+    lock = threading.Lock()
+
+    def get_next() -> dict[str, float]:
+        buffer = memoryview(bytearray(get_size))
+        while True:
+            with lock:
+                wanted = next(waiting, None)
+            if wanted is None:
+                return {}
+            path, start, end = wanted
+            at = 0
+            for piece in obstore.get(store, path, options={"range": (start, end)}).stream(1):
+                buffer[at : at + len(piece)] = memoryview(piece)
+                at += len(piece)
+            assert at == end - start
+
+    began = time.monotonic()
+    _at_once(at_once, get_next)
+    seconds = time.monotonic() - began
+    return {"mb_per_s": size / seconds / 1e6, "bytes": float(size)}
+
+
+def measure(size: int, rounds: int) -> dict[str, Any]:
+    sides: dict[str, list[dict[str, float]]] = {}
+
+    def note(name: str, figures: dict[str, float]) -> None:
+        sides.setdefault(name, []).append(figures)
+        print(
+            f"{name:<30} {figures['mb_per_s']:8.1f} MB/s {figures['gets_per_gib']:6.1f} GETs/GiB",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as directory:
+        bench = Bench(Path(directory), size)
+        with bench.running():
+            for _ in range(rounds):
+                for at_once, get_mib in WAYS:
+                    figures = bench.gets_alone(at_once, get_mib)
+                    note(f"GETs alone, {at_once} of {get_mib} MiB at once", figures)
+                note("one consumer", bench.consumers(1))
+                note("four consumers", bench.consumers(4))
+    return _summary(sides)
+
+
+def _summary(sides: Mapping[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Medians, and each side's share of the best way of GETs alone."""
+    store = {}
+    for name, runs in sides.items():
+        rates = [run["mb_per_s"] for run in runs]
+        store[name] = {
+            metric: statistics.median(run[metric] for run in runs) for metric in runs[0]
+        } | {"spread": (max(rates) - min(rates)) / statistics.median(rates), "values": rates}
+    best = max(
+        figures["mb_per_s"] for name, figures in store.items() if name.startswith("GETs alone")
+    )
+    for figures in store.values():
+        figures["share"] = figures["mb_per_s"] / best
+    return store
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=QUESTION.text)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="a quarter of the data, one round")
+    parser.add_argument("--gets", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.gets:
+        config, at_once, get_size = options.gets
+        print(json.dumps(_get_here(json.loads(config), int(at_once), int(get_size))))
+        return
+    rounds = 1 if options.quick else options.rounds
+    document = describe(QUESTION, rounds)
+    document["latency_ms"] = LATENCY_MS
+    document["store"] = measure(GIB // 2 if options.quick else GIB + SEGMENT_BYTES // 4, rounds)
+    text = json.dumps(document, indent=1) + "\n"
+    print(text)
+    if not options.quick:
+        (RESULTS_DIRECTORY / f"{QUESTION.name}.json").write_text(text)
+
+
+QUESTION = Question(
+    "cold_store",
+    "How much of what parallel ranged GETs alone reach does a consumer get through the broker?",
+    lambda scale: (),
+)
+
+if __name__ == "__main__":
+    main()
