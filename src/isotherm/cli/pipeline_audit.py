@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +37,9 @@ from isotherm.errors import ConfigError
 if TYPE_CHECKING:
     from isotherm.spark.jobs.audit import Retention
 
+_DAYS_SHOWN = 7
+# A table has not room for everything.
+_ONLY_JSON = re.compile("topic_id|.*_p95|(life|deletion)_s_max|event_timestamp_ms|max_timestamp_ms")
 _FAULTS = ("orphans", "coverage", "retention")
 
 
@@ -109,25 +113,29 @@ def audit(
         for name, frame in job.tables.items():
             tell(f"table {name}")
             tables[name] = [row.asDict() for row in frame.collect()]
-    _print_tables(tables, as_json=as_json)
+    print_tables(tables, as_json=as_json)
     if report is not None:
         _write_report(report, f"Audit of {topic}", now_ms, tables)
     if print_findings(findings, as_json=as_json) or any(tables[name] for name in _FAULTS):
         raise typer.Exit(EXIT_FOUND)
 
 
-def _print_tables(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> None:
+def print_tables(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> None:
+    """One after the other; as JSON each row names its table."""
     for name, rows in tables.items():
         if as_json:
             for row in rows:
                 print_json({"table": name, **row})
             continue
-        if rows:
-            print_rows(list(rows[0]), rows[:TABLE_ROWS_MAX], as_json=False, title=f"\n{name}")
-        else:
+        if not rows:
             console().print(f"\n{name}: nothing")
-        if len(rows) > TABLE_ROWS_MAX:
-            console().print(f"{TABLE_ROWS_MAX} of {len(rows)} rows; --json prints them all.")
+            continue
+        # Days are told from the first one on: the last ones matter.
+        shown = rows[-_DAYS_SHOWN:] if name == "growth" else rows[:TABLE_ROWS_MAX]
+        columns = [each for each in rows[0] if not _ONLY_JSON.fullmatch(each)]
+        print_rows(columns, shown, as_json=False, title=f"\n{name}")
+        if len(rows) > len(shown):
+            console().print(f"{len(shown)} of {len(rows)} rows; --json prints them all.")
 
 
 def _write_report(path: Path, title: str, now_ms: int, tables: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ TOPIC_REPLACED = "topic was made again"
 UNKNOWN_START = "start not known"
 
 _OWNER = ("topic", "topic_id", "partition")
+_SEGMENT = ("topic_id", "partition", "segment_id")
 _SIZES: list[Any] = [
     *((name, pa.string()) for name in ("topic", "topic_id")),
     ("partition", pa.int32()),
@@ -143,14 +144,14 @@ class Audit:
             .groupBy("topic")
             .agg(sql.max_by("topic_id", "event_timestamp_ms").alias("newest_id"))
         )
-        finished_before = self._lives.select("topic_id", "partition", "segment_id", "finished_ms")
+        finished_before = self._lives.select(*_SEGMENT, "finished_ms")
         by_start = Window.partitionBy(*_OWNER).orderBy("start_offset", sql.desc("end_offset"))
         reach = sql.max(sql.when(state == FINISHED.name, sql.col("end_offset"))).over(
             by_start.rowsBetween(Window.unboundedPreceding, -1)
         )
         told = (
             live.withColumn("reach", reach)
-            .join(finished_before, ["topic_id", "partition", "segment_id"], "left")
+            .join(finished_before, list(_SEGMENT), "left")
             .join(incarnations, "topic", "left")
         )
         cause = (
@@ -260,23 +261,34 @@ class Audit:
             is_one = (state == wanted.value) & sql.col("segment_id").isNotNull()
             return sql.sum(is_one.cast("long"))
 
+        known = self._lives.where("finished_ms is not null and start_offset is not null")
+        events = self.events.join(
+            known.select(*_SEGMENT, sql.lit(1).alias("was_live")), list(_SEGMENT), "left"
+        )
         day = sql.to_date(sql.timestamp_millis("timestamp_ms"))
-        daily = self.events.groupBy(day.alias("day")).agg(
+        daily = events.groupBy(day.alias("day")).agg(
             sql.count("*").alias("records"),
             sql.sum("size_of_record").alias("bytes"),
             times(STARTED).alias("uploads_started"),
             times(FINISHED).alias("uploads_finished"),
             times(DELETE_FINISHED).alias("segments_deleted"),
+            sql.sum(
+                sql.when(state == FINISHED.value, sql.col("was_live"))
+                .when(state == DELETE_FINISHED.value, -sql.col("was_live"))
+                .otherwise(0)
+            ).alias("more_live"),
         )
         so_far = Window.orderBy("day").rowsBetween(Window.unboundedPreceding, 0)
-        return daily.withColumns(
-            {
-                "live_segments": sql.sum(
-                    sql.col("uploads_finished") - sql.col("segments_deleted")
-                ).over(so_far),
-                "bytes_so_far": sql.sum("bytes").over(so_far),
-            }
-        ).orderBy("day")
+        return (
+            daily.withColumns(
+                {
+                    "live_segments": sql.coalesce(sql.sum("more_live").over(so_far), sql.lit(0)),
+                    "bytes_so_far": sql.sum("bytes").over(so_far),
+                }
+            )
+            .drop("more_live")
+            .orderBy("day")
+        )
 
     def forecast(self) -> DataFrame:
         """What the topic comes to if it grows on as in its last 30 days."""

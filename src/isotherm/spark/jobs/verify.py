@@ -85,8 +85,8 @@ def verify(expected: DataFrame, found: DataFrame) -> DataFrame:
     one_sided = sql.struct(
         sql.when(sql.col("right").isNull(), MISSING).otherwise(EXTRA).alias("kind"),
         sql.lit("segment").alias("field"),
-        sql.to_json("left").alias("expected"),
-        sql.to_json("right").alias("found"),
+        _summary("left").alias("expected"),
+        _summary("right").alias("found"),
     )
     differences = [_difference(name) for name in fields]
     told = sql.when(both, sql.array_compact(sql.array(*differences))).otherwise(
@@ -129,6 +129,14 @@ def _difference(name: str) -> Column:
             _text(right, name).alias("found"),
         ),
     )
+
+
+def _summary(side: str) -> Column:
+    """State and offsets of a segment that only one side has; null for the other."""
+    from pyspark.sql import functions as sql
+
+    parts = (sql.col(f"{side}.{name}") for name in ("state", "start_offset", "end_offset"))
+    return sql.when(sql.col(side).isNotNull(), sql.format_string("%s %d-%d", *parts))
 
 
 def _text(value: Column, name: str) -> Column:

@@ -1,0 +1,141 @@
+"""The commands of the metadata jobs' pages give what the pages show, and the audit what was planted."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from isotherm.cli import pipeline_audit
+from isotherm.cli.main import app
+from isotherm.spark.audit_report import render
+from isotherm.spark.jobs.audit import (
+    COVERED,
+    DELETION_UNFINISHED,
+    TOPIC_REPLACED,
+    UNKNOWN_START,
+    UPLOAD_ABANDONED,
+)
+from isotherm.testing.flights_history import DAY_MS, END_MS, write_flights_history
+
+PAGES = Path(__file__).parents[2] / "docs" / "pipeline"
+RUN = re.compile(r"(<!-- run(: later)? -->\n```console\n\$ )isotherm (.*)\n((?:.*\n)*?)```\n")
+Shown = list[tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the commands of the pages run."""
+    del spark
+    directory, before = tmp_path_factory.mktemp("pages"), Path.cwd()
+    write_flights_history(directory / "metadata-log-before", END_MS - 2 * DAY_MS)
+    write_flights_history(directory / "metadata-log", END_MS - 2 * DAY_MS)
+    os.chdir(directory)
+    yield directory
+    os.chdir(before)
+
+
+def run_page(name: str, folder: Path) -> Shown:
+    """Each command's output as it is, and as the page shows it."""
+    page = (PAGES / name).read_text(encoding="utf-8")
+    outputs = []
+    for found in RUN.finditer(page):
+        if found[2]:
+            write_flights_history(folder / "metadata-log")
+        arguments = found[3].split()
+        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        lines = (line.rstrip() for line in result.stdout.strip("\n").splitlines())
+        outputs.append(("".join(f"{line}\n" for line in lines), found[4]))
+    assert outputs
+    return outputs
+
+
+@pytest.fixture
+def check(folder: Path) -> Callable[[str], None]:
+    def run(name: str) -> None:
+        for given, shown in run_page(name, folder):
+            assert given == shown
+
+    return run
+
+
+def test_pages_show_what_replay_project_and_verify_print(check: Callable[[str], None]) -> None:
+    # In this order: the second and third page go on from what the one before left.
+    for name in ("replay.md", "project.md", "verify.md"):
+        check(name)
+
+
+@pytest.fixture
+def audited(
+    folder: Path, check: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, list[dict[str, Any]]]:
+    """The tables of the audit's page, which is checked in passing."""
+    write_flights_history(folder / "metadata-log")
+    seen: dict[str, list[dict[str, Any]]] = {}
+    printed = pipeline_audit.print_tables
+
+    def keep(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> None:
+        seen.update(tables)
+        printed(tables, as_json=as_json)
+
+    monkeypatch.setattr(pipeline_audit, "print_tables", keep)
+    check("audit.md")
+    return seen
+
+
+def test_audit_names_everything_that_was_planted(
+    folder: Path, audited: dict[str, list[dict[str, Any]]]
+) -> None:
+    tables = audited
+    causes = [(row["cause"], row["partition"], row["start_offset"]) for row in tables["orphans"]]
+    assert causes == [
+        (COVERED, 1, 41_500),
+        (DELETION_UNFINISHED, 1, 5000),
+        (UNKNOWN_START, 1, None),
+        (TOPIC_REPLACED, 0, 0),
+        (UPLOAD_ABANDONED, 1, 40_000),
+    ]
+    covered = [
+        (row["partition"], row["kind"], row["first_offset"], row["last_offset"])
+        for row in tables["coverage"]
+    ]
+    assert covered == [
+        (0, "gap", 36_000, 36_099),
+        (1, "overlap", 37_990, 37_999),
+        (1, "overlap", 41_500, 41_999),
+    ]
+    earlier, first, second = tables["partitions"]
+    assert (earlier["uploads"], earlier["finished"]) == (1, 1)
+    assert (first["uploads"], first["failed_uploads"], first["retried_uploads"]) == (46, 1, 1)
+    assert (second["uploads"], second["failed_uploads"], second["retried_uploads"]) == (47, 0, 1)
+    assert first["deleted"] == 16
+    assert first["deletion_s_median"] == 2.0
+    assert 20 <= first["upload_s_median"] <= 26
+    assert first["life_s_median"] == pytest.approx(30 * 86_400, abs=30)
+    beyond = {(row["topic_id"], row["partition"], row["limit"]) for row in tables["retention"]}
+    assert len(tables["retention"]) == 1
+    assert beyond == {(earlier["topic_id"], 0, "age")}
+    sizes = {row["topic_id"]: row for row in tables["sizes"]}[first["topic_id"]]
+    assert sizes["with_remote_size"] == 30
+    assert sizes["their_remote_bytes"] == pytest.approx(sizes["their_log_bytes"] * 0.4)
+    growth = tables["growth"]
+    assert len(growth) == 45
+    assert growth[0]["uploads_finished"] == 3
+    assert growth[-1]["live_segments"] == 63, "62 finished ones, and one whose deletion is stuck"
+    assert sum(row["bytes"] for row in growth) == growth[-1]["bytes_so_far"]
+    assert [row["days_ahead"] for row in tables["forecast"]] == [30, 90, 365]
+    assert tables["forecast"][0]["records"] > sum(row["records"] for row in growth)
+
+    page = (folder / "audit.html").read_text(encoding="utf-8")
+    assert "&lt;x&gt;" in render("<x>", END_MS, tables)
+    assert page.count("<svg") >= 5
+    assert page.count("<svg") == page.count("</svg>")
+    assert not re.search(r"(src|href)=|https?://|@import|url\(", page)
+    assert "upload abandoned" in page
+    assert "None." in render("Empty", END_MS, {})
