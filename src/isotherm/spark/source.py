@@ -70,13 +70,11 @@ class IsothermDataSource(DataSource):
         return chosen_schema(options.columns, include_headers=options.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        settle_kernel_cache()
         options = parse_options(self.options)
         check_schema(schema)
         return IsothermReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        settle_kernel_cache()
         options = parse_stream_options(self.options)
         check_schema(schema)
         return IsothermStreamReader(options, schema)
@@ -108,6 +106,7 @@ class IsothermReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, as one list: Spark takes no other sequence."""
+        settle_kernel_cache()
         from isotherm.spark.batch_query import BatchQuery
         from isotherm.spark.tiered_log import TieredLog
         from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
@@ -179,6 +178,7 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _query(self) -> StreamQuery:
         if self._opened is None:
+            settle_kernel_cache()
             from isotherm.spark.stream_query import StreamQuery
             from isotherm.spark.tiered_log import TieredLog
             from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
