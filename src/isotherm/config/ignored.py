@@ -37,6 +37,8 @@ IGNORED_KEYS: dict[str, str] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": (
         "every transaction has a timer of its own"
     ),
+    "follower.fetch.last.tiered.offset.enable": _ONE_REPLICA,
+    "remote.log.manager.thread.pool.size": "it sizes the pool of followers, and there are none",
     "remote.log.storage.manager.class.path": "plug-ins are Python classes on the import path",
     "remote.log.metadata.manager.class.path": "plug-ins are Python classes on the import path",
     "zookeeper.connect": _ZOOKEEPER,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import config_keys
 from isotherm.config.groups import GroupConfig
 from isotherm.config.listener import Listener
-from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.remote import NATIVE_METADATA_MANAGER, RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import ConfigError, UnknownConfigError
@@ -121,3 +122,53 @@ def test_local_retention_above_the_total_is_refused() -> None:
                 "remote.log.storage.system.enable": "true",
             }
         )
+
+
+# Source: Kafka RemoteLogManagerConfig and ReplicationConfigs, with their defaults.
+KAFKAS_REMOTE_KEYS = {
+    "remote.log.storage.system.enable": "false",
+    "remote.log.storage.manager.impl.prefix": "rsm.config.",
+    "remote.log.storage.manager.class.path": "/opt/plugin/*",
+    "remote.log.metadata.manager.impl.prefix": "rlmm.config.",
+    "remote.log.metadata.manager.class.name": (
+        "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
+    ),
+    "remote.log.metadata.manager.class.path": "/opt/plugin/*",
+    "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+    "remote.log.metadata.custom.metadata.max.bytes": "128",
+    "remote.log.index.file.cache.total.size.bytes": "1073741824",
+    "remote.log.index.file.cache.ttl.ms": "900000",
+    "remote.log.manager.thread.pool.size": "2",
+    "remote.log.manager.follower.thread.pool.size": "2",
+    "remote.log.manager.copier.thread.pool.size": "10",
+    "remote.log.manager.expiration.thread.pool.size": "10",
+    "remote.log.manager.task.interval.ms": "30000",
+    "remote.log.manager.task.retry.backoff.ms": "500",
+    "remote.log.manager.task.retry.backoff.max.ms": "30000",
+    "remote.log.manager.task.retry.jitter": "0.2",
+    "remote.log.reader.threads": "10",
+    "remote.log.reader.max.pending.tasks": "100",
+    "log.local.retention.ms": "-2",
+    "log.local.retention.bytes": "-2",
+    "log.remote.copy.lag.ms": "0",
+    "log.remote.copy.lag.bytes": "-1",
+    "remote.log.manager.copy.max.bytes.per.second": "9223372036854775807",
+    "remote.log.manager.copy.quota.window.num": "11",
+    "remote.log.manager.copy.quota.window.size.seconds": "1",
+    "remote.log.manager.fetch.max.bytes.per.second": "9223372036854775807",
+    "remote.log.manager.fetch.quota.window.num": "11",
+    "remote.log.manager.fetch.quota.window.size.seconds": "1",
+    "remote.fetch.max.wait.ms": "500",
+    "remote.list.offsets.request.timeout.ms": "30000",
+    "follower.fetch.last.tiered.offset.enable": "false",
+}
+
+
+def test_kafkas_keys_of_the_remote_tier_are_known_with_kafkas_defaults() -> None:
+    texts = {"log.dirs": "/data", **KAFKAS_REMOTE_KEYS}
+    explicit = parse_broker_config(texts)
+    default = parse_broker_config({"log.dirs": "/data"})
+    manager = {"remote_log_metadata_manager_class_name": NATIVE_METADATA_MANAGER}
+    listener = {"remote_log_metadata_manager_listener_name": None}
+    assert replace(explicit.remote, **manager, **listener) == replace(default.remote, **listener)
+    assert explicit.topic_defaults == default.topic_defaults
