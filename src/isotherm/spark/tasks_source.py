@@ -1,0 +1,52 @@
+"""The tasks of a read as the rows of a data source, and back to the rows of the topic.
+
+`isotherm.spark.mapped_read` says why.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from isotherm.spark.option_parsing import parse_options
+from isotherm.spark.options import SourceOptions
+from isotherm.spark.source import IsothermReader, read_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TASK_COLUMN = "task"
+
+
+class IsothermTasks(DataSource):
+    """The tasks of a read, each as the one row of its partition: a pickled TaskPartition."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "isotherm-tasks"
+
+    def schema(self) -> StructType:
+        return StructType([StructField(_TASK_COLUMN, BinaryType())])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _TasksReader(parse_options(self.options), schema)
+
+
+class _TasksReader(IsothermReader):
+    def read(self, partition: InputPartition) -> Iterator[tuple[bytes]]:  # type: ignore[override]
+        yield (pickle.dumps(partition),)
+
+
+def rows_of_tasks(
+    options: SourceOptions, schema: StructType, tasks: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """What `mapInArrow` makes of batches of tasks, in an executor."""
+    for batch in tasks:
+        for task in batch.column(0):
+            # Pickled by another process of this same query.
+            partition = pickle.loads(task.as_buffer())  # noqa: S301
+            yield from read_partition(options, schema, partition)
