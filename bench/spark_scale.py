@@ -17,7 +17,8 @@ Run: python -m bench.spark_scale [--quick] [--only planning|growth|pruning|memor
               and virtual size it came to, in which Python, Arrow and Numba are contained.
 
 Seconds are CPU seconds of the process where nothing else is said: other work on the machine moves
-wall time most. Prints JSON, and keeps it in bench/results/ unless --quick or --only.
+wall time most. Prints JSON, and keeps it in bench/results/ unless --quick; --only replaces its own
+table there.
 """
 
 from __future__ import annotations
@@ -334,11 +335,20 @@ def main() -> None:
     document["tables"] = [
         {"title": each.title, "columns": each.columns, "rows": each.rows} for each in tables
     ]
-    text = json.dumps(document, indent=1) + "\n"
-    print(text)
-    if not (given.quick or given.only):
-        RESULTS_DIRECTORY.mkdir(exist_ok=True)
-        (RESULTS_DIRECTORY / "spark_scale.json").write_text(text)
+    print(json.dumps(document, indent=1))
+    if not given.quick:
+        _keep(document)
+
+
+def _keep(document: dict[str, Any]) -> None:
+    """In place of the tables of these titles; others of an earlier run stay."""
+    stored = RESULTS_DIRECTORY / "spark_scale.json"
+    measured = {table["title"]: table for table in document["tables"]}
+    before = json.loads(stored.read_text())["tables"] if stored.exists() else []
+    tables = {table["title"]: table for table in before} | measured
+    document["tables"] = [tables[title] for title in sorted(tables)]
+    RESULTS_DIRECTORY.mkdir(exist_ok=True)
+    stored.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
