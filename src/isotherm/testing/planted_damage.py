@@ -30,6 +30,16 @@ class Damage:
     scrub: frozenset[FindingKind] = frozenset()
 
 
+def damage_table() -> str:
+    """The kinds and who finds each, as docs/pipeline/planted-damage.md shows them."""
+
+    def cell(kinds: frozenset[FindingKind]) -> str:
+        return ", ".join(sorted(kind.value for kind in kinds)) or "-"
+
+    rows = [f"| {each.name} | {cell(each.sweep)} | {cell(each.scrub)} |" for each in PLANTED]
+    return "\n".join(["| planted | sweep finds | scrub finds |", "|---|---|---|", *rows, ""])
+
+
 def plant_all(bucket: PlantedBucket) -> None:
     """A topic for each of PLANTED, with its damage."""
     for damage in PLANTED:

@@ -208,13 +208,13 @@ def mapped(
 
     def rename(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = [segment_row(_renamed(each, store, ids)) for each in segments_of(batch)]
+            rows = [segment_row(renamed_segment(each, store, ids)) for each in segments_of(batch)]
             yield pa.RecordBatch.from_pylist(rows, schema=SEGMENT_ARROW)
 
     return segments.mapInArrow(rename, from_arrow_schema(SEGMENT_ARROW))
 
 
-def _renamed(
+def renamed_segment(
     segment: RemoteLogSegmentMetadata, store: ObjectStoreSettings, ids: Mapping[str, str]
 ) -> RemoteLogSegmentMetadata:
     owner = segment.topic_id_partition
@@ -243,7 +243,7 @@ def events(segments: DataFrame, partition_count: int, *, level: int = 0) -> Data
             rows = [
                 row
                 for each in segments_of(batch)
-                for row in _events_of(each, partition_count, level)
+                for row in events_of(each, partition_count, level)
             ]
             yield pa.RecordBatch.from_pylist(rows, schema=EVENTS)
 
@@ -251,7 +251,7 @@ def events(segments: DataFrame, partition_count: int, *, level: int = 0) -> Data
     return made.repartition("metadata_partition").sortWithinPartitions(*_ORDER)
 
 
-def _events_of(
+def events_of(
     segment: RemoteLogSegmentMetadata, partition_count: int, level: int
 ) -> Iterator[dict[str, Any]]:
     owner = segment.topic_id_partition

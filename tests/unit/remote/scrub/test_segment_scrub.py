@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.scrub.segment_scrub import SegmentScrubber
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.testing.planted_bucket import PlantedBucket
-from isotherm.testing.planted_damage import PLANTED, Damage, plant_all
+from isotherm.testing.planted_damage import PLANTED, Damage, damage_table, plant_all
 
+PAGE = Path(__file__).parents[4] / "docs" / "pipeline" / "planted-damage.md"
 OF_HISTORIES = {FindingKind.HISTORY_GAP, FindingKind.DUPLICATE_SEGMENT}
 
 
@@ -39,3 +42,7 @@ def test_planted_damage_is_named(planted: PlantedBucket, damage: Damage) -> None
 
 def test_sound_segments_have_no_findings(planted: PlantedBucket) -> None:
     assert kinds_in(planted, "sound-0") == set()
+
+
+def test_page_has_every_kind_of_damage() -> None:
+    assert damage_table() in PAGE.read_text(encoding="utf-8")

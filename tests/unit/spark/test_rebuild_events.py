@@ -1,0 +1,81 @@
+"""Events of rebuilt segments, and topic ids that are mapped, without Spark."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from isotherm.errors import PolicyViolationError
+from isotherm.remote.metadata.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.keys import metadata_partition
+from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+)
+from isotherm.remote.storage.inventory import open_for_reading, read_inventory
+from isotherm.spark.jobs.cost import Cost, check_cost
+from isotherm.spark.jobs.rebuild import events_of, lineage, renamed_segment
+from isotherm.spark.planning import lineage_pieces
+from isotherm.testing.planted_bucket import PlantedBucket
+from isotherm.types import uuid_to_text
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> PlantedBucket:
+    planted = PlantedBucket(tmp_path)
+    planted.add_sound_topics()
+    return planted
+
+
+def segments_of(bucket: PlantedBucket) -> list[RemoteLogSegmentMetadata]:
+    inventory = read_inventory(open_for_reading(bucket.settings), bucket.layout)
+    return [each for each in inventory.segments if each.topic_id_partition.topic == "sound-0"]
+
+
+def test_events_fold_to_what_the_manifests_say(bucket: PlantedBucket) -> None:
+    segments = segments_of(bucket)
+    cache = RemoteLogMetadataCache(segments[0].topic_id_partition)
+    for segment in segments:
+        for row in events_of(segment, 50, 0):
+            assert row["metadata_partition"] == metadata_partition(segment.topic_id_partition, 50)
+            event = decode_event(row["value"])
+            if isinstance(event, RemoteLogSegmentMetadataUpdate):
+                cache.apply_update(event)
+            else:
+                assert isinstance(event, RemoteLogSegmentMetadata)
+                cache.apply_add(event)
+    assert cache.segments() == segments
+
+
+def test_keyed_state_is_under_the_key_of_its_segment(bucket: PlantedBucket) -> None:
+    segment = segments_of(bucket)[-1]
+    (row,) = events_of(segment, 50, 1)
+    topic_id = uuid_to_text(segment.topic_id_partition.topic_id)
+    assert row["key"].decode() == f"{topic_id}:0:{segment.end_offset_inclusive}:3"
+
+
+def test_objects_of_a_mapped_topic_are_found_where_they_are(bucket: PlantedBucket) -> None:
+    for segment in segments_of(bucket):
+        old, new = segment.topic_id_partition.topic_id, uuid.UUID(int=99)
+        mapping = {uuid_to_text(old): uuid_to_text(new)}
+        renamed = renamed_segment(segment, bucket.settings, mapping)
+        assert renamed.topic_id_partition.topic_id == new
+        assert bucket.layout.object_keys(renamed) == bucket.layout.object_keys(segment)
+
+
+def test_lineage_has_every_epoch_once(bucket: PlantedBucket) -> None:
+    assert [tuple(entry) for entry in lineage(lineage_pieces(segments_of(bucket)))] == [
+        (2, 0),
+        (3, 56),
+    ]
+
+
+def test_job_beyond_its_bytes_is_refused() -> None:
+    cost = Cost(gets=10, bytes_read=1000) + Cost(lists=2, tasks=2)
+    assert (cost.gets, cost.lists, cost.tasks) == (10, 2, 2)
+    check_cost(cost, 1000)
+    with pytest.raises(PolicyViolationError, match="max_bytes=999"):
+        check_cost(cost, 999)
