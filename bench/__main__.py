@@ -25,6 +25,7 @@ QUESTIONS = (
     "start_stop",
     "spark_cold_read",
     "spark_beside_kafka",
+    "spark_scale",
     "spark_handover",
 )
 
