@@ -11,6 +11,7 @@ import typer
 from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
 from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
 from isotherm.cli.output import console, print_json, print_rows
+from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_metadata import (
     DEFAULT_TOPIC,
     Dump,
@@ -77,6 +78,7 @@ def audit(
         Path | None,
         typer.Option("--report", metavar="FILE", help="Write one HTML file with plots as well."),
     ] = None,
+    max_bytes: MaxBytes = None,
     as_json: AsJson = False,
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
@@ -94,8 +96,8 @@ def audit(
     beyond retention were found, or something is wrong with the topic.
     """
     place = (bootstrap_server, client_property, log_dir, dump)
-    log = metadata_log(*place, topic, option)
-    past = None if history is None else metadata_log(*place, history, option)
+    log = metadata_log(*place, topic, option, max_bytes=max_bytes)
+    past = None if history is None else metadata_log(*place, history, option, max_bytes=max_bytes)
     now_ms = SystemClock().now_ms() if now is None else time_ms(now)
     from isotherm.spark.jobs.audit import Audit, AuditSettings
 

@@ -84,19 +84,28 @@ def metadata_log(
     store_option: list[str] | None,
     *,
     audit: bool = False,
+    max_bytes: int | None = None,
 ) -> MetadataLog:
-    """ConfigError unless exactly one place is named."""
+    """ConfigError unless exactly one place is named; PolicyViolationError for a log of more than
+    `max_bytes`."""
+    from isotherm.spark.jobs.cost import check_cost
+    from isotherm.spark.jobs.replay import cost_of_log
     from isotherm.spark.metadata_log import DumpMetadataLog, TopicMetadataLog
 
     if sum(each is not None for each in (bootstrap_server, log_dirs or None, dump)) != 1:
         raise ConfigError("choose one of --bootstrap-server, --log-dir and --dump")
     if audit:
         topic = REMOTE_LOG_METADATA_AUDIT_TOPIC
+    log: MetadataLog
     if bootstrap_server is not None:
         properties = parse_pairs(client_property)
-        return TopicMetadataLog({"bootstrap.servers": bootstrap_server, **properties}, topic)
-    places = [str(each) for each in log_dirs] if log_dirs else [dump or ""]
-    return DumpMetadataLog(tuple(store_settings(each, store_option) for each in places), topic)
+        log = TopicMetadataLog({"bootstrap.servers": bootstrap_server, **properties}, topic)
+    else:
+        places = [str(each) for each in log_dirs] if log_dirs else [dump or ""]
+        log = DumpMetadataLog(tuple(store_settings(each, store_option) for each in places), topic)
+    if max_bytes is not None:
+        check_cost(cost_of_log(log), max_bytes)
+    return log
 
 
 def store_settings(place: str, store_option: list[str] | None) -> ObjectStoreSettings:

@@ -9,6 +9,7 @@ import typer
 
 from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
 from isotherm.cli.output import console, print_json
+from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_metadata import (
     DEFAULT_TOPIC,
     Audit,
@@ -69,6 +70,7 @@ def project(
             " metadata topic itself.",
         ),
     ] = None,
+    max_bytes: MaxBytes = None,
     as_json: AsJson = False,
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
@@ -88,8 +90,11 @@ def project(
     log = metadata_log(bootstrap_server, client_property, log_dir, dump, topic, option, audit=audit)
     target = store_settings(to, option)
     from isotherm.spark.jobs import project as job
+    from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.project_topic import project_to_topic
 
+    if max_bytes is not None:
+        check_cost(job.cost_of_projecting(log, target), max_bytes)
     written = None
     with spark_session(master, spark_config) as spark, progress("metadata is read") as tell:
         if table_format is not None:

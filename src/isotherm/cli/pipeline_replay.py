@@ -8,6 +8,7 @@ import typer
 
 from isotherm.cli.options import AsJson, ClientProperties
 from isotherm.cli.output import console, error_console, print_json
+from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_metadata import (
     DEFAULT_TOPIC,
     AsOfOffsets,
@@ -60,6 +61,7 @@ def replay(
             " large, on a cluster that has cores to spare.",
         ),
     ] = False,
+    max_bytes: MaxBytes = None,
     as_json: AsJson = False,
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
@@ -77,7 +79,16 @@ def replay(
 
     Exit codes: 0 clean · 1 failed · 2 wrong options · 3 something is wrong with the topic.
     """
-    log = metadata_log(bootstrap_server, client_property, log_dir, dump, topic, option, audit=audit)
+    log = metadata_log(
+        bootstrap_server,
+        client_property,
+        log_dir,
+        dump,
+        topic,
+        option,
+        audit=audit,
+        max_bytes=max_bytes,
+    )
     point = as_of(as_of_time, as_of_offsets)
     from isotherm.spark.jobs.replay import replay as run
 

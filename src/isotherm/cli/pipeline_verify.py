@@ -9,6 +9,7 @@ import typer
 
 from isotherm.cli.options import AsJson, ClientProperties
 from isotherm.cli.output import console
+from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_metadata import (
     DEFAULT_TOPIC,
     Audit,
@@ -67,6 +68,7 @@ def verify(
             "--against-dump", metavar="URL", help="Files of another state of the topic's log."
         ),
     ] = None,
+    max_bytes: MaxBytes = None,
     as_json: AsJson = False,
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
@@ -87,7 +89,7 @@ def verify(
             "choose one of --against, --against-topic, --against-keys and --against-dump"
         )
     place = (bootstrap_server, client_property, log_dir)
-    log = metadata_log(*place, dump, topic, option, audit=audit)
+    log = metadata_log(*place, dump, topic, option, audit=audit, max_bytes=max_bytes)
     from isotherm.spark.jobs.project import projected_segments
     from isotherm.spark.jobs.replay import AsOf, replay
     from isotherm.spark.jobs.verify import KeyedRecordsOf, projected_point
@@ -102,9 +104,11 @@ def verify(
         else:
             other: MetadataLog = KeyedRecordsOf(log)
             if against_topic is not None:
-                other = metadata_log(*place, dump, against_topic, option)
+                other = metadata_log(*place, dump, against_topic, option, max_bytes=max_bytes)
             elif against_dump is not None:
-                other = metadata_log(None, None, None, against_dump, topic, option)
+                other = metadata_log(
+                    None, None, None, against_dump, topic, option, max_bytes=max_bytes
+                )
             found, point = kept.enter_context(replay(spark, other)).segments, AsOf()
         history = kept.enter_context(replay(spark, log, as_of=point))
         with progress("both sides are read"):

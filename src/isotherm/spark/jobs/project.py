@@ -16,9 +16,11 @@ import pyarrow as pa
 from isotherm.errors import ConfigError
 from isotherm.remote.metadata.segment_fold import SEGMENTS
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.jobs.cost import Cost
 from isotherm.spark.jobs.replay import (
     DAMAGED_BATCH,
     SliceFold,
+    cost_of_log,
     each_of,
     partition_count,
 )
@@ -102,6 +104,12 @@ def project(spark: SparkSession, log: MetadataLog, target: ObjectStoreSettings) 
             Finding(row.metadata_partition, row.offset, row.kind, row.text) for row in found
         ),
     )
+
+
+def cost_of_projecting(log: MetadataLog, target: ObjectStoreSettings) -> Cost:
+    """Of what a run would read."""
+    known = Projection(target, create=True).partitions()
+    return cost_of_log(log, {number: each.next_offset for number, each in known.items()})
 
 
 def projected_segments(spark: SparkSession, target: ObjectStoreSettings) -> DataFrame:

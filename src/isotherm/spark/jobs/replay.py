@@ -21,7 +21,9 @@ import pyarrow as pa
 from isotherm.remote.metadata.api import MetadataColumns
 from isotherm.remote.metadata.keys import metadata_partition
 from isotherm.remote.metadata.segment_fold import SEGMENTS, SegmentFold
+from isotherm.spark.jobs.cost import Cost
 from isotherm.spark.metadata_log import (
+    RUN_MAX_BYTES,
     LogSlice,
     MetadataLog,
     RecordRun,
@@ -47,6 +49,8 @@ HEAD_MISSING_TEXT = (
 FINDINGS_MAX = 1000
 """Of one metadata partition; what is beyond is counted in the last one."""
 
+_RECORD_SIZE = 160
+"""Of an event with its batch's header, about."""
 _SEGMENT = "segment"
 _POSITION = "position"
 _FIELDS: list[Any] = [
@@ -144,6 +148,20 @@ def replay(
         yield from fold_slice(log, slices[number], count, as_of.timestamp_ms)
 
     return Replay(each_of(spark, len(slices), fold, FOLDED))
+
+
+def cost_of_log(log: MetadataLog, positions: Mapping[int, Offset] | None = None) -> Cost:
+    """Reading a log from `positions`, by default from its beginning. Files tell their sizes; of a
+    topic the number of its records does, about."""
+    gets = size = 0
+    slices = log.slices()
+    for each in slices:
+        wanted = each.since((positions or {}).get(each.number, 0))
+        gets += sum(-(-file.size // RUN_MAX_BYTES) for file in wanted.files)
+        size += sum(file.size for file in wanted.files)
+        if not wanted.files and wanted.end_offset is not None:
+            size += (wanted.end_offset - wanted.start_offset) * _RECORD_SIZE
+    return Cost(gets=gets, bytes_read=size, tasks=max(len(slices), 1))
 
 
 def each_of(

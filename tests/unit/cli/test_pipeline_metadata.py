@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isotherm.cli.pipeline_metadata import as_of, metadata_log, store_settings, time_ms
+from isotherm.errors import ConfigError, PolicyViolationError
+from isotherm.spark.jobs.project import cost_of_projecting
+from isotherm.spark.jobs.replay import AsOf, cost_of_log
+from isotherm.spark.metadata_log import TopicMetadataLog
+from isotherm.testing.flights_history import write_flights_history
+from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC
+
+TOPIC = "__remote_log_metadata"
+
+
+def test_one_place_is_named() -> None:
+    log = metadata_log("b:1", ["security.protocol=SSL"], None, None, TOPIC, None, audit=True)
+    assert log == TopicMetadataLog(
+        {"bootstrap.servers": "b:1", "security.protocol": "SSL"}, REMOTE_LOG_METADATA_AUDIT_TOPIC
+    )
+    for places in ((None, None, None, None), ("b:1", None, [Path("log")], None)):
+        with pytest.raises(ConfigError, match="choose one of --bootstrap-server"):
+            metadata_log(*places, TOPIC, None)
+
+
+def test_a_log_that_is_larger_than_allowed_is_refused(tmp_path: Path) -> None:
+    write_flights_history(tmp_path / "log")
+    place = (None, None, [tmp_path / "log"], None, TOPIC, None)
+    log = metadata_log(*place)
+    size = sum(path.stat().st_size for path in tmp_path.rglob("*.log"))
+    assert cost_of_log(log).bytes_read == size
+    assert metadata_log(*place, max_bytes=size) == log
+    with pytest.raises(PolicyViolationError, match=f"bytes={size}"):
+        metadata_log(*place, max_bytes=size - 1)
+    projection = store_settings(str(tmp_path / "projection"), None)
+    assert cost_of_projecting(log, projection).bytes_read == size
+
+
+def test_points_in_time_are_parsed_or_refused() -> None:
+    assert time_ms("1767225600000") == time_ms("2026-01-01") == time_ms("2026-01-01T00:00:00Z")
+    assert time_ms("2026-01-01T02:00:00+02:00") == time_ms("2026-01-01")
+    assert as_of(None, '{"0": 12}') == AsOf({0: 12})
+    with pytest.raises(ConfigError, match="not a time value='yesterday'"):
+        as_of("yesterday", None)
+    for text in ("12", '{"a": 1}', "nonsense"):
+        with pytest.raises(ConfigError, match="not offsets by metadata partition"):
+            as_of(None, text)
