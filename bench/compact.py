@@ -154,8 +154,10 @@ def run_once(spark: SparkSession, source: Path, target: Path) -> dict[str, float
 def main() -> None:
     parser = argparse.ArgumentParser(description=QUESTION.text)
     parser.add_argument("--quick", action="store_true", help="an eighth of the data, one round")
-    quick = parser.parse_args().quick
-    rounds = 1 if quick else ROUNDS
+    parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}")
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    rounds = arguments.rounds or (1 if quick else ROUNDS)
     document = describe(QUESTION, rounds)
     document["compaction"] = []
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as directory:

@@ -33,62 +33,71 @@ _HOUR_MS = 3_600_000
 _LOOK_INTERVAL_S = 1.0
 
 
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="URL",
+        help="Write a compacted copy there, and touch nothing of the source. Without it, and without"
+        " --to-option, the topic is compacted in place.",
+    ),
+]
+ToOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--to-option",
+        metavar="KEY=VALUE",
+        help="A storage setting of the copy, such as key.prefix=compacted/; what is not set is as in"
+        " the source. May be given many times.",
+    ),
+]
+Run = Annotated[
+    bool, typer.Option("--run", help="Do it. Without, the plan and its cost are shown.")
+]
+Recover = Annotated[
+    bool,
+    typer.Option(
+        "--recover",
+        help="First finish or undo earlier runs that were cut off. None may be running still.",
+    ),
+]
+DeleteRetentionMs = Annotated[
+    int,
+    typer.Option(
+        min=0, help="delete.retention.ms: how long a tombstone stays after it was compacted."
+    ),
+]
+KeepOldMs = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="In place: how long the old segments stay after they were superseded, for readers that"
+        " planned with them.",
+    ),
+]
+WaitS = Annotated[
+    int,
+    typer.Option(
+        min=0, help="In place: how long to wait until the broker has published the new segments."
+    ),
+]
+MaxBytes = Annotated[
+    int | None, typer.Option(min=0, help="Refuse to read more than so many bytes.")
+]
+
+
 def compact(
     *,
     path: TierPath = None,
     bootstrap_server: OptionalBootstrapServer = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="URL",
-            help="Write a compacted copy there, and touch nothing of the source. Without it, and"
-            " without --to-option, the topic is compacted in place.",
-        ),
-    ] = None,
-    to_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--to-option",
-            metavar="KEY=VALUE",
-            help="A storage setting of the copy, such as key.prefix=compacted/; what is not set is"
-            " as in the source. May be given many times.",
-        ),
-    ] = None,
-    run: Annotated[
-        bool, typer.Option("--run", help="Do it. Without, the plan and its cost are shown.")
-    ] = False,
-    recover: Annotated[
-        bool,
-        typer.Option(
-            "--recover",
-            help="First finish or undo earlier runs that were cut off. None may be running still.",
-        ),
-    ] = False,
-    delete_retention_ms: Annotated[
-        int,
-        typer.Option(
-            min=0, help="delete.retention.ms: how long a tombstone stays after it was compacted."
-        ),
-    ] = _DAY_MS,
-    keep_old_ms: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="In place: how long the old segments stay after they were superseded, for readers"
-            " that planned with them.",
-        ),
-    ] = _HOUR_MS,
-    wait_s: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="In place: how long to wait until the broker has published the new segments.",
-        ),
-    ] = 0,
-    max_bytes: Annotated[
-        int | None, typer.Option(min=0, help="Refuse to read more than so many bytes.")
-    ] = None,
+    to: To = None,
+    to_option: ToOption = None,
+    run: Run = False,
+    recover: Recover = False,
+    delete_retention_ms: DeleteRetentionMs = _DAY_MS,
+    keep_old_ms: KeepOldMs = _HOUR_MS,
+    wait_s: WaitS = 0,
+    max_bytes: MaxBytes = None,
     option: SourceOption = None,
     client_property: ClientProperties = None,
     master: Master = DEFAULT_MASTER,
