@@ -276,7 +276,7 @@ def _pipeline(document: Mapping[str, Any]) -> Iterator[str]:
         f" {document['spark_start_s']:.0f} s."
     )
     yield ""
-    yield "| events, million | side | seconds | CPU-s | CPU-µs an event | memory MB |"
+    yield "| events, million | side | seconds | µs an event | CPU-s | memory MB |"
     yield "|---:|---|---:|---:|---:|---:|"
     for point in document["pipeline"]:
         for name, side in point["sides"].items():
@@ -284,8 +284,8 @@ def _pipeline(document: Mapping[str, Any]) -> Iterator[str]:
                 f"{point['events'] / 1e6:g}",
                 name,
                 f"{side['seconds']:.1f}",
-                f"{side['cpu_seconds']:.1f}",
-                f"{side['cpu_seconds'] / point['events'] * 1e6:.2f}",
+                f"{side['seconds'] / point['events'] * 1e6:.2f}",
+                f"{side['cpu_seconds']:.1f}" if "cpu_seconds" in side else "",
                 f"{side['memory_mb']:.0f}",
             )
     yield ""
