@@ -131,16 +131,9 @@ def decode_columns(
         wanted &= ~_aborted_rows(buffer, batches, aborted)
     selected = batches[wanted]
     try:
-        if told := _are_told_by_headers(selected, columns):
-            unpacked = byte_array(b"")
-            taken = _fitting_rows(selected, decoded_size_max, decompressed_size_max)
-        else:
-            unpacked, taken = unpack_records(
-                buffer,
-                selected,
-                decompressed_size_max=decompressed_size_max,
-                decoded_size_max=decoded_size_max,
-            )
+        unpacked, taken = _unpacked(
+            buffer, selected, columns, decompressed_size_max, decoded_size_max
+        )
     except CorruptRecordError:
         # What is damaged unfolds to anything: the CRC is the better reason, where it is wrong.
         if verify_crc:
@@ -154,7 +147,7 @@ def decode_columns(
         verify_crcs(buffer, batches[:dealt_with][in_range[:dealt_with]])
     next_offset = _next_offset(batches, dealt_with - 1) if dealt_with else UNKNOWN_OFFSET
     reached = (position_end, next_offset)
-    if told:
+    if unpacked is None:
         return _rows_of_headers(selected, start, end, columns, reached)
     return _decode(byte_array(buffer), unpacked, selected, start, end, columns, reached)
 
@@ -165,6 +158,24 @@ def _first_batches(buffer: ReadBuffer, size: int) -> tuple[BatchTable, Position]
     if position_end == 0 and len(buffer) > size:
         return read_batch_table(buffer)
     return batches, position_end
+
+
+def _unpacked(
+    buffer: ReadBuffer,
+    batches: BatchTable,
+    columns: frozenset[str],
+    decompressed_size_max: int,
+    decoded_size_max: int,
+) -> tuple[ByteArray | None, int]:
+    """As `unpack_records`; None when there is nothing to unpack for these columns."""
+    if _are_told_by_headers(batches, columns):
+        return None, _fitting_rows(batches, decoded_size_max, decompressed_size_max)
+    return unpack_records(
+        buffer,
+        batches,
+        decompressed_size_max=decompressed_size_max,
+        decoded_size_max=decoded_size_max,
+    )
 
 
 def _are_told_by_headers(batches: BatchTable, columns: frozenset[str]) -> bool:
