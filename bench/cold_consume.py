@@ -34,7 +34,7 @@ MIB = 1 << 20
 # fetch size, consumers
 FETCHES = ((10 * MIB, 1), (MIB, 1), (MIB, 4))
 FETCH_RECORD_SIZE = 1024
-FETCH_BYTES_MOVED = 400_000_000
+FETCH_BYTES_MOVED = 800_000_000
 
 
 def build_cases(scale: float) -> Sequence[Case]:
