@@ -151,7 +151,7 @@ class Simulation:
         self.reads_checked = 0
         self.events_refused = 0
         self.asked: list[tuple[Future[Any], Callable[[], None]]] = []
-        self.event_refused: RemoteLogSegmentState | None = None
+        self.refuses_an_event = False
         self.tiered.metadata_topic.before_append = self._before_append
         self.weights: dict[Callable[[], None], int] = {
             self.append: 8,
@@ -188,8 +188,8 @@ class Simulation:
         return _POLL_S
 
     def _before_append(self, partition: int, value: bytes | None) -> None:
-        if self.event_refused is not None and self.rng.random() < 0.5:
-            self.event_refused = None
+        if self.refuses_an_event and self.rng.random() < 0.5:
+            self.refuses_an_event = False
             self.events_refused += 1
             raise RequestTimedOutError("injected")
 
@@ -274,7 +274,7 @@ class Simulation:
             self.tiered.store.fail_next(operation, *self.rng.choices(_FAULTS, k=2))
 
     def fail_metadata(self) -> None:
-        self.event_refused = self.rng.choice(list(RemoteLogSegmentState))
+        self.refuses_an_event = True
 
     def change_retention(self) -> None:
         self.any_partition().change(retention_bytes=self.rng.choice([-1, 2000, 5000]))
@@ -307,7 +307,7 @@ class Simulation:
         self.tiered.store.heal()
         if self.stub is not None:
             self.stub.heal()
-        self.event_refused = None
+        self.refuses_an_event = False
         for partition in self.partitions:
             partition.change(retention_bytes=-1)
         until_s = self.clock.monotonic_s() + _QUIET_S
