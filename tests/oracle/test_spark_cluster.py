@@ -85,6 +85,7 @@ for topic, options in given["topics"].items():
     writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
     writer.start().awaitTermination()
     answer(f"{topic}-stream", digests(spark.read.parquet(rows)))
+answer("kafkas-mapped", digests(isotherm.spark.read(spark, options)))
 spark.stop()
 """
 
@@ -206,6 +207,7 @@ def test_killed_workers_cost_no_row_and_double_none(
     assert driver.answer("ours-stream") == expected["ours"]
     assert driver.answer("kafkas-batch") == expected["kafkas"]
     assert driver.answer("kafkas-stream") == expected["kafkas"]
+    assert driver.answer("kafkas-mapped") == expected["kafkas"]
     driver.finish()
 
 
@@ -247,6 +249,7 @@ def page_example(language: str, begins_with: str) -> str:
 
 READ = """
 answer("rows", digests(spark.read.format("isotherm").options(**given["options"]).load()))
+answer("mapped", digests(isotherm.spark.read(spark, given["options"])))
 spark.stop()
 """
 
@@ -269,6 +272,7 @@ def test_source_comes_to_executors_in_an_archive(
     given = {"master": cluster.url, "options": options}
     driver = Driver(folder, code + asked + READ, given, "./environment/bin/python")
     assert driver.answer("rows") == expected
+    assert driver.answer("mapped") == expected
     # The workers' own folders, into which each executor has unpacked it.
     assert all("/worker-" in place for (place,) in driver.answer("places"))
     driver.finish()
@@ -289,4 +293,5 @@ def test_source_comes_to_executors_as_a_zip_of_its_packages(
     given = {"master": cluster.url, "options": options}
     driver = Driver(folder, code + READ, given)
     assert driver.answer("rows") == expected
+    assert driver.answer("mapped") == expected
     driver.finish()
