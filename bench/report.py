@@ -352,6 +352,30 @@ def _tables(document: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _compaction(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {document['text']}"
+    yield ""
+    yield "`bench/compact.py` says what is measured."
+    yield ""
+    yield "| MB of segments | records | kept | seconds | spread | MB/s | CPU-s | worker MB | driver MB |"
+    yield "|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    for point in document["compaction"]:
+        yield _row(
+            f"{point['bytes'] / 1e6:,.0f}",
+            f"{point['records']:,}",
+            f"{point['records_kept']:,.0f}",
+            f"{point['seconds']:.1f}",
+            f"{point['spread']:.0%}",
+            f"{point['mb_per_s']:.1f}",
+            f"{point['cpu_s']:.1f}",
+            f"{point['worker_mb']:,.0f}",
+            f"{point['driver_mb']:,.0f}",
+        )
+    yield ""
+    yield _provenance(document, document["machine"], document["rounds"])
+    yield ""
+
+
 def _memory(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {document['text']}"
     yield ""
@@ -392,6 +416,7 @@ OWN_FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "pipeline": _pipeline,
     "decoding": lambda document: _sides(document, "decoding", "records"),
     "reading": lambda document: _sides(document, "reading", "rows"),
+    "compaction": _compaction,
 }
 
 
