@@ -44,40 +44,47 @@ _ONLY_JSON = re.compile("topic_id|.*_p95|(life|deletion)_s_max|event_timestamp_m
 _FAULTS = ("orphans", "coverage", "retention")
 
 
+_History = Annotated[
+    str | None,
+    typer.Option(
+        "--history",
+        metavar="NAME",
+        help="A topic of the same place that has every event, where the metadata topic is"
+        " compacted: __remote_log_metadata_audit.",
+    ),
+]
+_Retention = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--retention-ms",
+        metavar="TOPIC=MS",
+        help="A topic's retention.ms. May be given many times; a cluster is asked for it.",
+    ),
+]
+_Now = Annotated[
+    str | None,
+    typer.Option("--now", metavar="TIME", help="The time to measure ages by; now by default."),
+]
+_GraceMs = Annotated[
+    int,
+    typer.Option(metavar="MS", help="How old an unfinished state must be to be left over."),
+]
+_Report = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE", help="Write one HTML file with plots as well."),
+]
+
+
 def audit(
     bootstrap_server: OptionalBootstrapServer = None,
     log_dir: LogDirs = None,
     dump: Dump = None,
     topic: MetadataTopicName = DEFAULT_TOPIC,
-    history: Annotated[
-        str | None,
-        typer.Option(
-            "--history",
-            metavar="NAME",
-            help="A topic of the same place that has every event, where the metadata topic is"
-            " compacted: __remote_log_metadata_audit.",
-        ),
-    ] = None,
-    retention: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--retention-ms",
-            metavar="TOPIC=MS",
-            help="A topic's retention.ms. May be given many times; a cluster is asked for it.",
-        ),
-    ] = None,
-    now: Annotated[
-        str | None,
-        typer.Option("--now", metavar="TIME", help="The time to measure ages by; now by default."),
-    ] = None,
-    grace_ms: Annotated[
-        int,
-        typer.Option(metavar="MS", help="How old an unfinished state must be to be left over."),
-    ] = 3_600_000,
-    report: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="FILE", help="Write one HTML file with plots as well."),
-    ] = None,
+    history: _History = None,
+    retention: _Retention = None,
+    now: _Now = None,
+    grace_ms: _GraceMs = 3_600_000,
+    report: _Report = None,
     max_bytes: MaxBytes = None,
     as_json: AsJson = False,
     master: Master = DEFAULT_MASTER,

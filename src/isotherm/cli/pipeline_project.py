@@ -38,38 +38,44 @@ if TYPE_CHECKING:
     from isotherm.spark.jobs.project_topic import TopicProjection
 
 
+_To = Annotated[
+    str,
+    typer.Option(
+        "--to", metavar="URL", help="Folder or bucket of the projection; made if need be."
+    ),
+]
+_TableFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help="Keep a table of this format besides: delta or iceberg. Its package must be there.",
+    ),
+]
+_Table = Annotated[
+    str | None, typer.Option("--table", metavar="PLACE", help="That table's path or name.")
+]
+_ToTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--to-topic",
+        metavar="NAME",
+        help="Keep a compacted topic of keyed states besides, made if need be. Never the"
+        " metadata topic itself.",
+    ),
+]
+
+
 def project(
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to", metavar="URL", help="Folder or bucket of the projection; made if need be."
-        ),
-    ],
+    to: _To,
     bootstrap_server: OptionalBootstrapServer = None,
     log_dir: LogDirs = None,
     dump: Dump = None,
     audit: Audit = False,
     topic: MetadataTopicName = DEFAULT_TOPIC,
-    table_format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="NAME",
-            help="Keep a table of this format besides: delta or iceberg. Its package must be there.",
-        ),
-    ] = None,
-    table: Annotated[
-        str | None, typer.Option("--table", metavar="PLACE", help="That table's path or name.")
-    ] = None,
-    to_topic: Annotated[
-        str | None,
-        typer.Option(
-            "--to-topic",
-            metavar="NAME",
-            help="Keep a compacted topic of keyed states besides, made if need be. Never the"
-            " metadata topic itself.",
-        ),
-    ] = None,
+    table_format: _TableFormat = None,
+    table: _Table = None,
+    to_topic: _ToTopic = None,
     max_bytes: MaxBytes = None,
     as_json: AsJson = False,
     master: Master = DEFAULT_MASTER,

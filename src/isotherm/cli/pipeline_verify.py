@@ -39,35 +39,39 @@ if TYPE_CHECKING:
 _COLUMNS = ["topic", "partition", "segment_id", "kind", "field", "expected", "found"]
 
 
+_Against = Annotated[
+    str | None,
+    typer.Option("--against", metavar="URL", help="A projection made by `project --to`."),
+]
+_AgainstTopic = Annotated[
+    str | None,
+    typer.Option("--against-topic", metavar="NAME", help="A topic made by `project --to-topic`."),
+]
+_AgainstKeys = Annotated[
+    bool,
+    typer.Option(
+        "--against-keys",
+        help="The topic's own keyed records: what compaction leaves of a migrated topic.",
+    ),
+]
+_AgainstDump = Annotated[
+    str | None,
+    typer.Option(
+        "--against-dump", metavar="URL", help="Files of another state of the topic's log."
+    ),
+]
+
+
 def verify(
     bootstrap_server: OptionalBootstrapServer = None,
     log_dir: LogDirs = None,
     dump: Dump = None,
     audit: Audit = False,
     topic: MetadataTopicName = DEFAULT_TOPIC,
-    against: Annotated[
-        str | None,
-        typer.Option("--against", metavar="URL", help="A projection made by `project --to`."),
-    ] = None,
-    against_topic: Annotated[
-        str | None,
-        typer.Option(
-            "--against-topic", metavar="NAME", help="A topic made by `project --to-topic`."
-        ),
-    ] = None,
-    against_keys: Annotated[
-        bool,
-        typer.Option(
-            "--against-keys",
-            help="The topic's own keyed records: what compaction leaves of a migrated topic.",
-        ),
-    ] = False,
-    against_dump: Annotated[
-        str | None,
-        typer.Option(
-            "--against-dump", metavar="URL", help="Files of another state of the topic's log."
-        ),
-    ] = None,
+    against: _Against = None,
+    against_topic: _AgainstTopic = None,
+    against_keys: _AgainstKeys = False,
+    against_dump: _AgainstDump = None,
     max_bytes: MaxBytes = None,
     as_json: AsJson = False,
     master: Master = DEFAULT_MASTER,
