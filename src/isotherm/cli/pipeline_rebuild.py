@@ -39,59 +39,68 @@ _PARTITION_COLUMNS = [
 _FINDING_COLUMNS = ["kind", "topic", "partition", "start_offset", "segment_id", "detail"]
 
 
+_Run = Annotated[bool, typer.Option("--run", help="Write. Without it the plan is shown.")]
+_LogDir = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--log-dir", metavar="DIR", help="Into a stopped broker of Isotherm's. Name all it has."
+    ),
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", metavar="FILE", help="The same, by that broker's server.properties."
+    ),
+]
+_ToTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--to-topic", metavar="NAME", help="Into a topic of your own on --bootstrap-server."
+    ),
+]
+_To = Annotated[
+    str | None,
+    typer.Option("--to", metavar="FOLDER", help="Into a folder, as Parquet that Spark writes."),
+]
+_TopicId = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic-id",
+        metavar="OLD=NEW",
+        help="Give a topic another id. May be given many times.",
+    ),
+]
+_OnlyId = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only-id",
+        metavar="ID",
+        help="Only topics of this id: chooses one, where a topic was made again by its name.",
+    ),
+]
+_MetadataPartitions = Annotated[
+    int,
+    typer.Option(
+        "--metadata-partitions", min=1, help="Partitions of the topic the events are for."
+    ),
+]
+_Level = Annotated[
+    int, typer.Option("--level", min=0, max=1, help="1: keyed states, as KIP-1266 has them.")
+]
+
+
 def rebuild(
     path: TierPath = None,
-    run: Annotated[
-        bool, typer.Option("--run", help="Write. Without it the plan is shown.")
-    ] = False,
-    log_dir: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--log-dir", metavar="DIR", help="Into a stopped broker of Isotherm's. Name all it has."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", "-c", metavar="FILE", help="The same, by that broker's server.properties."
-        ),
-    ] = None,
+    run: _Run = False,
+    log_dir: _LogDir = None,
+    config: _Config = None,
     bootstrap_server: OptionalBootstrapServer = None,
-    to_topic: Annotated[
-        str | None,
-        typer.Option(
-            "--to-topic", metavar="NAME", help="Into a topic of your own on --bootstrap-server."
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="FOLDER", help="Into a folder, as Parquet that Spark writes."),
-    ] = None,
-    topic_id: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic-id",
-            metavar="OLD=NEW",
-            help="Give a topic another id. May be given many times.",
-        ),
-    ] = None,
-    only_id: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only-id",
-            metavar="ID",
-            help="Only topics of this id: chooses one, where a topic was made again by its name.",
-        ),
-    ] = None,
-    metadata_partitions: Annotated[
-        int,
-        typer.Option(
-            "--metadata-partitions", min=1, help="Partitions of the topic the events are for."
-        ),
-    ] = 50,
-    level: Annotated[
-        int, typer.Option("--level", min=0, max=1, help="1: keyed states, as KIP-1266 has them.")
-    ] = 0,
+    to_topic: _ToTopic = None,
+    to: _To = None,
+    topic_id: _TopicId = None,
+    only_id: _OnlyId = None,
+    metadata_partitions: _MetadataPartitions = 50,
+    level: _Level = 0,
     as_json: AsJson = False,
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
@@ -111,11 +120,8 @@ def rebuild(
     Exit codes: 0 clean · 1 failed · 2 wrong options · 3 some segments cannot be rebuilt.
     """
     options, store = bucket(path, option)
-    targets = [log_dir or None, config, to_topic, to]
-    if sum(target is not None for target in targets) > 1 or (run and not any(targets)):
-        raise ConfigError("choose one of --log-dir, --config, --to-topic and --to")
-    if to_topic is not None and bootstrap_server is None:
-        raise ConfigError("--to-topic goes with --bootstrap-server")
+    _check_targets(log_dir or None, config, to_topic, to, is_needed=run)
+    _check_cluster(to_topic, bootstrap_server)
     from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
     from isotherm.spark.jobs.cost import cost_of_listing, parallel_tasks
     from isotherm.spark.jobs.rebuild import mapped
@@ -126,10 +132,8 @@ def rebuild(
         spark = kept.enter_context(spark_session(master, spark_config))
         with progress("the bucket is listed") as tell:
             folders = plan_listing(store, everywhere=False)
-            tell_cost(
-                cost_of_listing(0, len(folders.directories), parallel_tasks(spark)),
-                as_json=as_json,
-            )
+            cost = cost_of_listing(0, len(folders.directories), parallel_tasks(spark))
+            tell_cost(cost, as_json=as_json)
             listing = list_bucket(spark, store, folders).where(topics_chosen(options))
             if only_id:
                 listing = listing.where(listing.topic_id.isin(only_id))
@@ -155,6 +159,17 @@ def rebuild(
             console().print("Nothing is written without --run.")
     if found:
         raise typer.Exit(EXIT_FOUND)
+
+
+def _check_targets(*targets: object, is_needed: bool) -> None:
+    named = sum(target is not None for target in targets)
+    if named > 1 or (is_needed and named == 0):
+        raise ConfigError("choose one of --log-dir, --config, --to-topic and --to")
+
+
+def _check_cluster(to_topic: str | None, bootstrap_server: str | None) -> None:
+    if to_topic is not None and bootstrap_server is None:
+        raise ConfigError("--to-topic goes with --bootstrap-server")
 
 
 def _broker_config(log_dirs: list[Path] | None, config: Path | None) -> BrokerConfig | None:

@@ -42,26 +42,29 @@ if TYPE_CHECKING:
 _COLUMNS = ["kind", "topic", "partition", "start_offset", "segment_id", "detail"]
 
 
+_Sample = Annotated[
+    str,
+    typer.Option(
+        "--sample", metavar="SHARE", help="Read only this share of the segments: 0.05 or 5%."
+    ),
+]
+_Seed = Annotated[int, typer.Option("--seed", help="Which sample: another number takes others.")]
+_Compacted = Annotated[
+    bool,
+    typer.Option(
+        "--compacted", help="The topics are compacted: offsets without a record are no damage."
+    ),
+]
+
+
 def scrub(
     path: TierPath = None,
     bootstrap_server: OptionalBootstrapServer = None,
     log_dir: LogDirs = None,
     dump: Dump = None,
-    sample: Annotated[
-        str,
-        typer.Option(
-            "--sample", metavar="SHARE", help="Read only this share of the segments: 0.05 or 5%."
-        ),
-    ] = "1",
-    seed: Annotated[
-        int, typer.Option("--seed", help="Which sample: another number takes others.")
-    ] = 0,
-    compacted: Annotated[
-        bool,
-        typer.Option(
-            "--compacted", help="The topics are compacted: offsets without a record are no damage."
-        ),
-    ] = False,
+    sample: _Sample = "1",
+    seed: _Seed = 0,
+    compacted: _Compacted = False,
     max_bytes: MaxBytes = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,

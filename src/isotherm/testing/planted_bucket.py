@@ -7,8 +7,8 @@ producer, committed and aborted transactions.
 from __future__ import annotations
 
 import random
-import shutil
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -115,7 +115,10 @@ class PlantedBucket:
         self.dump = directory / "metadata-dump"
         self.settings = ObjectStoreSettings(url=self.folder.as_uri(), key_prefix="tiered/")
         self.layout = self.settings.create_layout()
+        self.sound_dump = directory / "sound-metadata-dump"
         self.events: list[RemoteLogMetadataEvent] = []
+        # Of the same topics, as if nothing had been planted.
+        self._sound_events: list[RemoteLogMetadataEvent] = []
         self.topics: dict[str, PlantedTopic] = {}
         self._rng = random.Random(seed)  # noqa: S311 - test data
         self._template = _copied_segments(directory)
@@ -137,6 +140,7 @@ class PlantedBucket:
     def add_topic(self, name: str) -> PlantedTopic:
         topic = PlantedTopic(TopicIdPartition(self.new_id(), name, 0), self)
         self.topics[name] = topic
+        before = len(self.events)
         for made in self._template.values():
             segment_id = RemoteLogSegmentId(topic.owner, self.new_id())
             segment = replace(made.metadata, segment_id=segment_id)
@@ -144,26 +148,31 @@ class PlantedBucket:
             self.place(segment)
             topic.update(segment, _STATE.COPY_SEGMENT_FINISHED)
             topic.segments.append(replace(segment, state=_STATE.COPY_SEGMENT_FINISHED))
+        self._sound_events += self.events[before:]
         return topic
 
     def add_sound_topics(self) -> None:
         for number in range(SOUND_TOPICS):
             self.add_topic(f"sound-{number}")
 
-    def write_dump(self) -> Path:
-        """The metadata topic as files of a broker's log directory, of one partition."""
-        directory = self.dump / f"{REMOTE_LOG_METADATA_TOPIC}-0"
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        content = bytearray()
-        for start in range(0, len(self.events), _EVENTS_PER_BATCH):
-            events = self.events[start : start + _EVENTS_PER_BATCH]
-            content += build_batch(
-                [NewRecord(_START_MS, None, encode_event(event)) for event in events],
-                base_offset=start,
-            )
-        (directory / f"{0:020d}.log").write_bytes(content)
-        return self.dump
+    def write_dumps(self) -> None:
+        """The metadata topic as files of a broker's log directory, of one partition; and as it
+        would be without damage."""
+        _write_dump(self.dump, self.events)
+        _write_dump(self.sound_dump, self._sound_events)
+
+
+def _write_dump(folder: Path, told: Sequence[RemoteLogMetadataEvent]) -> None:
+    directory = folder / f"{REMOTE_LOG_METADATA_TOPIC}-0"
+    directory.mkdir(parents=True, exist_ok=True)
+    content = bytearray()
+    for start in range(0, len(told), _EVENTS_PER_BATCH):
+        events = told[start : start + _EVENTS_PER_BATCH]
+        content += build_batch(
+            [NewRecord(_START_MS, None, encode_event(event)) for event in events],
+            base_offset=start,
+        )
+    (directory / f"{0:020d}.log").write_bytes(content)
 
 
 def _copied_segments(directory: Path) -> dict[Offset, MadeObjects]:

@@ -22,22 +22,27 @@ _STATE = RemoteLogSegmentState
 @dataclass(frozen=True, slots=True)
 class Damage:
     """`plant` does it; `sweep` and `scrub` are the kinds that each job finds in the topic, no more
-    and no less."""
+    and no less, and `verify` those of the differences from metadata without the damage."""
 
     name: str
     plant: Callable[[PlantedTopic], None]
     sweep: frozenset[FindingKind] = frozenset()
     scrub: frozenset[FindingKind] = frozenset()
+    verify: frozenset[str] = frozenset()
 
 
 def damage_table() -> str:
     """The kinds and who finds each, as docs/pipeline/planted-damage.md shows them."""
 
-    def cell(kinds: frozenset[FindingKind]) -> str:
-        return ", ".join(sorted(kind.value for kind in kinds)) or "-"
+    def cell(kinds: frozenset[FindingKind] | frozenset[str]) -> str:
+        return ", ".join(sorted(map(str, kinds))) or "-"
 
-    rows = [f"| {each.name} | {cell(each.sweep)} | {cell(each.scrub)} |" for each in PLANTED]
-    return "\n".join(["| planted | sweep finds | scrub finds |", "|---|---|---|", *rows, ""])
+    rows = [
+        f"| {each.name} | {cell(each.sweep)} | {cell(each.scrub)} | {cell(each.verify)} |"
+        for each in PLANTED
+    ]
+    heads = ["| planted | sweep finds | scrub finds | verify finds |", "|---|---|---|---|"]
+    return "\n".join([*heads, *rows, ""])
 
 
 def plant_all(bucket: PlantedBucket) -> None:
@@ -202,8 +207,10 @@ def _damage(
     *,
     sweep: FindingKind | tuple[FindingKind, ...] = (),
     scrub: FindingKind | tuple[FindingKind, ...] = (),
+    verify: str | None = None,
 ) -> Damage:
-    return Damage(name, plant, _kinds(sweep), _kinds(scrub))
+    differences = frozenset[str]() if verify is None else frozenset({verify})
+    return Damage(name, plant, _kinds(sweep), _kinds(scrub), differences)
 
 
 def _kinds(kinds: FindingKind | tuple[FindingKind, ...]) -> frozenset[FindingKind]:
@@ -226,7 +233,7 @@ PLANTED: tuple[Damage, ...] = (
     ),
     _damage("partial-upload", _half_an_upload, sweep=_KIND.PARTIAL_UPLOAD),
     _damage("extra-segment", _extra_segment, sweep=_KIND.UNKNOWN_SEGMENT),
-    _damage("unknown-topic-id", _unknown_topic, sweep=_KIND.UNKNOWN_TOPIC),
+    _damage("unknown-topic-id", _unknown_topic, sweep=_KIND.UNKNOWN_TOPIC, verify="extra"),
     _damage("foreign-object", _foreign_object, sweep=_KIND.FOREIGN_OBJECT),
     _damage("log-short", _resize(-100), sweep=_KIND.WRONG_SIZE, scrub=_KIND.WRONG_SIZE),
     _damage("log-long", _resize(100), sweep=_KIND.WRONG_SIZE, scrub=_KIND.WRONG_SIZE),
@@ -274,11 +281,13 @@ PLANTED: tuple[Damage, ...] = (
             _KIND.HISTORY_GAP,
             _KIND.DUPLICATE_SEGMENT,
         ),
+        verify="different",
     ),
     _damage(
         "end-wrong-in-metadata",
         _wrong_end,
         scrub=(_KIND.WRONG_OFFSETS, _KIND.WRONG_MANIFEST, _KIND.HISTORY_GAP),
+        verify="different",
     ),
     _damage("manifest-damaged", _break_manifest, scrub=_KIND.DAMAGED_MANIFEST),
     _damage("two-manifests", _two_manifests, sweep=_KIND.MISPLACED_OBJECT),
@@ -288,10 +297,15 @@ PLANTED: tuple[Damage, ...] = (
         sweep=(_KIND.MISSING_OBJECT, _KIND.MISPLACED_OBJECT),
         scrub=_KIND.MISSING_OBJECT,
     ),
-    _damage("failed-copy", _failed_copy, sweep=_KIND.FAILED_COPY),
-    _damage("unfinished-deletion", _unfinished_deletion, sweep=_KIND.UNFINISHED_DELETION),
-    _damage("deleted-but-present", _lost_deletion, sweep=_KIND.DELETED_BUT_PRESENT),
-    _damage("segment-lost", _lost_segment, scrub=_KIND.HISTORY_GAP),
-    _damage("segment-twice", _covered_segment, scrub=_KIND.DUPLICATE_SEGMENT),
-    _damage("metadata-behind", _metadata_behind, sweep=_KIND.METADATA_LAGS),
+    _damage("failed-copy", _failed_copy, sweep=_KIND.FAILED_COPY, verify="missing"),
+    _damage(
+        "unfinished-deletion",
+        _unfinished_deletion,
+        sweep=_KIND.UNFINISHED_DELETION,
+        verify="different",
+    ),
+    _damage("deleted-but-present", _lost_deletion, sweep=_KIND.DELETED_BUT_PRESENT, verify="extra"),
+    _damage("segment-lost", _lost_segment, scrub=_KIND.HISTORY_GAP, verify="extra"),
+    _damage("segment-twice", _covered_segment, scrub=_KIND.DUPLICATE_SEGMENT, verify="missing"),
+    _damage("metadata-behind", _metadata_behind, sweep=_KIND.METADATA_LAGS, verify="extra"),
 )

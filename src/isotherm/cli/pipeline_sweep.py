@@ -1,0 +1,214 @@
+"""`isotherm pipeline sweep`: the bucket's objects against the metadata."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
+from isotherm.cli.output import console, error_console, human_size, print_json
+from isotherm.cli.pipeline_bucket import bucket, bucket_metadata, tell_cost
+from isotherm.cli.pipeline_metadata import Audit, Dump, LogDirs
+from isotherm.cli.pipeline_options import (
+    DEFAULT_MASTER,
+    EXIT_FOUND,
+    Master,
+    OptionalBootstrapServer,
+    SourceOption,
+    SparkConfig,
+    TierPath,
+    print_frame,
+    progress,
+    spark_session,
+)
+from isotherm.clock import SystemClock
+from isotherm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from isotherm.remote.storage.settings import ObjectStoreSettings
+    from isotherm.spark.jobs.sweep import Completeness, SweepReport
+
+_COLUMNS = ["kind", "topic", "partition", "start_offset", "key", "size", "detail"]
+_HOUR_MS = 3_600_000
+
+
+_Inventory = Annotated[
+    str | None,
+    typer.Option(
+        "--inventory",
+        metavar="FILE",
+        help="manifest.json of an S3 Inventory (CSV or Parquet), instead of listing the bucket:"
+        " a file, or a key in the store.",
+    ),
+]
+_AgeHours = Annotated[
+    float,
+    typer.Option("--age-hours", min=0, help="Pass over what is not older than this."),
+]
+_Everywhere = Annotated[
+    bool,
+    typer.Option("--everywhere", help="Look through the whole store, not only below key.prefix."),
+]
+_UnknownTopics = Annotated[
+    bool,
+    typer.Option(
+        "--unknown-topics",
+        help="Objects of topic ids that nobody knows are deletable too. Not in a bucket that"
+        " clusters share.",
+    ),
+]
+_Delete = Annotated[bool, typer.Option("--delete", help="Move what is deletable into quarantine.")]
+_ForGood = Annotated[
+    bool, typer.Option("--for-good", help="With --delete: no quarantine, gone for ever.")
+]
+
+
+def sweep(
+    path: TierPath = None,
+    bootstrap_server: OptionalBootstrapServer = None,
+    log_dir: LogDirs = None,
+    dump: Dump = None,
+    inventory: _Inventory = None,
+    age_hours: _AgeHours = 24.0,
+    everywhere: _Everywhere = False,
+    unknown_topics: _UnknownTopics = False,
+    delete: _Delete = False,
+    for_good: _ForGood = False,
+    audit: Audit = False,
+    as_json: AsJson = False,
+    master: Master = DEFAULT_MASTER,
+    spark_config: SparkConfig = None,
+    client_property: ClientProperties = None,
+    option: SourceOption = None,
+) -> None:
+    """Compare the bucket's objects with the metadata: what is left over, and what is missing.
+
+    Partial uploads, failed copies, unfinished deletions, objects of deleted or unknown segments
+    and topics, objects in the wrong place, objects that finished segments lack. Without --delete
+    it is a report. With it, what is deletable is copied below isotherm-quarantine/, verified and
+    deleted, unless the metadata is not known to be complete.
+
+    isotherm pipeline sweep --path s3://bucket/kafka -b localhost:9092
+
+    Exit codes: 0 clean · 1 failed, or deletion refused · 2 wrong options · 3 findings.
+    """
+    _, store = bucket(path, option)
+    log = bucket_metadata(bootstrap_server, client_property, log_dir, dump, option, audit=audit)
+    if log is None:
+        raise ConfigError("choose one of --bootstrap-server, --log-dir and --dump")
+    if for_good and not delete:
+        raise ConfigError("--for-good goes with --delete")
+    from isotherm.spark.jobs.deleted_segments import deleted_segments
+    from isotherm.spark.jobs.replay import replay
+    from isotherm.spark.jobs.sweep import SweepSettings, spared_segments
+    from isotherm.spark.jobs.sweep import sweep as run
+
+    with ExitStack() as kept:
+        spark = kept.enter_context(spark_session(master, spark_config))
+        at_ms = SystemClock().now_ms()
+        with progress("the bucket is listed") as tell:
+            listing, at_ms = _listing(
+                spark, store, inventory, at_ms, everywhere=everywhere, as_json=as_json
+            )
+            # Kept before the metadata is read: sweep.py says why the order matters.
+            listing = listing.persist()
+            listing.count()
+            kept.callback(listing.unpersist)
+            tell("metadata is read")
+            replayed = kept.enter_context(replay(spark, log))
+            told = _completeness(replayed.findings, bootstrap_server, client_property)
+            tell("objects and metadata are compared")
+            settings = SweepSettings(
+                at_ms, int(age_hours * _HOUR_MS), unknown_topics, spared_segments(store)
+            )
+            report = run(
+                listing, replayed.segments, store, settings, told,
+                lambda: deleted_segments(spark, log),
+            )  # fmt: skip
+        kept.callback(report.close)
+        count = _print_report(report, as_json=as_json)
+        if delete:
+            _take_away(report, store, None if for_good else at_ms, as_json=as_json)
+    if count or report.refusals:
+        raise typer.Exit(EXIT_FOUND)
+
+
+def _listing(
+    spark: SparkSession,
+    store: ObjectStoreSettings,
+    inventory: str | None,
+    at_ms: int,
+    *,
+    everywhere: bool,
+    as_json: bool,
+) -> tuple[DataFrame, int]:
+    from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
+    from isotherm.spark.jobs.cost import cost_of_listing, parallel_tasks
+    from isotherm.spark.jobs.s3_inventory import list_from_inventory, read_inventory_manifest
+
+    if inventory is not None:
+        found = read_inventory_manifest(store, inventory)
+        return list_from_inventory(spark, store, found), found.created_ms
+    plan = plan_listing(store, everywhere=everywhere)
+    tell_cost(cost_of_listing(0, len(plan.directories), parallel_tasks(spark)), as_json=as_json)
+    return list_bucket(spark, store, plan), at_ms
+
+
+def _completeness(
+    findings: DataFrame, bootstrap_server: str | None, client_property: list[str] | None
+) -> Completeness:
+    from isotherm.spark.jobs.sweep import Completeness, cluster_topics
+
+    problems = tuple(
+        f"metadata is not complete: {row['kind']} metadata_partition={row['metadata_partition']}"
+        f" offset={row['offset']}: {row['text']}"
+        for row in findings.limit(10).collect()
+    )
+    if bootstrap_server is None:
+        return Completeness(problems)
+    properties = {"bootstrap.servers": bootstrap_server, **parse_pairs(client_property)}
+    return Completeness(problems, cluster_topics(properties))
+
+
+def _print_report(report: SweepReport, *, as_json: bool) -> int:
+    from pyspark.sql import functions as sql
+
+    findings = report.findings.orderBy("kind", "topic", "partition", "start_offset", "key")
+    sums = report.findings.groupBy("kind").agg(sql.count(sql.lit(1)), sql.sum("size"))
+    counts = {kind: (number, size or 0) for kind, number, size in sums.collect()}
+    count = sum(int(number) for number, _ in counts.values())
+    if count:
+        print_frame(findings, _COLUMNS, as_json=as_json)
+    if as_json:
+        print_json({"swept": {"objects": report.objects, "findings": count}})
+    else:
+        told = ", ".join(
+            f"{number} {kind} ({human_size(size)})"
+            for kind, (number, size) in sorted(counts.items())
+        )
+        console().print(f"\n{report.objects} objects; findings: {told or 'none'}.")
+    for refusal in report.refusals:
+        error_console().print(f"isotherm: {refusal}", markup=False, soft_wrap=True)
+    return count
+
+
+def _take_away(
+    report: SweepReport, store: ObjectStoreSettings, at_ms: int | None, *, as_json: bool
+) -> None:
+    """Into the quarantine of that time; None is for good."""
+    from isotherm.spark.jobs.quarantine import quarantine_prefix, take_away
+
+    prefix = None if at_ms is None else quarantine_prefix(at_ms)
+    with progress("objects are moved" if prefix else "objects are deleted"):
+        moved = take_away(report, store, prefix=prefix)
+    if as_json:
+        print_frame(moved, [], as_json=True)
+        return
+    for outcome, number in sorted(
+        (row["outcome"], row["count"]) for row in moved.groupBy("outcome").count().collect()
+    ):
+        console().print(f"{number} objects: {outcome}")

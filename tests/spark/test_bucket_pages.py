@@ -1,0 +1,66 @@
+"""The commands of the pages of sweep, scrub and rebuild give what the pages show."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from isotherm.cli.main import app
+from isotherm.testing.planted_bucket import PlantedBucket
+from isotherm.testing.planted_damage import PLANTED
+
+PAGES = Path(__file__).parents[2] / "docs" / "pipeline"
+RUN = re.compile(r"<!-- run -->\n```console\n\$ isotherm (.*)\n((?:.*\n)*?)```\n")
+OF_SWEEP = ("partial-upload", "extra-segment", "deleted-but-present", "failed-copy")
+OF_SCRUB = ("bit-flipped-in-a-record", "offset-index-wrong", "manifest-damaged")
+TWO_DAYS_S = 2 * 86_400
+
+
+@pytest.fixture
+def bucket(spark: SparkSession, tmp_path: Path) -> Iterator[PlantedBucket]:
+    """In the folder where the commands run: two sound topics, and some with damage, two days old;
+    but for an upload of this moment."""
+    del spark
+    planted = PlantedBucket(tmp_path)
+    planted.add_sound_topics()
+    for damage in PLANTED:
+        if damage.name in OF_SWEEP + OF_SCRUB:
+            damage.plant(planted.add_topic(damage.name))
+    for path in planted.folder.rglob("*"):
+        stat = path.stat()
+        os.utime(path, (stat.st_atime - TWO_DAYS_S, stat.st_mtime - TWO_DAYS_S))
+    young = planted.topics["sound-0"]
+    young.copy_more(young.middle)
+    planted.write_dumps()
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    yield planted
+    os.chdir(before)
+
+
+def test_pages_show_what_the_jobs_print(bucket: PlantedBucket) -> None:
+    contents = {path.name: path.read_bytes() for path in bucket.folder.rglob("*.*")}
+    for name in ("scrub.md", "rebuild.md", "sweep.md"):
+        for arguments, shown in RUN.findall((PAGES / name).read_text(encoding="utf-8")):
+            result = CliRunner().invoke(app, [*arguments.split(), "--master", "local[2]"])
+            given = "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
+            assert result.exit_code == 3, result.output
+            assert given.strip("\n") == shown.strip("\n")
+
+    # The last command was the deletion: what it took away lies in quarantine, whole.
+    quarantine = bucket.folder / "isotherm-quarantine"
+    moved = list(quarantine.rglob("*.*"))
+    assert len(moved) == 2 + 3 + 3 + 3
+    for path in moved:
+        _, *key = path.relative_to(quarantine).parts
+        assert path.read_bytes() == contents[path.name]
+        assert not bucket.folder.joinpath(*key).exists()
+    # What is young is nobody's yet.
+    young = bucket.topics["sound-0"]
+    assert len(list(young.path(young.middle, "log").parent.glob("*.log"))) == 4
