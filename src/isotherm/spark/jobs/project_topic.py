@@ -33,6 +33,7 @@ _FIELDS: list[Any] = [
     ("text", pa.string()),
 ]
 _TOLD = pa.schema(_FIELDS)
+_PATIENCE = RequestSettings(retries=100, retry_interval_ms=100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,12 @@ def project_to_topic(
 
 
 def _make_topic(client_properties: Mapping[str, Any], target: str, count: int) -> None:
-    brokers = KafkaBrokers(client_properties, SystemClock(), RequestSettings())
+    brokers = KafkaBrokers(client_properties, SystemClock(), _PATIENCE)
     brokers.create_topic(target, count, {"cleanup.policy": "compact"})
-    found = len(brokers.partitions([target]))
+    partitions = [each.topic_partition for each in brokers.partitions([target])]
+    # A partition of a topic that was just made is led a moment later.
+    brokers.bounds(partitions)
+    found = len(partitions)
     if found != count:
         raise ConfigError(
             "the projection needs as many partitions as the metadata topic has"
