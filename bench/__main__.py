@@ -27,6 +27,7 @@ QUESTIONS = (
     "spark_beside_kafka",
     "spark_scale",
     "spark_handover",
+    "compact",
 )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from isotherm.errors import PolicyViolationError
 from isotherm.spark.jobs.compact import check_settings, compact, read_plan, settings_of
 from isotherm.spark.option_parsing import parse_options
 from oracle.consumed_records import ConsumedRecord
@@ -42,6 +43,9 @@ def test_copy_of_a_kafka_tiered_topic_has_the_newest_record_of_each_key(
         to_url=(tmp_path / "copy").as_uri(),
     )
     check_settings(settings, options)
+    in_place = settings_of(options, now_ms=1, delete_retention_ms=0)
+    with pytest.raises(PolicyViolationError, match="cannot replace segments"):
+        read_plan(options, in_place)
     plan = read_plan(options, settings)
     reports = compact(spark, plan, settings)
     assert [each.uncleanable for each in reports] == [0, 0]

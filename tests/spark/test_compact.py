@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import random
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -33,6 +33,7 @@ from isotherm.testing.tiered_history import tier_closed_segments
 from isotherm.types import TopicIdPartition
 from oracle.consumed_records import consume_all
 
+PAGE = Path(__file__).parents[2] / "docs" / "pipeline" / "compact.md"
 TIMEOUT_S = 60
 TIERED = {
     "remote.storage.enable": "true",
@@ -156,7 +157,10 @@ def test_copy_is_what_the_cleaner_leaves_and_touches_nothing_of_the_source(
 
 
 def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
-    spark: SparkSession, broker: EmbeddedBroker, await_manifests: Callable[..., None]
+    spark: SparkSession,
+    broker: EmbeddedBroker,
+    await_manifests: Callable[..., None],
+    tmp_path: Path,
 ) -> None:
     """Whoever reads sees the newest record of each key before, meanwhile and after."""
     assert spark.getActiveSession() is not None
@@ -180,21 +184,16 @@ def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
     seen = {message.key(): message.value() for message in reader.consume(10, TIMEOUT_S)}
 
     bucket = (broker.directory / "bucket").as_uri()
-    arguments = ["pipeline", "compact", "-b", broker.bootstrap_servers, "--path", bucket]
-    arguments += ["-o", "subscribe=prices", "--master", "local[2]"]
-    planned = CliRunner().invoke(app, arguments)
-    assert planned.exit_code == 0, planned.output
-    assert "--run does it" in planned.output
-    refused = CliRunner().invoke(app, [*arguments, "--run", "--max-bytes", "1000"])
+    target = tmp_path / "newest"
+    plan, in_place, copy = commands(broker.bootstrap_servers, bucket, target.as_uri())
+    outputs = [run(plan)]
+    refused = CliRunner().invoke(app, [*in_place, "--max-bytes", "1000"])
     assert "max_bytes=1000" in str(refused.exception)
     before = files(broker.directory / "bucket")
-    done = CliRunner().invoke(
-        app, [*arguments, "--run", "--wait-s", "60", "--keep-old-ms", "0", "--json"]
-    )
-    assert done.exit_code == 0, done.output
-    (row,) = map(json.loads, done.stdout.splitlines())
-    assert row["records_after"] < row["records_before"] / 10
+    outputs.append(run([*in_place, "--keep-old-ms", "0"]))
     await_cleared(broker, before)
+    outputs.append(run(copy))
+    assert [headers(output) for output in outputs] == [headers(output) for output in shown()]
 
     while seen.keys() != newest.keys() or seen != newest:
         for message in reader.consume(1000, 0.2):
@@ -213,6 +212,34 @@ def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
     )
     assert {bytes(row.key): bytes(row.value) for row in rows} == newest
     assert len(rows) < 4000
+    copied = spark.read.format("isotherm").load(target.as_uri(), subscribe="prices")
+    assert copied.count() == 50
+
+
+def commands(bootstrap: str, bucket: str, target: str) -> list[list[str]]:
+    """Those of the page, on this broker and its bucket."""
+    blocks = re.findall(r"```sh\nisotherm (.*?)\n```", PAGE.read_text(), re.DOTALL)
+    places = {
+        "broker:9092": bootstrap,
+        "s3://my-bucket/kafka": bucket,
+        "s3://my-bucket/newest": target,
+    }
+    return [[places.get(word, word) for word in block.split()] for block in blocks]
+
+
+def run(arguments: list[str]) -> str:
+    done = CliRunner().invoke(app, [*arguments, "--master", "local[2]"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.stdout
+
+
+def shown() -> list[str]:
+    """What the page says that the commands print."""
+    return re.findall(r"```\n( topic .*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def headers(output: str) -> list[str]:
+    return output.splitlines()[0].split()
 
 
 def produce_prices(broker: EmbeddedBroker, numbers: range) -> dict[bytes, bytes]:

@@ -102,9 +102,23 @@ class ObjectStoreRemoteStorageManager:
         return StagedSegment(staged[0], custom_metadata)
 
     def commit_log_segment_data(self, metadata: RemoteLogSegmentMetadata, manifest: bytes) -> None:
-        """Make a staged segment whole. Idempotent."""
+        """Make a staged segment whole. Idempotent.
+
+        RemoteResourceNotFoundError or CorruptObjectError, and nothing is stored, when its objects
+        are not there any more.
+        """
         key = self._layout.manifest_key(metadata)
         assert key is not None, "a layout without manifests stages nothing"
+        log_key, indexes_key, _ = self._layout.object_keys(metadata)
+        expected = stored_file_size(read_manifest(manifest).chunk_index)
+        with _located(metadata):
+            self._client.object_size(indexes_key)
+            found = self._client.object_size(log_key)
+            if found != expected:
+                raise CorruptObjectError(
+                    f"staged object has another size than its manifest says object={log_key}"
+                    f" object_size={found} expected={expected}"
+                )
         self._client.put(key, manifest)
 
     def _upload(

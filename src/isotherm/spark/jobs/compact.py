@@ -17,7 +17,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from isotherm.errors import ConfigError, PolicyViolationError, UnsupportedVersionError
+from isotherm.errors import (
+    ConfigError,
+    PolicyViolationError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
 from isotherm.remote.compaction.journal import (
     CompactionJournal,
     CompactionJournals,
@@ -30,6 +35,7 @@ from isotherm.remote.storage.inventory import list_segment_objects, open_for_rea
 from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.brokers import Brokers
 from isotherm.spark.jobs.compact_passes import (
     PassSettings,
     StagedPiece,
@@ -45,7 +51,7 @@ from isotherm.spark.options import SourceOptions
 from isotherm.spark.planning import lineage_pieces
 from isotherm.spark.tiered_log import choose_partitions, newest_histories
 from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
-from isotherm.types import TimestampMs, TopicIdPartition
+from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TimestampMs, TopicIdPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,6 +144,8 @@ def read_plan(options: SourceOptions, settings: CompactionSettings) -> Compactio
     if brokers is not None:
         names = [name for name in brokers.topic_names() if options.selects_topic(name)]
         owners = brokers.partitions(names)
+        if settings.target is None:
+            _check_cluster_publishes(brokers)
     strict = replace(options, fail_on_data_loss=True)
     with open_segment_source(strict, settings.source) as source:
         found = newest_histories(source.visible_segments(options.selects_topic, owners))
@@ -150,6 +158,17 @@ def read_plan(options: SourceOptions, settings: CompactionSettings) -> Compactio
         histories[partition] = [piece for piece in pieces if piece.end_offset > start]
     storage = _storage(settings.source)
     return plan_compaction(storage, histories, in_place=settings.target is None)
+
+
+def _check_cluster_publishes(brokers: Brokers) -> None:
+    """PolicyViolationError for a cluster that would never publish what is staged in its bucket."""
+    try:
+        brokers.partitions([REMOTE_LOG_METADATA_AUDIT_TOPIC])
+    except UnknownTopicOrPartitionError as error:
+        raise PolicyViolationError(
+            "the cluster cannot replace segments: that takes Isotherm, and its feature"
+            " remote.log.metadata.compaction=1 hint='write a compacted copy with --to'"
+        ) from error
 
 
 def cost_of(spark: SparkSession, plan: CompactionPlan, settings: CompactionSettings) -> Cost:
@@ -196,18 +215,25 @@ def recover(settings: CompactionSettings, found: Sequence[FoundRun]) -> list[str
     One in place whose segments are all staged is left to the broker.
     """
     storage, journals = _storage(settings.written), open_journals(settings.written)
+    # Nothing of a copy is whole before all of its partitions are staged: so one that is not makes
+    # the whole run one to undo.
+    unstaged = {run.run for run in found if _is_unstaged(run)}
     done = []
     for run in found:
-        state = None if run.journal is None else run.journal.state
-        if run.journal is None or state is JournalState.STAGING:
+        in_place = run.journal is not None and run.journal.in_place
+        if _is_unstaged(run) or (run.run in unstaged and not in_place):
             undo_run(storage, journals, run)
             done.append(f"undone run={run.run} partition={run.partition}")
-        elif run.journal.in_place:
+        elif in_place:
             done.append(f"left to the broker run={run.run} partition={run.partition}")
         else:
             finish_copy(storage, journals, run)
             done.append(f"finished run={run.run} partition={run.partition}")
     return done
+
+
+def _is_unstaged(found: FoundRun) -> bool:
+    return found.journal is None or found.journal.state is JournalState.STAGING
 
 
 def check_target(plan: CompactionPlan, settings: CompactionSettings) -> None:
@@ -256,17 +282,19 @@ def compact(
     if not worked_on:
         return report(plan, [])
     journals = open_journals(settings.written)
-    started = _begin(journals, run, worked_on, settings)
     progress("reading the keys")
     newest = newest_of_all(spark, plan.cleaned, passes)
     try:
         with shuffle_partitions(spark, plan.cleaned):
             opened = open_producers_of(plan.cleaned, newest)
         progress(f"writing {len(worked_on)} segments again")
+        # Not before: a run that stores nothing for long would be taken for abandoned.
+        started = _begin(journals, run, worked_on, settings)
         staged = stage_all(spark, worked_on, newest, opened, passes)
     finally:
         newest.unpersist()
     progress("publishing")
+    _check_not_undone(journals, run, staged)
     for journal in started:
         journals.put(_staged_journal(journal, staged))
     ours = [found for found in journals.find() if found.run == run]
@@ -275,6 +303,24 @@ def compact(
             continue
         finish_copy(_storage(settings.written), journals, found)
     return report(plan, staged)
+
+
+def _check_not_undone(
+    journals: CompactionJournals, run: str, staged: Sequence[StagedPiece]
+) -> None:
+    """PolicyViolationError when somebody took the run for abandoned, and deleted what it staged."""
+    announced = {
+        segment_id
+        for found in journals.find()
+        if found.run == run and found.journal is not None
+        for _, segment_id in found.staged
+    }
+    for each in staged:
+        if each.replacement is not None and each.replacement.new.segment_id not in announced:
+            raise PolicyViolationError(
+                f"the compaction was undone while it ran run={run}"
+                f" segment={each.replacement.new.segment_id}"
+            )
 
 
 def report(plan: CompactionPlan, staged: Sequence[StagedPiece]) -> list[PartitionReport]:

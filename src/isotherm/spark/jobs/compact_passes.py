@@ -108,6 +108,8 @@ def newest_of_all(
     A place belongs to a key's newest record where `owner` is -1. Where `owner` is a piece's number,
     `key` is a producer's id and the place 1 if the piece leaves its transaction open, else 0.
     """
+    if not pieces:
+        return spark.createDataFrame([], _KEYS)
     by_number = {piece.number: piece for piece in pieces}
     partitions = sorted({piece.segment.topic_id_partition for piece in pieces}, key=str)
     owners = {partition: number for number, partition in enumerate(partitions)}

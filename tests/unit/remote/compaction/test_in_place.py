@@ -292,6 +292,18 @@ def test_a_segment_that_is_deleted_meanwhile_is_not_replaced(story: Story) -> No
     story.check_clean()
 
 
+def test_what_was_staged_and_is_gone_is_never_published(story: Story) -> None:
+    """Somebody deleted it: the old segments answer, and the look is tried again."""
+    story.partition.damage_declared = "a run that cannot be finished"
+    story.stage()
+    for found in story.journals.find():
+        assert found.journal is not None
+        story.storage.delete_log_segment_data(found.journal.replacements[0].new)
+    story.look_twice()
+    assert story.partition.segments() == story.before
+    story.check_readable()
+
+
 def test_at_level_0_nothing_is_replaced(story: Story) -> None:
     story.stage()
     story.partition.damage_declared = "a run that waits"
