@@ -66,7 +66,7 @@ batches = st.builds(
 segment_lists = st.lists(st.lists(batches, min_size=1, max_size=12), min_size=1, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     segments=segment_lists,
     bounds=st.tuples(st.floats(0, 1), st.floats(0, 1)),
