@@ -1,0 +1,113 @@
+"""Moves the deletable objects of a sweep's report out of the way: copied, verified, then deleted.
+
+    isotherm-quarantine/<time of the sweep>/<key>
+
+Each object is dealt with alone, and again without harm after a crash: where the copy is there and
+the original is not, nothing is left to do. An object that has changed since it was listed, or whose
+segment has become whole, is left alone.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from isotherm.errors import PolicyViolationError, RemoteResourceNotFoundError
+from isotherm.remote.scrub.findings import FindingKind
+from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.object_client import ObjectClient
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.jobs.bucket_listing import QUARANTINE_PREFIX, spread_over
+from isotherm.spark.jobs.sweep import SweepReport
+from isotherm.types import TimestampMs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_OUTCOME_FIELDS: dict[str, pa.DataType] = {
+    "key": pa.string(),
+    "moved_to": pa.string(),
+    # `quarantined`, `deleted`, or why nothing was done.
+    "outcome": pa.string(),
+    "size": pa.int64(),
+}
+OUTCOMES = pa.schema(_OUTCOME_FIELDS)
+QUARANTINED = "quarantined"
+DELETED = "deleted"
+
+
+def quarantine_prefix(at_ms: TimestampMs) -> str:
+    at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
+    return f"{QUARANTINE_PREFIX}{at:%Y-%m-%dT%H-%M-%SZ}/"
+
+
+def take_away(
+    report: SweepReport,
+    store: ObjectStoreSettings,
+    *,
+    prefix: str | None,
+) -> DataFrame:
+    """What became of each deletable object; a row for each, kept (persist) by this call.
+
+    They are moved below `prefix`; with None they are deleted for good. Raises PolicyViolationError
+    when the report has refusals.
+    """
+    if report.refusals:
+        raise PolicyViolationError(
+            f"nothing is deleted while the metadata is not known to be complete: {report.refusals[0]}"
+        )
+    commit_suffix = store.create_layout().commit_suffix
+
+    def take(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        client = open_for_reading(store)
+        for batch in batches:
+            rows = [_taken(client, row, prefix, commit_suffix) for row in batch.to_pylist()]
+            yield pa.RecordBatch.from_pylist(rows, schema=OUTCOMES)
+
+    doomed = report.findings.where("is_deletable").select("kind", "key", "size")
+    # An order that spreads neighbours: stores limit requests by prefix.
+    tasks = spread_over(report.findings.sparkSession)
+    moved = doomed.repartition(tasks, sql.hash("key")).mapInArrow(take, from_arrow_schema(OUTCOMES))
+    moved = moved.persist()
+    moved.count()
+    return moved
+
+
+def _taken(
+    client: ObjectClient, row: dict[str, Any], prefix: str | None, commit_suffix: str | None
+) -> dict[str, Any]:
+    key, size = row["key"], row["size"]
+    target = None if prefix is None else prefix + key
+    try:
+        found = client.object_size(key)
+    except RemoteResourceNotFoundError:
+        return {"key": key, "moved_to": target, "outcome": "was gone already", "size": size}
+    if found != size:
+        return {"key": key, "moved_to": None, "outcome": "has changed: left alone", "size": found}
+    if row["kind"] == FindingKind.PARTIAL_UPLOAD.value and commit_suffix is not None:
+        mark = f"{key.rpartition('.')[0]}.{commit_suffix}"
+        if client.exists(mark):
+            return {
+                "key": key,
+                "moved_to": None,
+                "outcome": "is whole now: left alone",
+                "size": size,
+            }
+    if target is not None:
+        client.copy(key, target)
+        copied = client.object_size(target)
+        if copied != size:
+            return {
+                "key": key,
+                "moved_to": None,
+                "outcome": f"copy has another size: left alone size={copied}",
+                "size": size,
+            }
+    client.delete(key)
+    outcome = DELETED if target is None else QUARANTINED
+    return {"key": key, "moved_to": target, "outcome": outcome, "size": size}

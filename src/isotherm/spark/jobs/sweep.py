@@ -1,0 +1,415 @@
+"""The bucket's objects against the metadata, in both directions.
+
+Who calls lists first and reads the metadata after, so that an object which the metadata does not
+know then was there before its segment could have been announced unnoticed: a copy is announced
+first and uploaded after. What is younger than the age guard is passed over all the same.
+
+Nothing is changed here: `quarantine.py` moves away what a report calls deletable, and refuses when
+the report has refusals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from isotherm.clock import SystemClock
+from isotherm.errors import (
+    CorruptDataError,
+    RemoteResourceNotFoundError,
+    UnsupportedVersionError,
+)
+from isotherm.remote.compaction.journal import CompactionJournals
+from isotherm.remote.scrub.findings import FindingKind
+from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentState
+from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.layout.api import LOG_SUFFIX
+from isotherm.remote.storage.layout.chunk_index import stored_file_size
+from isotherm.remote.storage.layout.local_tiered_storage import INDEX_SUFFIXES
+from isotherm.remote.storage.object_store import fetch_manifest
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.brokers import KafkaBrokers, RequestSettings
+from isotherm.spark.jobs.bucket_listing import ELSEWHERE, FOREIGN
+from isotherm.spark.jobs.segment_frames import segment_of_row
+from isotherm.types import TimestampMs, uuid_to_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+DEFAULT_AGE_MS = 24 * 3_600_000
+
+FINDING_COLUMNS = (
+    "kind", "topic", "topic_id", "partition", "segment_id", "start_offset", "key", "size",
+    "modified_ms", "detail", "is_deletable",
+)  # fmt: skip
+
+# Of these an object is deletable: nobody can read it through the metadata, and nobody ever will.
+_DELETABLE = (
+    FindingKind.PARTIAL_UPLOAD,
+    FindingKind.FAILED_COPY,
+    FindingKind.UNFINISHED_DELETION,
+    FindingKind.DELETED_BUT_PRESENT,
+    FindingKind.UNKNOWN_SEGMENT,
+)
+
+_EXPECTED_FIELDS: dict[str, pa.DataType] = {
+    "key": pa.string(),
+    "expected_segment_id": pa.string(),
+    "expected_topic": pa.string(),
+    "expected_topic_id": pa.string(),
+    "expected_partition": pa.int32(),
+    "expected_start": pa.int64(),
+    "state": pa.string(),
+    "event_timestamp_ms": pa.int64(),
+    "is_required": pa.bool_(),
+    "log_size": pa.int64(),
+}
+_EXPECTED = pa.schema(_EXPECTED_FIELDS)
+# An index that a segment need not have.
+_OPTIONAL_SUFFIXES = frozenset(
+    {INDEX_SUFFIXES[IndexType.TRANSACTION], INDEX_SUFFIXES[IndexType.LEADER_EPOCH]}
+)
+
+
+_NOT_KNOWN = (
+    FindingKind.PARTIAL_UPLOAD.value,
+    FindingKind.UNKNOWN_SEGMENT.value,
+    FindingKind.METADATA_LAGS.value,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Completeness:
+    """Whether the metadata may be trusted to know everything: `problems` are the reasons why not.
+
+    `cluster_topics` are the topic ids (as text) that the cluster has, where it was asked.
+    """
+
+    problems: tuple[str, ...] = ()
+    cluster_topics: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSettings:
+    """`at_ms` is when the listing began; what is not older than `age_ms` then is passed over.
+    Objects of topics that nobody knows are deletable only if `takes_unknown_topics`: a bucket may
+    be shared by clusters. Segments of `spared` (ids as text) are in other hands: a compaction that
+    has not come to its end, as its journal says."""
+
+    at_ms: TimestampMs
+    age_ms: int = DEFAULT_AGE_MS
+    takes_unknown_topics: bool = False
+    spared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """`findings` has FINDING_COLUMNS and is kept (persist) until `close`. `refusals` say why
+    nothing may be deleted on the ground of it."""
+
+    findings: DataFrame
+    refusals: tuple[str, ...]
+    objects: int
+
+    def close(self) -> None:
+        self.findings.unpersist()
+
+
+def sweep(
+    listing: DataFrame,
+    segments: DataFrame,
+    store: ObjectStoreSettings,
+    settings: SweepSettings,
+    completeness: Completeness = Completeness(),
+    deleted: Callable[[], DataFrame] | None = None,
+) -> SweepReport:
+    """`listing` as of bucket_listing, `segments` as of segment_frames, in whatever state.
+
+    `deleted` gives the ids of segments that the metadata saw deleted (deleted_segments); it is
+    called when there are objects of segments that the metadata does not know now.
+    """
+    listing = listing.persist()
+    joined = listing.join(expected_objects(segments, store), "key", "full_outer").persist()
+    known = joined.where(sql.col("expected_segment_id").isNotNull())
+    strangers = joined.where(sql.col("expected_segment_id").isNull())
+    commit_suffix = store.create_layout().commit_suffix
+    found = _of_known(known, settings).unionByName(
+        _of_strangers(strangers, segments, settings, completeness, commit_suffix)
+    )
+    found = found.unionByName(_missing(known, store, settings))
+    found = found.unionByName(_wrong_sizes(known, store))
+    if settings.spared:
+        is_spared = sql.coalesce(sql.col("segment_id").isin(list(settings.spared)), sql.lit(False))
+        found = found.where(~is_spared)
+    findings = found.select(*FINDING_COLUMNS).persist()
+    objects = listing.count()
+    if deleted is not None and not findings.where(sql.col("kind").isin(*_NOT_KNOWN)).isEmpty():
+        findings = _named_deleted(findings, deleted()).persist()
+    refusals = _refusals(findings, listing, segments, completeness)
+    listing.unpersist()
+    joined.unpersist()
+    return SweepReport(findings, refusals, objects)
+
+
+def cluster_topics(properties: Mapping[str, str]) -> dict[str, str]:
+    """The names of a cluster's topics by their ids, as text. `properties` are the client's."""
+    brokers = KafkaBrokers(properties, SystemClock(), RequestSettings())
+    partitions = brokers.partitions(brokers.topic_names())
+    return {uuid_to_text(each.topic_id): each.topic for each in partitions}
+
+
+def spared_segments(store: ObjectStoreSettings) -> tuple[str, ...]:
+    """Segments of compactions in progress: what they make, and what they keep for their readers."""
+    journals = CompactionJournals(open_for_reading(store), store.create_layout().root_directory)
+    spared: set[str] = set()
+    for run in journals.find():
+        spared |= {uuid_to_text(segment.id) for _, segment in run.staged}
+        for each in run.journal.replacements if run.journal is not None else ():
+            spared |= {uuid_to_text(side.segment_id.id) for side in (each.old, each.new)}
+    return tuple(sorted(spared))
+
+
+def _named_deleted(findings: DataFrame, deleted: DataFrame) -> DataFrame:
+    known = deleted.withColumn("was_deleted", sql.lit(True))
+    is_deleted = sql.col("was_deleted") & sql.col("kind").isin(*_NOT_KNOWN)
+    changes: dict[str, Column] = {
+        "detail": sql.when(is_deleted, sql.lit("the metadata says that it was deleted")).otherwise(
+            sql.col("detail")
+        ),
+        "is_deletable": sql.when(is_deleted, sql.lit(True)).otherwise(sql.col("is_deletable")),
+    }
+    joined = findings.join(known, "segment_id", "left").withColumns(changes)
+    kind = sql.when(is_deleted, _kind("DELETED_BUT_PRESENT")).otherwise(sql.col("kind"))
+    return joined.withColumn("kind", kind).select(*FINDING_COLUMNS)
+
+
+def expected_objects(segments: DataFrame, store: ObjectStoreSettings) -> DataFrame:
+    """A row for each object that a segment may have, where the layout puts it."""
+
+    def name_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        layout = store.create_layout()
+        for batch in batches:
+            rows: list[dict[str, Any]] = []
+            for row in batch.to_pylist():
+                for key in layout.object_keys(segment_of_row(row)):
+                    rows.append(_expected_row(row, key))  # noqa: PERF401 - two loops read better
+            yield pa.RecordBatch.from_pylist(rows, schema=_EXPECTED)
+
+    return segments.mapInArrow(name_objects, from_arrow_schema(_EXPECTED))
+
+
+def _expected_row(row: Mapping[str, Any], key: str) -> dict[str, Any]:
+    suffix = key.rpartition(".")[2]
+    return {
+        "key": key,
+        "expected_segment_id": row["segment_id"],
+        "expected_topic": row["topic"],
+        "expected_topic_id": row["topic_id"],
+        "expected_partition": row["partition"],
+        "expected_start": row["start_offset"],
+        "state": row["state"],
+        "event_timestamp_ms": row["event_timestamp_ms"],
+        "is_required": suffix not in _OPTIONAL_SUFFIXES,
+        "log_size": row["size_in_bytes"] if suffix == LOG_SUFFIX else None,
+    }
+
+
+def _of_known(known: DataFrame, settings: SweepSettings) -> DataFrame:
+    """Objects that are where their segment's would be, but should not be there (any more)."""
+    state = sql.col("state")
+    kind = (
+        sql.when(state == RemoteLogSegmentState.COPY_SEGMENT_STARTED.name, _kind("FAILED_COPY"))
+        .when(
+            state == RemoteLogSegmentState.DELETE_SEGMENT_STARTED.name,
+            _kind("UNFINISHED_DELETION"),
+        )
+        .when(
+            state == RemoteLogSegmentState.DELETE_SEGMENT_FINISHED.name,
+            _kind("DELETED_BUT_PRESENT"),
+        )
+    )
+    is_old = sql.col("event_timestamp_ms") <= settings.at_ms - settings.age_ms
+    present = known.where(sql.col("size").isNotNull() & _is_old(settings) & is_old)
+    detail = sql.format_string("metadata says %s since %s", "state", "event_timestamp_ms")
+    return _found(present.withColumn("kind", kind), detail).where(sql.col("kind").isNotNull())
+
+
+def _of_strangers(
+    strangers: DataFrame,
+    segments: DataFrame,
+    settings: SweepSettings,
+    completeness: Completeness,
+    commit_suffix: str | None,
+) -> DataFrame:
+    """Objects that are no known segment's, or not where theirs would be."""
+    spark = segments.sparkSession
+    ids = segments.select(sql.col("segment_id"), sql.lit(True).alias("is_known")).distinct()
+    ends = segments.groupBy("topic_id", "partition").agg(sql.max("end_offset").alias("known_end"))
+    of_metadata = segments.select("topic_id", sql.lit(True).alias("has_metadata")).distinct()
+    cluster = spark.createDataFrame(
+        pa.table({"topic_id": pa.array(list(completeness.cluster_topics or ()), pa.string())}),
+        "topic_id string",
+    ).withColumn("is_in_cluster", sql.lit(True))
+    whole = (
+        strangers.where(sql.col("suffix") == (commit_suffix or LOG_SUFFIX))
+        .select("segment_id", sql.lit(True).alias("is_whole"))
+        .distinct()
+    )
+    placed = (
+        strangers.join(ids, "segment_id", "left")
+        .join(ends, ["topic_id", "partition"], "left")
+        .join(of_metadata, "topic_id", "left")
+        .join(cluster, "topic_id", "left")
+        .join(whole, "segment_id", "left")
+    )
+    is_beyond = sql.col("start_offset") > sql.coalesce("known_end", sql.lit(-1))
+    kind = (
+        sql.when(sql.col("place") == FOREIGN, _kind("FOREIGN_OBJECT"))
+        .when(sql.col("is_known"), _kind("MISPLACED_OBJECT"))
+        .when(
+            sql.col("has_metadata").isNull() & sql.col("is_in_cluster").isNull(),
+            _kind("UNKNOWN_TOPIC"),
+        )
+        .when(sql.col("place") == ELSEWHERE, _kind("MISPLACED_OBJECT"))
+        .when(sql.col("is_whole").isNull(), _kind("PARTIAL_UPLOAD"))
+        .when(is_beyond, _kind("METADATA_LAGS"))
+        .otherwise(_kind("UNKNOWN_SEGMENT"))
+    )
+    is_young = ~_is_old(settings) & sql.col("kind").isin(
+        FindingKind.PARTIAL_UPLOAD.value, FindingKind.UNKNOWN_SEGMENT.value,
+        FindingKind.METADATA_LAGS.value, FindingKind.UNKNOWN_TOPIC.value,
+    )  # fmt: skip
+    detail = _by_kind(
+        {
+            FindingKind.FOREIGN_OBJECT: "not an object of the layout",
+            FindingKind.MISPLACED_OBJECT: "not where its segment's objects are expected",
+            FindingKind.UNKNOWN_TOPIC: "neither metadata nor cluster has this topic id",
+            FindingKind.PARTIAL_UPLOAD: "no metadata, and not whole: its last object is missing",
+            FindingKind.METADATA_LAGS: "a whole segment beyond what the metadata knows",
+            FindingKind.UNKNOWN_SEGMENT: "a whole segment without metadata",
+        }
+    )
+    return _found(
+        placed.withColumn("kind", kind).where(~is_young),
+        detail,
+        takes_unknown_topics=settings.takes_unknown_topics,
+    )
+
+
+def _missing(known: DataFrame, store: ObjectStoreSettings, settings: SweepSettings) -> DataFrame:
+    """Objects of finished segments that are not listed, and not there when asked for one by one."""
+
+    def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        client = open_for_reading(store)
+        for batch in batches:
+            keys: list[str] = batch["key"].to_pylist()  # type: ignore[assignment]
+            yield batch.filter(pa.array([not client.exists(key) for key in keys]))
+
+    is_finished = sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
+    # A segment that was copied after the listing began is not in it.
+    is_older = sql.col("event_timestamp_ms") < settings.at_ms
+    candidates = known.where(
+        sql.col("size").isNull() & is_finished & is_older & sql.col("is_required")
+    )
+    absent = candidates.mapInArrow(ask, candidates.schema)
+    kind = absent.withColumn("kind", _kind("MISSING_OBJECT"))
+    return _found(kind, sql.lit("object of a finished segment is not there"))
+
+
+def _wrong_sizes(known: DataFrame, store: ObjectStoreSettings) -> DataFrame:
+    """Logs of another size than their segment. Of transformed segments the manifest tells the
+    size, and a job that reads them anyway (scrub) asks it."""
+    differs = (
+        (sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name)
+        & sql.col("log_size").isNotNull()
+        & (sql.col("size") != sql.col("log_size"))
+    )
+    if store.compression_enabled or store.encryption_enabled or store.encryption_key_pairs:
+        differs = sql.lit(False)
+
+    def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        client, layout = open_for_reading(store), store.create_layout()
+        for batch in batches:
+            if layout.commit_suffix is None:
+                yield batch
+                continue
+            rows: list[dict[str, Any]] = batch.select(["key", "size"]).to_pylist()
+            stems = [row["key"].rpartition(".")[0] for row in rows]
+            stored = [_stored_size(client, f"{each}.{layout.commit_suffix}") for each in stems]
+            is_wrong = [row["size"] != size for row, size in zip(rows, stored, strict=True)]
+            yield batch.filter(pa.array(is_wrong))
+
+    differing = known.where(differs)
+    checked = differing.mapInArrow(ask, differing.schema)
+    detail = sql.format_string("size=%s expected=%s", "size", "log_size")
+    return _found(checked.withColumn("kind", _kind("WRONG_SIZE")), detail)
+
+
+def _stored_size(client: Any, manifest_key: str) -> int | None:
+    """None for a manifest that is not there, which is a finding of its own, or is damaged."""
+    try:
+        return stored_file_size(fetch_manifest(client, manifest_key).chunk_index)
+    except (RemoteResourceNotFoundError, CorruptDataError, UnsupportedVersionError):
+        return None
+
+
+def _found(rows: DataFrame, detail: Column, *, takes_unknown_topics: bool = False) -> DataFrame:
+    deletable = [kind.value for kind in _DELETABLE]
+    if takes_unknown_topics:
+        deletable.append(FindingKind.UNKNOWN_TOPIC.value)
+    values: dict[str, Column] = {
+        "topic": sql.coalesce("topic", "expected_topic"),
+        "topic_id": sql.coalesce("topic_id", "expected_topic_id"),
+        "partition": sql.coalesce("partition", "expected_partition"),
+        "segment_id": sql.coalesce("segment_id", "expected_segment_id"),
+        "start_offset": sql.coalesce("start_offset", "expected_start"),
+        "detail": detail,
+        "is_deletable": sql.col("kind").isin(deletable),
+    }
+    return rows.withColumns(values).select(*FINDING_COLUMNS)
+
+
+def _refusals(
+    findings: DataFrame, listing: DataFrame, segments: DataFrame, completeness: Completeness
+) -> tuple[str, ...]:
+    refusals = list(completeness.problems)
+    topics = listing.where(sql.col("topic_id").isNotNull()).select("topic_id").distinct()
+    in_bucket = {row[0] for row in topics.collect()}
+    in_metadata = {row[0] for row in segments.select("topic_id").distinct().collect()}
+    refusals += _belonging(in_bucket, in_metadata, completeness.cluster_topics)
+    lagging = findings.where(sql.col("kind") == FindingKind.METADATA_LAGS.value)
+    behind = lagging.groupBy("topic", "partition").agg(sql.min("start_offset")).limit(5).collect()
+    refusals += [
+        f"metadata lags behind the bucket topic={topic} partition={partition}"
+        f" first_offset_without_metadata={start}"
+        for topic, partition, start in behind
+    ]
+    return tuple(refusals)
+
+
+def _belonging(
+    in_bucket: Collection[str], in_metadata: Collection[str], cluster: Mapping[str, str] | None
+) -> Sequence[str]:
+    known = set(in_metadata) | set(cluster or ())
+    if in_bucket and not known & set(in_bucket):
+        problem = "bucket and metadata do not belong together: they share no topic id"
+        return [f"{problem} topic_ids_in_bucket={len(in_bucket)} topic_ids_known={len(known)}"]
+    return []
+
+
+def _is_old(settings: SweepSettings) -> Column:
+    return sql.col("modified_ms") <= settings.at_ms - settings.age_ms
+
+
+def _kind(name: str) -> Column:
+    return sql.lit(FindingKind[name].value)
+
+
+def _by_kind(texts: Mapping[FindingKind, str]) -> Column:
+    pairs = [sql.lit(text) for kind, detail in texts.items() for text in (kind.value, detail)]
+    return sql.create_map(*pairs)[sql.col("kind")]
