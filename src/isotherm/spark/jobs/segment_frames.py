@@ -1,0 +1,85 @@
+"""Segments as rows of a DataFrame, and in a task as what every layer below Spark takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from isotherm.remote.metadata.segment_columns import COLUMNS
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from isotherm.types import TopicIdPartition, uuid_from_text, uuid_to_text
+
+IDENTITY: list[tuple[str, pa.DataType]] = [
+    ("topic", pa.string()),
+    ("topic_id", pa.string()),
+    ("partition", pa.int32()),
+    ("segment_id", pa.string()),
+]
+SEGMENT_ARROW = pa.schema([pa.field(name, kind) for name, kind in IDENTITY] + list(COLUMNS))
+
+
+def segment_schema() -> StructType:
+    """The schema of a DataFrame of segments: who they are, then segment_columns.COLUMNS."""
+    return from_arrow_schema(SEGMENT_ARROW)
+
+
+def segment_row(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
+    owner = segment.topic_id_partition
+    return {
+        "topic": owner.topic,
+        "topic_id": uuid_to_text(owner.topic_id),
+        "partition": owner.partition,
+        "segment_id": uuid_to_text(segment.segment_id.id),
+        "start_offset": segment.start_offset,
+        "end_offset": segment.end_offset_inclusive,
+        "state": segment.state.name,
+        "leader_epochs": [
+            {"epoch": epoch, "start_offset": start}
+            for epoch, start in segment.segment_leader_epochs.items()
+        ],
+        "max_timestamp_ms": segment.max_timestamp_ms,
+        "event_timestamp_ms": segment.event_timestamp_ms,
+        "broker_id": segment.broker_id,
+        "size_in_bytes": segment.segment_size_in_bytes,
+        "custom_metadata": segment.custom_metadata,
+        "txn_index_empty": segment.txn_index_empty,
+        "broker_leader_epoch": segment.broker_leader_epoch,
+    }
+
+
+def segments_table(segments: Iterable[RemoteLogSegmentMetadata]) -> pa.Table:
+    return pa.Table.from_pylist([segment_row(each) for each in segments], schema=SEGMENT_ARROW)
+
+
+def segments_of(batch: pa.RecordBatch) -> Iterator[RemoteLogSegmentMetadata]:
+    """Inverse of `segment_row`, for every row; columns beyond those are passed over."""
+    for row in batch.select(SEGMENT_ARROW.names).to_pylist():
+        yield segment_of_row(row)
+
+
+def segment_of_row(row: dict[str, Any]) -> RemoteLogSegmentMetadata:
+    owner = TopicIdPartition(uuid_from_text(row["topic_id"]), row["topic"], row["partition"])
+    return RemoteLogSegmentMetadata(
+        segment_id=RemoteLogSegmentId(owner, uuid_from_text(row["segment_id"])),
+        start_offset=row["start_offset"],
+        end_offset_inclusive=row["end_offset"],
+        max_timestamp_ms=row["max_timestamp_ms"],
+        broker_id=row["broker_id"],
+        event_timestamp_ms=row["event_timestamp_ms"],
+        segment_size_in_bytes=row["size_in_bytes"],
+        segment_leader_epochs={
+            each["epoch"]: each["start_offset"] for each in row["leader_epochs"]
+        },
+        state=RemoteLogSegmentState[row["state"]],
+        custom_metadata=row["custom_metadata"],
+        txn_index_empty=row["txn_index_empty"],
+        broker_leader_epoch=row["broker_leader_epoch"],
+    )
