@@ -228,7 +228,7 @@ def test_threads_are_changed_while_the_broker_runs(broker: EmbeddedBroker) -> No
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     (described,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
     assert described.result(TIMEOUT_S)["log.cleaner.threads"].value == "2"
-    with pytest.raises(KafkaException, match=r"log\.cleaner\.threads=5 running=2"):
+    with pytest.raises(KafkaException, match="greater than double the current value 2"):
         alter(broker, ConfigResource(ResourceType.BROKER, "1"), "log.cleaner.threads", "5")
     topic = make_topic(broker)
     produce(broker, topic, ("a", "1"), ("a", "2"))

@@ -221,13 +221,14 @@ class History:
     def _read(self, offset: Offset, max_bytes: int) -> tuple[memoryview, list[tuple[int, Offset]]]:
         isolation = FetchIsolation.TXN_COMMITTED
         try:
-            read = self.tiered.log.read(offset, max_bytes, isolation=isolation)
+            local = self.tiered.log.read(offset, max_bytes, isolation=isolation)
+            records, aborted = local.records, local.aborted_transactions
         except OffsetOutOfRangeError:
-            read = self.tiered.read(offset, max_bytes, isolation=isolation)
-        assert read.aborted_transactions is not None
-        return read.records, [
-            (each.producer_id, each.first_offset) for each in read.aborted_transactions
-        ]
+            remote = self.tiered.read(offset, max_bytes, isolation=isolation)
+            records = memoryview(b"".join(remote.records))
+            aborted = remote.aborted_transactions
+        assert aborted is not None
+        return records, [(each.producer_id, each.first_offset) for each in aborted]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -89,6 +89,14 @@ def is_in_order(segments: Sequence[SegmentObjects]) -> bool:
     )
 
 
+def is_succeeded_by(before: RemoteLogSegmentMetadata, after: RemoteLogSegmentMetadata) -> bool:
+    """Whether the manifests of two neighbours agree that the latter ends what the former began."""
+    return (
+        _last_epoch(before) <= _first_epoch(after)
+        and before.end_offset_inclusive <= after.end_offset_inclusive
+    )
+
+
 def follow_one_another(segments: Sequence[SegmentObjects]) -> Iterator[ListedSegment]:
     """All of them but the last, each to the start of the next."""
     previous: SegmentName | None = None

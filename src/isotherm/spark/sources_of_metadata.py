@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -36,7 +36,7 @@ from isotherm.remote.storage.inventory import (
 )
 from isotherm.remote.storage.layout.api import Layout
 from isotherm.remote.storage.object_client import ObjectClient
-from isotherm.spark.listed_segments import follow_one_another, is_in_order
+from isotherm.spark.listed_segments import follow_one_another, is_in_order, is_succeeded_by
 from isotherm.types import TopicIdPartition
 
 _logger = logging.getLogger(__name__)
@@ -141,8 +141,8 @@ class BucketSegmentSource:
     """`SegmentSource` over what is in the bucket itself. A segment that claims to be whole and is
     not raises CorruptObjectError, or is left out with a warning.
 
-    With `by_name` manifests are read of the last segment of each partition only, where the names
-    tell enough; the others are `ListedSegment`s. Asked again, it reads the manifests that have
+    With `by_name` manifests are read of the last two segments of each partition only, where names
+    tell enough; all but the last are `ListedSegment`s. Asked again, it reads the manifests that have
     come since.
     """
 
@@ -164,15 +164,14 @@ class BucketSegmentSource:
             for owner, listed in histories.items()
             if self._by_name and is_in_order(listed)
         }
-        known = self._read([listed[-1] for listed in ordered.values()])
-        ordered = {o: listed for o, listed in ordered.items() if listed[-1].segment_id in known}
+        known = self._read([each for listed in ordered.values() for each in listed[-2:]])
+        ordered = {o: listed for o, listed in ordered.items() if _ends_in_order(listed, known)}
         disordered = [listed for o, listed in histories.items() if o not in ordered]
         known |= self._read([each for listed in disordered for each in listed])
         self._known = known
-        segments = list(known.values())
-        for listed in ordered.values():
-            segments.extend(follow_one_another(listed))
-        return segments
+        named = [each for listed in ordered.values() for each in follow_one_another(listed)]
+        in_names = {each.segment_id for each in named}
+        return [*named, *(each for each in known.values() if each.segment_id not in in_names)]
 
     def _committed(
         self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
@@ -227,6 +226,18 @@ class BucketSegmentSource:
                 f"{problem} hint='failOnDataLoss=false reads the others'"
             ) from damaged.error
         _logger.warning("records are left out, failOnDataLoss=false: %s", problem)
+
+
+def _ends_in_order(
+    listed: Sequence[SegmentObjects],
+    known: Mapping[RemoteLogSegmentId, RemoteLogSegmentMetadata],
+) -> bool:
+    """Whether the manifests of the last two, if there are two, are sound and bear the names out."""
+    found = [known.get(each.segment_id) for each in listed[-2:]]
+    last = found[-1]
+    if last is None:
+        return False
+    return len(found) == 1 or (found[0] is not None and is_succeeded_by(found[0], last))
 
 
 def _is_visible(segment: RemoteLogSegmentMetadata) -> bool:

@@ -9,7 +9,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from isotherm.record.batch import NewRecord, build_batch
@@ -61,7 +61,16 @@ def stored_segments(draw: st.DrawFn) -> list[Segment]:
     return stored
 
 
-@settings(max_examples=40, deadline=None)
+# The last of them was stored late, by a leader that others had deposed.
+LATE_AT_THE_END: list[Segment] = [
+    ([0] * 6, 0, 5),
+    ([0] * 6 + [1] * 4, 4, 7),
+    ([0] * 6, 5, 6),
+]
+
+
+@settings(max_examples=40)
+@example(stored=LATE_AT_THE_END, target_size=1024)
 @given(stored=stored_segments(), target_size=st.sampled_from([1024, 10**9]))
 def test_names_and_manifests_tell_the_same_rows(stored: list[Segment], target_size: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -134,11 +134,11 @@ def listed(tasks: list[ReadTask]) -> list[bool]:
     ]
 
 
-def test_history_in_order_is_planned_with_one_manifest_a_partition(bucket: Bucket) -> None:
+def test_history_in_order_is_planned_with_two_manifests_a_partition(bucket: Bucket) -> None:
     for start in range(0, 200, 20):
         bucket.store(start, start + 20, epochs={start // 100: start})
     tasks = bucket.plan(startingOffsets='{"a":{"0":25}}')
-    assert len(bucket.manifests_read) == 1
+    assert len(bucket.manifests_read) == 2
     assert listed(tasks) == [True] * 8 + [False]
     assert bucket.rows(tasks) == [(o, b"%d" % (o // 100)) for o in range(25, 200)]
     assert bucket.rows(bucket.plan(targetBytesPerTask="1024")) == bucket.rows(
