@@ -32,9 +32,10 @@ def bucket(spark: SparkSession, tmp_path: Path) -> Iterator[PlantedBucket]:
     for damage in PLANTED:
         if damage.name in OF_SWEEP + OF_SCRUB:
             damage.plant(planted.add_topic(damage.name))
+    # All of one moment: of equal copies it is the ids that tell which one is read.
+    stored_s = tmp_path.stat().st_mtime - TWO_DAYS_S
     for path in planted.folder.rglob("*"):
-        stat = path.stat()
-        os.utime(path, (stat.st_atime - TWO_DAYS_S, stat.st_mtime - TWO_DAYS_S))
+        os.utime(path, (stored_s, stored_s))
     young = planted.topics["sound-0"]
     young.copy_more(young.middle)
     planted.write_dumps()

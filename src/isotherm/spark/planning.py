@@ -170,8 +170,10 @@ def _farther(best: SegmentPiece | None, span: SegmentPiece) -> SegmentPiece:
     if best is None:
         return span
 
-    def rank(piece: SegmentPiece) -> tuple[Offset, int]:
-        return piece.end_offset, piece.segment.event_timestamp_ms
+    def rank(piece: SegmentPiece) -> tuple[Offset, int, int]:
+        # The id decides last, so that everybody decides alike.
+        segment = piece.segment
+        return piece.end_offset, segment.event_timestamp_ms, segment.segment_id.id.int
 
     return max(best, span, key=rank)
 
