@@ -29,7 +29,7 @@ java:
 # Each worker starts a Kafka and a Spark of its own, a gigabyte or two together.
 TEST_WORKERS ?= 2
 test: setup ## Run the tests, TEST_WORKERS files at a time
-	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --durations=15
 
 lint: setup ## Check style and formatting
 	$(BIN)/ruff check .
