@@ -29,15 +29,15 @@ RUN = re.compile(r"(<!-- run(: later)? -->\n```console\n\$ )isotherm (.*)\n((?:.
 Shown = list[tuple[str, str]]
 
 
-@pytest.fixture(scope="module")
-def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@pytest.fixture
+def folder(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     """Where the commands of the pages run."""
     del spark
-    directory, before = tmp_path_factory.mktemp("pages"), Path.cwd()
-    write_flights_history(directory / "metadata-log-before", END_MS - 2 * DAY_MS)
-    write_flights_history(directory / "metadata-log", END_MS - 2 * DAY_MS)
-    os.chdir(directory)
-    yield directory
+    before = Path.cwd()
+    write_flights_history(tmp_path / "metadata-log-before", END_MS - 2 * DAY_MS)
+    write_flights_history(tmp_path / "metadata-log", END_MS - 2 * DAY_MS)
+    os.chdir(tmp_path)
+    yield tmp_path
     os.chdir(before)
 
 

@@ -175,7 +175,7 @@ def test_questions_about_offsets_and_times_are_answered_from_metadata(
             maker.tier(owner._replace(partition=partition), [batch])
     options = {"path": settings.url, "subscribe": "a"}
     assert isotherm.spark.count(options) == 2 * 30 * RECORDS_PER_BATCH
-    assert fetched.requests == 2, "the manifest of each partition's last segment"
+    assert fetched.requests == 4, "the manifests of the last two segments of each partition"
     fetched.requests = 0
     middle = 15 * RECORDS_PER_BATCH
     time_ms = START_MS + middle * DAY_MS // RECORDS_PER_DAY
