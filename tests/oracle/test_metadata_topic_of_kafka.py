@@ -14,11 +14,12 @@ from confluent_kafka.admin import AdminClient
 from isotherm.clock import SystemClock
 from isotherm.errors import PolicyViolationError
 from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.fold import fold_metadata_topic
 from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
-from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.testing.conformance.remote_metadata import FINISHED, make_segment, make_update
 from isotherm.types import TopicIdPartition
 from oracle.kafka import KafkaOracle
@@ -53,16 +54,27 @@ def manager(topic: KafkaMetadataTopic) -> TopicBasedRemoteLogMetadataManager:
     return TopicBasedRemoteLogMetadataManager(topic, clock=SystemClock(), metrics=Metrics())
 
 
+def segments_of(
+    caches: dict[TopicIdPartition, RemoteLogMetadataCache],
+) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
+    return {name: cache.segments() for name, cache in caches.items()}
+
+
 def test_fold_through_a_client_is_the_fold_of_kafkas_files(
     kafka: KafkaOracle, topic: KafkaMetadataTopic, kafka_tiered_topic: TieredTopic
 ) -> None:
     wanted = kafka_tiered_topic.name
-    read = fold_metadata_topic(topic, lambda each: each.topic == wanted)
     files = LogDirMetadataTopic([kafka.log_dir])
-    lying = fold_metadata_topic(files, lambda each: each.topic == wanted)
-    assert {name: cache.segments() for name, cache in read.items()} == {
-        name: cache.segments() for name, cache in lying.items()
-    }
+    read: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
+
+    def are_equal() -> bool:
+        # Kafka goes on copying what another test sent it, so the two may be of different moments.
+        read.update(fold_metadata_topic(topic, lambda each: each.topic == wanted))
+        lying = fold_metadata_topic(files, lambda each: each.topic == wanted)
+        return segments_of(read) == segments_of(lying)
+
+    wait_until(are_equal, "the topic to read as it lies in Kafka's files")
+    assert read
     for name, cache in read.items():
         finished = [
             segment
