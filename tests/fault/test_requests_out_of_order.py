@@ -35,6 +35,8 @@ SETTINGS = {
 }
 CLIENTS = 6
 STEPS = 300
+# How the clients' requests meet is up to the machine: what one walk missed, another may find.
+WALKS_MAX = 5
 ANSWER_TIMEOUT_S = 10
 GONE_TIMEOUT_S = 20
 SESSION_MS, REBALANCE_MS, TRANSACTION_MS = 300, 200, 500
@@ -53,6 +55,11 @@ class Known:
     members: list[tuple[str, str, int]] = field(default_factory=lambda: [("g1", "nobody", 1)])
     producers: list[tuple[str, int, int]] = field(default_factory=lambda: [("t1", 4711, 0)])
     codes: dict[str, set[int]] = field(default_factory=dict)
+
+    def never_went_well(self) -> set[str]:
+        """What a walk must have come to: members of both kinds of groups, producers with ids."""
+        apis = {"JOIN_GROUP", "CONSUMER_GROUP_HEARTBEAT", "INIT_PRODUCER_ID", "END_TXN"}
+        return {api for api in apis if ErrorCode.none not in self.codes.get(api, ())}
 
     def member(self) -> tuple[str, str, int]:
         """One that was there a moment ago, or parts of several, or of none."""
@@ -334,9 +341,12 @@ def test_whatever_the_order_requests_are_answered_and_nothing_is_left(
 
     async def scenario() -> None:
         watching = asyncio.create_task(watch())
-        async with asyncio.TaskGroup() as group:
-            for _ in range(CLIENTS):
-                group.create_task(Client(known, host, port).walk())
+        for _ in range(WALKS_MAX):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(CLIENTS):
+                    group.create_task(Client(known, host, port).walk())
+            if not known.never_went_well():
+                break
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         assert watching.cancelled()
@@ -345,10 +355,7 @@ def test_whatever_the_order_requests_are_answered_and_nothing_is_left(
         asyncio.run(scenario())
     assert [record.getMessage() for record in caplog.records] == []
     assert ErrorCode.unknown_server_error not in set().union(*known.codes.values())
-    # The walk gets somewhere: members join both kinds of groups, producers get ids. How the clients'
-    # requests meet is up to the machine, so one of these may not have come about.
-    apis = ("JOIN_GROUP", "CONSUMER_GROUP_HEARTBEAT", "INIT_PRODUCER_ID", "END_TXN")
-    assert sum(ErrorCode.none in known.codes[api] for api in apis) >= len(apis) - 1, known.codes
+    assert not known.never_went_well(), known.codes
     check_that_nothing_is_left(broker)
 
 
