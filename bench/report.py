@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.harness import REPOSITORY, RESULTS_DIRECTORY
 from bench.report_remote_tier import REMOTE_TIER
-from bench.report_rows import provenance as _provenance
+from bench.report_rows import provenance
 from bench.report_rows import row as _row
 
 PAGE = REPOSITORY / "docs" / "benchmarks.md"
@@ -68,18 +68,29 @@ FIGURES = {
 
 def render(documents: Sequence[Mapping[str, Any]]) -> str:
     """The whole page, one section for each result, in the order of their names."""
-    sections = [INTRODUCTION]
-    for document in sorted(documents, key=lambda document: document["question"]):
-        if document["question"] in FIGURES:
-            sections.append("\n".join(_figures(document, FIGURES[document["question"]])))
-        elif "results" in document:
-            sections.append("\n".join(_of_results(document)))
-        elif document["question"] in REMOTE_TIER:
-            sections.append("\n".join(REMOTE_TIER[document["question"]](document)))
-        else:
-            for name in OWN_FORMS.keys() & document.keys():
-                sections.append("\n".join(OWN_FORMS[name](document)))
-    return "\n".join(sections)
+    ordered = sorted(documents, key=lambda document: document["question"])
+    return "\n".join([INTRODUCTION, *("\n".join(_section(document)) for document in ordered)])
+
+
+def _section(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {document.get('text', TEXTS.get(document['question']))}"
+    yield ""
+    yield from _body(document)
+    yield ""
+    yield provenance(document)
+    yield ""
+
+
+def _body(document: Mapping[str, Any]) -> Iterator[str]:
+    question = document["question"]
+    if question in FIGURES:
+        return _figures(document, FIGURES[question])
+    if "results" in document:
+        return _of_results(document)
+    if question in REMOTE_TIER:
+        return REMOTE_TIER[question](document)
+    (form,) = OWN_FORMS.keys() & document.keys()
+    return OWN_FORMS[form](document)
 
 
 def _of_results(document: Mapping[str, Any]) -> Iterator[str]:
@@ -89,8 +100,6 @@ def _of_results(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _comparison(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {document['text']}"
-    yield ""
     yield "| case | isotherm MB/s | spread | kafka MB/s | spread | ratio |"
     yield "|---|---:|---:|---:|---:|---:|"
     for result in document["results"]:
@@ -107,14 +116,9 @@ def _comparison(document: Mapping[str, Any]) -> Iterator[str]:
         memory = [_side(result, name, "server_resident_mb", 0)[0] for name in ("isotherm", "kafka")]
         yield _row(result["case"], *cpu, _ratio(result, "server_cpu_s_per_gb"), *memory)
     yield from _latencies(document)
-    yield ""
-    yield _provenance(document, document["machine"], document["rounds"])
-    yield ""
 
 
 def _figures(document: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
-    yield f"## {document['text']}"
-    yield ""
     yield f"`bench/{document['question']}.py` says what is measured."
     yield ""
     yield "| case | figure | isotherm | spread | kafka | spread | ratio |"
@@ -123,9 +127,6 @@ def _figures(document: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[
         for metric, name in names.items():
             ours, theirs = (_side(result, side, metric, 2) for side in ("isotherm", "kafka"))
             yield _row(result["case"], name, *ours, *theirs, _ratio(result, metric))
-    yield ""
-    yield _provenance(document, document["machine"], document["rounds"])
-    yield ""
 
 
 def _is_open_loop(document: Mapping[str, Any]) -> bool:
@@ -138,8 +139,6 @@ def _is_open_loop(document: Mapping[str, Any]) -> bool:
 
 def _open_loop(document: Mapping[str, Any]) -> Iterator[str]:
     """Latencies at a rate that the clock gives; the ratio is that of the 99th percentiles."""
-    yield f"## {document['text']}"
-    yield ""
     yield "Milliseconds: 50th / 99th / 99.9th percentile, and the spread of the 99th over the rounds."
     yield ""
     yield "| case | latency | isotherm | spread | kafka | spread | ratio |"
@@ -158,14 +157,9 @@ def _open_loop(document: Mapping[str, Any]) -> Iterator[str]:
         "publish: until the broker has acknowledged it; end to end: until a consumer has it;"
         " delay: how late the client was to send. All count from when it was to be sent."
     )
-    yield ""
-    yield _provenance(document, document["machine"], document["rounds"])
-    yield ""
 
 
 def _starts(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {document['text']}"
-    yield ""
     yield (
         "| case | isotherm s | spread | kafka s | spread | ratio | isotherm stop s | kafka stop s"
         " | isotherm p99 / max ms | kafka p99 / max ms |"
@@ -181,9 +175,6 @@ def _starts(document: Mapping[str, Any]) -> Iterator[str]:
         yield _row(result["case"], *ours, *theirs, _ratio(result, "start_s"), *stops, *waits)
     yield ""
     yield "p99 and max: what a client waits for an answer in the first two seconds after the start."
-    yield ""
-    yield _provenance(document, document["machine"], document["rounds"])
-    yield ""
 
 
 def _latencies(document: Mapping[str, Any]) -> Iterator[str]:
@@ -210,8 +201,6 @@ def _latencies(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _sides(document: Mapping[str, Any], entries: str, unit: str) -> Iterator[str]:
     """A result whose sides are named in it; no broker takes part."""
-    yield f"## {document.get('text', TEXTS.get(document['question'], document['question']))}"
-    yield ""
     yield f"`bench/{document['question']}.py` says what the sides are."
     yield ""
     yield f"| case | side | M {unit}/s | MB/s | spread |"
@@ -231,14 +220,9 @@ def _sides(document: Mapping[str, Any], entries: str, unit: str) -> Iterator[str
         yield "|---|---:|---:|"
         for name, figures in document["loading"].items():
             yield _row(name, f"{figures['seconds']:.3f}", f"{figures['spread']:.0%}")
-    yield ""
-    yield _provenance(document, document.get("machine", document), document["rounds"])
-    yield ""
 
 
 def _bootstrap(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {document['text']}"
-    yield ""
     yield f"`bench/{document['question']}.py` says what the sides are."
     yield ""
     yield "| history | side | records | seconds | CPU-s | spread | times level 1 |"
@@ -262,14 +246,9 @@ def _bootstrap(document: Mapping[str, Any]) -> Iterator[str]:
         sizes = [point[name] / 1e6 for name in ("size_level_0", "size_level_1")]
         less = f"{1 - sizes[1] / sizes[0]:.1%}"
         yield _row(f"{point['years']:g} years", *(f"{size:,.1f}" for size in sizes), less)
-    yield ""
-    yield _provenance(document, document["machine"], document["rounds"])
-    yield ""
 
 
 def _pipeline(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {document['text']}"
-    yield ""
     yield (
         f"`bench/{document['question']}.py` says what the sides are. {document['metadata_partitions']}"
         " metadata partitions; Spark is local[2], and had been started before, in"
@@ -288,14 +267,9 @@ def _pipeline(document: Mapping[str, Any]) -> Iterator[str]:
                 f"{side['cpu_seconds']:.1f}" if "cpu_seconds" in side else "",
                 f"{side['memory_mb']:.0f}",
             )
-    yield ""
-    yield _provenance(document, document["machine"], document["rounds"])
-    yield ""
 
 
 def _queries(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {document['text']}"
-    yield ""
     yield f"`bench/{document['question']}.py` says what the sides are, `bench/spark_queries.py` what"
     yield "is asked. Rows per CPU-second count every process: Spark's JVM, its Python workers, and"
     yield "the broker. The ratios are the side's rows per CPU-second over those of the named side."
@@ -309,9 +283,6 @@ def _queries(document: Mapping[str, Any]) -> Iterator[str]:
         for query, sides in result["queries"].items():
             for name, side in sides.items():
                 yield _row(result["case"], query, name, *_query_cells(side, sides))
-    yield ""
-    yield _provenance(document, document["machine"], document["rounds"])
-    yield ""
 
 
 def _query_cells(side: Mapping[str, Any], sides: Mapping[str, Any]) -> Iterator[str]:
@@ -337,8 +308,6 @@ def _query_cells(side: Mapping[str, Any], sides: Mapping[str, Any]) -> Iterator[
 
 def _tables(document: Mapping[str, Any]) -> Iterator[str]:
     """A result whose file has made the tables itself."""
-    yield f"## {document['text']}"
-    yield ""
     yield f"`bench/{document['question']}.py` says what is counted and how."
     for table in document["tables"]:
         yield ""
@@ -347,14 +316,9 @@ def _tables(document: Mapping[str, Any]) -> Iterator[str]:
         yield _row(*table["columns"])
         yield "|---" * len(table["columns"]) + "|"
         yield from (_row(*map(str, row)) for row in table["rows"])
-    yield ""
-    yield _provenance(document, document["machine"], document["rounds"])
-    yield ""
 
 
 def _compaction(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {document['text']}"
-    yield ""
     yield "`bench/compact.py` says what is measured."
     yield ""
     yield "| MB of segments | records | kept | seconds | spread | MB/s | CPU-s | worker MB | driver MB |"
@@ -371,14 +335,9 @@ def _compaction(document: Mapping[str, Any]) -> Iterator[str]:
             f"{point['worker_mb']:,.0f}",
             f"{point['driver_mb']:,.0f}",
         )
-    yield ""
-    yield _provenance(document, document["machine"], document["rounds"])
-    yield ""
 
 
 def _memory(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {document['text']}"
-    yield ""
     yield "| live segments | level | memory MB | bytes each | us a look-up |"
     yield "|---:|---:|---:|---:|---:|"
     for point in document["memory"]:
@@ -389,9 +348,6 @@ def _memory(document: Mapping[str, Any]) -> Iterator[str]:
             f"{point['bytes_per_segment']:,.0f}",
             f"{point['lookup_us']:.1f}",
         )
-    yield ""
-    yield _provenance(document, document["machine"], document["rounds"])
-    yield ""
 
 
 def _side(result: Mapping[str, Any], name: str, metric: str, digits: int = 1) -> tuple[str, str]:

@@ -1,18 +1,16 @@
-"""The sections of docs/benchmarks.md about the remote tier under limits and faults."""
+"""The tables of docs/benchmarks.md about the remote tier under limits and faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bench.report_rows import provenance, row
+from bench.report_rows import row
 
 Section = Callable[[Mapping[str, Any]], Iterator[str]]
 
 
 def _quota(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {document['text']}"
-    yield ""
     yield "KIP-956: bytes per second over the whole measurement; 10 percent is what is allowed."
     yield ""
     yield "| quota | limit MB/s | measured MB/s | of the limit | seconds |"
@@ -25,14 +23,9 @@ def _quota(document: Mapping[str, Any]) -> Iterator[str]:
             f"{each['of_limit']:.3f}",
             f"{each['seconds']:g}",
         )
-    yield ""
-    yield provenance(document, document["machine"], document["rounds"])
-    yield ""
 
 
 def _index_cache(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {document['text']}"
-    yield ""
     yield (
         "KIP-1264's story (stale) and a scan past a hot set (scan), on a simulated clock: requests"
         " are counted, so the machine does not matter. `bench/index_cache.py` says what the sides"
@@ -51,14 +44,9 @@ def _index_cache(document: Mapping[str, Any]) -> Iterator[str]:
                 f"{side['hit_ratio_second_half']:.1%}",
                 f"{side['remote_calls']:,}",
             )
-    yield ""
-    yield f"Seed {document['seed']}, {document['date']}, commit `{document['commit']}`."
-    yield ""
 
 
 def _cold_store(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {document['text']}"
-    yield ""
     yield (
         f"An S3 server whose answers are held back for {document['latency_ms']} ms. Consumers read"
         " the whole history from its first offset, all at once; their rate is the sum. The share is"
@@ -77,14 +65,9 @@ def _cold_store(document: Mapping[str, Any]) -> Iterator[str]:
             f"{figures['server_cpu_s_per_gb']:.2f}" if "server_cpu_s_per_gb" in figures else "-",
             f"{figures['server_resident_mb']:,.0f}" if "server_resident_mb" in figures else "-",
         )
-    yield ""
-    yield provenance(document, document["machine"], document["rounds"])
-    yield ""
 
 
 def _store_faults(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {document['text']}"
-    yield ""
     yield (
         "Milliseconds until a record is acknowledged, of two brokers that one producer writes to in"
         " turn, one of them with a sick store. The ratio is that of the 99th percentiles, sick over"
@@ -113,15 +96,10 @@ def _store_faults(document: Mapping[str, Any]) -> Iterator[str]:
             f"{each['open_files']:.0f}",
             f"{each['threads']:.0f}",
         )
-    yield ""
-    yield provenance(document, document["machine"], document["rounds"])
-    yield ""
 
 
 def _fault_histories(document: Mapping[str, Any]) -> Iterator[str]:
     first, last = document["seeds"]
-    yield f"## {document['text']}"
-    yield ""
     yield (
         f"Simulations of three partitions with everything that tiers them, seeds {first} to {last},"
         " once with faults above the store's client and once on the wire. Every read is compared"
@@ -148,9 +126,6 @@ def _fault_histories(document: Mapping[str, Any]) -> Iterator[str]:
     for name, side in document["histories"].items():
         for fault, met_by, count in side["faults"]:
             yield row(name, fault.replace("_", " "), met_by.replace("_", " "), f"{count:,}")
-    yield ""
-    yield f"{document['date']}, commit `{document['commit']}`."
-    yield ""
 
 
 REMOTE_TIER: Mapping[str, Section] = {

@@ -10,12 +10,16 @@ def row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def provenance(document: Mapping[str, Any], machine: Mapping[str, Any], rounds: int) -> str:
+def provenance(document: Mapping[str, Any]) -> str:
+    """What was run when, and, where the clock took part, on what."""
+    origin = f"{document['date']}, commit `{document['commit']}`"
+    if "rounds" not in document:
+        return f"Seed {document['seed']}, {origin}." if "seed" in document else f"{origin}."
+    machine = document.get("machine", document)
     versions = ", ".join(f"{name} {text}" for name, text in document["versions"].items())
     load = document.get("load_average")
     return (
-        f"{rounds} rounds, {document['date']}, commit `{document['commit']}`,"
-        f" {machine['cpus']} CPUs ({machine['cpu']})"
+        f"{document['rounds']} rounds, {origin}, {machine['cpus']} CPUs ({machine['cpu']})"
         + (f", load average {load:.1f} at the start" if load is not None else "")
         + f"; {versions}."
     )
