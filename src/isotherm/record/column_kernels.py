@@ -1,7 +1,7 @@
 """Compiled loops over record batches. Importing this module loads Numba and all kernels.
 
 Kernels have one signature each, given in advance: with a warm cache the import only reads machine
-code. All of them live in this file because Numba's cache notices changes of this file alone.
+code. Numba's cache notices changes of this file alone, so what they inline lives here too.
 They run without the GIL, allocate nothing, and read no byte outside of what they are given,
 whatever the bytes say. Small functions are inlined by force: a call would count references to the
 arrays, which costs more than reading a record.
@@ -114,7 +114,7 @@ def _read_long_groups(data, position, end, size_max):
 
 
 @register_jitable(forceinline=True)
-def _read_varint(data, position, end):
+def read_varint(data, position, end):
     """Zigzag integer of 32 bits and the next position, which is end + 1 when it is damaged."""
     if position < end:
         byte = np.int64(data[position])
@@ -126,7 +126,7 @@ def _read_varint(data, position, end):
 
 
 @register_jitable(forceinline=True)
-def _read_varlong(data, position, end):
+def read_varlong(data, position, end):
     """Zigzag integer of 64 bits and the next position, which is end + 1 when it is damaged."""
     raw, position = _read_long_groups(data, position, end, 10)
     return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), position
@@ -206,18 +206,18 @@ def scan_headers(data, batches):
 @register_jitable(forceinline=True)
 def _skip_headers(data, position, end):
     """Walk over the headers of a record: next position (end + 1: damaged), how many, bytes."""
-    count, position = _read_varint(data, position, end)
+    count, position = read_varint(data, position, end)
     names_size = 0
     values_size = 0
     if count < 0 or count > end - position:
         return end + 1, 0, 0, 0
     for _ in range(count):
-        size, position = _read_varint(data, position, end)
+        size, position = read_varint(data, position, end)
         if size < 0 or size > end - position:
             return end + 1, 0, 0, 0
         names_size += size
         position += size
-        size, position = _read_varint(data, position, end)
+        size, position = read_varint(data, position, end)
         if size > end - position:
             return end + 1, 0, 0, 0
         if size > 0:
@@ -232,16 +232,16 @@ def _read_record(source, position, payload_end):
 
     The next position comes first, -1 when the record is damaged.
     """
-    size, start = _read_varint(source, position, payload_end)
+    size, start = read_varint(source, position, payload_end)
     if size < 0 or size > payload_end - start:
         return -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     end = start + size
-    timestamp_delta, position = _read_varlong(source, start + 1, end)
-    offset_delta, position = _read_varint(source, position, end)
-    key_size, key_start = _read_varint(source, position, end)
+    timestamp_delta, position = read_varlong(source, start + 1, end)
+    offset_delta, position = read_varint(source, position, end)
+    key_size, key_start = read_varint(source, position, end)
     if key_size > end - key_start:
         return -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-    value_size, value_start = _read_varint(source, key_start + max(key_size, 0), end)
+    value_size, value_start = read_varint(source, key_start + max(key_size, 0), end)
     if value_size > end - value_start:
         return -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     headers_start = value_start + max(value_size, 0)
@@ -407,13 +407,13 @@ def decode_headers(data, unpacked, headers_positions, list_ends, names, values):
             source = unpacked
             position = -1 - position
         end = len(source)
-        headers_count, position = _read_varint(source, position, end)
+        headers_count, position = read_varint(source, position, end)
         for _ in range(headers_count):
-            size, position = _read_varint(source, position, end)
+            size, position = read_varint(source, position, end)
             copy(source, position, size, name_data, names_size)
             names_size += size
             name_ends[count + 1] = names_size
-            size, position = _read_varint(source, position + size, end)
+            size, position = read_varint(source, position + size, end)
             value_validity[count >> 3] &= _null_mask(size, count)
             size = max(size, 0)
             copy(source, position, size, value_data, values_size)

@@ -1,7 +1,7 @@
 """A compiled loop over the heads of records: their offsets and timestamps, and no byte of the rest.
 
 See `isotherm.record.column_kernels` for how kernels are written here and why. Numba's cache notices
-changes of this file alone, so it reads its own varints.
+changes of this file alone: whoever changes the varints there saves this file too.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -10,15 +10,11 @@ changes of this file alone, so it reads its own varints.
 from __future__ import annotations
 
 import numba
-import numpy as np
 from numba import types
-from numba.extending import register_jitable
 
-from isotherm.record.column_kernels import BATCH
+from isotherm.record.column_kernels import BATCH, read_varint, read_varlong
 
 _LOG_APPEND_TIME_FLAG = 8
-_VARINT_SIZE_MAX = 5
-_VARLONG_SIZE_MAX = 10
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _BATCHES = types.Array(numba.from_dtype(BATCH), 1, "C")
@@ -29,24 +25,6 @@ _ROWS_OUT = types.Tuple(
         types.Array(types.int8, 1, "C"),
     )
 )
-
-
-@register_jitable(forceinline=True)
-def _read_varint(data, position, end, size_max):
-    """Zigzag integer of at most `size_max` bytes, and the next position: end + 1 if damaged."""
-    raw = np.uint64(0)
-    shift = np.uint64(0)
-    for index in range(size_max):
-        if position + index >= end:
-            return np.int64(0), end + 1
-        byte = np.uint64(data[position + index])
-        raw |= (byte & np.uint64(0x7F)) << shift
-        if byte < np.uint64(0x80):
-            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), (
-                position + index + 1
-            )
-        shift += np.uint64(7)
-    return np.int64(0), end + 1
 
 
 @numba.njit(
@@ -75,12 +53,12 @@ def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
         payload_end = row.payload_end
         is_log_append_time = row.attributes & _LOG_APPEND_TIME_FLAG != 0
         for index in range(row.records_count):
-            size, start = _read_varint(source, position, payload_end, _VARINT_SIZE_MAX)
+            size, start = read_varint(source, position, payload_end)
             if size < 0 or size > payload_end - start:
                 return row_index, index, 0
             end = start + size
-            timestamp_delta, position = _read_varint(source, start + 1, end, _VARLONG_SIZE_MAX)
-            offset_delta, position = _read_varint(source, position, end, _VARINT_SIZE_MAX)
+            timestamp_delta, position = read_varlong(source, start + 1, end)
+            offset_delta, position = read_varint(source, position, end)
             if position > end or offset_delta < 0 or offset_delta > row.last_offset_delta:
                 return row_index, index, 0
             position = end
