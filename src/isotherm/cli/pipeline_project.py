@@ -30,8 +30,8 @@ from isotherm.cli.pipeline_options import (
     spark_session,
 )
 from isotherm.cli.pipeline_replay import print_findings
-from isotherm.errors import ConfigError, PolicyViolationError
-from isotherm.types import REMOTE_LOG_METADATA_TOPICS
+from isotherm.errors import ConfigError
+from isotherm.remote.metadata.kafka_topic import check_is_own_topic
 
 if TYPE_CHECKING:
     from isotherm.spark.jobs.project import ProjectionRun
@@ -126,11 +126,8 @@ def _check_options(
         raise ConfigError("--format and --table go together")
     if to_topic is not None and bootstrap_server is None:
         raise ConfigError("--to-topic writes to a cluster: name it with --bootstrap-server")
-    if to_topic in REMOTE_LOG_METADATA_TOPICS:
-        raise PolicyViolationError(
-            "a cluster's own metadata topic is never written to: name a topic of your own"
-            f" topic={to_topic}"
-        )
+    if to_topic is not None:
+        check_is_own_topic(to_topic)
 
 
 def _print_run(

@@ -55,6 +55,15 @@ _MESSAGES_PER_CONSUME = 500
 _CONSUME_WAIT_S = 0.1
 
 
+def check_is_own_topic(topic: str) -> None:
+    """PolicyViolationError for a topic that a cluster's brokers keep their metadata in."""
+    if topic in REMOTE_LOG_METADATA_TOPICS:
+        raise PolicyViolationError(
+            "the metadata topic of a cluster is never written to from outside: its brokers keep it,"
+            f" and Apache Kafka's stop at a record they do not know; name a topic of your own {topic=!s}"
+        )
+
+
 class KafkaMetadataTopic:
     """A `MetadataTopic` on a cluster. Thread-safe: one call at a time uses the consumer.
 
@@ -96,7 +105,7 @@ class KafkaMetadataTopic:
 
     def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
         """PolicyViolationError for a cluster's own metadata topic."""
-        producer = self._own_producer(partition)
+        producer = self._own_producer()
         delivered: list[tuple[KafkaError | None, Message]] = []
         for record in records:
             producer.produce(
@@ -152,13 +161,8 @@ class KafkaMetadataTopic:
                 self._closed = True
                 self._consumer.close()
 
-    def _own_producer(self, partition: int) -> Producer:
-        if self._topic in REMOTE_LOG_METADATA_TOPICS:
-            raise PolicyViolationError(
-                "the metadata topic of a cluster is never written to from outside: its brokers keep"
-                " it, and Apache Kafka's stop at a record they do not know"
-                f" topic={self._topic} partition={partition}"
-            )
+    def _own_producer(self) -> Producer:
+        check_is_own_topic(self._topic)
         with self._lock:
             if self._producer is None:
                 self._producer = Producer({**self._client_properties, **_PRODUCER_PROPERTIES})

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from isotherm.clock import SystemClock
-from isotherm.errors import ConfigError, CorruptMetadataError, PolicyViolationError
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.errors import ConfigError, CorruptMetadataError
+from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic, check_is_own_topic
 from isotherm.remote.metadata.migration import PartitionMigration
 from isotherm.spark.brokers import KafkaBrokers, RequestSettings
 from isotherm.spark.jobs.replay import each_of
-from isotherm.types import REMOTE_LOG_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPICS
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,11 +58,7 @@ def project_to_topic(
     PolicyViolationError for a metadata topic of the cluster's own, ConfigError for a topic with
     another number of partitions.
     """
-    if target in REMOTE_LOG_METADATA_TOPICS:
-        raise PolicyViolationError(
-            "a cluster's own metadata topic is never written to: name a topic of your own"
-            f" topic={target}"
-        )
+    check_is_own_topic(target)
     with closing(KafkaMetadataTopic(client_properties, topic=source)) as topic:
         count = topic.partition_count
     _make_topic(client_properties, target, count)

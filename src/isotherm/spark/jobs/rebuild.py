@@ -25,12 +25,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from isotherm.errors import (
     ConfigError,
     CorruptDataError,
-    PolicyViolationError,
     RemoteResourceNotFoundError,
     UnsupportedVersionError,
 )
 from isotherm.remote.metadata.api import NewMetadataRecord
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic, check_is_own_topic
 from isotherm.remote.metadata.keyed_writes import key_of_start
 from isotherm.remote.metadata.keys import metadata_partition
 from isotherm.remote.metadata.segment_columns import LEADER_EPOCH
@@ -53,7 +52,6 @@ from isotherm.spark.jobs.scrub import FINDINGS, history_findings
 from isotherm.spark.jobs.segment_frames import SEGMENT_ARROW, segment_row, segments_of
 from isotherm.spark.planning import SegmentPiece, lineage_pieces
 from isotherm.types import (
-    REMOTE_LOG_METADATA_TOPICS,
     TopicIdPartition,
     uuid_from_text,
     uuid_to_text,
@@ -308,11 +306,7 @@ def write_to_topic(made: DataFrame, client_properties: Mapping[str, str], topic:
                 _append(target, number, pending)
         yield pa.RecordBatch.from_pydict({"written": pa.array([count], pa.int64())})
 
-    if topic in REMOTE_LOG_METADATA_TOPICS:
-        raise PolicyViolationError(
-            "the metadata topic of a cluster is never written to from outside: name a topic of your"
-            f" own topic={topic}"
-        )
+    check_is_own_topic(topic)
     with closing(KafkaMetadataTopic(properties, topic=topic)) as target:
         partitions = target.partition_count
     beyond = made.where(sql.col("metadata_partition") >= partitions)
