@@ -29,7 +29,7 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.storage.inventory import SegmentObjects
 from isotherm.remote.storage.layout.api import LOG_SUFFIX
 from isotherm.spark.planning import Read, SegmentRead
-from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
+from isotherm.types import Offset, TopicIdPartition
 
 # Manifests are small: a task asks for several at once.
 _MANIFEST_THREADS = 8
@@ -92,8 +92,7 @@ def is_in_order(segments: Sequence[SegmentObjects]) -> bool:
 def is_succeeded_by(before: RemoteLogSegmentMetadata, after: RemoteLogSegmentMetadata) -> bool:
     """Whether the manifests of two neighbours agree that the latter ends what the former began."""
     return (
-        _last_epoch(before) <= _first_epoch(after)
-        and before.end_offset_inclusive <= after.end_offset_inclusive
+        _is_led_later(before, after) and before.end_offset_inclusive <= after.end_offset_inclusive
     )
 
 
@@ -155,14 +154,10 @@ def _settled(read: SegmentRead, facts: Mapping[uuid.UUID, _Fact]) -> SegmentRead
         return None
     before = facts[listed.previous.segment_uuid] if listed.previous is not None else None
     # A previous segment that is gone, or damaged, is for the task that reads it to tell.
-    if isinstance(before, RemoteLogSegmentMetadata) and _last_epoch(before) > _first_epoch(segment):
+    if isinstance(before, RemoteLogSegmentMetadata) and not _is_led_later(before, segment):
         return None
     return SegmentRead(segment, read.start_offset, read.end_offset, read.aborted)
 
 
-def _first_epoch(segment: RemoteLogSegmentMetadata) -> LeaderEpoch:
-    return min(segment.segment_leader_epochs)
-
-
-def _last_epoch(segment: RemoteLogSegmentMetadata) -> LeaderEpoch:
-    return max(segment.segment_leader_epochs)
+def _is_led_later(before: RemoteLogSegmentMetadata, after: RemoteLogSegmentMetadata) -> bool:
+    return max(before.segment_leader_epochs) <= min(after.segment_leader_epochs)
