@@ -16,7 +16,8 @@ from typing import Protocol
 
 import psutil
 
-from oracle.kafka import EAGER_SETTINGS, KafkaOracle, broker_answers, free_ports
+from isotherm.testing.local_servers import free_ports
+from oracle.kafka import EAGER_SETTINGS, KafkaOracle, broker_answers
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from isotherm.testing.local_servers import free_ports
 from oracle.jars import OracleUnavailableError, require_command, resolve_jars
 
 START_TIMEOUT_S = 90
@@ -242,15 +242,6 @@ def broker_answers(bootstrap_server: str) -> bool:
         return bool(admin.list_topics(timeout=2).brokers)
     except KafkaException:
         return False
-
-
-def free_ports(count: int) -> list[int]:
-    """TCP ports of the loopback that nothing listened on a moment ago."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from isotherm.testing.local_servers import free_port
+from isotherm.testing.local_servers import free_ports
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(<!-- background -->\n)?```(sh|python)([^\n]*)\n(.*?)```", re.DOTALL)
@@ -111,7 +111,7 @@ class Shell:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_tours_of_the_readme_work_word_for_word(workspace: Path) -> None:
-    shell = Shell(workspace, free_port())
+    shell = Shell(workspace, free_ports(1)[0])
     python_tour, operator_tour, spark_tour = (
         blocks for title, blocks in tours().items() if title.startswith("Five minutes")
     )

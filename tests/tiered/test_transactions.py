@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from isotherm.testing.local_servers import free_port
+from isotherm.testing.local_servers import free_ports
 
 TIMEOUT_S = 30
 FENCED = {
@@ -262,7 +262,7 @@ def test_end_of_a_transaction_waits_for_a_broker_that_is_away(
     """testInitTransactionsTimeout, testCommitTransactionTimeout, testAbortTransactionTimeout and
     testSendOffsetsToTransactionTimeout: time runs out, and once the broker is back the same call
     ends the transaction."""
-    tiers = tiers_with({"listeners": f"PLAINTEXT://127.0.0.1:{free_port()}"})
+    tiers = tiers_with({"listeners": f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}"})
     tiers.create_topic("a")
     producer = transactional(tiers, "t")
     producer.begin_transaction()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -19,9 +20,10 @@ def find_binary(name: str, variable: str) -> Path | None:
     return next((Path(path) for path in candidates if path and Path(path).is_file()), None)
 
 
-def free_port() -> int:
-    """A port of the loopback that nobody listens on at the moment, for a server that keeps it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody listens on at the moment, for servers that keep them."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from isotherm.clock import SystemClock
-from isotherm.testing.local_servers import find_binary, free_port
+from isotherm.testing.local_servers import find_binary, free_ports
 
 BUCKET = "isotherm"
 ACCESS_KEY = "isotherm"
@@ -34,7 +34,7 @@ class S3Server:
         self.bucket_folder = folder / BUCKET
         self.bucket_folder.mkdir(parents=True)
         self._log_path = folder.parent / f"{folder.name}.log"
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self._command = [
             str(binary),
             *("--access", ACCESS_KEY, "--secret", SECRET_KEY),

@@ -17,7 +17,7 @@ from typing import Self
 import pyspark
 
 from isotherm.clock import Clock, SystemClock
-from isotherm.testing.local_servers import free_port
+from isotherm.testing.local_servers import free_ports
 
 START_TIMEOUT_S = 60
 _POLL_S = 0.1
@@ -36,7 +36,7 @@ class SparkCluster:
         self._worker_count = 0
         self._clock = clock or SystemClock()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        port = free_port()
+        (port,) = free_ports(1)
         self._port = port
         self.url = f"spark://127.0.0.1:{port}"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from isotherm.testing.local_servers import find_binary, free_port
+from isotherm.testing.local_servers import find_binary, free_ports
 
 _PROXY = "upstream"
 _START_POLLS = 300
@@ -30,7 +30,7 @@ class Toxiproxy:
     """Passes connections to `port` on to `upstream_port` while the `with` block runs."""
 
     def __init__(self, binary: Path, upstream_port: int) -> None:
-        self._api_port, self.port = free_port(), free_port()
+        self._api_port, self.port = free_ports(2)
         self._upstream_port = upstream_port
         self._command = [str(binary), "-host", "127.0.0.1", "-port", str(self._api_port)]
         self._process: subprocess.Popen[bytes] | None = None

@@ -47,7 +47,7 @@ from isotherm.testing.correctness.workload import (
     Workload,
     served_api_keys,
 )
-from isotherm.testing.local_servers import free_port
+from isotherm.testing.local_servers import free_ports
 
 ROUND_S = 30.0
 FINAL_POLL_TIMEOUT_S = 60.0
@@ -133,7 +133,7 @@ def run_round(
     report: Report, rng: random.Random, directory: Path, clock: Clock, seconds: float
 ) -> None:
     settings = {
-        "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}",
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "100",
     }
