@@ -444,11 +444,6 @@ class PartitionLog:
             # The batch that held `offset` may have begun below the log start.
             self._set_end(max(self._log_start_offset, self._segments.active.read_next_offset()))
 
-    def truncate_fully_and_start_at(self, offset: Offset) -> None:
-        """Drop every local record; the next one gets `offset`. Durable on return."""
-        with self._lock, self._errors_fail_dir("truncate"):
-            self._truncate_fully_and_start_at(offset)
-
     def _truncate_fully_and_start_at(self, offset: Offset) -> None:
         now_ms = self.environment.clock.now_ms()
         self._mark_for_deletion(self._segments.all, now_ms)

@@ -108,11 +108,6 @@ class EpochEndOffset(NamedTuple):
     end_offset: Offset
 
 
-class FetchAbortedTransaction(NamedTuple):
-    producer_id: ProducerId
-    first_offset: Offset
-
-
 class FetchPartitionResponse(NamedTuple):
     """`records` are written as they stand, one buffer after the other; None is sent as empty.
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from isotherm.remote.metadata.segment_columns import COLUMNS
 from isotherm.remote.segment_metadata import (
@@ -24,11 +22,6 @@ IDENTITY: list[tuple[str, pa.DataType]] = [
     ("segment_id", pa.string()),
 ]
 SEGMENT_ARROW = pa.schema([pa.field(name, kind) for name, kind in IDENTITY] + list(COLUMNS))
-
-
-def segment_schema() -> StructType:
-    """The schema of a DataFrame of segments: who they are, then segment_columns.COLUMNS."""
-    return from_arrow_schema(SEGMENT_ARROW)
 
 
 def segment_row(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
@@ -53,10 +46,6 @@ def segment_row(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
         "txn_index_empty": segment.txn_index_empty,
         "broker_leader_epoch": segment.broker_leader_epoch,
     }
-
-
-def segments_table(segments: Iterable[RemoteLogSegmentMetadata]) -> pa.Table:
-    return pa.Table.from_pylist([segment_row(each) for each in segments], schema=SEGMENT_ARROW)
 
 
 def segments_of(batch: pa.RecordBatch) -> Iterator[RemoteLogSegmentMetadata]:
