@@ -1,42 +1,160 @@
-"""Measure every question beside Apache Kafka, then write docs/benchmarks.md.
+"""Measure questions, each in a process of its own, and write docs/benchmarks.md.
 
-    python -m bench [--quick]
+    python -m bench                        the questions beside Apache Kafka, in less than 30 minutes
+    python -m bench --quick                shares of them that one can wait for, then the check of
+                                           the ratios; nothing is stored
+    python -m bench --all                  the further questions too
+    python -m bench latency produce        these, in this order
+    python -m bench --list                 what there is, with the minutes it takes
 
---quick takes a tenth of the time; what it measures is printed and not stored.
+A question that fails, or takes three times as long as it should, is left behind; its name is said
+again at the end, and the exit status is 1.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
-QUESTIONS = (
-    "record_decode",
-    "cleaner",
-    "produce",
-    "latency",
-    "tail_consume",
-    "cold_consume",
-    "cold_store",
-    "history_readers",
-    "tiering",
-    "connections",
-    "hostile_clients",
-    "start_stop",
-    "spark_cold_read",
-    "spark_beside_kafka",
-    "spark_scale",
-    "spark_handover",
-    "compact",
+from bench.harness import LATEST_DIRECTORY, REPOSITORY
+
+PATIENCE = 3.0
+"""A question may take so many times its minutes, and a minute more."""
+
+
+class Task(NamedTuple):
+    """A question's module, the minutes it takes on two quiet cores, and those with --quick."""
+
+    name: str
+    minutes: float
+    quick_minutes: float | None = None
+
+
+COMPARED = (
+    Task("limits", 0.3, 0.3),
+    Task("record_decode", 0.7, 0.2),
+    Task("metadata_bootstrap", 1.5, 0.3),
+    Task("cleaner", 3.0, 0.5),
+    Task("produce", 3.5, 0.8),
+    Task("latency", 2.5, 0.8),
+    Task("tail_consume", 3.0, 0.7),
+    Task("cold_consume", 2.0, 0.5),
+    Task("cold_store", 1.5),
+    Task("history_readers", 2.0),
+    Task("tiering", 2.0),
+    Task("connections", 2.0),
+    Task("partitions", 4.0, 0.4),
+    Task("spark_beside_kafka", 3.0),
+)
+"""Each question of the table at the top of docs/benchmarks.md has its answer here. latency, tiering
+and history_readers take shares of the capacity that produce has found."""
+
+FURTHER = (
+    Task("growth", 3.0),
+    Task("start_stop", 3.0),
+    Task("hostile_clients", 2.0),
+    Task("metadata_memory", 3.0),
+    Task("metadata_pipeline", 4.0),
+    Task("index_cache", 1.0),
+    Task("remote_quota", 1.0),
+    Task("store_faults", 3.0),
+    Task("fault_histories", 4.0),
+    Task("spark_cold_read", 3.0),
+    Task("spark_scale", 6.0),
+    Task("spark_handover", 2.0),
+    Task("compact", 3.0),
 )
 
 
-def main() -> None:
-    for question in QUESTIONS:
-        # A process of its own: no question measures with another's memory and threads.
-        subprocess.run([sys.executable, "-m", f"bench.{question}", *sys.argv[1:]], check=True)
-    subprocess.run([sys.executable, "-m", "bench.report"], check=True)
+def main() -> int:
+    tasks = {task.name: task for task in (*COMPARED, *FURTHER)}
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.partition("\n")[0])
+    parser.add_argument("questions", nargs="*", metavar="question", help="default: see --list")
+    parser.add_argument("--quick", action="store_true", help="a share of the data, one round")
+    parser.add_argument("--all", action="store_true", help="the further questions too")
+    parser.add_argument("--list", action="store_true", help="list the questions")
+    options = parser.parse_args()
+    unknown = set(options.questions) - tasks.keys()
+    if unknown:
+        parser.error(f"no such question: {', '.join(sorted(unknown))}; see --list")
+    if options.list:
+        _list()
+        return 0
+    chosen = [tasks[name] for name in options.questions]
+    if not chosen:
+        chosen = [*COMPARED, *(FURTHER if options.all else ())]
+        if options.quick:
+            chosen = [task for task in chosen if task.quick_minutes is not None]
+    if options.quick and not options.questions:
+        shutil.rmtree(LATEST_DIRECTORY, ignore_errors=True)
+    failed = run(chosen, is_quick=options.quick)
+    if not options.quick:
+        _module("report")
+    if not options.questions and _module("floors", *(["--latest"] if options.quick else [])):
+        failed.append("floors")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def run(tasks: Sequence[Task], *, is_quick: bool) -> list[str]:
+    """Measure one after the other; the names of those that failed."""
+    failed = []
+    minutes = [(task.quick_minutes if is_quick else None) or task.minutes for task in tasks]
+    began = time.monotonic()
+    for number, task in enumerate(tasks):
+        left = sum(minutes[number:])
+        print(
+            f"== {number + 1} of {len(tasks)}: {task.name}, about {minutes[number]:.1f} minutes;"
+            f" {left:.0f} to go",
+            file=sys.stderr,
+            flush=True,
+        )
+        question_began = time.monotonic()
+        patience_s = 60 * (1 + PATIENCE * minutes[number])
+        status = _module(task.name, *(["--quick"] if is_quick else []), timeout_s=patience_s)
+        took = (time.monotonic() - question_began) / 60
+        verdict = "done" if status == 0 else f"failed with status {status}"
+        print(f"== {task.name}: {verdict} after {took:.1f} minutes", file=sys.stderr, flush=True)
+        if status:
+            failed.append(task.name)
+    print(f"== all of it took {(time.monotonic() - began) / 60:.1f} minutes", file=sys.stderr)
+    return failed
+
+
+def _module(name: str, *arguments: str, timeout_s: float | None = None) -> int:
+    """Run a module of this package: no question measures with another's memory and threads.
+
+    What it has started ends with it: it is a session of its own, which is killed at the end.
+    """
+    command = [sys.executable, "-m", f"bench.{name}", *arguments]
+    process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return -signal.SIGKILL
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # all of it had ended
+        process.wait()
+
+
+def _list() -> None:
+    for title, tasks in (("beside Apache Kafka", COMPARED), ("further", FURTHER)):
+        print(f"{title}, {sum(task.minutes for task in tasks):.0f} minutes:")
+        for task in tasks:
+            quick = f", quick {task.quick_minutes:g}" if task.quick_minutes else ""
+            print(f"  {task.name:<20} {task.minutes:4.1f} minutes{quick}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -25,10 +25,11 @@ from typing import Any, NamedTuple
 import psutil
 
 from bench.harness import (
-    RESULTS_DIRECTORY,
     ROUNDS,
     Question,
     describe,
+    keep,
+    ratio_ranges,
     ratios,
     summarize,
 )
@@ -92,10 +93,7 @@ def main() -> None:
             for point in POINTS
             if options.case is None or options.case in _name(point)
         ]
-    text = json.dumps(document, indent=1) + "\n"
-    print(text)
-    if not (options.quick or options.only or options.case):
-        (RESULTS_DIRECTORY / f"{QUESTION.name}.json").write_text(text)
+    keep(document, is_whole=not (options.quick or options.only or options.case))
 
 
 def _name(point: Point) -> str:
@@ -139,6 +137,7 @@ def run_case(
         "bytes": size,
         "sides": summaries,
         "ratios": ratios(summaries),
+        "ratio_ranges": ratio_ranges(summaries),
     }
 
 

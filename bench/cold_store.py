@@ -34,7 +34,7 @@ from typing import Any
 import obstore
 
 from bench import fetch_client, load
-from bench.harness import REPOSITORY, RESULTS_DIRECTORY, Question, describe
+from bench.harness import REPOSITORY, Question, describe, keep
 from bench.servers import IsothermServer, ServerUsage
 from bench.topics import create_filled
 from isotherm.remote.storage.object_client import open_object_store
@@ -257,10 +257,7 @@ def main() -> None:
     document = describe(QUESTION, rounds)
     document["latency_ms"] = LATENCY_MS
     document["store"] = measure(GIB // 2 if options.quick else GIB + SEGMENT_BYTES // 4, rounds)
-    text = json.dumps(document, indent=1) + "\n"
-    print(text)
-    if not options.quick:
-        (RESULTS_DIRECTORY / f"{QUESTION.name}.json").write_text(text)
+    keep(document, is_whole=not options.quick)
 
 
 QUESTION = Question(

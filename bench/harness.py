@@ -1,7 +1,7 @@
 """Run the sides of a question in turn, and keep what came out.
 
 Rounds go A B A B ..., so that a change of the machine's mood meets both sides. A gigabyte in and
-out warms both up, and the first round of each case is thrown away. Figures are medians over the
+out (a quarter with --quick) warms both up, and the first round of each case is thrown away. Figures are medians over the
 rounds; the spread beside them is (max - min) / median; the ratio is Isotherm's median over Kafka's.
 """
 
@@ -32,6 +32,8 @@ from oracle.jars import kafka_version
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS_DIRECTORY = REPOSITORY / "bench" / "results"
+LATEST_DIRECTORY = REPOSITORY / ".bench"
+"""What was measured last, in whole or in part; not kept in the repository."""
 ROUNDS = 3
 WARM_UP_BYTES = 1_000_000_000
 
@@ -42,6 +44,7 @@ class Case:
 
     `prepare` runs once per side before its first round and is not measured; `measure` runs once a
     round. `bytes_moved` says how much a round sends or reads, for CPU-seconds per gigabyte.
+    --quick leaves the case out unless `is_quick`.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Case:
     measure: Callable[[Server], Metrics]
     prepare: Callable[[Server], None] = lambda server: None
     finish: Callable[[Server], None] = lambda server: None
+    is_quick: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +78,23 @@ def main(question: Question, arguments: Sequence[str] | None = None) -> None:
     cases = [
         case
         for case in question.build_cases(0.125 if options.quick else 1.0)
-        if options.case is None or options.case in case.name
+        if (options.case is None or options.case in case.name)
+        and (case.is_quick or not options.quick)
     ]
     document = describe(question, rounds)
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as directory:
         document["results"] = run_question(cases, names, rounds, Path(directory))
+    keep(document, is_whole=not (options.quick or options.only or options.case))
+
+
+def keep(document: Mapping[str, Any], *, is_whole: bool) -> None:
+    """Write what was measured to LATEST_DIRECTORY; replace the stored result too if `is_whole`."""
     text = json.dumps(document, indent=1) + "\n"
-    print(text)
-    is_whole = not (options.quick or options.only or options.case)
-    if is_whole:
-        RESULTS_DIRECTORY.mkdir(exist_ok=True)
-        (RESULTS_DIRECTORY / f"{question.name}.json").write_text(text)
+    for directory in [LATEST_DIRECTORY, *([RESULTS_DIRECTORY] if is_whole else [])]:
+        directory.mkdir(exist_ok=True)
+        path = directory / f"{document['question']}.json"
+        path.write_text(text)
+        print(f"written: {path.relative_to(REPOSITORY)}", file=sys.stderr)
 
 
 def run_question(
@@ -92,15 +102,14 @@ def run_question(
 ) -> list[dict[str, Any]]:
     """Measure every case, one after the other, on servers that live through all of them."""
     with running(names, directory) as servers:
-        if rounds > 1:
-            for server in servers:
-                warm_up(server)
+        for server in servers:
+            warm_up(server, WARM_UP_BYTES if rounds > 1 else WARM_UP_BYTES // 4)
         return [run_case(case, servers, rounds) for case in cases]
 
 
-def warm_up(server: Server) -> None:
+def warm_up(server: Server, size: int) -> None:
     """Let the server's compiler see both paths: a JVM is slow for its first seconds."""
-    records = WARM_UP_BYTES // 1000
+    records = size // 1000
     topics.create_filled(
         server, topic="warm-up", records=records, record_size=1000, compression="none"
     )
@@ -131,6 +140,7 @@ def run_case(case: Case, servers: Sequence[Server], rounds: int) -> dict[str, An
         "bytes": case.bytes_moved,
         "sides": sides,
         "ratios": ratios(sides),
+        "ratio_ranges": ratio_ranges(sides),
     }
 
 
@@ -155,8 +165,22 @@ def ratios(sides: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, 
     return {
         name: ours[name]["median"] / theirs[name]["median"]
         for name in ours
-        if theirs[name]["median"]
+        if theirs.get(name, {}).get("median")
     }
+
+
+def ratio_ranges(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, list[float]]:
+    """The smallest and the largest ratio of the rounds, each side's with its neighbour's."""
+    if not {"isotherm", "kafka"} <= sides.keys():
+        return {}
+    found = {}
+    for name, ours in sides["isotherm"].items():
+        theirs = sides["kafka"].get(name, {}).get("values", [])
+        pairs = zip(ours["values"], theirs, strict=False)
+        rounds = [our / their for our, their in pairs if their]
+        if rounds:
+            found[name] = [round(min(rounds), 4), round(max(rounds), 4)]
+    return found
 
 
 def describe(question: Question, rounds: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Load from clients that are faster than the brokers, each in a process of its own.
 
-`produce` and `consume` run librdkafka through confluent-kafka (a child: `python -m bench.load`);
-`java_produce` runs Kafka's own perf tool. All measure from the first record to the last, without
-the client's start.
+`produce` and `consume` run librdkafka through confluent-kafka (children: `python -m bench.load`);
+`java_produce` runs Kafka's own perf tool, `java_consume` its consumer (bench/KafkaConsumers.java).
+All measure from the first record to the last, without the client's start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from oracle.kafka import run_tool
+from oracle.kafka import java_command, run_tool
 
 LOAD_TIMEOUT_S = 300
 BATCH_RECORDS = 1000
@@ -29,6 +29,7 @@ BATCH_BYTES = 65536
 LINGER_MS = 5
 IN_FLIGHT_BYTES_MAX = 100_000_000
 FETCH_MAX_BYTES = 50 * 1024 * 1024
+JAVA_CLIENT_OPTIONS = ("-Xmx1g", "-XX:+UseG1GC")
 
 Metrics: TypeAlias = dict[str, float]
 
@@ -41,16 +42,77 @@ def produce(
     record_size: int,
     acks: str = "all",
     compression: str = "none",
+    partitions: int = 1,
 ) -> Metrics:
-    """Send `records` values of `record_size` bytes to partition 0 by librdkafka."""
-    return _run_child(
-        "produce", bootstrap_server, topic, str(records), str(record_size), acks, compression
+    """Send `records` values of `record_size` bytes by librdkafka, to the partitions in turn."""
+    sizes = (str(records), str(record_size), str(partitions))
+    return _run_child("produce", bootstrap_server, topic, *sizes, acks, compression)
+
+
+def consume(bootstrap_server: str, topic: str, *, records: int, consumers: int = 1) -> Metrics:
+    """Read `records` records of partition 0 from its beginning by librdkafka.
+
+    Several consumers are a process each, begin at once, and each reads all of them; the rates are
+    of all together, from the first record that came to the last.
+    """
+    command = [sys.executable, "-m", "bench.load", "consume", bootstrap_server, topic]
+    children = [
+        subprocess.Popen(
+            [*command, str(records)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).resolve().parent.parent,
+        )
+        for _ in range(consumers)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.readline()  # it is connected
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    outputs = [child.communicate(timeout=LOAD_TIMEOUT_S)[0] for child in children]
+    if any(child.returncode for child in children):
+        raise RuntimeError(f"a consumer failed: topic={topic}")
+    runs = [json.loads(output) for output in outputs]
+    seconds = max(run["ended_s"] for run in runs) - min(run["began_s"] for run in runs)
+    return _rates(
+        records=sum(run["records"] for run in runs),
+        size=sum(run["bytes"] for run in runs),
+        seconds=seconds,
+        client_cpu_s=sum(run["client_cpu_s"] for run in runs),
     )
 
 
-def consume(bootstrap_server: str, topic: str, *, records: int) -> Metrics:
-    """Read `records` records of partition 0 from its beginning by librdkafka."""
-    return _run_child("consume", bootstrap_server, topic, str(records))
+def java_consume(bootstrap_server: str, topic: str, *, records: int, consumers: int = 1) -> Metrics:
+    """The same by Kafka's own consumer with its defaults, a thread each in one process."""
+    source = Path(__file__).with_name("KafkaConsumers.java")
+    arguments = (str(source), bootstrap_server, topic, str(records), str(consumers))
+    completed = subprocess.run(
+        java_command(*arguments, options=JAVA_CLIENT_OPTIONS),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=LOAD_TIMEOUT_S,
+        check=True,
+    )
+    run = json.loads(completed.stdout)
+    return _rates(
+        records=records * consumers,
+        size=run["bytes"],
+        seconds=run["seconds"],
+        client_cpu_s=run["client_cpu_s"],
+    )
+
+
+def _rates(*, records: int, size: int, seconds: float, client_cpu_s: float) -> Metrics:
+    return {
+        "records_per_s": records / seconds,
+        "mb_per_s": size / seconds / 1e6,
+        "seconds": seconds,
+        "client_cpu_s": client_cpu_s,
+    }
 
 
 def java_produce(
@@ -118,7 +180,13 @@ def _run_child(*arguments: str) -> Metrics:
 
 
 def _produce_here(
-    bootstrap_server: str, topic: str, records: int, record_size: int, acks: str, codec: str
+    bootstrap_server: str,
+    topic: str,
+    records: int,
+    record_size: int,
+    partitions: int,
+    acks: str,
+    codec: str,
 ) -> Metrics:
     errors: list[object] = []
     producer = Producer(
@@ -136,22 +204,26 @@ def _produce_here(
         }
     )
     producer.list_topics(topic, timeout=10)
-    messages = [{"value": value} for value in _values(record_size)]
+    messages = [
+        {"value": value, "partition": number % partitions}
+        for number, value in enumerate(_values(record_size))
+    ]
     in_flight_max = IN_FLIGHT_BYTES_MAX // record_size
     start = time.monotonic()
     for _ in range(records // BATCH_RECORDS):
         while len(producer) > in_flight_max:
             producer.poll(0.001)
-        queued = producer.produce_batch(topic, messages, partition=0)
+        queued = producer.produce_batch(topic, messages)
         assert queued == BATCH_RECORDS, "the queue is larger than what may be in flight"
     unsent = producer.flush(60)
     seconds = time.monotonic() - start
     if unsent or errors:
         raise RuntimeError(f"records were not sent: unsent={unsent} errors={errors[:3]}")
-    return _metrics(records // BATCH_RECORDS * BATCH_RECORDS, record_size, seconds)
+    sent = records // BATCH_RECORDS * BATCH_RECORDS
+    return _rates(records=sent, size=sent * record_size, seconds=seconds, client_cpu_s=_own_cpu_s())
 
 
-def _consume_here(bootstrap_server: str, topic: str, records: int) -> Metrics:
+def _consume_here(bootstrap_server: str, topic: str, records: int) -> dict[str, float]:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_server,
@@ -165,22 +237,31 @@ def _consume_here(bootstrap_server: str, topic: str, records: int) -> Metrics:
             "fetch.queue.backoff.ms": 1,
         }
     )
+    consumer.list_topics(topic, timeout=10)
+    print("connected", flush=True)
+    sys.stdin.readline()
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    # Connecting and looking up the first offset take as long on any broker.
+    # Looking up the first offset takes as long on any broker.
     messages = consumer.consume(1, timeout=30)
     count = size = 0
-    start = time.monotonic()
+    began_s = time.monotonic()
     while messages:
         if messages[0].error():
             raise RuntimeError(f"the consumer failed: {messages[0].error()}")
         count += len(messages)
         size += sum(map(len, messages))
         messages = consumer.consume(min(CONSUME_RECORDS, records - count), timeout=30)
-    seconds = time.monotonic() - start
+    ended_s = time.monotonic()
     consumer.close()
     if count < records:
         raise RuntimeError(f"the consumer got too little: expected={records} records={count}")
-    return _metrics(count, size / count, seconds)
+    return {
+        "records": count,
+        "bytes": size,
+        "began_s": began_s,
+        "ended_s": ended_s,
+        "client_cpu_s": _own_cpu_s(),
+    }
 
 
 def _values(record_size: int) -> list[bytes]:
@@ -195,14 +276,9 @@ def _values(record_size: int) -> list[bytes]:
     return values
 
 
-def _metrics(records: int, record_size: float, seconds: float) -> Metrics:
+def _own_cpu_s() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return {
-        "records_per_s": records / seconds,
-        "mb_per_s": records * record_size / seconds / 1e6,
-        "seconds": seconds,
-        "client_cpu_s": usage.ru_utime + usage.ru_stime,
-    }
+    return usage.ru_utime + usage.ru_stime
 
 
 def _main() -> None:
@@ -215,6 +291,7 @@ def _main() -> None:
         command.add_argument("records", type=int)
         if name == "produce":
             command.add_argument("record_size", type=int)
+            command.add_argument("partitions", type=int)
             command.add_argument("acks")
             command.add_argument("codec")
     arguments = vars(parser.parse_args())

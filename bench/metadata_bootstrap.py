@@ -21,7 +21,6 @@ segments, which is checked. Prints a table and JSON, and keeps the JSON unless -
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import tempfile
@@ -31,7 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.harness import RESULTS_DIRECTORY, Question, describe
+from bench.harness import Question, describe, keep
 from bench.metadata_history import DIRECTORY, EVENTS_PER_YEAR, LIVE_SEGMENTS, write_history
 from isotherm.clock import SystemClock
 from isotherm.record.batch import NewRecord, assign_offsets, build_batch
@@ -187,9 +186,7 @@ def main() -> None:
             point = measure(years, options.rounds, fold_by_kafka, by_record=not options.no_record)
             document["bootstrap"].append(point)
             print_point(point)
-    if not (options.quick or options.no_record):
-        text = json.dumps(document, indent=1) + "\n"
-        (RESULTS_DIRECTORY / f"{QUESTION.name}.json").write_text(text)
+    keep(document, is_whole=not (options.quick or options.no_record))
 
 
 def print_point(point: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from bench.harness import RESULTS_DIRECTORY, Question, describe
+from bench.harness import Question, describe, keep
 from bench.metadata_bootstrap import write_compacted
 from bench.metadata_history import OFFSETS_PER_SEGMENT, USER_PARTITIONS, write_history
 from isotherm.remote.metadata.fold import fold_metadata_partition
@@ -97,9 +97,7 @@ def main() -> None:
                 f" {point['bytes_per_segment']:6.0f} B each, {point['lookup_us']:5.1f} us a look-up",
                 flush=True,
             )
-    if not options.quick:
-        text = json.dumps(document, indent=1) + "\n"
-        (RESULTS_DIRECTORY / f"{QUESTION.name}.json").write_text(text)
+    keep(document, is_whole=not options.quick)
 
 
 if __name__ == "__main__":

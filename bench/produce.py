@@ -1,13 +1,15 @@
 """How fast does a broker take records?
 
-One producer, one partition, no pause between requests. librdkafka is the fast client; Kafka's own
-perf tool adds latencies.
+One producer and no pause between requests. librdkafka is the fast client; Kafka's own perf tool adds
+latencies. Around one point, 1 KiB records, acks=all, one partition and no compression, one thing at a
+time is changed: client, size of the records, acks, compression, partitions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from bench import load
 from bench.harness import Case, Question, main
@@ -16,43 +18,73 @@ from bench.servers import Server
 from bench.topics import create, delete
 
 CLIENTS = {"librdkafka": load.produce, "java": load.java_produce}
-# client, record size, acks, compression, bytes per round
+
+
+class Point(NamedTuple):
+    client: str
+    record_size: int
+    acks: str
+    compression: str
+    partitions: int
+    size: int
+    """Bytes of values in a round."""
+    is_quick: bool = False
+
+    @property
+    def name(self) -> str:
+        name = f"{self.client} {self.record_size} B acks={self.acks} {self.compression}"
+        return name if self.partitions == 1 else f"{name} {self.partitions} partitions"
+
+
 POINTS = (
-    ("librdkafka", 1024, "all", "none", 200_000_000),
-    ("librdkafka", 1024, "1", "none", 200_000_000),
-    ("librdkafka", 1024, "all", "lz4", 200_000_000),
-    ("librdkafka", 100, "all", "none", 60_000_000),
-    ("java", 1024, "1", "none", 200_000_000),
+    Point("librdkafka", 1024, "all", "none", 1, 400_000_000, is_quick=True),
+    Point("librdkafka", 1024, "1", "none", 1, 400_000_000),
+    Point("librdkafka", 1024, "all", "lz4", 1, 400_000_000),
+    Point("librdkafka", 100, "all", "none", 1, 100_000_000, is_quick=True),
+    Point("librdkafka", 10_240, "all", "none", 1, 600_000_000, is_quick=True),
+    Point("librdkafka", 1024, "all", "none", 100, 400_000_000, is_quick=True),
+    Point("librdkafka", 100, "1", "lz4", 100, 100_000_000),
+    Point("java", 1024, "all", "none", 1, 300_000_000, is_quick=True),
+    Point("java", 1024, "1", "none", 1, 300_000_000),
+    Point("java", 1024, "all", "lz4", 1, 300_000_000),
+    Point("java", 100, "all", "none", 1, 100_000_000),
+    Point("java", 10_240, "all", "none", 1, 600_000_000),
+    Point("java", 1024, "all", "none", 100, 300_000_000),
 )
 
 
 def build_cases(scale: float) -> Sequence[Case]:
     """One case for each of POINTS."""
     cases = []
-    for client, record_size, acks, compression, size in POINTS:
-        records = int(size * scale / record_size / load.BATCH_RECORDS) * load.BATCH_RECORDS
+    for point in POINTS:
+        records = int(point.size * scale / point.record_size / load.BATCH_RECORDS)
+        records *= load.BATCH_RECORDS
         parameters = {
-            "client": client,
-            "record_size": record_size,
-            "acks": acks,
-            "compression": compression,
+            "client": point.client,
+            "record_size": point.record_size,
+            "acks": point.acks,
+            "compression": point.compression,
+            "partitions": point.partitions,
             "records": records,
         }
-        topic = f"produce-{client}-{record_size}-{acks}-{compression}"
+        topic = "produce-" + "-".join(str(value) for value in parameters.values())
         cases.append(
             Case(
-                name=f"{client} {record_size} B acks={acks} {compression}",
+                name=point.name,
                 parameters=parameters,
-                bytes_moved=records * record_size,
-                prepare=partial(create, topic=topic),
+                bytes_moved=records * point.record_size,
+                prepare=partial(create, topic=topic, partitions=point.partitions),
                 measure=partial(_measure, topic=topic, **parameters),
                 finish=partial(delete, topic=topic),
+                is_quick=point.is_quick,
             )
         )
     return cases
 
 
 def _measure(server: Server, *, topic: str, client: str, **parameters: object) -> Metrics:
+    if client == "java":  # it spreads its records by itself
+        parameters.pop("partitions")
     return CLIENTS[client](server.bootstrap_server, topic, **parameters)
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import socket
 import struct
 import sys
@@ -32,7 +31,7 @@ import psutil
 from confluent_kafka import Producer
 
 from bench import topics
-from bench.harness import RESULTS_DIRECTORY, Question, describe, ratios, summarize
+from bench.harness import Question, describe, keep, ratio_ranges, ratios, summarize
 from bench.servers import SERVERS, KafkaServer, Server
 from oracle.kafka import KafkaOracle
 from oracle.topics import create_topic
@@ -200,7 +199,12 @@ def run_case(case: Case, names: Sequence[str], rounds: int, directory: Path) -> 
                     figures = " ".join(f"{key}={value:.3f}" for key, value in metrics.items())
                     print(f"{case.name:<28} {server.name:<9} {figures}", file=sys.stderr)
     sides = {name: summarize(runs) for name, runs in measured.items()}
-    return {"case": case.name, "sides": sides, "ratios": ratios(sides)}
+    return {
+        "case": case.name,
+        "sides": sides,
+        "ratios": ratios(sides),
+        "ratio_ranges": ratio_ranges(sides),
+    }
 
 
 QUESTION = Question(
@@ -223,11 +227,7 @@ def main() -> None:
         if options.case is None or options.case in case.name:
             with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as directory:
                 document["starting"].append(run_case(case, names, rounds, Path(directory)))
-    text = json.dumps(document, indent=1) + "\n"
-    print(text)
-    if not (options.quick or options.only or options.case):
-        RESULTS_DIRECTORY.mkdir(exist_ok=True)
-        (RESULTS_DIRECTORY / "start_stop.json").write_text(text)
+    keep(document, is_whole=not (options.quick or options.only or options.case))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ from bench.servers import Server
 from oracle.topics import create_topic, delete_topic
 
 
-def create(server: Server, *, topic: str, config: Mapping[str, str] | None = None) -> None:
-    """Create a topic of one partition."""
-    create_topic(server.bootstrap_server, topic, 1, dict(config or {}))
+def create(
+    server: Server, *, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
+) -> None:
+    """Create a topic, of one partition unless told otherwise."""
+    create_topic(server.bootstrap_server, topic, partitions, dict(config or {}))
 
 
 def create_filled(
