@@ -12,6 +12,9 @@ Invariants:
 - A muted connection (`mute`) is not read and its frames wait; what was asked before is answered.
 - Reading also stops while the client does not take its answers, and between frames while
   `queued.max.request.bytes` is used up.
+- Small answers leave together, in one write: those to all frames of a read, and while reads fill
+  their buffers, which tells that more lies in the socket, those to several reads; at the latest in
+  the loop's next turn. A write is the dearest part of a small answer.
 """
 
 from __future__ import annotations
@@ -35,6 +38,10 @@ SIZE_FIELD = struct.Struct(">i")
 
 # What one read takes when no frame is begun: many small requests at once, or the head of a large.
 SCRATCH_SIZE = 64 * 1024
+
+# Answers that are together larger are sent without waiting for others: for them a write costs what
+# their bytes do, and a client that takes none of them has to be noticed.
+UNSENT_SIZE_MAX = 64 * 1024
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Answer: TypeAlias = "Sequence[Buffer]"
@@ -99,6 +106,11 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_filled = 0
         self._reserved = 0
         self._pending: asyncio.Future[Any] | None = None
+        self._unsent: list[Buffer] = []
+        self._unsent_size = 0
+        self._sending: asyncio.Handle | None = None
+        self._read_size_max = 0
+        self._more_is_expected = False
         self._write_is_paused = False
         self._read_is_paused = False
         self._refusal: str | None = None
@@ -123,7 +135,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
         self._waiting.clear()
+        self._unsent.clear()
         self._frame = None
+        if self._sending is not None:
+            self._sending.cancel()
         if self._unmuting is not None:
             self._unmuting.cancel()
         if self._pending is not None:
@@ -134,15 +149,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
-            return self._frame[self._frame_filled :]
-        # The scratch is the whole server's: the loop calls get_buffer, reads and calls
-        # buffer_updated without a turn between, and what stays over is kept here.
-        scratch = self._owner.scratch
-        scratch[: len(self._leftover)] = self._leftover
-        return scratch[len(self._leftover) :]
+            room = self._frame[self._frame_filled :]
+        else:
+            # The scratch is the whole server's: the loop calls get_buffer, reads and calls
+            # buffer_updated without a turn between, and what stays over is kept here.
+            scratch = self._owner.scratch
+            scratch[: len(self._leftover)] = self._leftover
+            room = scratch[len(self._leftover) :]
+        self._read_size_max = len(room)
+        return room
 
     def buffer_updated(self, nbytes: int) -> None:
         self.active_at = self._loop.time()
+        self._more_is_expected = nbytes == self._read_size_max
         if self._frame is None:
             self._split_scratch(len(self._leftover) + nbytes)
         else:
@@ -151,6 +170,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._waiting.append(self._frame)
                 self._frame = None
         self._work()
+        self._more_is_expected = False
 
     def eof_received(self) -> bool:
         return False
@@ -168,7 +188,11 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_busy(self) -> bool:
         """A request has not been answered, or its answer not been taken."""
-        return self._pending is not None or self._transport.get_write_buffer_size() > 0
+        return (
+            self._pending is not None
+            or bool(self._unsent)
+            or self._transport.get_write_buffer_size() > 0
+        )
 
     def drain(self) -> None:
         """Read nothing more; the request being worked on is still answered, then it closes."""
@@ -176,6 +200,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting.clear()
         self.update_reading()
         if self._pending is None:
+            self._send()
             self._transport.close()
 
     def abort(self) -> None:
@@ -243,6 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         while self._may_work:
             frame = self._waiting.popleft()
             self._proceed(frame, partial(self._owner.frame_handler.handle_frame, frame, self))
+        self._send_soon()
         is_idle = not self._waiting and self._pending is None and not self._is_closed
         if self._refusal is not None and is_idle:
             self._close_with(self._refusal)
@@ -287,10 +313,30 @@ class Connection(asyncio.BufferedProtocol):
         self._owner.memory.release(len(frame))
         self._reserved -= len(frame)
         if answer:
-            self._transport.writelines(answer)
+            self._unsent += answer
+            self._unsent_size += sum(map(len, answer))
             self.active_at = self._loop.time()
-        if self._is_draining and self._pending is None:
+        is_last = self._is_draining and self._pending is None
+        if is_last or self._unsent_size >= UNSENT_SIZE_MAX:
+            self._send()
+        if is_last:
             self._transport.close()
+
+    def _send_soon(self) -> None:
+        if not self._unsent:
+            return
+        if not self._more_is_expected:
+            self._send()
+        elif self._sending is None:
+            self._sending = self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+        if self._unsent:
+            unsent, self._unsent, self._unsent_size = self._unsent, [], 0
+            self._transport.writelines(unsent)
 
     def _close_with(self, reason: str) -> None:
         logger.info(
@@ -299,5 +345,6 @@ class Connection(asyncio.BufferedProtocol):
             self.listener_name,
             reason,
         )
+        self._send()
         self._is_closed = True
         self._transport.close()

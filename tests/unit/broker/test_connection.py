@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import cast
 
 import pytest
 import uvloop
@@ -75,6 +76,39 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
             await writer.wait_closed()
 
 
+class CountingWrites:
+    """A transport that keeps each write; nothing is ever read from it."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.is_closed = False
+
+    def writelines(self, buffers: Sequence[bytes]) -> None:
+        assert not self.is_closed
+        self.writes.append(b"".join(buffers))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return ("127.0.0.1", 1)
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+def receive(connection: Connection, data: bytes) -> None:
+    """What a loop does with one read that `data` came by."""
+    buffer = connection.get_buffer(-1)
+    assert len(data) <= len(buffer)
+    buffer[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
     (size,) = struct.unpack(">i", await reader.readexactly(4))
     return await reader.readexactly(size)
@@ -141,6 +175,78 @@ def test_pipelined_requests_are_answered_in_order_one_at_a_time(run: Run) -> Non
             assert echo.frames == [b"1", b"wait"]
             echo.release.set()
             assert [await read_frame(reader) for _ in range(3)] == [b"wait", b"2", b"3"]
+
+    run(scenario)
+
+
+def unserved_connection(echo: Echo) -> tuple[Connection, CountingWrites]:
+    loop = asyncio.get_running_loop()
+    server = Server(BrokerConfig(listeners=(LOCAL,)), loop, SystemClock())
+    server.frame_handler = echo
+    connection, transport = Connection(server, "PLAINTEXT", loop), CountingWrites()
+    connection.connection_made(cast("asyncio.Transport", transport))
+    return connection, transport
+
+
+def test_answers_to_the_frames_of_one_read_leave_in_one_write(run: Run) -> None:
+    async def scenario() -> None:
+        connection, transport = unserved_connection(Echo())
+        receive(connection, framed(b"1") + framed(b"2") + framed(b"3"))
+        assert transport.writes == [framed(b"1") + framed(b"2") + framed(b"3")]
+
+    run(scenario)
+
+
+def test_answer_waits_for_the_next_read_when_a_read_has_filled_its_buffer(run: Run) -> None:
+    first, second = framed(bytes(20_000)), framed(b"second")
+
+    async def scenario() -> None:
+        connection, transport = unserved_connection(Echo())
+        receive(connection, first[:100])
+        receive(connection, first[100:])  # into a buffer of just that size
+        assert connection.is_busy
+        assert transport.writes == []
+        receive(connection, second)
+        assert transport.writes == [first + second]
+        await asyncio.sleep(0)
+        assert len(transport.writes) == 1
+
+    run(scenario)
+
+
+def test_answer_leaves_in_the_next_turn_when_no_other_read_follows(run: Run) -> None:
+    frame = framed(bytes(20_000))
+
+    async def scenario() -> None:
+        connection, transport = unserved_connection(Echo())
+        receive(connection, frame[:100])
+        receive(connection, frame[100:])
+        await asyncio.sleep(0)
+        assert transport.writes == [frame]
+        assert not connection.is_busy
+
+    run(scenario)
+
+
+def test_answer_that_waits_for_others_leaves_before_the_connection_is_closed(run: Run) -> None:
+    frame = framed(bytes(20_000))
+
+    async def scenario() -> None:
+        connection, transport = unserved_connection(Echo())
+        receive(connection, frame[:100])
+        receive(connection, frame[100:])
+        connection.drain()
+        assert transport.writes == [frame]
+        assert transport.is_closed
+
+    run(scenario)
+
+
+def test_large_answers_wait_for_no_others(run: Run) -> None:
+    async def scenario() -> None:
+        connection, transport = unserved_connection(Echo())
+        receive(connection, framed(b"big") + framed(b"big"))
+        assert transport.writes == [framed(BIG_ANSWER), framed(BIG_ANSWER)]
 
     run(scenario)
 
