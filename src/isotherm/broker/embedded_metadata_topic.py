@@ -19,14 +19,11 @@ from isotherm.broker.metadata_partition_log import (
     read_metadata_columns,
     read_metadata_records,
 )
-from isotherm.broker.partition import Partition
+from isotherm.broker.partition import ACKS_LEADER, Partition
 from isotherm.clock import Clock
 from isotherm.record.validation import AppendOrigin
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TimestampMs
-
-# One replica has it: the record is on disk, see above.
-ACKS_LEADER = 1
 
 
 class PartitionHost(Protocol):

@@ -26,6 +26,8 @@ from isotherm.types import (
 )
 
 ACKS_ALL = -1
+# One replica has all of it: a record is acknowledged when it is in this log.
+ACKS_LEADER = 1
 REPLICA_COUNT = 1
 
 

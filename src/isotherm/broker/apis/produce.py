@@ -28,7 +28,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.context import HangUpError, RequestContext
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
-from isotherm.broker.partition import ACKS_ALL, Partition
+from isotherm.broker.partition import ACKS_ALL, ACKS_LEADER, Partition
 from isotherm.broker.transactions.admission import ClientAbility, admit_records
 from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.errors import (
@@ -69,7 +69,6 @@ from isotherm.types import REMOTE_LOG_METADATA_TOPICS
 logger = logging.getLogger(__name__)
 
 ACKS_NONE = 0
-ACKS_LEADER = 1
 FIRST_ZSTD_VERSION = 7
 FIRST_ABORTABLE_VERSION = 11
 FIRST_ADDING_VERSION = 12

@@ -1,7 +1,6 @@
 """`__consumer_offsets` in this broker: making it, writing records to it, reading them back.
 
-Made through the controller when first needed, as Kafka makes it: compacted, not compressed by the
-broker. Its partition count is fixed from then on: it decides where a group's records are.
+Compacted, not compressed by the broker (isotherm.broker.coordinator_topic).
 """
 
 from __future__ import annotations
@@ -10,28 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
-from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.coordinator_topic import CoordinatorTopic
 from isotherm.broker.groups.records import GroupRecord, decode_record, encode_key, encode_value
-from isotherm.broker.partition import Partition
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.clock import Clock
 from isotherm.config.groups import GroupConfig
 from isotherm.errors import (
-    CoordinatorNotAvailableError,
     CorruptMetadataError,
-    LogDirFailedError,
-    NotLeaderOrFollowerError,
-    UnknownTopicOrPartitionError,
 )
-from isotherm.log.log_read import FetchIsolation
-from isotherm.record.batch import BatchHeader, Record, build_batch, iterate_batches, read_records
+from isotherm.record.batch import BatchHeader, Record, build_batch, read_records
 from isotherm.record.control import ControlRecordType, read_control_record
-from isotherm.record.validation import AppendOrigin
 from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Offset, ProducerEpoch, ProducerId
 
 OFFSETS_TOPIC = "__consumer_offsets"
-# One replica has it: the answer is given when the record is in the log.
-ACKS_LEADER = 1
 # Kafka: offsets.load.buffer.size.
 LOAD_BUFFER_SIZE = 5 * 1024 * 1024
 
@@ -71,44 +61,27 @@ class OffsetsTopic:
         clock: Clock,
     ) -> None:
         self._config = config
-        self._controller = controller
-        self._replica_manager = replica_manager
+        self._topic = CoordinatorTopic(OFFSETS_TOPIC, controller, replica_manager)
         self._clock = clock
 
     @property
     def partition_count(self) -> int | None:
         """None while there is no such topic."""
-        topic = self._controller.image.topics_by_name.get(OFFSETS_TOPIC)
-        return None if topic is None else len(topic.partitions)
+        return self._topic.partition_count
 
     def create(self) -> None:
         """On the control thread; nothing if it is there."""
-        if self.partition_count is not None:
-            return
-        (created,) = self._controller.create_topics(
-            [
-                NewTopic(
-                    name=OFFSETS_TOPIC,
-                    num_partitions=self._config.offsets_topic_num_partitions,
-                    configs={
-                        "cleanup.policy": "compact",
-                        "compression.type": "producer",
-                        "segment.bytes": str(self._config.offsets_topic_segment_bytes),
-                    },
-                )
-            ]
+        self._topic.create(
+            self._config.offsets_topic_num_partitions,
+            compression_type="producer",
+            segment_bytes=self._config.offsets_topic_segment_bytes,
         )
-        if created.error is not None:
-            raise created.error
 
     def append(
         self, index: int, records: Sequence[GroupRecord], producer: Producer = NO_PRODUCER
     ) -> Offset:
-        """Append all of `records` as one batch; the offset of the first.
-
-        CoordinatorNotAvailableError when the partition cannot be written: the client finds the
-        coordinator again. RecordTooLargeError and its like as from any append.
-        """
+        """Append all of `records` as one batch; the offset of the first. Raises what
+        `CoordinatorTopic.append` does."""
         now_ms = self._clock.now_ms()
         batch = build_batch(
             [(now_ms, encode_key(key), encode_value(value), ()) for key, value in records],
@@ -116,19 +89,7 @@ class OffsetsTopic:
             producer_epoch=producer.epoch,
             is_transactional=producer is not NO_PRODUCER,
         )
-        try:
-            info = self._partition(index).append(
-                batch, required_acks=ACKS_LEADER, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
-            )
-        except (
-            LogDirFailedError,
-            NotLeaderOrFollowerError,
-            UnknownTopicOrPartitionError,
-        ) as error:
-            raise CoordinatorNotAvailableError(
-                f"group records cannot be written partition={OFFSETS_TOPIC}-{index}"
-            ) from error
-        return info.first_offset
+        return self._topic.append(index, batch, now_ms)
 
     def read(self, index: int) -> Iterator[LoadedRecord | LoadedMarker]:
         """What is left of a partition once of each key only the last record is kept.
@@ -153,36 +114,21 @@ class OffsetsTopic:
         yield from _decoded_all(latest, index)
 
     def _read_log(self, index: int) -> Iterator[Record | _TransactionalBatch | LoadedMarker]:
-        log = self._partition(index).log
-        offset, end_offset = log.log_start_offset, log.high_watermark
-        while offset < end_offset:
-            read = log.read(
-                offset,
-                LOAD_BUFFER_SIZE,
-                isolation=FetchIsolation.HIGH_WATERMARK,
-                min_one_message=True,
-            )
-            next_offset = offset
-            for position, header in iterate_batches(read.records):
-                next_offset = header.next_offset
-                if header.is_control:
-                    yield from _marker(read.records, position, header)
-                    continue
-                records = [
-                    record
-                    for record in read_records(read.records, position, header)
-                    if record.offset >= offset
-                ]
-                if header.is_transactional:
-                    yield _TransactionalBatch(header.producer_id, records)
-                else:
-                    yield from records
-            if next_offset == offset:
-                return
-            offset = next_offset
-
-    def _partition(self, index: int) -> Partition:
-        return self._replica_manager.find_partition(OFFSETS_TOPIC, None, index)
+        for read, position, header, start_offset in self._topic.read_batches(
+            index, LOAD_BUFFER_SIZE
+        ):
+            if header.is_control:
+                yield from _marker(read, position, header)
+                continue
+            records = [
+                record
+                for record in read_records(read, position, header)
+                if record.offset >= start_offset
+            ]
+            if header.is_transactional:
+                yield _TransactionalBatch(header.producer_id, records)
+            else:
+                yield from records
 
 
 def _marker(records: memoryview, position: int, header: BatchHeader) -> Iterator[LoadedMarker]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from isotherm.broker.partition import ACKS_LEADER
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.clock import Clock
@@ -17,7 +18,6 @@ from isotherm.record.validation import AppendOrigin
 from isotherm.types import ProducerId, TopicPartition
 
 OFFSETS_TOPIC = "__consumer_offsets"
-ACKS_LEADER = 1
 
 
 class TransactionalOffsets(Protocol):
