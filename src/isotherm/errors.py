@@ -36,7 +36,8 @@
     │   ├── CorruptIndexError · CorruptSnapshotError · CorruptCheckpointError
     │   ├── CorruptMetadataError              a metadata record or manifest
     │   └── CorruptObjectError                an object is missing bytes or disagrees with metadata
-    └── LogDirFailedError                 a log directory cannot be used: take it offline
+    ├── LogDirFailedError                 a log directory cannot be used: take it offline
+    └── SparkJobError                     Spark, or something in its tasks, failed: see the reason
 
 Messages are a lowercase fact followed by key=value pairs; the cause is chained, not repeated.
 Which Kafka error code a client gets for each is decided in `isotherm.broker.error_mapping` alone.
@@ -295,3 +296,7 @@ class CorruptObjectError(CorruptDataError):
 
 class LogDirFailedError(IsothermError):
     """A log directory cannot be read or written: it goes offline."""
+
+
+class SparkJobError(IsothermError):
+    """A Spark job failed for a reason that is none of Isotherm's own errors."""

@@ -13,6 +13,7 @@ import typer
 from isotherm import __version__
 from isotherm.cli import config, consume, dump_log, pipeline, produce, remote, serve, topics
 from isotherm.cli.output import error_console
+from isotherm.cli.pipeline_options import debugging
 from isotherm.errors import ConfigError, CorruptDataError, IsothermError
 
 EXIT_FAILED = 1
@@ -73,10 +74,12 @@ def main() -> None:
 
 
 def _causes(error: BaseException) -> list[str]:
+    """A line each: libraries tell of themselves over many, which `pipeline --debug` shows."""
     causes = []
     cause = error.__cause__
     while cause is not None:
-        causes.append(f"{type(cause).__name__}: {cause}")
+        text = str(cause) if debugging.get() else str(cause).partition("\n")[0]
+        causes.append(f"{type(cause).__name__}: {text}")
         cause = cause.__cause__
     return causes
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from isotherm.cli import (
     pipeline_audit,
     pipeline_compact,
+    pipeline_options,
     pipeline_project,
     pipeline_rebuild,
     pipeline_replay,
@@ -27,7 +30,16 @@ app.command()(pipeline_compact.compact)
 
 
 @app.callback()
-def _pipeline() -> None:
+def _pipeline(
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug",
+            envvar="ISOTHERM_DEBUG",
+            help="When Spark fails, show its log and the whole trace, not one line.",
+        ),
+    ] = False,
+) -> None:
     """Jobs on Spark over a cluster's metadata and bucket: look, compare, mend.
 
     They work on Isotherm's topics and on those of real Kafka clusters, whose metadata topic they
@@ -35,3 +47,4 @@ def _pipeline() -> None:
 
     Exit codes: 0 clean · 1 failed · 2 wrong options · 3 damage or a difference was found.
     """
+    pipeline_options.debugging.set(debug)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,12 +13,20 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from isotherm.cli.options import parse_pairs
 from isotherm.cli.output import console, error_console, print_json, print_rows
+from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # What a job was to find: damage, or a difference between two sides that should be equal.
 EXIT_FOUND = 3
+_MASTERS = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+# `isotherm pipeline --debug`, of the command that runs.
+debugging: ContextVar[bool] = ContextVar("debugging", default=False)
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_SILENT = "-Disotherm.spark.log.level=off"
+_JAVA_TRACE = "spark.sql.pyspark.jvmStacktrace.enabled"
+_PYTHON_TRACE = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 _CHOICES_OF_TOPICS = frozenset({"subscribe", "subscribepattern", "assign"})
 TABLE_ROWS_MAX = 100
 
@@ -90,19 +100,39 @@ def source_texts(
 def spark_session(master: str, spark_config: list[str] | None) -> Iterator[SparkSession]:
     """Isotherm's Spark session; stopped afterwards, unless it was there before.
 
-    ConfigError saying what to run when there is no Java for it, or no PySpark.
+    What Spark raises in here, or its tasks do, becomes one of Isotherm's errors, and Spark logs
+    nothing itself; with `isotherm pipeline --debug` the trace is its cause, and Spark logs errors.
+    ConfigError for what is no master, or saying what to run when there is no Java, or no PySpark.
     """
     from isotherm.spark.session import check_pyspark, session
 
     check_pyspark()
+    if _MASTERS.fullmatch(master) is None:
+        raise ConfigError(
+            f"no address of a Spark cluster key=master value={master!r}"
+            " hint='local[N], spark://host:7077, yarn or k8s://https://host'"
+        )
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    from isotherm.spark.job_errors import error_of_job
+
+    debug = debugging.get()
+    config = parse_pairs(spark_config)
+    if debug:
+        config = {_JAVA_TRACE: "true", _PYTHON_TRACE: "false", **config}
+    else:
+        config[_JAVA_OPTIONS] = f"{_SILENT} {config.get(_JAVA_OPTIONS, '')}".strip()
     was_there = SparkSession.getActiveSession() is not None
-    spark = session("isotherm-pipeline", master=master, config=parse_pairs(spark_config))
+    spark: SparkSession | None = None
     try:
+        spark = session("isotherm-pipeline", master=master, config=config)
         yield spark
+    except (PySparkException, Py4JError) as error:
+        raise error_of_job(str(error)) from (error if debug else None)
     finally:
-        if not was_there:
+        if spark is not None and not was_there:
             spark.stop()
 
 

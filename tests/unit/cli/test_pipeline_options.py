@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from isotherm.cli.pipeline_options import source_texts
+import pytest
+
+from isotherm.cli.pipeline_options import source_texts, spark_session
+from isotherm.errors import ConfigError
 from isotherm.spark.option_parsing import parse_options
 
 
@@ -21,3 +24,12 @@ def test_command_line_becomes_options_of_the_source() -> None:
 def test_a_choice_of_topics_is_kept() -> None:
     options = parse_options(source_texts("folder", ["Subscribe=flights"], None, None))
     assert options.named_topics == {"flights"}
+
+
+@pytest.mark.parametrize("master", ["host:7077", "local[]", "", "mesos://host"])
+def test_what_is_no_master_is_refused_before_spark_is_started(master: str) -> None:
+    with (
+        pytest.raises(ConfigError, match="no address of a Spark cluster key=master"),
+        spark_session(master, None),
+    ):
+        pass
