@@ -21,9 +21,10 @@ from isotherm.cli.pipeline_options import (
     spark_session,
 )
 from isotherm.clock import Clock, SystemClock
-from isotherm.errors import ConfigError, RequestTimedOutError
+from isotherm.errors import RequestTimedOutError
 
 if TYPE_CHECKING:
+    from isotherm.remote.compaction.journal import FoundRun
     from isotherm.spark.jobs.compact import CompactionSettings, PartitionReport
     from isotherm.spark.jobs.compact_plan import CompactionPlan
     from isotherm.spark.jobs.cost import Cost
@@ -58,7 +59,8 @@ Recover = Annotated[
     bool,
     typer.Option(
         "--recover",
-        help="First finish or undo earlier runs that were cut off. None may be running still.",
+        help="Instead: show earlier runs that were cut off; with --run finish or undo them. None may"
+        " be running still.",
     ),
 ]
 DeleteRetentionMs = Annotated[
@@ -126,12 +128,11 @@ def compact(
     )
     job.check_settings(settings, options)
     with progress("reading the metadata") as tell:
-        plan = job.read_plan(options, settings)
         if recover:
-            if not run:
-                raise ConfigError("--recover changes what is in the bucket: it goes with --run")
-            _print_recovered(plan, settings)
-            plan = job.read_plan(options, settings)
+            found = job.unfinished_runs(settings, options.selects_topic)
+            _recover(found, settings, run=run, as_json=as_json)
+            return
+        plan = job.read_plan(options, settings)
         with spark_session(master, spark_config) as spark:
             cost = job.cost_of(spark, plan, settings)
             check_cost(cost, max_bytes)
@@ -144,11 +145,19 @@ def compact(
         _wait_for_broker(plan, settings, wait_s, clock)
 
 
-def _print_recovered(plan: CompactionPlan, settings: CompactionSettings) -> None:
-    from isotherm.spark.jobs.compact import recover, unfinished_runs
+def _recover(
+    found: list[FoundRun], settings: CompactionSettings, *, run: bool, as_json: bool
+) -> None:
+    from isotherm.spark.jobs.compact import plan_recovery, recover
 
-    for text in recover(settings, unfinished_runs(settings, plan.partitions)):
-        console().print(text)
+    steps = recover(settings, found) if run else plan_recovery(found)
+    if not steps and not as_json:
+        console().print("no compaction was cut off")
+        return
+    columns = ("topic", "partition", "run", "state", "step")
+    print_rows(columns, [step.as_row() for step in steps], as_json=as_json)
+    if not as_json and not run:
+        console().print("\n--recover --run does it; no compaction may be running still")
 
 
 def _print_plan(plan: CompactionPlan, cost: Cost, *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ was cut off left: `recover` finishes or undoes it (remote/compaction/journal.py)
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -47,7 +48,7 @@ from isotherm.spark.jobs.compact_passes import (
 )
 from isotherm.spark.jobs.compact_plan import CompactionPlan, plan_compaction
 from isotherm.spark.jobs.cost import Cost, parallel_tasks
-from isotherm.spark.options import SourceOptions
+from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.spark.planning import lineage_pieces
 from isotherm.spark.tiered_log import choose_partitions, newest_histories
 from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
@@ -191,11 +192,11 @@ def cost_of(spark: SparkSession, plan: CompactionPlan, settings: CompactionSetti
 
 
 def unfinished_runs(
-    settings: CompactionSettings, partitions: Iterable[TopicIdPartition]
+    settings: CompactionSettings, is_selected: Callable[[str], bool]
 ) -> list[FoundRun]:
-    """Runs on these partitions that were cut off, or are being worked on."""
-    wanted = set(partitions)
-    return [found for found in open_journals(settings.written).find() if found.partition in wanted]
+    """Runs on topics of these names that were cut off, or are being worked on."""
+    found = open_journals(settings.written).find()
+    return [each for each in found if is_selected(each.partition.topic)]
 
 
 def unpublished_runs(
@@ -204,32 +205,70 @@ def unpublished_runs(
     """Runs in place that wait for the broker."""
     return [
         found
-        for found in unfinished_runs(settings, partitions)
+        for found in _runs_on(settings, partitions)
         if found.journal is not None and found.journal.state is JournalState.STAGED
     ]
 
 
-def recover(settings: CompactionSettings, found: Sequence[FoundRun]) -> list[str]:
-    """Finish or undo these runs, none of which may still be working; what was done with each.
+def _runs_on(
+    settings: CompactionSettings, partitions: Iterable[TopicIdPartition]
+) -> list[FoundRun]:
+    wanted = set(partitions)
+    return [found for found in open_journals(settings.written).find() if found.partition in wanted]
 
-    One in place whose segments are all staged is left to the broker.
-    """
-    storage, journals = _storage(settings.written), open_journals(settings.written)
+
+class RecoveryStep(enum.Enum):
+    UNDO = "undo"
+    FINISH = "finish"
+    LEFT_TO_BROKER = "left to the broker"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What becomes of a run that was cut off."""
+
+    found: FoundRun
+    step: RecoveryStep
+
+    def as_row(self) -> dict[str, Any]:
+        journal, partition = self.found.journal, self.found.partition
+        return {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "run": self.found.run,
+            "state": None if journal is None else journal.state.value,
+            "step": self.step.value,
+        }
+
+
+def plan_recovery(found: Sequence[FoundRun]) -> list[Recovery]:
+    """One in place whose segments are all staged is left to the broker, which publishes it."""
     # Nothing of a copy is whole before all of its partitions are staged: so one that is not makes
     # the whole run one to undo.
     unstaged = {run.run for run in found if _is_unstaged(run)}
-    done = []
+    steps = []
     for run in found:
         in_place = run.journal is not None and run.journal.in_place
         if _is_unstaged(run) or (run.run in unstaged and not in_place):
-            undo_run(storage, journals, run)
-            done.append(f"undone run={run.run} partition={run.partition}")
-        elif in_place:
-            done.append(f"left to the broker run={run.run} partition={run.partition}")
+            steps.append(Recovery(run, RecoveryStep.UNDO))
         else:
-            finish_copy(storage, journals, run)
-            done.append(f"finished run={run.run} partition={run.partition}")
-    return done
+            step = RecoveryStep.LEFT_TO_BROKER if in_place else RecoveryStep.FINISH
+            steps.append(Recovery(run, step))
+    return steps
+
+
+def recover(settings: CompactionSettings, found: Sequence[FoundRun]) -> list[Recovery]:
+    """Take the steps of `plan_recovery`; none of the runs may still be working."""
+    storage, journals = _storage(settings.written), open_journals(settings.written)
+    steps = plan_recovery(found)
+    # What says that a copy is not whole goes last: were it gone when this is cut off, the rest of
+    # the run would look like one to finish.
+    for each in sorted(steps, key=lambda step: _is_unstaged(step.found)):
+        if each.step is RecoveryStep.UNDO:
+            undo_run(storage, journals, each.found)
+        elif each.step is RecoveryStep.FINISH:
+            finish_copy(storage, journals, each.found)
+    return steps
 
 
 def _is_unstaged(found: FoundRun) -> bool:
@@ -239,11 +278,11 @@ def _is_unstaged(found: FoundRun) -> bool:
 def check_target(plan: CompactionPlan, settings: CompactionSettings) -> None:
     """PolicyViolationError when an unfinished run is there, or the target of a copy has segments of
     the topics: two histories of one topic would be read as one."""
-    for found in unfinished_runs(settings, plan.partitions):
+    for found in _runs_on(settings, plan.partitions):
         raise PolicyViolationError(
             f"an earlier compaction is not over run={found.run} partition={found.partition}"
             f" state={found.journal.state.value if found.journal else None}"
-            " hint='if it is not running any more, --recover finishes or undoes it'"
+            " hint='if it is not running any more, --recover --run finishes or undoes it'"
         )
     if settings.target is None:
         return
@@ -391,12 +430,14 @@ def settings_of(
     to_url: str | None = None,
     to_storage: dict[str, str] | None = None,
 ) -> CompactionSettings:
-    """From the options of the source; with `to_url` or `to_storage` (settings of the storage manager,
-    on top of the source's) a copy goes there. A copy is laid out as `aiven` in any case."""
+    """From the options of the source; with `to_url` (or a folder's path) or `to_storage` (settings
+    of the storage manager, on top of the source's) a copy goes there, laid out as `aiven` unless
+    they say otherwise."""
     source = tier_settings(options)
     target = None
     if to_url is not None or to_storage:
-        config = {**options.storage_settings, "url": to_url or source.url, **(to_storage or {})}
+        url = source.url if to_url is None else storage_url(to_url)
+        config = {**options.storage_settings, "url": url, **(to_storage or {})}
         target = ObjectStoreSettings.from_config(config)
     return CompactionSettings(
         source=source,
