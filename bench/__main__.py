@@ -14,6 +14,7 @@ again at the end, and the exit status is 1.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
@@ -141,10 +142,8 @@ def _module(name: str, *arguments: str, timeout_s: float | None = None) -> int:
     except subprocess.TimeoutExpired:
         return -signal.SIGKILL
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError):  # all of it had ended
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # all of it had ended
         process.wait()
 
 

@@ -19,8 +19,9 @@ import psutil
 from isotherm.testing.local_servers import free_ports
 from oracle.kafka import EAGER_SETTINGS, KafkaOracle, broker_answers
 
-START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 30
+# Ten thousand partitions take either side minutes where others work too.
+START_TIMEOUT_S = 300
+STOP_TIMEOUT_S = 300
 KAFKA_HEAP = "1g"
 
 
@@ -44,6 +45,8 @@ class KafkaServer(KafkaOracle):
     """Apache Kafka with LocalTieredStorage."""
 
     name = "kafka"
+    start_timeout_s = START_TIMEOUT_S
+    stop_timeout_s = STOP_TIMEOUT_S
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, EAGER_SETTINGS, heap=KAFKA_HEAP)

@@ -37,7 +37,7 @@ from oracle.kafka import KafkaOracle
 from oracle.topics import create_topic
 
 ROUNDS = 3
-START_TIMEOUT_S = 120
+START_TIMEOUT_S = 300
 POLL_S = 0.005
 RECORD_SIZE = 1000
 SEGMENT_BYTES = 1_048_576
@@ -65,7 +65,7 @@ def build_cases(scale: float) -> Sequence[Case]:
     size = int(256 * scale) << 20
     return (
         Case(f"{count:,} segments", partial(_fill_segments, count=count)),
-        Case(f"{count:,} partitions", partial(_fill_partitions, count=count)),
+        Case(f"{count:,} partitions", partial(fill_partitions, count=count)),
         Case(
             f"killed, {size >> 20} MiB to recover",
             partial(topics.create, topic="killed", config={"segment.bytes": str(1 << 30)}),
@@ -80,7 +80,8 @@ def _fill_segments(server: Server, *, count: int) -> None:
     _produce(server, topic="segments", size=count * SEGMENT_BYTES)
 
 
-def _fill_partitions(server: Server, *, count: int) -> None:
+def fill_partitions(server: Server, *, count: int) -> None:
+    """Ten topics with so many partitions together, a record in each."""
     for number in range(10):
         create_topic(server.bootstrap_server, f"partitions-{number}", count // 10, {})
     producer = Producer({"bootstrap.servers": server.bootstrap_server})
@@ -115,13 +116,13 @@ def measure(case: Case, server: Server) -> dict[str, float]:
     metrics = {}
     if case.is_killed:
         psutil.Process(server.pid).kill()
-        _stop(server)
+        stop(server)
     else:
         began = time.perf_counter()
-        _stop(server)
+        stop(server)
         metrics["stop_s"] = time.perf_counter() - began
-    metrics["start_s"] = _start(server)
-    metrics["start_cpu_s"] = _cpu_s(server)
+    metrics["start_s"] = start(server)
+    metrics["start_cpu_s"] = cpu_s(server)
     return metrics | _first_seconds(server)
 
 
@@ -143,14 +144,15 @@ def _first_seconds(server: Server) -> dict[str, float]:
     return {"wait_p99_ms": waits_ms[len(waits_ms) * 99 // 100], "wait_max_ms": waits_ms[-1]}
 
 
-def _stop(server: Server) -> None:
+def stop(server: Server) -> None:
+    """End it cleanly; a Server's own stop may kill."""
     if isinstance(server, KafkaServer):
         KafkaOracle.stop(server)  # its own stop kills
     else:
         server.stop()
 
 
-def _start(server: Server) -> float:
+def start(server: Server) -> float:
     """Seconds until it answers. The server's own way of waiting is too coarse to measure by."""
     began = time.perf_counter()
     starting = threading.Thread(target=server.start)
@@ -174,7 +176,8 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _cpu_s(server: Server) -> float:
+def cpu_s(server: Server) -> float:
+    """Of the server's process since it began."""
     times = psutil.Process(server.pid).cpu_times()
     return float(times.user + times.system)
 

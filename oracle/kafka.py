@@ -59,6 +59,9 @@ class KafkaOracle:
     A stopped or killed oracle can be started again on the same folder.
     """
 
+    start_timeout_s: float = START_TIMEOUT_S
+    stop_timeout_s: float = STOP_TIMEOUT_S
+
     def __init__(
         self, directory: Path, overrides: Mapping[str, str] | None = None, *, heap: str = "512m"
     ) -> None:
@@ -112,11 +115,11 @@ class KafkaOracle:
         self._wait_until_it_answers()
 
     def stop(self) -> None:
-        """Shut down cleanly (SIGTERM); kill after STOP_TIMEOUT_S."""
+        """Shut down cleanly (SIGTERM); kill after `stop_timeout_s`."""
         if self._process is not None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_TIMEOUT_S)
+                self._process.wait(self.stop_timeout_s)
         self.kill()
 
     def kill(self) -> None:
@@ -133,7 +136,7 @@ class KafkaOracle:
 
     def _wait_until_it_answers(self) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + self.start_timeout_s
         while time.monotonic() < deadline and self._process.poll() is None:
             if broker_answers(self.bootstrap_server):
                 return
@@ -141,7 +144,7 @@ class KafkaOracle:
         exit_status = self._process.poll()
         self.kill()
         raise OracleUnavailableError(
-            f"kafka did not start: exit={exit_status} timeout_s={START_TIMEOUT_S}\n"
+            f"kafka did not start: exit={exit_status} timeout_s={self.start_timeout_s}\n"
             + self._first_error()
         )
 
