@@ -1,21 +1,28 @@
 """An index file of the active segment, mirrored in memory.
 
-Kafka maps the file, and preallocates it with zeros for that; here every entry is written by position
-and kept in `entries` as well, so
-that a lookup reads memory and a crash test sees each write.
+Kafka maps the file, and preallocates it with zeros for that. Here `entries` in memory is what
+look-ups read; the file follows a page of entries at a time, and wholly when it is synced or the
+segment is closed: a write for each entry would cost a producer's batch as much as the batch's own.
+What an unclean stop loses of it is built again from the log, as are all entries of batches that were
+not flushed.
 """
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from isotherm.log.fs import FileSystem
+
+# Entries, in bytes, that are kept back from the file: one page, which is written at once anyway.
+UNWRITTEN_SIZE_MAX = 4096
 
 
 class IndexFile:
     """Append-only entries of one size, `size_max` bytes of them at most.
 
-    Lookups may run beside an append: `entries` only grows in place, truncating replaces it.
+    Look-ups and `sync` may run beside an append: `entries` only grows in place, truncating replaces
+    it.
     """
 
     def __init__(self, fs: FileSystem, path: Path, entry_size: int, size_max: int) -> None:
@@ -23,6 +30,9 @@ class IndexFile:
         self._size_max = size_max - size_max % entry_size
         self._file = fs.open_writable(path)
         self.entries = bytearray()
+        self._written_size = 0
+        # What keeps a sync from writing what is being truncated.
+        self._write_lock = threading.Lock()
 
     def stored(self) -> bytes:
         """What is in the file, with the padding that an unclean stop of Kafka leaves."""
@@ -32,22 +42,36 @@ class IndexFile:
         """Take over the first `size` bytes of the file; what follows is no entry."""
         stored = self.stored()
         self.entries = bytearray(stored[:size])
+        self._written_size = len(self.entries)
         if len(stored) > size:
             self._file.truncate(size)
 
     def append(self, entry: bytes) -> None:
         assert len(entry) == self._entry_size
-        self._file.write_at(len(self.entries), entry)
         self.entries += entry
+        if len(self.entries) - self._written_size >= UNWRITTEN_SIZE_MAX:
+            self.write_out()
+
+    def write_out(self) -> None:
+        """Bring the file to the state of `entries`."""
+        with self._write_lock:
+            unwritten = self.entries[self._written_size :]
+            if unwritten:
+                self._file.write_at(self._written_size, unwritten)
+                self._written_size += len(unwritten)
 
     def truncate(self, size: int) -> None:
         """Drop the entries after the first `size` bytes."""
-        self.entries = self.entries[:size]
-        self._file.truncate(size)
+        with self._write_lock:
+            self.entries = self.entries[:size]
+            if self._written_size > size:
+                self._written_size = size
+                self._file.truncate(size)
 
     def is_full(self, *, reserve: int = 0) -> bool:
         """Whether there is no room for one entry besides `reserve` others."""
         return len(self.entries) + (1 + reserve) * self._entry_size > self._size_max
 
     def sync(self) -> None:
+        self.write_out()
         self._file.sync()

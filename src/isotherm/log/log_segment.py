@@ -138,11 +138,15 @@ class LogSegment:
         self._bytes_since_index_entry = 0
 
     def deactivate(self) -> None:
-        """Write the final time index entry: on roll and on close.
+        """Write the rest of the indexes, with the final time index entry: on roll and on close.
 
         Files are not closed here: a flush in another thread may be syncing them.
         """
+        assert self._offset_index is not None
+        assert self._time_index is not None
         self._append_time_index_entry()
+        self._offset_index.write_out()
+        self._time_index.write_out()
         self._offset_index = self._time_index = self._file = self._aborted = None
         self._files.forget()
 

@@ -98,6 +98,7 @@ def test_time_index_gets_the_largest_timestamp_so_far_and_a_final_entry(tmp_path
         batch(103, count=2, timestamp=T0 + 9),
     )
     assert segment.largest_timestamp == (T0 + 9, 104)
+    segment.sync()
     before = segment.time_index_path.read_bytes()[:24]
     assert before == b"".join(
         timestamp.to_bytes(8) + offset.to_bytes(4)
@@ -112,6 +113,7 @@ def test_time_index_gets_the_largest_timestamp_so_far_and_a_final_entry(tmp_path
 def test_index_files_hold_entries_and_nothing_else(tmp_path: Path) -> None:
     segment = segment_at(tmp_path)
     append(segment, *(batch(offset) for offset in range(3)))
+    segment.sync()
     assert segment.offset_index_path.stat().st_size == 16
     assert segment.time_index_path.stat().st_size == 12
     segment.deactivate()
