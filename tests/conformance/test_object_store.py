@@ -11,6 +11,7 @@ from obstore.store import MemoryStore
 
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.testing.conformance.fills_buffers import FillsBuffersConformance
 from isotherm.testing.conformance.remote_storage import (
     FolderAccess,
     RemoteStorageManagerConformance,
@@ -49,7 +50,7 @@ def in_folder(folder: Path, **config: str) -> StoreUnderTest:
     return StoreUnderTest(ObjectStoreRemoteStorageManager(settings), FolderAccess(folder))
 
 
-class TestLocalFolderAivenLayout(RemoteStorageManagerConformance):
+class TestLocalFolderAivenLayout(FillsBuffersConformance, RemoteStorageManagerConformance):
     topic_length_max = LOCAL_TOPIC_LENGTH_MAX
 
     @pytest.fixture
@@ -57,7 +58,9 @@ class TestLocalFolderAivenLayout(RemoteStorageManagerConformance):
         return in_folder(tmp_path / "a bucket")
 
 
-class TestLocalFolderAivenLayoutWithPrefix(RemoteStorageManagerConformance):
+class TestLocalFolderAivenLayoutWithPrefix(
+    FillsBuffersConformance, RemoteStorageManagerConformance
+):
     topic_length_max = LOCAL_TOPIC_LENGTH_MAX
 
     @pytest.fixture
@@ -65,7 +68,9 @@ class TestLocalFolderAivenLayoutWithPrefix(RemoteStorageManagerConformance):
         return in_folder(tmp_path / "bucket", **{"key.prefix": "some/folder/and-"})
 
 
-class TestLocalFolderLocalTieredStorageLayout(RemoteStorageManagerConformance):
+class TestLocalFolderLocalTieredStorageLayout(
+    FillsBuffersConformance, RemoteStorageManagerConformance
+):
     topic_length_max = LOCAL_TOPIC_LENGTH_MAX
 
     @pytest.fixture
@@ -86,13 +91,15 @@ def in_memory(**config: str) -> StoreUnderTest:
 CHUNK_SIZE = "4099"
 
 
-class TestMemoryAivenLayout(RemoteStorageManagerConformance):
+class TestMemoryAivenLayout(FillsBuffersConformance, RemoteStorageManagerConformance):
     @pytest.fixture
     def store(self) -> StoreUnderTest:
         return in_memory()
 
 
-class TestMemoryAivenLayoutWithAllCustomMetadata(RemoteStorageManagerConformance):
+class TestMemoryAivenLayoutWithAllCustomMetadata(
+    FillsBuffersConformance, RemoteStorageManagerConformance
+):
     topic_length_max = 20
     """With the key in it, Kafka's limit of 128 bytes leaves that much for the topic."""
 
@@ -102,7 +109,7 @@ class TestMemoryAivenLayoutWithAllCustomMetadata(RemoteStorageManagerConformance
         return in_memory(**{"custom.metadata.fields.include": fields})
 
 
-class TestMemoryAivenLayoutCompressed(RemoteStorageManagerConformance):
+class TestMemoryAivenLayoutCompressed(FillsBuffersConformance, RemoteStorageManagerConformance):
     @pytest.fixture
     def store(self) -> StoreUnderTest:
         return in_memory(**{"compression.enabled": "true", "chunk.size": CHUNK_SIZE})
@@ -124,7 +131,7 @@ def encryption(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-class EncryptedConformance(RemoteStorageManagerConformance):
+class EncryptedConformance(FillsBuffersConformance, RemoteStorageManagerConformance):
     def test_copy_repeated_changes_nothing(
         self, store: StoreUnderTest, maker: SegmentMaker
     ) -> None:

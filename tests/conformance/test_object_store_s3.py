@@ -13,6 +13,7 @@ from isotherm.errors import RemoteStorageError
 from isotherm.remote.storage.inventory import open_for_reading, read_inventory
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.testing.conformance.fills_buffers import FillsBuffersConformance
 from isotherm.testing.conformance.remote_storage import (
     FolderAccess,
     RemoteStorageManagerConformance,
@@ -49,7 +50,7 @@ def store_under_test(server: S3Server, **config: str) -> StoreUnderTest:
     return StoreUnderTest(ObjectStoreRemoteStorageManager(settings), FolderAccess(folder))
 
 
-class TestS3AivenLayout(RemoteStorageManagerConformance):
+class TestS3AivenLayout(FillsBuffersConformance, RemoteStorageManagerConformance):
     # The server keeps objects as files, whose names have 255 bytes at most.
     topic_length_max = 220
 
@@ -58,7 +59,7 @@ class TestS3AivenLayout(RemoteStorageManagerConformance):
         return store_under_test(server)
 
 
-class TestS3LocalTieredStorageLayout(RemoteStorageManagerConformance):
+class TestS3LocalTieredStorageLayout(FillsBuffersConformance, RemoteStorageManagerConformance):
     topic_length_max = 220
 
     @pytest.fixture

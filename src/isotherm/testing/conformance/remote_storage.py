@@ -7,6 +7,8 @@ A subclass in the tests of an implementation gives a fixture `store` that answer
         @pytest.fixture
         def store(self, tmp_path):
             return StoreUnderTest(MyStore(tmp_path), FolderAccess(tmp_path))
+
+What fills buffers, too, inherits FillsBuffersConformance (fills_buffers.py) besides.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import pytest
 
 from isotherm.errors import CorruptObjectError, RemoteResourceNotFoundError
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
-from isotherm.remote.storage.api import FillsBuffers, RemoteStorageManager
+from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.testing.segment_files import MadeSegment, SegmentMaker
 
 CUSTOM_METADATA_SIZE_MAX = 128
@@ -134,63 +136,6 @@ class RemoteStorageManagerConformance:
         metadata = copied(store, maker.segment(size=20_000))
         with pytest.raises(ValueError, match="range"):
             store.manager.fetch_log_segment(metadata, start, end_inclusive)
-
-    # -- reading into memory that is there, for those who do that (FillsBuffers)
-
-    @pytest.mark.parametrize(("start", "end"), [(0, 20_000), (0, 1), (7, 12_345), (19_999, 20_000)])
-    def test_buffer_is_filled_from_its_beginning_on(
-        self, store: StoreUnderTest, maker: SegmentMaker, start: int, end: int
-    ) -> None:
-        manager, segment = filling(store), maker.segment(size=20_000)
-        metadata = copied(store, segment)
-        buffer, counts = memoryview(bytearray(end - start)), [0]
-
-        def check(count: int) -> None:
-            assert counts[-1] < count
-            assert buffer[:count] == segment.log_bytes()[start : start + count]
-            counts.append(count)
-
-        manager.fetch_log_segment_into(metadata, start, buffer, check)
-        assert counts[-1] == len(buffer)
-
-    def test_large_buffer_is_filled(self, store: StoreUnderTest, maker: SegmentMaker) -> None:
-        manager, segment = filling(store), maker.segment(size=self.large_segment_size)
-        metadata = copied(store, segment)
-        buffer = memoryview(bytearray(self.large_segment_size - 2))
-        manager.fetch_log_segment_into(metadata, 1, buffer, lambda _: None)
-        assert buffer == segment.log_bytes()[1:-1]
-
-    def test_filling_ends_with_what_the_reader_raises(
-        self, store: StoreUnderTest, maker: SegmentMaker
-    ) -> None:
-        class LeftError(Exception):
-            pass
-
-        def leave(_: int) -> None:
-            raise LeftError
-
-        manager = filling(store)
-        metadata = copied(store, maker.segment(size=20_000))
-        with pytest.raises(LeftError):
-            manager.fetch_log_segment_into(metadata, 0, memoryview(bytearray(20_000)), leave)
-
-    @pytest.mark.parametrize(("start", "size"), [(-1, 5), (20_000, 1), (19_990, 11), (5, 0)])
-    def test_buffer_for_more_than_the_segment_is_refused(
-        self, store: StoreUnderTest, maker: SegmentMaker, start: int, size: int
-    ) -> None:
-        manager = filling(store)
-        metadata = copied(store, maker.segment(size=20_000))
-        buffer = memoryview(bytearray(size))
-        with pytest.raises(ValueError, match="range"):
-            manager.fetch_log_segment_into(metadata, start, buffer, lambda _: None)
-
-    def test_segment_never_copied_fills_no_buffer(
-        self, store: StoreUnderTest, maker: SegmentMaker
-    ) -> None:
-        manager, segment = filling(store), maker.segment()
-        buffer = memoryview(bytearray(10))
-        with pytest.raises(RemoteResourceNotFoundError):
-            manager.fetch_log_segment_into(segment.metadata, 0, buffer, lambda _: None)
 
     @pytest.mark.parametrize("with_transaction_index", [False, True])
     def test_every_index_reads_back(
@@ -391,12 +336,6 @@ def copied(store: StoreUnderTest, segment: MadeSegment) -> RemoteLogSegmentMetad
     """Copy a segment; its metadata as it stands afterwards, custom metadata included."""
     custom = store.manager.copy_log_segment_data(segment.metadata, segment.data)
     return replace(segment.metadata, custom_metadata=custom)
-
-
-def filling(store: StoreUnderTest) -> FillsBuffers:
-    if not isinstance(store.manager, FillsBuffers):
-        pytest.skip("this one fills no buffers")
-    return store.manager
 
 
 def assert_names_the_records(message: str, metadata: RemoteLogSegmentMetadata) -> None:
