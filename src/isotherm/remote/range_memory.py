@@ -10,18 +10,25 @@ from __future__ import annotations
 
 import threading
 import weakref
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-_Block = npt.NDArray[np.uint8]
-
 _CAPACITY_MIN = 4096
+
+
+@dataclass(slots=True, eq=False)
+class _Block:
+    """Only the first `touched_size` bytes were ever written to: the kernel has given no others."""
+
+    pages: npt.NDArray[np.uint8]
+    touched_size: int
 
 
 class RangeMemory:
     """Thread-safe. Lends what it is asked for; blocks are kept while all together, lent and kept,
-    are at most `size_max` bytes."""
+    are at most `size_max` bytes, counting those that were written to."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
@@ -44,34 +51,33 @@ class RangeMemory:
 
     def lend(self, size: int) -> memoryview:
         """`size` bytes of any content, writable."""
-        capacity = _capacity(size)
         with self._lock:
-            block = self._take(capacity)
-            self._lent_size += capacity
+            block = self._take(size) or _Block(np.empty(_capacity(size), np.uint8), 0)
+            block.touched_size = max(block.touched_size, size)
+            self._lent_size += block.touched_size
             self._drop_surplus()
-        if block is None:
-            block = np.empty(capacity, np.uint8)
-        lease = block[:size]
+        lease = block.pages[:size]
         weakref.finalize(lease, self._take_back, block).atexit = False
         return lease.data
 
-    def _take(self, capacity: int) -> _Block | None:
+    def _take(self, size: int) -> _Block | None:
+        capacity = _capacity(size)
         for index, block in enumerate(self._kept):
-            if len(block) == capacity:
-                self._kept_size -= capacity
+            if len(block.pages) == capacity:
+                self._kept_size -= block.touched_size
                 return self._kept.pop(index)
         return None
 
     def _take_back(self, block: _Block) -> None:
         with self._lock:
-            self._lent_size -= len(block)
+            self._lent_size -= block.touched_size
             self._kept.append(block)
-            self._kept_size += len(block)
+            self._kept_size += block.touched_size
             self._drop_surplus()
 
     def _drop_surplus(self) -> None:
         while self._kept and self._kept_size + self._lent_size > self._size_max:
-            self._kept_size -= len(self._kept.pop(0))
+            self._kept_size -= self._kept.pop(0).touched_size
 
 
 def _capacity(size: int) -> int:

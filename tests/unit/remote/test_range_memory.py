@@ -44,3 +44,21 @@ def test_no_more_is_kept_than_the_bound_leaves() -> None:
     assert (memory.lent_size, memory.kept_size) == (0, 2 * SIZE)
     large = memory.lend(2 * SIZE)
     assert (len(large), memory.kept_size) == (2 * SIZE, 0)
+
+
+def test_memory_that_was_never_written_to_counts_for_nothing() -> None:
+    """Ranges of 50 MiB lie in blocks for 64: five of them are within a bound of 256 MiB."""
+    size = SIZE * 50 // 64
+    memory = RangeMemory(4 * SIZE)
+    views = [memory.lend(size) for _ in range(5)]
+    assert memory.lent_size == 5 * size
+    views[0][:4] = b"mark"
+    del views[0]
+    assert (memory.lent_size, memory.kept_size) == (4 * size, size)
+    assert bytes(memory.lend(size)[:4]) == b"mark"
+    # A longer range in the same block has more of it from then on.
+    longer = memory.lend(SIZE)
+    assert (memory.lent_size, memory.kept_size) == (4 * size + SIZE, 0)
+    del longer, views
+    assert memory.lent_size == 0
+    assert memory.kept_size == 4 * size  # the first that came back had to go
