@@ -124,7 +124,7 @@ def audit(
             tables[name] = [row.asDict() for row in frame.collect()]
     print_tables(tables, as_json=as_json)
     if report is not None:
-        _write_report(report, f"Audit of {topic}", now_ms, tables)
+        _write_report(report, f"Audit of {topic}", now_ms, tables, findings)
     if print_findings(findings, as_json=as_json) or any(tables[name] for name in _FAULTS):
         raise typer.Exit(EXIT_FOUND)
 
@@ -147,11 +147,13 @@ def print_tables(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> N
             console().print(f"{len(shown)} of {len(rows)} rows; --json prints them all.")
 
 
-def _write_report(path: Path, title: str, now_ms: int, tables: dict[str, Any]) -> None:
+def _write_report(
+    path: Path, title: str, now_ms: int, tables: dict[str, Any], problems: list[dict[str, Any]]
+) -> None:
     from isotherm.spark.audit_report import render
 
     try:
-        path.write_text(render(title, now_ms, tables), encoding="utf-8")
+        path.write_text(render(title, now_ms, tables, problems), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the report cannot be written path={path}") from error
 

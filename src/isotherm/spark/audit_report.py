@@ -1,125 +1,239 @@
-"""The tables of an audit as one HTML file: plots as inline SVG, nothing loaded from anywhere."""
+"""The tables of an audit as one HTML file, with plots; nothing is loaded from anywhere."""
 
 from __future__ import annotations
 
 import datetime
 import html
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from isotherm.spark.audit_plots import (
+    Line,
+    bar_plot,
+    bytes_text,
+    count_text,
+    duration_text,
+    line_plot,
+)
+from isotherm.spark.audit_style import POLICY, SCRIPT, STYLE
+from isotherm.spark.jobs.audit import (
+    COVERED,
+    DELETION_UNFINISHED,
+    TOPIC_REPLACED,
+    UNKNOWN_START,
+    UPLOAD_ABANDONED,
+    UPLOAD_NOT_REMOVED,
+)
 
 Row = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Row]]
 
 ROWS_MAX = 200
-_BARS_MAX = 20
-_WIDTH = 860
-_HEIGHT = 220
-_LEFT = 70
-_BOTTOM = 24
-_BAR_HEIGHT = 20
+_ROWS_OPEN = 20
+_PROBLEMS = "problems"
 _TITLES = {
-    "growth": "Growth of the metadata topic, by day",
-    "forecast": "What it comes to at the pace of the last 30 days",
-    "partitions": "Uploads and how long things took, by partition",
+    _PROBLEMS: "The metadata topic itself",
     "orphans": "Segments that are left over",
     "coverage": "Gaps and overlaps",
     "retention": "Segments beyond retention",
-    "sizes": "Bytes, and what custom metadata says of them",
+    "partitions": "Uploads, lives and deletions",
+    "sizes": "Bytes in the remote tier",
+    "growth": "Growth of the metadata topic",
+    "forecast": "Forecast",
+}
+# What is to be dealt with, and its name in the verdict.
+_FAULTS = {
+    _PROBLEMS: "wrong with the metadata topic",
+    "orphans": "left over",
+    "coverage": "gaps and overlaps",
+    "retention": "beyond retention",
 }
 _EMPTY = {
+    _PROBLEMS: "It was read from its first record to its last, and nothing is wrong with it.",
     "orphans": "None.",
     "coverage": "None: the finished segments of each partition follow one another.",
-    "retention": "None.",
+    "retention": "None, or the topics' retention is not known.",
 }
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;
-color:#1c2733;background:#fff}
-h1{font-size:1.5rem;margin-bottom:0}h2{font-size:1.1rem;margin-top:2.2rem}
-.facts{display:flex;flex-wrap:wrap;gap:1rem;margin:1rem 0}
-.facts div{background:#eef3f7;border-radius:6px;padding:.5rem .9rem}
-.facts b{display:block;font-size:1.25rem}.found b{color:#b3261e}
-table{border-collapse:collapse;font-size:12px;font-variant-numeric:tabular-nums}
-.wide{overflow-x:auto}th,td{padding:.2rem .6rem;border-bottom:1px solid #dde4ea;text-align:right;
-white-space:nowrap}th{position:sticky;top:0;background:#fff}td.text,th.text{text-align:left}
-svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#44525f}
-.line{fill:none;stroke:#1f6f8b;stroke-width:2}.ahead{stroke-dasharray:5 4}
-.bar{fill:#1f6f8b}.grid{stroke:#dde4ea}.note{color:#5a6875}
-"""
+_NOTES = {
+    "coverage": "Between the finished segments of a partition; both offsets are inclusive.",
+    "retention": "Brokers delete these when they come to them; old ones say that they do not.",
+    "sizes": "Of finished segments. Remote bytes are what custom metadata says of all their objects.",
+    "growth": "By day (UTC) of the record's timestamp.",
+    "forecast": "If the topic grows on as in its last 30 days.",
+}
+_CAUSES = {
+    UPLOAD_ABANDONED: "An upload was started and neither finished nor removed. "
+    "“sweep” names its objects, and --delete takes them away.",
+    UPLOAD_NOT_REMOVED: "An upload failed and its deletion has not come to an end: the leader does "
+    "it again; “sweep” names the objects that stay.",
+    DELETION_UNFINISHED: "A deletion was started and has not come to an end. Look at the leader's "
+    "log for errors of the store; “sweep” names the objects.",
+    COVERED: "Other finished segments have all its offsets. It costs space and is read by no one; "
+    "retention takes it in its time.",
+    TOPIC_REPLACED: "The segment belongs to an earlier topic of this name, whose deletion did not "
+    "come to its end. No broker of the new one reads or deletes it; its objects are in the folder "
+    "of its own topic id.",
+    UNKNOWN_START: "Events tell of a segment whose start is not in the topic: its head was cut "
+    "off, or the event is a stray one. “sweep” says whether the objects are there.",
+}
+_TIME, _BYTES, _DURATION = re.compile("_ms$"), re.compile("bytes"), re.compile("_s_")
+# What a row is about comes first; ids are long, and come last.
+_FIRST = frozenset({"cause", "kind", "limit"})
+_IDS = frozenset({"topic_id", "segment_id"})
+_HEADINGS = (
+    ("_timestamp_ms", " time"), ("_in_bytes", ""), ("_s_", " "), ("p95", "95%"), ("_", " "),
+)  # fmt: skip
 
 
-def render(title: str, made_ms: int, tables: Tables) -> str:
-    """The whole page. `tables` are the rows of `Audit.tables`, by name."""
+def render(title: str, made_ms: int, tables: Tables, problems: Sequence[Row] = ()) -> str:
+    """The whole page. `tables` are the rows of `Audit.tables`, by name; `problems` are findings of
+    the replay: what is wrong with the topic that the tables come from."""
     made = datetime.datetime.fromtimestamp(made_ms / 1000, datetime.UTC)
+    shown: Tables = {**tables, _PROBLEMS: problems}
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{html.escape(title)}</h1>",
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        '<meta name="viewport" content="width=device-width,initial-scale=1">',
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>",
+        f"<header><h1>{html.escape(title)}</h1>",
         f'<p class="note">As of {made:%Y-%m-%d %H:%M} UTC.</p>',
-        _facts(tables),
+        _verdict(shown),
+        _facts(shown),
+        _links(shown),
+        "</header><main>",
     ]
     for name, heading in _TITLES.items():
-        rows = tables.get(name, ())
-        parts.append(f"<h2>{heading}</h2>")
-        parts += _plots(name, tables)
-        parts.append(_table(rows) if rows else f"<p>{_EMPTY.get(name, 'No data.')}</p>")
-    parts.append("</body></html>\n")
+        parts += _section(name, heading, shown)
+    parts.append(f"</main><script>{SCRIPT}</script></body></html>\n")
     return "\n".join(parts)
+
+
+def _verdict(tables: Tables) -> str:
+    counts = {text: len(tables.get(name, ())) for name, text in _FAULTS.items()}
+    told = ", ".join(f"{count:,} {text}" for text, count in counts.items() if count)
+    total = sum(counts.values())
+    if not total:
+        return '<p class="verdict">Clean: there is nothing to deal with.</p>'
+    findings = "1 finding" if total == 1 else f"{total:,} findings"
+    return f'<p class="verdict bad">{findings}: {told}.</p>'
 
 
 def _facts(tables: Tables) -> str:
     partitions, growth = tables.get("partitions", ()), tables.get("growth", ())
+    topic_size = growth[-1]["bytes_so_far"] if growth else 0
+    log_size = sum(row["log_bytes"] for row in tables.get("sizes", ()))
+    live = growth[-1]["live_segments"] if growth else 0
     facts = [
-        ("records", sum(row["records"] for row in growth), False),
-        ("uploads", sum(row["uploads"] for row in partitions), False),
-        ("failed uploads", sum(row["failed_uploads"] for row in partitions), True),
-        ("retried uploads", sum(row["retried_uploads"] for row in partitions), True),
-        ("left over", len(tables.get("orphans", ())), True),
-        ("gaps and overlaps", len(tables.get("coverage", ())), True),
-        ("beyond retention", len(tables.get("retention", ())), True),
+        ("live segments", f"{live:,}", False),
+        ("in their logs", bytes_text(log_size), False),
+        ("metadata topic", bytes_text(topic_size), False),
+        ("uploads", f"{sum(row['uploads'] for row in partitions):,}", False),
+        *(
+            (name.replace("_", " "), f"{count:,}", count > 0)
+            for name in ("failed_uploads", "retried_uploads")
+            for count in [sum(row[name] for row in partitions)]
+        ),
     ]
     cells = (
-        f"<div{_found(value) if is_bad else ''}><b>{value:,}</b>{name}</div>"
+        f'<li class="{_class(is_bad=is_bad)}"><b>{value}</b>{name}</li>'
         for name, value, is_bad in facts
     )
-    return f'<div class="facts">{"".join(cells)}</div>'
+    return f'<ul class="facts">{"".join(cells)}</ul>'
 
 
-def _found(value: int) -> str:
-    return ' class="found"' if value else ""
+def _class(*, is_bad: bool) -> str:
+    return "bad" if is_bad else "good"
 
 
-def _plots(name: str, tables: Tables) -> Iterator[str]:
+def _links(tables: Tables) -> str:
+    links = (
+        f'<a href="#{name}">{heading}{_count_of(name, tables)}</a>'
+        for name, heading in _TITLES.items()
+    )
+    return f'<nav aria-label="Sections">{"".join(links)}</nav>'
+
+
+def _count_of(name: str, tables: Tables) -> str:
+    return f" ({len(tables.get(name, ())):,})" if name in _FAULTS else ""
+
+
+def _section(name: str, heading: str, tables: Tables) -> Iterator[str]:
     rows = tables.get(name, ())
+    yield f'<section aria-labelledby="{name}"><h2 id="{name}">{heading}</h2>'
+    if rows:
+        if name in _NOTES:
+            yield f'<p class="note">{_NOTES[name]}</p>'
+        yield from _plots(name, rows, tables)
+        yield _table(heading, rows)
+    else:
+        yield f"<p>{_EMPTY.get(name, 'No data.')}</p>"
+    yield "</section>"
+
+
+def _plots(name: str, rows: Sequence[Row], tables: Tables) -> Iterator[str]:
     if name == "growth" and len(rows) > 1:
-        days = [_day(row["day"]) for row in rows]
-        yield _lines("records a day", days, [row["records"] for row in rows])
-        yield _lines("live segments", days, [row["live_segments"] for row in rows])
-        ahead = tables.get("forecast", ())
-        yield _lines(
-            "bytes of the topic, and the forecast",
-            days + [_day(row["day"]) for row in ahead],
-            [row["bytes_so_far"] for row in rows] + [row["bytes"] for row in ahead],
-            known=len(rows),
-        )
-    elif name == "orphans" and rows:
-        yield _bars("segments by cause", _counted(row["cause"] for row in rows))
-    elif name == "sizes" and rows:
-        yield _bars("log bytes by topic", [(row["topic"], row["log_bytes"]) for row in rows])
-    elif name == "partitions" and rows:
-        times = [(_place(row), row["upload_s_p95"]) for row in rows if row["upload_s_p95"]]
+        yield '<div class="plots">'
+        yield from _growth_plots(rows, tables.get("forecast", ()))
+        yield "</div>"
+    elif name == "orphans":
+        causes = _counted(row["cause"] for row in rows)
+        yield bar_plot("Segments by cause", list(causes.items()))
+        told = (f"<dt>{each}</dt><dd class=why>{_CAUSES[each]}</dd>" for each in causes)
+        yield f'<dl class="causes">{"".join(told)}</dl>'
+    elif name == "sizes" and len(rows) > 1:
+        names = _named(rows)
+        values = [(names(row), row["log_bytes"]) for row in rows]
+        yield bar_plot("Bytes of the logs, by topic", values, bytes_text)
+    elif name == "partitions":
+        names = _named(rows)
+        times = [
+            (f"{names(row)}, partition {row['partition']}", row["upload_s_p95"])
+            for row in rows
+            if row["upload_s_p95"] is not None
+        ]
         if times:
-            yield _bars("slowest uploads, 95th percentile in seconds", times)
+            yield bar_plot("Slow uploads: 95% are faster than", times, duration_text)
 
 
-def _counted(values: Iterable[str]) -> list[tuple[str, float]]:
+def _growth_plots(rows: Sequence[Row], ahead: Sequence[Row]) -> Iterator[str]:
+    days = [_day(row["day"]) for row in rows]
+    sizes = Line(
+        "of the topic",
+        days + [_day(row["day"]) for row in ahead],
+        [row["bytes_so_far"] for row in rows] + [row["bytes"] for row in ahead],
+        known=len(rows),
+    )
+    yield line_plot("Size of the topic", [sizes], bytes_text)
+    yield line_plot("Records a day", [Line("records", days, _column(rows, "records"))])
+    yield line_plot("Live segments", [Line("segments", days, _column(rows, "live_segments"))])
+    finished = Line("uploaded", days, _column(rows, "uploads_finished"))
+    deleted = Line("deleted", days, _column(rows, "segments_deleted"))
+    yield line_plot("Segments a day", [finished, deleted])
+
+
+def _column(rows: Sequence[Row], name: str) -> list[float]:
+    return [row[name] for row in rows]
+
+
+def _counted(values: Iterable[str]) -> dict[str, float]:
     counts: dict[str, float] = {}
     for value in values:
         counts[value] = counts.get(value, 0) + 1
-    return list(counts.items())
+    return counts
 
 
-def _place(row: Row) -> str:
-    return f"{row['topic']}-{row['partition']}"
+def _named(rows: Sequence[Row]) -> Any:
+    """Names a row's topic; with its id where several have the name."""
+    ids: dict[str, set[str]] = {}
+    for row in rows:
+        ids.setdefault(row["topic"], set()).add(row["topic_id"])
+
+    def name(row: Row) -> str:
+        topic: str = row["topic"]
+        return topic if len(ids[topic]) == 1 else f"{topic} ({row['topic_id'][:6]}…)"
+
+    return name
 
 
 def _day(value: Any) -> int:
@@ -127,95 +241,56 @@ def _day(value: Any) -> int:
     return day.toordinal()
 
 
-def _lines(
-    caption: str, days: Sequence[int], values: Sequence[float], known: int | None = None
-) -> str:
-    """A line over days; from the one of number `known` on it is dashed."""
-    known = len(days) if known is None else known
-    first, span = days[0], max(days[-1] - days[0], 1)
-    top = max(*values, 1)
-    points = [
-        (
-            _LEFT + (_WIDTH - _LEFT - 10) * (day - first) / span,
-            (_HEIGHT - _BOTTOM) - (_HEIGHT - _BOTTOM - 24) * value / top,
-        )
-        for day, value in zip(days, values, strict=True)
-    ]
-    marks = [
-        f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - 10}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(top * part)}</text>'
-        for part in (0, 0.5, 1)
-        for y in [(_HEIGHT - _BOTTOM) - (_HEIGHT - _BOTTOM - 24) * part]
-    ]
-    lines = f'<polyline class="line" points="{_points(points[:known])}"/>'
-    if known < len(points):
-        lines += f'<polyline class="line ahead" points="{_points(points[known - 1 :])}"/>'
-    ends = "".join(
-        f'<text x="{x}" y="{_HEIGHT - 6}" text-anchor="{anchor}">'
-        f"{datetime.date.fromordinal(day)}</text>"
-        for x, anchor, day in ((_LEFT, "start", days[0]), (_WIDTH - 10, "end", days[-1]))
-    )
-    return _figure(caption, _HEIGHT, "".join(marks) + lines + ends)
-
-
-def _bars(caption: str, values: Sequence[tuple[str, float]]) -> str:
-    """The largest ones, as horizontal bars."""
-    chosen = sorted(values, key=lambda item: -item[1])[:_BARS_MAX]
-    top = max(max(value for _, value in chosen), 1e-9)
-    drawn = "".join(
-        f'<text x="{_WIDTH * 0.3 - 8:.0f}" y="{y + 14}" text-anchor="end">{html.escape(name)}</text>'
-        f'<rect class="bar" x="{_WIDTH * 0.3:.0f}" y="{y + 3}" height="{_BAR_HEIGHT - 6}"'
-        f' width="{_WIDTH * 0.58 * value / top:.1f}"/>'
-        f'<text x="{_WIDTH * (0.3 + 0.58 * value / top) + 6:.0f}" y="{y + 14}">{_short(value)}</text>'
-        for y, (name, value) in (
-            (24 + index * _BAR_HEIGHT, item) for index, item in enumerate(chosen)
-        )
-    )
-    return _figure(caption, 30 + len(chosen) * _BAR_HEIGHT, drawn)
-
-
-def _figure(caption: str, height: int, drawn: str) -> str:
-    label = html.escape(caption)
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}">'
-        f'<text x="0" y="12" style="font-weight:600">{label}</text>{drawn}</svg>'
-    )
-
-
-def _points(points: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-
-
-def _short(value: float) -> str:
-    """1_234_567 -> 1.2M."""
-    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= limit:
-            return f"{value / limit:.1f}{unit}"
-    return f"{value:.3g}"
-
-
-def _table(rows: Sequence[Row]) -> str:
-    names = list(rows[0])
+def _table(heading: str, rows: Sequence[Row]) -> str:
+    names = sorted(rows[0], key=lambda name: (name in _IDS) - (name in _FIRST))
     shown = rows[:ROWS_MAX]
     texts = {name for name in names if any(isinstance(row[name], str) for row in shown)}
-    head = "".join(f"<th{_kind(name in texts)}>{name.replace('_', ' ')}</th>" for name in names)
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{_kind(name in texts)}>{_cell(row[name])}</td>" for name in names)
-        + "</tr>"
-        for row in shown
+    head = "".join(
+        f'<th scope="col"><button type="button"{_kind(name, texts)}>{_heading(name)}</button></th>'
+        for name in names
     )
-    more = f'<p class="note">{len(rows) - ROWS_MAX} more rows.</p>' if len(rows) > ROWS_MAX else ""
-    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>{more}'
+    body = "".join(
+        f"<tr>{''.join(_cell(name, row[name], texts) for name in names)}</tr>" for row in shown
+    )
+    more = len(rows) - ROWS_MAX
+    note = f'<p class="note">{more:,} more rows: --json prints them all.</p>' if more > 0 else ""
+    table = (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{html.escape(heading)}">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}"
+    )
+    is_open = " open" if len(rows) <= _ROWS_OPEN else ""
+    count = "1 row" if len(rows) == 1 else f"{len(rows):,} rows"
+    return f"<details{is_open}><summary>Table, {count}</summary>{table}</details>"
 
 
-def _kind(is_text: bool) -> str:
-    return ' class="text"' if is_text else ""
-
-
-def _cell(value: Any) -> str:
-    if value is None:
+def _kind(name: str, texts: set[str]) -> str:
+    if name not in texts:
         return ""
-    if isinstance(value, float):
-        return f"{value:,.3f}".rstrip("0").rstrip(".")
-    return f"{value:,}" if isinstance(value, int) else html.escape(str(value))
+    return ' class="text id"' if name in _IDS else ' class="text"'
+
+
+def _heading(name: str) -> str:
+    for before, after in _HEADINGS:
+        name = name.replace(before, after)
+    return html.escape(name)
+
+
+def _cell(name: str, value: Any, texts: set[str]) -> str:
+    """With what it is sorted by, where the text is another."""
+    kind = _kind(name, texts)
+    if value is None:
+        return f'<td{kind} data-v=""></td>'
+    if isinstance(value, int | float) and name != "partition":
+        return f'<td{kind} data-v="{value}">{_number(name, value)}</td>'
+    return f"<td{kind}>{html.escape(str(value))}</td>"
+
+
+def _number(name: str, value: float) -> str:
+    if _TIME.search(name):
+        at = datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
+        return f"{at:%Y-%m-%d %H:%M:%S}"
+    if _BYTES.search(name):
+        return bytes_text(value)
+    if _DURATION.search(name):
+        return duration_text(value)
+    return f"{value:,}" if isinstance(value, int) else count_text(value)
