@@ -85,7 +85,7 @@ class RemoteMetadataUpkeep:
                     finisher.run,
                     clock,
                     initial_delay_s=config.log_initial_task_delay_ms / 1000,
-                    interval_s=task_interval_s,
+                    interval_s=settings.remote_log_compaction_check_interval_ms / 1000,
                 )
             )
 

@@ -28,11 +28,12 @@ from isotherm.remote.compaction.journal import (
     CompactionJournals,
     FoundRun,
     JournalState,
+    ListedRun,
     SegmentReplacement,
 )
 from isotherm.remote.compaction.recovery import StagingStorage, delete_staged, undo_run
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from isotherm.types import TopicIdPartition
+from isotherm.types import TimestampMs, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
 
@@ -80,27 +81,35 @@ class CompactionFinisher:
         self._clock = clock
         self._metrics = metrics
         self._is_cancelled = is_cancelled
+        self._waiting: dict[ListedRun, TimestampMs] = {}
 
     def run(self) -> None:
-        """One look at all runs in the bucket. What fails is logged and counted; the store's own
-        failure to list them is raised."""
-        for found in self._journals.find():
+        """One look at all runs in the bucket: one listing, and a request for each journal that may
+        have something to do. What fails is logged and counted; the store's own failure to list
+        them is raised."""
+        listed = self._journals.list_runs()
+        # A journal may be large, and has nothing to do while readers may still need old segments.
+        self._waiting = {run: due for run, due in self._waiting.items() if run in listed}
+        for run in listed:
             if self._is_cancelled():
                 return
+            if self._clock.now_ms() < self._waiting.get(run, 0):
+                continue
             try:
-                self._finish(found)
+                self._finish(run)
             except (IsothermError, OSError) as error:
                 _logger.warning(
                     "compaction is left for later partition=%s run=%s: %s",
-                    found.partition,
-                    found.run,
+                    run.partition,
+                    run.run,
                     error,
                 )
                 self._metrics.counter(FINISH_ERRORS, FINISH_ERRORS_TEXT).inc()
 
-    def _finish(self, found: FoundRun) -> None:
-        if not self._target.serves(found.partition):
+    def _finish(self, listed: ListedRun) -> None:
+        if not self._target.serves(listed.partition):
             return
+        found = self._journals.read(listed)
         journal = found.journal
         if journal is None or journal.state is JournalState.STAGING:
             is_ours = journal is None or journal.in_place
@@ -110,8 +119,11 @@ class CompactionFinisher:
         elif journal.in_place:
             if journal.state is JournalState.STAGED:
                 journal = self._publish(journal)
-            if self._clock.now_ms() >= journal.time_ms + journal.keep_old_ms:
+            due_ms = journal.time_ms + journal.keep_old_ms
+            if self._clock.now_ms() >= due_ms:
                 self._clear(found, journal)
+            else:
+                self._waiting[listed] = due_ms
 
     def _publish(self, journal: CompactionJournal) -> CompactionJournal:
         for replacement in journal.replacements:

@@ -24,7 +24,6 @@ import base64
 import binascii
 import enum
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,9 +79,19 @@ class CompactionJournal:
 
 
 @dataclass(frozen=True, slots=True)
+class ListedRun:
+    """What lies in the folder of a run: `modified_ms` is of the newest object."""
+
+    partition: TopicIdPartition
+    run: str
+    has_journal: bool
+    staged: tuple[tuple[Offset, RemoteLogSegmentId], ...]
+    modified_ms: TimestampMs
+
+
+@dataclass(frozen=True, slots=True)
 class FoundRun:
-    """What lies in the folder of a run: `modified_ms` is of the newest object. `journal` is None
-    when it is not there (the run's last step was cut off)."""
+    """The same with the journal: None when it is not there (the run's last step was cut off)."""
 
     partition: TopicIdPartition
     run: str
@@ -108,41 +117,36 @@ class CompactionJournals:
         """Before the first object of a segment is put."""
         self._client.put(self._staging_key(run, segment_id, start_offset), b"")
 
-    def find(self) -> list[FoundRun]:
-        """Every run that is not over. CorruptMetadataError names a journal that cannot be read."""
+    def list_runs(self) -> list[ListedRun]:
+        """Every run that is not over: one listing."""
         folders: dict[tuple[TopicIdPartition, str], list[tuple[str, TimestampMs]]] = {}
         for stored in self._client.list_objects(self._root):
             place = self._parse(stored.key)
             if place is not None:
                 partition, run, name = place
                 folders.setdefault((partition, run), []).append((name, stored.last_modified_ms))
-        return [self._read(*place, found) for place, found in sorted(folders.items())]
+        return [_listed(*place, found) for place, found in sorted(folders.items())]
+
+    def read(self, listed: ListedRun) -> FoundRun:
+        """One request more, for the journal. CorruptMetadataError names one that cannot be read."""
+        journal = None
+        if listed.has_journal:
+            key = self._folder(listed.partition, listed.run) + _JOURNAL
+            try:
+                journal = decode_journal(self._client.get(key, JOURNAL_SIZE_MAX))
+            except (CorruptDataError, UnsupportedVersionError) as error:
+                raise type(error)(f"{error} object={key}") from error
+        return FoundRun(listed.partition, listed.run, journal, listed.staged, listed.modified_ms)
+
+    def find(self) -> list[FoundRun]:
+        """Every run that is not over, with its journal."""
+        return [self.read(listed) for listed in self.list_runs()]
 
     def forget(self, found: FoundRun) -> None:
         """The run is over: the journal goes last."""
         for start_offset, segment_id in found.staged:
             self._client.delete(self._staging_key(found.run, segment_id, start_offset))
         self._client.delete(self._folder(found.partition, found.run) + _JOURNAL)
-
-    def _read(
-        self, partition: TopicIdPartition, run: str, names: Iterable[tuple[str, TimestampMs]]
-    ) -> FoundRun:
-        names = list(names)
-        journal = None
-        if any(name == _JOURNAL for name, _ in names):
-            key = self._folder(partition, run) + _JOURNAL
-            try:
-                journal = decode_journal(self._client.get(key, JOURNAL_SIZE_MAX))
-            except (CorruptDataError, UnsupportedVersionError) as error:
-                raise type(error)(f"{error} object={key}") from error
-        files = (parse_segment_file(name) for name, _ in names)
-        staged = [
-            (file.start_offset, RemoteLogSegmentId(partition, file.segment_uuid))
-            for file in files
-            if file is not None and file.suffix == _STAGING_SUFFIX
-        ]
-        newest = max(modified_ms for _, modified_ms in names)
-        return FoundRun(partition, run, journal, tuple(sorted(staged, key=str)), newest)
 
     def _staging_key(self, run: str, segment_id: RemoteLogSegmentId, start_offset: Offset) -> str:
         stem = segment_file_stem(start_offset, segment_id.id)
@@ -160,6 +164,20 @@ class CompactionJournals:
         if topic is None or number is None:
             return None
         return TopicIdPartition(topic[1], topic[0], number), parts[2], parts[3]
+
+
+def _listed(
+    partition: TopicIdPartition, run: str, objects: list[tuple[str, TimestampMs]]
+) -> ListedRun:
+    files = (parse_segment_file(name) for name, _ in objects)
+    staged = [
+        (file.start_offset, RemoteLogSegmentId(partition, file.segment_uuid))
+        for file in files
+        if file is not None and file.suffix == _STAGING_SUFFIX
+    ]
+    has_journal = any(name == _JOURNAL for name, _ in objects)
+    newest = max(modified_ms for _, modified_ms in objects)
+    return ListedRun(partition, run, has_journal, tuple(sorted(staged, key=str)), newest)
 
 
 def encode_journal(journal: CompactionJournal) -> bytes:

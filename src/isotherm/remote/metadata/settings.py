@@ -89,6 +89,14 @@ class TopicBasedSettings:
         "How long a segment's state must have stood before it counts as abandoned.",
         check=at_least(0),
     )
+    remote_log_compaction_check_interval_ms: int = key(
+        LONG,
+        60_000,
+        "Time between two looks into the bucket for compactions that a job has staged. Each is one"
+        " LIST request, which at this default is 44,000 in a month; what is staged waits no longer"
+        " than this to be published.",
+        check=at_least(1),
+    )
     remote_log_metadata_consume_wait_ms: int = key(
         LONG,
         120_000,

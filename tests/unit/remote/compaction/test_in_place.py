@@ -268,6 +268,60 @@ def test_a_process_cut_off_anywhere_leaves_a_right_log_and_the_next_one_ends_the
     assert outcomes == {"undone", "finished"}
 
 
+def test_a_look_costs_a_listing_while_the_old_segments_wait(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.stage()
+    finisher = story.finisher()
+    finisher.run()
+    requests: list[str] = []
+    client = story.storage.client
+    for name in ("get", "list_objects", "put", "delete"):
+        monkeypatch.setattr(client, name, noted(requests, name, getattr(client, name)))
+    finisher.run()
+    # The journal that the last look stored is new to this one, and to no other.
+    assert requests == ["list_objects", "get"]
+    for _ in range(3):
+        finisher.run()
+    assert requests == ["list_objects", "get", *3 * ["list_objects"]]
+    story.partition.clock.advance(KEEP_OLD_MS)
+    finisher.run()
+    story.check_done()
+
+
+def noted(requests: list[str], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*arguments: Any) -> Any:
+        requests.append(name)
+        return call(*arguments)
+
+    return called
+
+
+def test_a_damaged_journal_holds_up_no_other_run(story: Story) -> None:
+    story.partition.damage_declared = "a journal that is none"
+    damaged = f"isotherm-compactions/t-{'A' * 22}/0/run/journal"
+    story.storage.client.put(damaged, b"what?")
+    story.stage()
+    finisher = story.finisher()
+    finisher._target = ServesAll(finisher._target)
+    finisher.run()
+    assert story.partition.segments() != story.before
+    story.check_readable()
+
+
+class ServesAll:
+    """A broker's remote tier that leads every partition."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def serves(self, partition: Any) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+
 def test_an_abandoned_run_is_undone_by_the_broker_after_its_grace(story: Story) -> None:
     story.countdown.left = 8
     with pytest.raises(CutOffError):
