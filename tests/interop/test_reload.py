@@ -34,19 +34,27 @@ def test_sighup_applies_dynamic_keys_and_names_the_others(
     broker_process: Callable[..., Any], tmp_path: Path
 ) -> None:
     file = tmp_path / "server.properties"
-    file.write_text("log.retention.ms=1000000\nmax.connections=50\nnum.partitions=3\n")
+    file.write_text(
+        "log.retention.ms=1000000\nmax.connections=50\nnum.partitions=3\nremote.log.reader.threads=2\n"
+    )
     broker = broker_process(config=file)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     set_while_running(admin, "max.connections", "60")
 
-    file.write_text("log.retention.ms=2000000\nmax.connections=70\nnum.partitions=4\n")
+    # A file may name pools of any size, as at a start; AlterConfigs at most doubles them.
+    file.write_text(
+        "log.retention.ms=2000000\nmax.connections=70\nnum.partitions=4\nremote.log.reader.threads=9\n"
+    )
     broker.reload()
-    broker.await_log("configuration is read again applied=log.retention.ms,max.connections")
+    broker.await_log(
+        "configuration is read again applied=log.retention.ms,max.connections,remote.log.reader.threads"
+    )
     broker.await_log("keys are not changed before a restart keys=num.partitions")
     now = described(admin)
     assert now["log.retention.ms"] == ("2000000", ConfigSource.STATIC_BROKER_CONFIG)
     assert now["max.connections"] == ("60", ConfigSource.DYNAMIC_BROKER_CONFIG)
     assert now["num.partitions"][0] == "3"
+    assert now["remote.log.reader.threads"] == ("9", ConfigSource.STATIC_BROKER_CONFIG)
 
     file.write_text("no.such.key=1\n")
     broker.reload()

@@ -17,8 +17,13 @@ class BoundedPool:
     """`thread_count` pieces of work run at once, `pending_max` more wait. Thread-safe."""
 
     def __init__(
-        self, name: str, thread_count: int, pending_max: int, threads: Threads = SYSTEM_THREADS
+        self,
+        name: str,
+        thread_count: int,
+        pending_max: int | None,
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
+        """Without `pending_max` it is whoever submits who keeps a bound."""
         self._name = name
         self._threads = threads
         self._pending_max = pending_max
@@ -51,7 +56,10 @@ class BoundedPool:
     def submit(self, work: Callable[[], ResultT]) -> Future[ResultT]:
         """NotEnoughMemoryError when too much waits already. Not after `close`."""
         with self._lock:
-            if self._count >= self._thread_count + self._pending_max:
+            if (
+                self._pending_max is not None
+                and self._count >= self._thread_count + self._pending_max
+            ):
                 raise NotEnoughMemoryError(
                     f"too much work is waiting pool={self._name} count={self._count}"
                 )

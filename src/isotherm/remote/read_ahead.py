@@ -21,8 +21,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 from isotherm.clock import Clock
 from isotherm.remote.range_memory import RangeMemory
@@ -89,20 +90,26 @@ class _Held:
         return self.read_end >= self.range.end
 
 
+class FetchThreads(Protocol):
+    """`concurrent.futures.Executor` is one."""
+
+    def submit(self, work: Callable[[], None], /) -> object: ...
+
+
 class ReadAhead:
-    """Thread-safe. `executor` runs the fetches; the caller owns it. It should have a thread for
-    each reader that may wait, and AHEAD_AT_ONCE more."""
+    """Thread-safe. `threads` run the fetches; the caller owns them. There should be one for each
+    reader that may wait, and AHEAD_AT_ONCE more. What waits for them is bounded by `size_max`."""
 
     def __init__(
         self,
         storage: RemoteStorageManager,
         settings: ReadAheadSettings,
-        executor: Executor,
+        threads: FetchThreads,
         clock: Clock,
     ) -> None:
         self._storage = storage
         self._settings = settings
-        self._executor = executor
+        self._threads = threads
         self._clock = clock
         self._memory = RangeMemory(settings.size_max)
         self._lock = threading.Lock()
@@ -145,7 +152,7 @@ class ReadAhead:
             found = SegmentRange(metadata, position, end, check_from)
             found.fetch(self._storage, self._memory)
         elif must_fetch:
-            self._executor.submit(self._fetch, found)
+            self._threads.submit(partial(self._fetch, found))
         return found
 
     def read(
@@ -223,7 +230,7 @@ class ReadAhead:
                     self._ahead_count += 1
                     starting.append(wanted)
         for each in starting:
-            self._executor.submit(self._fetch_ahead, each)
+            self._threads.submit(partial(self._fetch_ahead, each))
 
     def _fetch_ahead(self, wanted: SegmentRange) -> None:
         try:

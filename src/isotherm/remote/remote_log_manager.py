@@ -132,8 +132,8 @@ class RemoteLogManager:
         self._storage = storage
         self._index_cache = index_cache
         self._tier = self._access(broker_id, leader_epoch_of, clock)
-        self._fetches = threads.pool(
-            READ_AHEAD_POOL, config.remote_log_reader_threads + AHEAD_AT_ONCE
+        self._fetches = BoundedPool(
+            READ_AHEAD_POOL, config.remote_log_reader_threads + AHEAD_AT_ONCE, None, threads
         )
         budget = ReadAheadSettings(config.remote_log_reader_read_ahead_max_bytes)
         read_ahead = ReadAhead(storage, budget, self._fetches, clock)
@@ -351,6 +351,7 @@ class RemoteLogManager:
             old, self._config = self._config, config
         if config.remote_log_reader_threads != old.remote_log_reader_threads:
             self._readers.resize(config.remote_log_reader_threads)
+            self._fetches.resize(config.remote_log_reader_threads + AHEAD_AT_ONCE)
         copiers = config.remote_log_manager_copier_thread_pool_size
         if copiers != old.remote_log_manager_copier_thread_pool_size:
             self._copies.resize(copiers)
@@ -400,7 +401,7 @@ class RemoteLogManager:
         self._copies.close()
         self._expirations.close()
         self._readers.close()
-        self._fetches.shutdown(wait=True, cancel_futures=True)
+        self._fetches.close()
 
     def _stop(self, partition: TopicIdPartition, *, delete_remote: bool) -> Future[None]:
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from isotherm.errors import (
 )
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_read import FetchIsolation
+from isotherm.remote.read_ahead import AHEAD_AT_ONCE
 from isotherm.remote.read_patience import ReadPatience
-from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.remote.remote_log_manager import READ_AHEAD_POOL, RemoteLogManager
 from isotherm.remote.remote_tier_metrics import (
     COPIERS_IDLE,
     LOCAL_RETENTION_SIZE,
@@ -33,6 +35,7 @@ from isotherm.remote.remote_tier_metrics import (
 )
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
+from isotherm.remote.threads import SYSTEM_THREADS, SystemThreads, Threads
 from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.testing.sim_clock import SimClock
 from isotherm.testing.tiered_partition import TieredPartition, records_of
@@ -53,7 +56,7 @@ def partition(tmp_path: Path) -> TieredPartition:
 def open_manager(partition: TieredPartition) -> Iterator[Callable[..., RemoteLogManager]]:
     opened: list[RemoteLogManager] = []
 
-    def open_manager(**config: object) -> RemoteLogManager:
+    def open_manager(threads: Threads = SYSTEM_THREADS, **config: object) -> RemoteLogManager:
         manager = RemoteLogManager(
             replace(RemoteLogManagerConfig(), **config),  # type: ignore[arg-type]
             broker_id=0,
@@ -65,6 +68,7 @@ def open_manager(partition: TieredPartition) -> Iterator[Callable[..., RemoteLog
             clock=partition.clock,
             rng=random.Random(0),
             metrics=partition.metrics,
+            threads=threads,
         )
         opened.append(manager)
         return manager
@@ -308,6 +312,47 @@ def test_new_configuration_resizes_the_index_cache_and_the_readers(
         )
     )
     assert partition.index_cache.entry_count == 0
+
+
+class CountingThreads(SystemThreads):
+    """How many threads each pool has by now."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def pool(self, name: str, thread_count: int) -> Executor:
+        self.counts[name] = thread_count
+        return super().pool(name, thread_count)
+
+
+def test_new_configuration_resizes_every_pool(
+    open_manager: Callable[..., RemoteLogManager],
+) -> None:
+    """What is fetched for readers has a thread for each of them, and some for what lies ahead."""
+    threads = CountingThreads()
+    manager = open_manager(
+        threads,
+        remote_log_reader_threads=2,
+        remote_log_manager_copier_thread_pool_size=3,
+        remote_log_manager_expiration_thread_pool_size=4,
+    )
+    before = dict(threads.counts)
+    manager.update_config(
+        replace(
+            RemoteLogManagerConfig(),
+            remote_log_reader_threads=20,
+            remote_log_manager_copier_thread_pool_size=30,
+            remote_log_manager_expiration_thread_pool_size=40,
+        )
+    )
+    pools = {
+        "remote-log-reader": (2, 20),
+        READ_AHEAD_POOL: (2 + AHEAD_AT_ONCE, 20 + AHEAD_AT_ONCE),
+        "remote-log-copy": (3, 30),
+        "remote-log-expiration": (4, 40),
+    }
+    assert before == {name: old for name, (old, _) in pools.items()}
+    assert threads.counts == {name: new for name, (_, new) in pools.items()}
 
 
 def published(partition: TieredPartition) -> str:
