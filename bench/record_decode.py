@@ -7,6 +7,9 @@ Sides, on the same bytes, one thread, in turn (A B C A B C ...) after a round th
     columns       isotherm.record.columns: offset, timestamp, key and value, CRC verified
     reader        isotherm.record.batch.read_records, CRC verified
     kafka-python  kafka.record.MemoryRecords, CRC verified
+    aiokafka      aiokafka.record.MemoryRecords, with its compiled parts, CRC verified
+    java          the Java client's MemoryRecords, CRC verified, keys and values as arrays, in a JVM
+                  that is warm (bench/KafkaDecode.java)
 
 Rates are per CPU-second of the one thread, so that other work on the machine weighs less. Loading
 is measured in new processes with a warm cache, Numba's import and the kernels apart, in seconds of
@@ -16,21 +19,21 @@ the clock and of the CPU. Prints a table, and the same as JSON into bench/result
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import os
-import platform
 import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
+from aiokafka.record.memory_records import MemoryRecords
+
+from bench.harness import Question, describe, keep
 from isotherm.record.batch import (
     CompressionType,
     NewRecord,
@@ -40,12 +43,19 @@ from isotherm.record.batch import (
     verify_batch_crc,
 )
 from isotherm.record.columns import COLUMNS, decode_columns, load_kernels
+from oracle.kafka import java_command
 
 ROUNDS = 7
 RECORDS = 140_000
 VALUE_SIZE = 100
 TIMESTAMP_MS = 1_700_000_000_000
-RESULT_FILE = Path(__file__).parent / "results" / "record_decode.json"
+JVM_WARM_UP_ROUNDS = 60
+PACKAGES = ("numba", "numpy", "pyarrow", "kafka-python", "aiokafka")
+QUESTION = Question(
+    "record_decode",
+    "How fast do record batches become Arrow columns, on one thread?",
+    lambda scale: (),
+)
 LOAD_STEPS = ("import numba", "import columns (pyarrow, numpy)", "load kernels from cache")
 LOAD_SCRIPT = """
 import time
@@ -60,7 +70,8 @@ load_kernels()
 now()
 """
 
-Side = Callable[[bytes], int]
+Side = Callable[[bytes], tuple[int, float]]
+"""Decodes a run of batches: the records, and the CPU-seconds of the thread."""
 
 
 def make_batches(records: int, per_batch: int, codec: CompressionType, headers: int) -> bytes:
@@ -85,11 +96,19 @@ def make_batches(records: int, per_batch: int, codec: CompressionType, headers: 
     return bytes(run)
 
 
+def timed(decode: Callable[[bytes], int]) -> Side:
+    def side(run: bytes) -> tuple[int, float]:
+        started = time.process_time()
+        return decode(run), time.process_time() - started
+
+    return side
+
+
 def columns_side(columns: frozenset[str]) -> Side:
-    return lambda run: decode_columns(run, columns=columns).count
+    return timed(lambda run: decode_columns(run, columns=columns).count)
 
 
-def reader_side(run: bytes) -> int:
+def read_by_record(run: bytes) -> int:
     count = 0
     for position, header in iterate_batches(run):
         verify_batch_crc(run, position, header)
@@ -97,7 +116,7 @@ def reader_side(run: bytes) -> int:
     return count
 
 
-def kafka_python_side(run: bytes) -> int:
+def read_by_kafka_python(run: bytes) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from kafka.record import MemoryRecords
@@ -109,16 +128,56 @@ def kafka_python_side(run: bytes) -> int:
     return count
 
 
+def read_by_aiokafka(run: bytes) -> int:
+    batches, count = MemoryRecords(run), 0
+    while (batch := batches.next_batch()) is not None:
+        if not batch.validate_crc():
+            raise ValueError("aiokafka finds a wrong CRC")
+        count += sum(1 for _ in batch)
+    return count
+
+
+@contextmanager
+def java() -> Iterator[Side]:
+    """A JVM that lives through all cases, and has compiled what it runs."""
+    source = Path(__file__).with_name("KafkaDecode.java")
+    command = java_command(str(source), options=["-Xmx1g", "-XX:+UseG1GC"])
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def decode(run: bytes) -> tuple[int, float]:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(run)
+            file.flush()
+            process.stdin.write(f"{file.name}\n")
+            process.stdin.flush()
+            count, seconds = process.stdout.readline().split()
+        return int(count), float(seconds)
+
+    for _ in range(JVM_WARM_UP_ROUNDS):
+        decode(make_batches(20_000, 140, CompressionType.NONE, 0))
+    try:
+        yield decode
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
 DEFAULT_COLUMNS = frozenset({"offset", "timestamp", "key", "value"})
-SLOW_SIDES: dict[str, Side] = {"reader": reader_side, "kafka-python": kafka_python_side}
+SLOW_SIDES: dict[str, Side] = {
+    "reader": timed(read_by_record),
+    "kafka-python": timed(read_by_kafka_python),
+    "aiokafka": timed(read_by_aiokafka),
+}
 
 
-def cases(records: int) -> Iterable[tuple[str, bytes, dict[str, Side]]]:
-    default = {"columns": columns_side(DEFAULT_COLUMNS)}
+def cases(records: int, java_side: Side) -> Iterable[tuple[str, bytes, dict[str, Side]]]:
+    default = {"columns": columns_side(DEFAULT_COLUMNS), "java": java_side}
     for codec in CompressionType:
         sides = default | SLOW_SIDES
         if codec is CompressionType.SNAPPY:  # kafka-python would need another package
-            sides = default | {"reader": reader_side}
+            sides.pop("kafka-python")
         yield f"{codec.name.lower()}, 16 KiB batches", make_batches(records, 140, codec, 0), sides
     plain = CompressionType.NONE
     yield "none, 1 MiB batches", make_batches(records, records // 16, plain, 0), default
@@ -131,20 +190,18 @@ def cases(records: int) -> Iterable[tuple[str, bytes, dict[str, Side]]]:
     yield (
         "none, 2 headers each",
         make_batches(records, 140, plain, 2),
-        {"columns": columns_side(COLUMNS)} | SLOW_SIDES,
+        {"columns": columns_side(COLUMNS), "java": java_side} | SLOW_SIDES,
     )
 
 
 def measure(run: bytes, sides: dict[str, Side], rounds: int) -> dict[str, dict[str, float]]:
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    counts = {name: side(run) for name, side in sides.items()}
+    counts = {name: side(run)[0] for name, side in sides.items()}
     if len(set(counts.values())) != 1:
         raise ValueError(f"sides disagree counts={counts}")
     for _ in range(rounds):
         for name, side in sides.items():
-            started = time.process_time()
-            side(run)
-            seconds[name].append(time.process_time() - started)
+            seconds[name].append(side(run)[1])
     [count] = set(counts.values())
     return {
         name: {
@@ -179,53 +236,35 @@ def spread(values: list[float]) -> float:
     return (max(values) - min(values)) / statistics.median(values)
 
 
-def environment() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": subprocess.run(
-            command, capture_output=True, text=True, check=True
-        ).stdout.strip(),
-        "cpu": models[0] if models else platform.machine(),
-        "cpus": os.cpu_count(),
-        "load_average": os.getloadavg()[0],
-        "versions": {name: version(name) for name in ("numba", "numpy", "pyarrow", "kafka-python")},
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="an eighth of the data, not stored")
     quick = parser.parse_args().quick
     records = RECORDS // 8 if quick else RECORDS
     rounds = 3 if quick else ROUNDS
-    document: dict[str, Any] = {
-        "question": "record_decode",
-        "value_size": VALUE_SIZE,
-        "rounds": rounds,
-        **environment(),
-        "loading": measure_loading(rounds),
-        "decoding": [],
-    }
+    document = describe(QUESTION, rounds)
+    document["versions"] |= {name: version(name) for name in PACKAGES}
+    document |= {"value_size": VALUE_SIZE, "loading": measure_loading(rounds), "decoding": []}
     for name, entry in document["loading"].items():
         print(
             f"{name:<34} {entry['seconds']:.3f} s   {entry['cpu_seconds']:.3f} CPU-s"
             f"   spread {entry['spread']:.0%}"
         )
-    for name, run, sides in cases(records):
-        results = measure(run, sides, rounds)
-        document["decoding"].append({"case": name, "bytes": len(run), "sides": results})
-        for side, result in results.items():
-            print(
-                f"{name:<26} {side:<13} {result['records_per_s'] / 1e6:7.2f} M records/s"
-                f" {result['mb_per_s']:8.0f} MB/s   spread {result['spread']:.0%}",
-                flush=True,
-            )
-    if not quick:
-        RESULT_FILE.parent.mkdir(exist_ok=True)
-        RESULT_FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    with java() as java_side:
+        for name, run, sides in cases(records, java_side):
+            results = measure(run, sides, rounds)
+            document["decoding"].append({"case": name, "bytes": len(run), "sides": results})
+            print_case(name, results)
+    keep(document, is_whole=not quick)
+
+
+def print_case(name: str, results: dict[str, dict[str, float]]) -> None:
+    for side, result in results.items():
+        print(
+            f"{name:<26} {side:<13} {result['records_per_s'] / 1e6:7.2f} M records/s"
+            f" {result['mb_per_s']:8.0f} MB/s   spread {result['spread']:.0%}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,84 @@
+"""The targets in targets.toml, and what the results say of them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.ratios import Ratio, matching, ratios_of
+from bench.report_rows import row
+
+TARGETS = Path(__file__).with_name("targets.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What the ratios of a question's cases have to be."""
+
+    question: str
+    metric: str
+    case: str = "*"
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.at_least is None) != (self.at_most is None), self
+
+    def __str__(self) -> str:
+        return f"≥ {self.at_least:g}" if self.at_least is not None else f"≤ {self.at_most:g}"
+
+    def is_met_by(self, ratio: float) -> bool:
+        if self.at_least is not None:
+            return ratio >= self.at_least
+        assert self.at_most is not None
+        return ratio <= self.at_most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target(Bound):
+    text: str
+
+
+def read_targets() -> list[Target]:
+    return [Target(**entry) for entry in tomllib.loads(TARGETS.read_text())["target"]]
+
+
+def table(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each target beside what was measured: one row, cases from the worst to the best."""
+    by_question = {document["question"]: ratios_of(document) for document in documents}
+    yield "| what | target | measured | met |"
+    yield "|---|---:|---:|---|"
+    for target in read_targets():
+        found = matching(by_question.get(target.question, []), target.case, target.metric)
+        yield row(target.text, str(target), _measured(found), _verdict(target, found))
+
+
+def reached(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What was measured of each target, for readers who do not care what was aimed at."""
+    by_question = {document["question"]: ratios_of(document) for document in documents}
+    yield "| Isotherm / Kafka, same machine, same run | ratio |"
+    yield "|---|---:|"
+    for target in read_targets():
+        found = matching(by_question.get(target.question, []), target.case, target.metric)
+        if found:
+            yield row(target.text, _measured(found))
+
+
+def _measured(found: Sequence[Ratio]) -> str:
+    if not found:
+        return "not yet"
+    values = sorted(ratio.value for ratio in found)
+    texts = [f"{value:,.2f}" if value < 100 else f"{value:,.0f}" for value in values]
+    return texts[0] if len(found) == 1 else f"{texts[0]} to {texts[-1]}"
+
+
+def _verdict(target: Target, found: Sequence[Ratio]) -> str:
+    met = sum(target.is_met_by(ratio.value) for ratio in found)
+    if not found:
+        return "-"
+    if met == len(found):
+        return "yes" if met == 1 else f"yes, {met} of {met}"
+    return "no" if not met else f"{met} of {len(found)}"
