@@ -31,11 +31,11 @@ from isotherm.remote.storage.layout.aiven_manifest import (
     read_manifest,
 )
 from isotherm.remote.storage.layout.api import IndexLocation
-from isotherm.remote.storage.layout.chunk_index import stored_file_size, stored_range
+from isotherm.remote.storage.layout.chunk_index import stored_file_size
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.segment_sources import segment_sources
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.remote.storage.transform.chunks import restore_range
+from isotherm.remote.storage.transform.chunks import ChunkReader
 from isotherm.types import Position
 
 INDEX_SIZE_MAX = 256 * 1024 * 1024
@@ -170,8 +170,10 @@ class ObjectStoreRemoteStorageManager:
             if found.object_size == size:
                 return found.data
             manifest = self._transformed_manifest(metadata, key, found.object_size)
+        restored = memoryview(bytearray(end - start_position))
         with _located(metadata):
-            return self._fetch_chunks(metadata, manifest, start_position, end)
+            self._fill_from_chunks(metadata, manifest, start_position, restored, lambda _: None)
+        return restored.toreadonly()
 
     def fetch_log_segment_into(
         self,
@@ -197,8 +199,7 @@ class ObjectStoreRemoteStorageManager:
                 return
             manifest = self._transformed_manifest(metadata, key, object_size)
         with _located(metadata):
-            buffer[:] = self._fetch_chunks(metadata, manifest, start_position, end)
-        on_filled(len(buffer))
+            self._fill_from_chunks(metadata, manifest, start_position, buffer, on_filled)
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
         manifest = self._manifest(metadata)
@@ -281,32 +282,43 @@ class ObjectStoreRemoteStorageManager:
         self._expects_plain = False
         return manifest
 
-    def _fetch_chunks(
+    def _fill_from_chunks(
         self,
         metadata: RemoteLogSegmentMetadata,
         manifest: SegmentManifest,
         start: Position,
-        end: Position,
-    ) -> memoryview:
+        buffer: memoryview,
+        on_filled: Callable[[int], None],
+    ) -> None:
+        """Each chunk as soon as it is there."""
         index = manifest.chunk_index
         key = self._layout.log_key(metadata)
-        transform = self._transforms.for_read(manifest)
         if index.original_file_size != metadata.segment_size_in_bytes:
             raise CorruptMetadataError(
                 f"manifest gives another segment size object={key}"
                 f" manifest_size={index.original_file_size}"
             )
-        chunks = stored_range(index, start, end)
-        found = self._client.get_range(key, chunks.start, chunks.end)
-        if found.object_size != stored_file_size(index):
+        steps = self._transforms.for_read(manifest).chunk_steps
+        reader = ChunkReader(index, start, buffer, steps)
+        filled = 0
+
+        def restore(stored_count: int) -> None:
+            nonlocal filled
+            try:
+                now_filled = reader.restore(stored_count)
+            except CorruptObjectError as error:
+                raise CorruptObjectError(f"{error} object={key}") from error
+            if now_filled > filled:
+                filled = now_filled
+                on_filled(filled)
+
+        expected, at = stored_file_size(index), reader.stored_range.start
+        object_size = self._client.fill(key, at, reader.stored, expected, restore)
+        if object_size is not None or not reader.is_done:
             raise CorruptObjectError(
                 f"object has another size than its manifest says object={key}"
-                f" object_size={found.object_size} expected={stored_file_size(index)}"
+                f" object_size={object_size} expected={expected}"
             )
-        try:
-            return restore_range(found.data, index, chunks, start, end, transform.chunk_steps)
-        except CorruptObjectError as error:
-            raise CorruptObjectError(f"{error} object={key}") from error
 
     def _manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest | None:
         """The segment's manifest, None in a layout without manifests."""

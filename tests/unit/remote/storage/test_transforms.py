@@ -19,12 +19,13 @@ from obstore.store import MemoryStore
 
 from isotherm.errors import ConfigError, CorruptObjectError
 from isotherm.remote.segment_metadata import IndexType
+from isotherm.remote.storage import object_client
 from isotherm.remote.storage.layout.aiven_manifest import SegmentManifest, read_manifest
 from isotherm.remote.storage.layout.chunk_index import VariableChunkIndex, stored_range
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.segment_sources import Source
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.remote.storage.transform.chunks import ChunkStep, ChunkWriter, restore_range
+from isotherm.remote.storage.transform.chunks import ChunkReader, ChunkStep, ChunkWriter
 from isotherm.remote.storage.transform.compression import ZstdStep, starts_compressed
 from isotherm.remote.storage.transform.encryption import AesGcmStep
 from isotherm.testing.segment_files import MadeSegment, SegmentMaker
@@ -109,6 +110,7 @@ def setup(tmp_path: Path) -> Setup:
     content=st.binary(max_size=300),
     chunk_size=st.integers(1, 40),
     bounds=st.tuples(st.integers(0, 300), st.integers(0, 300)),
+    arriving=st.integers(1, 400),
     make_steps=st.sampled_from(
         [
             lambda: [ZstdStep()],
@@ -121,6 +123,7 @@ def test_any_range_is_restored_from_its_chunks_alone(
     content: bytes,
     chunk_size: int,
     bounds: tuple[int, int],
+    arriving: int,
     make_steps: Callable[[], list[ChunkStep]],
 ) -> None:
     steps = make_steps()
@@ -129,9 +132,46 @@ def test_any_range_is_restored_from_its_chunks_alone(
     index = writer.chunk_index()
     start, end = sorted(bounds)
     if start < end <= len(content):
-        chunks = stored_range(index, start, end)
-        part = memoryview(stored)[chunks.start : chunks.end]
-        assert restore_range(part, index, chunks, start, end, steps) == content[start:end]
+        buffer = memoryview(bytearray(end - start))
+        reader = ChunkReader(index, start, buffer, steps)
+        chunks = reader.stored_range
+        reader.stored[:] = memoryview(stored)[chunks.start : chunks.end]
+        for arrived in range(0, len(reader.stored) + 1, arriving):
+            filled = reader.restore(arrived)
+            assert buffer[:filled] == content[start : start + filled]
+            # A chunk waits for its own last byte, and for no other.
+            whole = stored_range(index, 0, len(content))
+            complete = sum(
+                index.stored_position(chunk + 1) - chunks.start <= arrived
+                for chunk in range(chunks.first_chunk, whole.chunk_end)
+            )
+            complete_end = (chunks.first_chunk + complete) * chunk_size
+            assert filled == max(0, min(complete_end, end) - start)
+        assert reader.restore(len(reader.stored)) == len(buffer)
+        assert reader.is_done
+        assert buffer == content[start:end]
+
+
+def test_transformed_segment_is_given_chunk_by_chunk(
+    tmp_path: Path, key_files: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first chunk is restored, and told of, before the second has arrived."""
+    monkeypatch.setattr(object_client, "_FILLED_SIZE", 1000)
+    config = {"url": f"file://{tmp_path}/bucket", "chunk.size": "4096"}
+    config |= encryption_config(key_files, "first")
+    manager = ObjectStoreRemoteStorageManager(ObjectStoreSettings.from_config(config))
+    segment = SegmentMaker(tmp_path / "segments").segment(size=40_000)
+    manager.copy_log_segment_data(segment.metadata, segment.data)
+    buffer, told = memoryview(bytearray(30_000)), [0]
+
+    def check(count: int) -> None:
+        assert buffer[:count] == segment.log_bytes()[5_000 : 5_000 + count]
+        assert not any(buffer[count:])
+        told.append(count)
+
+    manager.fetch_log_segment_into(segment.metadata, 5_000, buffer, check)
+    # The chunk that holds the first byte begins at 4096 and ends 3192 bytes further on.
+    assert told == [0, *range(3192, 30_000, 4096), 30_000]
 
 
 def test_compressed_chunks_are_zstd_frames_with_their_size(setup: Setup) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from isotherm.errors import CorruptObjectError
 from isotherm.remote.storage.layout.chunk_index import (
     ChunkIndex,
     FixedChunkIndex,
-    StoredRange,
     VariableChunkIndex,
+    stored_range,
 )
 from isotherm.remote.storage.segment_sources import Source
 from isotherm.types import Position
@@ -61,33 +63,60 @@ class ChunkWriter:
         return FixedChunkIndex(self._chunk_size, self._source.size, stored_chunk_size, final_size)
 
 
-def restore_range(
-    stored: memoryview,
-    index: ChunkIndex,
-    chunks: StoredRange,
-    start: Position,
-    end: Position,
-    steps: Sequence[ChunkStep],
-) -> memoryview:
-    """Original bytes from `start` to `end`, out of the stored bytes of `chunks`.
+class ChunkReader:
+    """Restores a range of the original file into memory that is there, while the bytes arrive.
 
-    CorruptObjectError naming the chunk that is damaged.
+    `stored_range` is what has to be fetched, in one piece and into `stored`. Each chunk is restored
+    once its last byte is there. Not thread-safe.
     """
-    restored = bytearray()
-    for number in range(chunks.first_chunk, chunks.chunk_end):
-        low = index.stored_position(number) - chunks.start
-        high = index.stored_position(number + 1) - chunks.start
-        position = number * index.original_chunk_size
-        size = min(index.original_chunk_size, index.original_file_size - position)
+
+    def __init__(
+        self, index: ChunkIndex, start: Position, buffer: memoryview, steps: Sequence[ChunkStep]
+    ) -> None:
+        """`buffer` is filled from the original position `start` on, and lies within the file."""
+        self.stored_range = stored_range(index, start, start + len(buffer))
+        # The pages of numpy's memory are not written to twice.
+        self.stored = memoryview(
+            np.empty(self.stored_range.end - self.stored_range.start, np.uint8).data
+        )
+        self._index = index
+        self._start = start
+        self._buffer = buffer
+        self._steps = steps
+        self._next_chunk = self.stored_range.first_chunk
+
+    @property
+    def is_done(self) -> bool:
+        return self._next_chunk == self.stored_range.chunk_end
+
+    def restore(self, stored_count: int) -> int:
+        """Go on, now that the first `stored_count` bytes of `stored` are there; how many bytes of
+        the buffer are right. CorruptObjectError naming the chunk that is damaged."""
+        while not self.is_done and self._stored_end(self._next_chunk) <= stored_count:
+            self._restore(self._next_chunk)
+            self._next_chunk += 1
+        filled_end = self._next_chunk * self._index.original_chunk_size
+        return min(max(0, filled_end - self._start), len(self._buffer))
+
+    def _stored_end(self, chunk: int) -> int:
+        return self._index.stored_position(chunk + 1) - self.stored_range.start
+
+    def _restore(self, chunk: int) -> None:
+        low = self._index.stored_position(chunk) - self.stored_range.start
+        position = chunk * self._index.original_chunk_size
+        size = min(self._index.original_chunk_size, self._index.original_file_size - position)
         try:
-            restored += _undo_all(stored[low:high], size, steps)
+            original = _undo_all(self.stored[low : self._stored_end(chunk)], size, self._steps)
         except CorruptObjectError as error:
-            raise CorruptObjectError(f"{error} chunk={number}") from error
-    skipped = chunks.first_chunk * index.original_chunk_size
-    return memoryview(restored)[start - skipped : end - skipped].toreadonly()
+            raise CorruptObjectError(f"{error} chunk={chunk}") from error
+        at = max(position, self._start) - self._start
+        wanted = memoryview(original)[self._start + at - position :][: len(self._buffer) - at]
+        self._buffer[at : at + len(wanted)] = wanted
 
 
-def _undo_all(stored: memoryview, original_size: int, steps: Sequence[ChunkStep]) -> bytes:
+def _undo_all(
+    stored: memoryview, original_size: int, steps: Sequence[ChunkStep]
+) -> bytes | memoryview:
     chunk: bytes | memoryview = stored
     for step in reversed(steps):
         chunk = step.undo(chunk, original_size)
@@ -95,4 +124,4 @@ def _undo_all(stored: memoryview, original_size: int, steps: Sequence[ChunkStep]
         raise CorruptObjectError(
             f"chunk has another size than its index says size={len(chunk)} expected={original_size}"
         )
-    return bytes(chunk)
+    return chunk
