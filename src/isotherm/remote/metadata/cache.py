@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from isotherm.clock import Clock
@@ -41,6 +42,10 @@ from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
 
+_RECENT_MAX = 4
+"""Segments of a partition that stay objects for who asks for them next: a reader goes on in the
+same one for hundreds of fetches, and looks a segment or two ahead. Some 900 bytes each."""
+
 
 @dataclass(slots=True)
 class CacheContents:
@@ -66,6 +71,7 @@ class RemoteLogMetadataCache:
         self._rows = folded.rows
         self._epochs = folded.epochs
         self._keys = folded.keys
+        self._recent: OrderedDict[bytes, tuple[bytes, RemoteLogSegmentMetadata]] = OrderedDict()
         self._initialized = threading.Event()
 
     def __len__(self) -> int:
@@ -209,7 +215,7 @@ class RemoteLogMetadataCache:
         with self._lock:
             state = self._epochs.get(leader_epoch)
             found = state.find(offset) if state is not None else None
-            return self._segment(found) if found is not None else None
+            return self._recent_segment(found) if found is not None else None
 
     def find_with_txn_index(
         self, leader_epoch: LeaderEpoch, offset: Offset
@@ -245,6 +251,18 @@ class RemoteLogMetadataCache:
             state = self._epochs.get(leader_epoch)
             ids = state.segment_ids() if state is not None else iter(())
             return [(segment, self._rows[segment]) for segment in ids]
+
+    def _recent_segment(self, segment: bytes) -> RemoteLogSegmentMetadata:
+        row = self._rows[segment]
+        known = self._recent.get(segment)
+        if known is not None and known[0] is row:
+            return known[1]
+        found = self._unpack(segment, row)
+        self._recent[segment] = row, found
+        self._recent.move_to_end(segment)
+        if len(self._recent) > _RECENT_MAX:
+            self._recent.popitem(last=False)
+        return found
 
     def _segment(self, segment: bytes) -> RemoteLogSegmentMetadata:
         return self._unpack(segment, self._rows[segment])

@@ -183,6 +183,24 @@ def test_cache_update_replaces_custom_metadata_broker_and_time(
     assert cache.segments()[0].custom_metadata is None
 
 
+def test_cache_find_again_gives_what_holds_now(
+    cache: RemoteLogMetadataCache, make_segment: MakeSegment, finish: Callable[..., None]
+) -> None:
+    """A reader who goes on in a segment is given it as it was found, until it changes."""
+    segments = [make_segment(start, start + 99) for start in range(0, 1000, 100)]
+    finish(*segments)
+    for segment in segments:
+        found = cache.find(0, segment.start_offset)
+        assert found is not None
+        assert found.segment_id == segment.segment_id
+        assert cache.find(0, segment.end_offset_inclusive) is found
+    last = cache.find(0, 999)
+    assert last is not None
+    changed = replace(last, custom_metadata=b"moved", segment_size_in_bytes=7)
+    cache.put(changed)
+    assert cache.find(0, 999) == changed
+
+
 @pytest.mark.parametrize("state", [FINISHED, DELETE_STARTED, DELETE_FINISHED])
 def test_cache_add_of_segment_in_later_state_is_refused(
     cache: RemoteLogMetadataCache, make_segment: MakeSegment, state: RemoteLogSegmentState
