@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from isotherm.spark.offsets import (
     OffsetRange,
     check_order,
@@ -14,8 +12,7 @@ from isotherm.spark.offsets import (
 )
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.planning import ReadTask
-from isotherm.spark.tiered_log import PartitionView, TieredLog
-from isotherm.types import TopicPartition
+from isotherm.spark.tiered_log import TieredLog, Views
 
 
 class BatchQuery:
@@ -29,16 +26,15 @@ class BatchQuery:
         """The tasks that together read every wanted record once.
 
         Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError (with failOnDataLoss) and
-        ConfigError when the options do not fit what there is.
+        ConfigError when the options do not fit what there is; else as `TieredLog.planned`.
         """
-        views = self._log.views()
-        return self._log.tasks(self._ranges(views), views)
+        return self._log.planned(lambda views: self._log.tasks(self._ranges(views), views))
 
     def ranges(self) -> list[OffsetRange]:
         """The offsets that are wanted of each partition, and there; raises as `plan`."""
-        return self._ranges(self._log.views())
+        return self._log.planned(self._ranges)
 
-    def _ranges(self, views: Mapping[TopicPartition, PartitionView]) -> list[OffsetRange]:
+    def _ranges(self, views: Views) -> list[OffsetRange]:
         options = self._options
         bounds = {partition: view.bounds for partition, view in views.items()}
         starts = resolve_start(

@@ -39,13 +39,15 @@ from isotherm.types import Offset, Position, TimestampMs
 
 # To find a record by its time: the time index leaves some KiB to look through.
 _LOOKUP_FETCH_BYTES = 256 * 1024
+_COLUMNS_COPIED = frozenset({"key", "value", "headers"})
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
     """Sizes in bytes: of a ranged GET, and of the records that become one batch of rows.
 
-    `fetch_ahead` is the number of ranges that are fetched before they are needed.
+    `fetch_ahead` is the number of ranges that are fetched before they are needed. Where no column
+    holds a part of the records, one batch of rows stands for a whole range.
     """
 
     fetch_bytes: int = 8 * 1024 * 1024
@@ -154,6 +156,10 @@ def _decode(
 ) -> Iterator[RecordColumns]:
     """Decode blocks that follow one another; batches may straddle their borders."""
     reached = read.segment.start_offset
+    size_max = settings.batch_bytes
+    if not columns & _COLUMNS_COPIED:
+        # Nothing of the records ends up in the rows: a call may as well take all of a block.
+        size_max = max(size_max, settings.fetch_bytes)
     for rest in _runs_of_batches(read, blocks):
         while len(rest):
             with _named(read):
@@ -162,7 +168,7 @@ def _decode(
                     offset_range=(read.start_offset, read.end_offset),
                     columns=columns,
                     aborted=read.aborted,
-                    decoded_size_max=settings.batch_bytes,
+                    decoded_size_max=size_max,
                 )
                 if decoded.position_end == 0:
                     raise CorruptObjectError(

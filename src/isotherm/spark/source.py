@@ -118,7 +118,10 @@ class IsothermReader(DataSourceReader):
             open_segment_source(options, settings, by_name=options.plans_by_name) as segments,
         ):
             log = TieredLog(options, open_storage(settings), segments, open_brokers(options))
-            return [TaskPartition(t, settings.layout) for t in BatchQuery(options, log).plan()]
+            planned = BatchQuery(options, log).plan()
+            tasks: list[InputPartition] = [TaskPartition(t, settings.layout) for t in planned]
+        freeze_imports()
+        return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, self._schema, partition)
@@ -210,6 +213,7 @@ def _read_task(
     settle_kernel_cache()
     from isotherm.spark.readers import ReadSettings
     from isotherm.spark.task_reading import read_task
+    from isotherm.spark.tiered_log import cause_when_gone
     from isotherm.spark.tiers import tier_settings
 
     schema = arrow_schema(spark_schema)
@@ -222,8 +226,9 @@ def _read_task(
         read_tail=functools.partial(_read_tail, options, schema),
         read_again=functools.partial(_read_again, options, settings),
         fail_on_data_loss=options.fail_on_data_loss,
+        cause_when_gone=cause_when_gone(options),
     )
-    _freeze_imports()
+    freeze_imports()
 
 
 def _read_again(
@@ -282,11 +287,11 @@ def uncollected() -> Iterator[None]:
 
 
 @functools.cache
-def _freeze_imports() -> None:
+def freeze_imports() -> None:
     """Take the loaded modules out of garbage collection, once per worker process.
 
-    Spark's daemon collects after every task, and walking them costs more than a small task. Called
-    after the first task: only then is all loaded that a task needs, Numba above all.
+    Spark's daemon collects after every task and every planning, and walking them costs more than a
+    small task. Called after the first: only then is all loaded that is needed, Numba above all.
     """
     gc.collect()
     gc.freeze()

@@ -20,7 +20,7 @@ from isotherm.spark.stream_offsets import (
     admit_bytes,
     admit_records,
 )
-from isotherm.spark.tiered_log import TieredLog
+from isotherm.spark.tiered_log import TieredLog, Views
 from isotherm.types import TopicPartition
 
 Bounds = dict[TopicPartition, OffsetBounds]
@@ -52,16 +52,18 @@ class StreamQuery:
     def initial_offset(self) -> StreamOffset:
         """Where a new query starts; the same however often it is asked."""
         if self._initial is None:
-            views = self._log.views(may_lack_topics=self._options.subscribe_pattern is not None)
-            limit = self._options.stream_starting_limit
-            self._initial = resolve_start(
-                limit,
-                {partition: view.bounds for partition, view in views.items()},
-                self._log.find_times(limit, views),
-                latest_when_not_found=self._options.starting_offsets_by_timestamp_strategy
-                == "latest",
-            )
+            may_lack_topics = self._options.subscribe_pattern is not None
+            self._initial = self._log.planned(self._starts, may_lack_topics=may_lack_topics)
         return StreamOffset(self._initial)
+
+    def _starts(self, views: Views) -> PartitionOffsets:
+        limit = self._options.stream_starting_limit
+        return resolve_start(
+            limit,
+            {partition: view.bounds for partition, view in views.items()},
+            self._log.find_times(limit, views),
+            latest_when_not_found=self._options.starting_offsets_by_timestamp_strategy == "latest",
+        )
 
     def fix_target(self) -> None:
         """Trigger.AvailableNow: nothing that comes later is read."""
@@ -106,7 +108,9 @@ class StreamQuery:
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[ReadTask]:
         """The tasks that together read every record from `start` to `end` once."""
-        views = self._log.views(may_lack_topics=True)
+        return self._log.planned(lambda views: self._tasks(start, end, views), may_lack_topics=True)
+
+    def _tasks(self, start: StreamOffset, end: StreamOffset, views: Views) -> list[ReadTask]:
         started = start.offsets if end.start is None else end.start
         self._report_vanished(end.offsets, views)
         ranges = []

@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from isotherm.errors import CorruptDataError
+from isotherm.errors import CorruptDataError, CorruptObjectError
 from isotherm.record.columns import RecordColumns
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
@@ -50,8 +50,12 @@ def read_task(
     read_tail: TailReader,
     read_again: ReadAgain,
     fail_on_data_loss: bool,
+    cause_when_gone: str = "",
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in the order of its reads; closing the iterator ends its fetches."""
+    """The rows of a task, in the order of its reads; closing the iterator ends its fetches.
+
+    `cause_when_gone` ends the message about a segment that the metadata has and the bucket not.
+    """
     decoded = _decode(
         task.reads,
         storage,
@@ -59,6 +63,7 @@ def read_task(
         read_again,
         settings=settings,
         fail_on_data_loss=fail_on_data_loss,
+        cause_when_gone=cause_when_gone,
     )
     with closing(decoded):
         for item in decoded:
@@ -76,6 +81,7 @@ def _decode(
     *,
     settings: ReadSettings,
     fail_on_data_loss: bool,
+    cause_when_gone: str,
 ) -> Generator[Decoded | BrokerRead, None, None]:
     """The decoded records of segments, and what is the broker's to read, in order.
 
@@ -104,7 +110,9 @@ def _decode(
             instead = read_again(gone) if rereads_left else None
             rereads_left -= 1
             if instead is None:
-                _report(error, fail_on_data_loss=fail_on_data_loss)
+                told = CorruptObjectError(f"{error} {cause_when_gone}".rstrip())
+                told.__cause__ = error
+                _report(told, fail_on_data_loss=fail_on_data_loss)
             waiting.extendleft(reversed([*before, *(instead or ()), *after]))
         except CorruptDataError as error:
             _report(error, fail_on_data_loss=fail_on_data_loss)

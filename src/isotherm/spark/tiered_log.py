@@ -10,11 +10,16 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
-from isotherm.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from isotherm.errors import (
+    CorruptObjectError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.spark.brokers import Brokers
@@ -33,7 +38,7 @@ from isotherm.spark.planning import (
     plan_tasks,
     split_ranges,
 )
-from isotherm.spark.readers import first_offset_not_before
+from isotherm.spark.readers import SegmentGoneError, first_offset_not_before
 from isotherm.spark.sources_of_metadata import SegmentSource
 from isotherm.spark.transactions import CommittedHistory
 from isotherm.types import Offset, TimestampMs, TopicIdPartition, TopicPartition
@@ -42,6 +47,8 @@ _logger = logging.getLogger(__name__)
 
 # Looking up a time takes a few small GETs per partition, nearly all of it waiting.
 _LOOKUP_THREADS = 16
+# A query gives up when segments are deleted under its planning more often than this.
+REPLANS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,10 @@ class PartitionView:
 
     pieces: Sequence[SegmentPiece]
     bounds: OffsetBounds
+
+
+Views: TypeAlias = Mapping[TopicPartition, PartitionView]
+_Planned = TypeVar("_Planned")
 
 
 class TieredLog:
@@ -96,6 +107,30 @@ class TieredLog:
             p: PartitionView(pieces[p], _bucket_bounds(pieces[p], broker_bounds[p].start))
             for p in chosen
         }
+
+    def planned(
+        self, plan: Callable[[Views], _Planned], *, may_lack_topics: bool = False
+    ) -> _Planned:
+        """What `plan` makes of the views: made anew when a segment that it looks into was deleted
+        meanwhile. CorruptObjectError when the metadata still names a segment that is gone.
+        """
+        replans_left = REPLANS_MAX
+        while True:
+            try:
+                return plan(self.views(may_lack_topics=may_lack_topics))
+            except SegmentGoneError as error:
+                if not replans_left or self._is_named(error.read):
+                    raise CorruptObjectError(f"{error} {cause_when_gone(self._options)}") from error
+                replans_left -= 1
+                _logger.info("planned anew, a segment was deleted meanwhile: %s", error)
+
+    def _is_named(self, read: SegmentRead) -> bool:
+        """Whether the metadata, as it is now, has the segment."""
+        return any(e.segment_id == read.segment.segment_id for e in self._segments_now(read))
+
+    def _segments_now(self, read: SegmentRead) -> list[RemoteLogSegmentMetadata]:
+        owner = read.segment.topic_id_partition
+        return self._segment_source.visible_segments(lambda name: name == owner.topic, [owner])
 
     @property
     def is_told_by_brokers(self) -> bool:
@@ -196,9 +231,8 @@ class TieredLog:
         the name was all that was known: what its manifests say is read instead. Offsets that
         nothing holds any more are the brokers' to answer for, or lost (see `report_data_loss`).
         """
-        owner = read.segment.topic_id_partition
-        partition = owner.topic_partition
-        segments = self._segment_source.visible_segments(lambda name: name == owner.topic, [owner])
+        partition = read.topic_partition
+        segments = self._segments_now(read)
         is_listed = isinstance(read.segment, ListedSegment)
         if not is_listed and any(each.segment_id == read.segment.segment_id for each in segments):
             return None
@@ -216,6 +250,19 @@ class TieredLog:
                 f"{problem} hint='failOnDataLoss=false reads what there is'"
             )
         _logger.warning("read without them, failOnDataLoss=false: %s", problem)
+
+
+def cause_when_gone(options: SourceOptions) -> str:
+    """Why the objects of a segment may be gone though the metadata has it, and what to do."""
+    if options.metadata_source == "table":
+        return (
+            "cause='metadataTable is older than the bucket, or the object was lost: refresh the"
+            " table with `isotherm pipeline project` and read again'"
+        )
+    return (
+        "cause='the metadata still has this segment: its objects were taken away by other means"
+        " than retention, `isotherm pipeline sweep` tells which are missing'"
+    )
 
 
 def clip_pieces(pieces: Iterable[SegmentPiece], bounds: OffsetBounds) -> list[SegmentPiece]:

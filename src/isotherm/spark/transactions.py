@@ -33,6 +33,7 @@ from isotherm.segment.transaction_index import (
 )
 from isotherm.spark.offsets import OffsetRange
 from isotherm.spark.planning import Read, SegmentPiece, SegmentRead
+from isotherm.spark.readers import SegmentGoneError
 from isotherm.types import Offset, TopicPartition
 
 # Indexes are small: nearly all of a fetch is waiting.
@@ -44,7 +45,7 @@ class CommittedHistory:
 
     `histories` are the pieces of each partition from `lineage_pieces`, not cut. Both methods fetch
     indexes, several at a time, and raise CorruptObjectError naming the segment of one that is
-    missing or damaged: without it no record of an aborted transaction can be told from others.
+    damaged, or SegmentGoneError when it is missing: without it no record of an aborted transaction can be told from others.
     """
 
     def __init__(
@@ -177,9 +178,13 @@ def _named(segment: RemoteLogSegmentMetadata) -> Iterator[None]:
         yield
     except (RemoteResourceNotFoundError, CorruptDataError) as error:
         partition = segment.topic_id_partition
-        raise CorruptObjectError(
+        problem = (
             f"transactions cannot be read from the tier topic={partition.topic}"
             f" partition={partition.partition} start_offset={segment.start_offset}"
             f" segment={segment.segment_id} reason={str(error)!r}"
             " hint='isolationLevel=read_uncommitted reads without'"
-        ) from error
+        )
+        if isinstance(error, RemoteResourceNotFoundError):
+            whole = SegmentRead(segment, segment.start_offset, segment.end_offset_inclusive + 1)
+            raise SegmentGoneError(problem, whole) from error
+        raise CorruptObjectError(problem) from error

@@ -42,7 +42,7 @@ def offsets_for_times(
     `timestamp_ms`; None where there is none. As a Kafka consumer's method of that name."""
     parsed = _parsed(options)
     with _log(parsed, by_name=False) as log:
-        return log.find_times(GlobalTimestamp(timestamp_ms), log.views())
+        return log.planned(lambda views: log.find_times(GlobalTimestamp(timestamp_ms), views))
 
 
 def _parsed(options: Mapping[str, object]) -> SourceOptions:

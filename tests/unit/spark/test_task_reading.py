@@ -11,15 +11,16 @@ import pytest
 
 from isotherm.errors import CorruptObjectError, OffsetOutOfRangeError
 from isotherm.record.batch import NewRecord, build_batch
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.spark.batch_query import BatchQuery
 from isotherm.spark.offsets import OffsetRange
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.planning import BrokerRead, ReadTask, SegmentRead, lineage_pieces, plan_reads
 from isotherm.spark.readers import ReadSettings
 from isotherm.spark.rows import arrow_schema, schema_of
 from isotherm.spark.task_reading import REREADS_MAX, read_task
-from isotherm.spark.tiered_log import TieredLog
+from isotherm.spark.tiered_log import TieredLog, cause_when_gone
 from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition, TopicPartition
 
@@ -62,7 +63,15 @@ class Tier:
             read_tail=tail_rows,
             read_again=log.read_again,
             fail_on_data_loss=options.fail_on_data_loss,
+            cause_when_gone=cause_when_gone(options),
         )
+
+    def plan(self, **given: str) -> ReadTask:
+        """The one task of a query with these options, planned from what is there now."""
+        options = parse_options({"path": "memory://", "subscribe": "a"} | given)
+        log = TieredLog(options, self.storage, self, None)
+        (task,) = BatchQuery(options, log).plan()
+        return task
 
     def offsets(self, task: ReadTask, **given: str) -> list[int]:
         return offsets_of(self.read(task, **given))
@@ -140,6 +149,65 @@ def test_object_gone_without_a_deletion_is_damage(tier: Tier) -> None:
     with pytest.raises(CorruptObjectError, match=rf"{gone.segment_id}.*object does not exist"):
         tier.offsets(task)
     assert tier.offsets(task, failOnDataLoss="false") == [*range(400), *range(800, 1200)]
+
+
+def test_table_older_than_the_bucket_is_told_with_how_to_refresh_it(tier: Tier) -> None:
+    task = tier.task()
+    tier.delete(tier.visible[1], with_event=False)
+    table = {"metadata": "table", "metadataTable": "projection"}
+    with pytest.raises(CorruptObjectError, match=r"older than the bucket.*isotherm pipeline proj"):
+        tier.offsets(task, **table)
+
+
+LOOKS_UP = [
+    # What is looked up while planning, and the segment that this asks for first.
+    pytest.param({"startingTimestamp": "450"}, 1, id="times"),
+    pytest.param({"isolationLevel": "read_committed"}, 2, id="transactions"),
+]
+
+
+@pytest.mark.parametrize(("given", "asked_for"), LOOKS_UP)
+def test_segment_deleted_while_it_is_looked_up_is_planned_without(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], asked_for: int
+) -> None:
+    delete_when_asked_for(tier, monkeypatch, tier.visible[asked_for], with_event=True)
+    task = tier.plan(**given)
+    kept = range(800, 1200) if asked_for == 1 else range(800)
+    assert tier.offsets(task) == [*kept]
+    assert tier.asked == 3
+
+
+@pytest.mark.parametrize(("given", "asked_for"), LOOKS_UP)
+def test_object_gone_while_it_is_looked_up_is_told_in_one_line(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], asked_for: int
+) -> None:
+    gone = tier.visible[asked_for]
+    delete_when_asked_for(tier, monkeypatch, gone, with_event=False)
+    with pytest.raises(CorruptObjectError) as raised:
+        tier.plan(**given)
+    message = str(raised.value)
+    assert str(gone.segment_id) in message
+    assert "metadata still has this segment" in message
+    assert "\n" not in message
+
+
+def delete_when_asked_for(
+    tier: Tier,
+    monkeypatch: pytest.MonkeyPatch,
+    segment: RemoteLogSegmentMetadata,
+    *,
+    with_event: bool,
+) -> None:
+    """The segment goes away at the very moment that one of its indexes is first asked for."""
+    fetch_index = tier.storage.fetch_index
+
+    def fetch_once_gone(asked: RemoteLogSegmentMetadata, index: IndexType) -> bytes:
+        if asked.segment_id == segment.segment_id:
+            monkeypatch.undo()
+            tier.delete(segment, with_event=with_event)
+        return fetch_index(asked, index)
+
+    monkeypatch.setattr(tier.storage, "fetch_index", fetch_once_gone)
 
 
 def test_segments_replaced_again_and_again_are_given_up(tier: Tier) -> None:
