@@ -35,7 +35,7 @@ WARM_UP_S = 2.0
 PERIOD_S = 0.1
 RECORD_SIZE = 1000
 # idle, active
-POINTS = ((0, 200), (1000, 200))
+POINTS = ((1000, 200),)
 PRODUCE, API_VERSIONS = 0, 18
 START_TIMEOUT_S = 60
 _SIZE = struct.Struct(">i")

@@ -29,7 +29,7 @@ from oracle.topics import wait_until
 HISTORY, PRESENT = "history", "present"
 HISTORY_BYTES = 400_000_000
 SHARE = 0.1
-SECONDS = 10.0
+SECONDS = 8.0
 READERS = 2
 READ_MB_PER_S = 50.0
 FETCH_BYTES = 1_048_576

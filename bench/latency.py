@@ -18,7 +18,7 @@ from bench.servers import Server
 from bench.topics import create, delete
 
 RECORD_SIZE = 1024
-SECONDS = 10.0
+SECONDS = 8.0
 SHARES = (0.1, 0.5)
 CAPACITY_CASE = "librdkafka 1024 B acks=all none"
 TOPIC = "latency"

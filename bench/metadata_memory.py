@@ -46,7 +46,9 @@ def measure_here(directory: Path, segments: int) -> dict[str, float]:
     topic = LogDirMetadataTopic([directory])
     process = psutil.Process()
     before = process.memory_info().rss
+    cpu_s = time.process_time()
     caches = [each.cache for each in fold_metadata_partition(topic, 0, lambda _: True).partitions]
+    cpu_s = time.process_time() - cpu_s
     memory = process.memory_info().rss - before
     if sum(map(len, caches)) != segments:
         raise ValueError(f"segments are missing count={sum(map(len, caches))}")
@@ -61,6 +63,8 @@ def measure_here(directory: Path, segments: int) -> dict[str, float]:
     return {
         "segments": segments,
         "memory_mb": memory / 1e6,
+        "fold_cpu_s": cpu_s,
+        "topic_mb": sum(path.stat().st_size for path in directory.rglob("*.log")) / 1e6,
         "bytes_per_segment": memory / segments,
         "lookup_us": seconds / LOOKUPS * 1e6,
     }

@@ -35,7 +35,7 @@ class Point(NamedTuple):
     is_quick: bool = False
 
 
-POINTS = (Point(0, 3, is_quick=True), Point(1_000, 2), Point(10_000, 1))
+POINTS = (Point(0, 2, is_quick=True), Point(1_000, 1), Point(10_000, 1))
 
 QUESTION = Question(
     "partitions", "What do many partitions cost while nobody uses them?", lambda scale: ()

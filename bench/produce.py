@@ -41,15 +41,13 @@ POINTS = (
     Point("librdkafka", 1024, "1", "none", 1, 400_000_000),
     Point("librdkafka", 1024, "all", "lz4", 1, 400_000_000),
     Point("librdkafka", 100, "all", "none", 1, 100_000_000, is_quick=True),
-    Point("librdkafka", 10_240, "all", "none", 1, 600_000_000, is_quick=True),
+    Point("librdkafka", 10_240, "all", "none", 1, 400_000_000, is_quick=True),
     Point("librdkafka", 1024, "all", "none", 100, 400_000_000, is_quick=True),
     Point("librdkafka", 100, "1", "lz4", 100, 100_000_000),
     Point("java", 1024, "all", "none", 1, 300_000_000, is_quick=True),
-    Point("java", 1024, "1", "none", 1, 300_000_000),
-    Point("java", 1024, "all", "lz4", 1, 300_000_000),
-    Point("java", 100, "all", "none", 1, 100_000_000),
-    Point("java", 10_240, "all", "none", 1, 600_000_000),
-    Point("java", 1024, "all", "none", 100, 300_000_000),
+    Point("java", 1024, "1", "lz4", 1, 300_000_000),
+    Point("java", 100, "all", "none", 1, 60_000_000),
+    Point("java", 10_240, "all", "none", 1, 400_000_000),
 )
 
 

@@ -1,7 +1,7 @@
-"""Write docs/benchmarks.md from the results in bench/results/.
+"""Write docs/benchmarks.md, its plots, and the figures of README.md from bench/results/.
 
-python -m bench.report            write the page
-python -m bench.report --check    fail when the page is not what the results say
+python -m bench.report            write them
+python -m bench.report --check    fail when one of them is not what the results say
 """
 
 from __future__ import annotations
@@ -10,20 +10,26 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from bench import report_growth, report_pages, targets
 from bench.harness import REPOSITORY, RESULTS_DIRECTORY
 from bench.report_remote_tier import REMOTE_TIER
 from bench.report_rows import provenance
 from bench.report_rows import row as _row
 
 PAGE = REPOSITORY / "docs" / "benchmarks.md"
+README = REPOSITORY / "README.md"
+FIGURES_BEGIN, FIGURES_END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 
 INTRODUCTION = """\
 # Benchmarks
 
 Made by `python -m bench.report` from `bench/results/*.json`; do not edit. `make bench` measures
-anew and writes both; one question alone: `python -m bench.produce --help`.
+anew and writes both; some questions alone: `python -m bench produce latency`; what there is, and
+how long it takes: `python -m bench --list`. `make bench-quick` takes minutes, stores nothing, and
+fails when a ratio that was reached (`bench/floors.toml`) is lost.
 
 Isotherm and Apache Kafka run in turn (A B A B ...) on the same machine, with the same client, data
 and topic settings, each in a process of its own; client and both servers share the machine's
@@ -31,6 +37,15 @@ processors. Kafka has the 1 GiB heap and the collector of its own start script. 
 median over the rounds after one that warms up; the spread is (largest - smallest) / median; a
 ratio is Isotherm's median over Kafka's. MB are 10^6 bytes of record values. CPU-seconds are the
 server process's own, user and system. Differences smaller than the spreads mean nothing.
+
+[How cost grows](growth.md) has the plots; [where the time goes](performance.md) the reasons;
+[capacity](capacity.md) what follows for a machine.
+
+## What was to be reached, and what was
+
+Ratios of Isotherm to Apache Kafka in the same run, from the least to the largest of the cases of the
+section below; `bench/targets.toml` has the targets.
+
 """
 
 # Questions whose results do not carry their text.
@@ -39,6 +54,16 @@ TEXTS = {"record_decode": "How fast do record batches become Arrow columns, on o
 
 # Questions whose figures are their own: metric -> what the page calls it.
 FIGURES = {
+    "partitions": {
+        "start_s": "s to start after a clean stop",
+        "start_cpu_s": "CPU-s of it",
+        "unclean_start_s": "s to start after a kill",
+        "stop_s": "s to stop",
+        "resident_mb": "memory MB while idle",
+        "open_files": "open files",
+        "threads": "threads",
+        "idle_cpu_percent": "percent of a CPU while idle",
+    },
     "connections": {
         "publish_p50_ms": "ms to publish, p50",
         "publish_p99_ms": "ms to publish, p99",
@@ -68,8 +93,19 @@ FIGURES = {
 
 def render(documents: Sequence[Mapping[str, Any]]) -> str:
     """The whole page, one section for each result, in the order of their names."""
-    ordered = sorted(documents, key=lambda document: document["question"])
-    return "\n".join([INTRODUCTION, *("\n".join(_section(document)) for document in ordered)])
+    # What grows how has a page of its own.
+    shown = [document for document in documents if document["question"] != "growth"]
+    ordered = sorted(shown, key=lambda document: document["question"])
+    table = INTRODUCTION + "\n".join(targets.table(documents)) + "\n"
+    return "\n".join([table, *("\n".join(_section(document)) for document in ordered)])
+
+
+def render_readme(readme: str, documents: Sequence[Mapping[str, Any]]) -> str:
+    """The README with the table of what was reached between its two marks."""
+    before, _, rest = readme.partition(FIGURES_BEGIN)
+    _, _, after = rest.partition(FIGURES_END)
+    rows = "\n".join(targets.reached(documents))
+    return f"{before}{FIGURES_BEGIN}{rows}\n{FIGURES_END}{after}"
 
 
 def _section(document: Mapping[str, Any]) -> Iterator[str]:
@@ -337,6 +373,15 @@ def _compaction(document: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def _limits(document: Mapping[str, Any]) -> Iterator[str]:
+    yield "One thread; `bench/limits.py` says what is done. The best of the rounds."
+    yield ""
+    yield "| what | MB/s |"
+    yield "|---|---:|"
+    for name, figures in document["limits"].items():
+        yield _row(name, f"{figures['mb_per_s']:,.0f}")
+
+
 def _memory(document: Mapping[str, Any]) -> Iterator[str]:
     yield "| live segments | level | memory MB | bytes each | us a look-up |"
     yield "|---:|---:|---:|---:|---:|"
@@ -366,6 +411,7 @@ def _ratio(result: Mapping[str, Any], metric: str) -> str:
 # Results that are in a form of their own, by the member that holds them.
 OWN_FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "tables": _tables,
+    "limits": _limits,
     "starting": _starts,
     "bootstrap": _bootstrap,
     "memory": _memory,
@@ -381,15 +427,30 @@ def read_results() -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(RESULTS_DIRECTORY.glob("*.json"))]
 
 
+def pages() -> dict[Path, str]:
+    """Everything that is made of the results: each file's path and text."""
+    documents = read_results()
+    found = {PAGE: render(documents), README: render_readme(README.read_text(), documents)}
+    others = report_pages.pages(documents)
+    for document in documents:
+        if document["question"] == "growth":
+            others |= report_growth.pages(document)
+    return found | {REPOSITORY / path: text for path, text in others.items()}
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write docs/benchmarks.md from bench/results/.")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare only")
     check = parser.parse_args().check
-    text = render(read_results())
-    if check:
-        return 0 if PAGE.exists() and PAGE.read_text() == text else 1
-    PAGE.write_text(text)
-    return 0
+    differing = []
+    for path, text in pages().items():
+        if not path.exists() or path.read_text() != text:
+            differing.append(str(path.relative_to(REPOSITORY)))
+            if not check:
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text)
+    print("\n".join(f"{'differs' if check else 'written'}: {name}" for name in differing))
+    return 1 if check and differing else 0
 
 
 if __name__ == "__main__":

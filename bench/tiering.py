@@ -33,7 +33,7 @@ from isotherm.remote.segment_metadata import (
 from oracle.tiered_topic import fully_tiered
 from oracle.topics import wait_until
 
-SECONDS = 10.0
+SECONDS = 8.0
 SHARE = 0.5
 # Events of a deleted topic stay for a while: each round has topics of its own.
 TOPICS = (f"tiering-{number}" for number in itertools.count())

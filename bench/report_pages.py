@@ -1,0 +1,166 @@
+"""docs/performance.md and docs/capacity.md: the texts in bench/pages/ with figures from the results.
+
+In a text `{name}` stands for a figure that `figures` computes, in the unit that the text gives. One
+whose result has not been stored reads "(not measured)".
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+DIRECTORY = Path(__file__).with_name("pages")
+GIB = 1 << 30
+SEGMENT_BYTES = GIB
+PART_BYTES = 5 << 20
+TERABYTE = 1e12
+SECONDS_A_DAY = 86_400
+PRODUCE = "librdkafka 1024 B acks=all none"
+SMALL_PRODUCE = "librdkafka 100 B acks=all none"
+TAIL = "fetch client x1 1024 B none"
+TAIL_20 = "fetch client x20 1024 B none"
+COLD = "fetch client x1, 10 MiB a fetch"
+COLD_4 = "fetch client x4, 1 MiB a fetch"
+
+Documents = Mapping[str, Mapping[str, Any]]
+Compute = Callable[[Documents], float]
+
+
+def pages(documents: Sequence[Mapping[str, Any]]) -> dict[Path, str]:
+    """The pages by their paths in the repository."""
+    values = figures({document["question"]: document for document in documents})
+    return {
+        Path("docs", path.name): re.sub(
+            r"\{(\w+)\}", lambda match: values[match[1]], path.read_text()
+        )
+        for path in sorted(DIRECTORY.glob("*.md"))
+    }
+
+
+def figures(documents: Documents) -> dict[str, str]:
+    """Every figure that a text may name, as it is written there."""
+    found = {}
+    for name, (digits, compute) in FIGURES.items():
+        try:
+            found[name] = f"{compute(documents):,.{digits}f}"
+        except (KeyError, IndexError, StopIteration):  # a result, a case or a metric is missing
+            found[name] = "(not measured)"
+    return found
+
+
+def _median(question: str, case: str, metric: str, side: str = "isotherm") -> Compute:
+    def compute(documents: Documents) -> float:
+        result = next(r for r in documents[question]["results"] if r["case"] == case)
+        return float(result["sides"][side][metric]["median"])
+
+    return compute
+
+
+def _growth(axis: str, x: float, metric: str) -> Compute:
+    return lambda documents: next(
+        float(point[metric]) for point in documents["growth"]["growth"][axis] if point["x"] == x
+    )
+
+
+def _slope(axis: str, metric: str) -> Compute:
+    """What one more costs, between the first and the last point of an axis."""
+
+    def compute(documents: Documents) -> float:
+        first, *_, last = documents["growth"]["growth"][axis]
+        return (last[metric] - first[metric]) / (last["x"] - first["x"])
+
+    return compute
+
+
+def _bootstrap(metric: str) -> Compute:
+    def compute(documents: Documents) -> float:
+        year = next(p for p in documents["metadata_bootstrap"]["bootstrap"] if p["years"] == 1)
+        return float(year[metric])
+
+    return compute
+
+
+def _limit(name: str) -> Compute:
+    return lambda documents: float(documents["limits"]["limits"][name]["mb_per_s"])
+
+
+def _cold_gets(documents: Documents) -> float:
+    return float(documents["cold_store"]["store"]["one consumer"]["gets_per_gib"])
+
+
+def _request_us(documents: Documents) -> float:
+    """A small produce request, all in all: 200 clients with ten of a record each a second."""
+    results = documents["connections"]["results"]
+    return statistics.median(
+        result["sides"]["isotherm"]["server_cpu_s_per_gb"]["median"]
+        * result["parameters"]["record_size"]
+        / 1e3
+        for result in results
+    )
+
+
+def _times(compute: Compute, factor: float) -> Compute:
+    return lambda documents: compute(documents) * factor
+
+
+def _loop_mb_per_s(reads: float) -> Compute:
+    """What one core of the broker takes in when each byte is read `reads` times from the tail."""
+    produce = _median("produce", PRODUCE, "server_cpu_s_per_gb")
+    tail = _median("tail_consume", TAIL, "server_cpu_s_per_gb")
+    return lambda documents: 1e3 / (produce(documents) + reads * tail(documents))
+
+
+def _core_percent_of_a_terabyte(documents: Documents) -> float:
+    mb_per_s = TERABYTE / SECONDS_A_DAY / 1e6
+    return 100 * mb_per_s / _loop_mb_per_s(3)(documents)
+
+
+FIGURES: Mapping[str, tuple[int, Compute]] = {
+    "append_batch_us": (0, _growth("records per batch", 1, "append, CPU µs a batch")),
+    "append_1000_us": (0, _growth("records per batch", 1000, "append, CPU µs a batch")),
+    "append_1000_bytes": (
+        0,
+        _times(_growth("records per batch", 1000, "bytes a record"), 1000),
+    ),
+    "append_record_1_us": (1, _growth("records per batch", 1, "append, CPU µs a record")),
+    "append_record_1000_us": (2, _growth("records per batch", 1000, "append, CPU µs a record")),
+    "request_us": (0, _request_us),
+    "produce_cpu": (2, _median("produce", PRODUCE, "server_cpu_s_per_gb")),
+    "produce_cpu_kafka": (2, _median("produce", PRODUCE, "server_cpu_s_per_gb", "kafka")),
+    "small_produce_cpu": (2, _median("produce", SMALL_PRODUCE, "server_cpu_s_per_gb")),
+    "tail_cpu": (2, _median("tail_consume", TAIL, "server_cpu_s_per_gb")),
+    "tail_cpu_kafka": (2, _median("tail_consume", TAIL, "server_cpu_s_per_gb", "kafka")),
+    "tail_20_cpu": (2, _median("tail_consume", TAIL_20, "server_cpu_s_per_gb")),
+    "tail_20_mb": (0, _median("tail_consume", TAIL_20, "mb_per_s")),
+    "cold_cpu": (2, _median("cold_consume", COLD, "server_cpu_s_per_gb")),
+    "cold_cpu_kafka": (2, _median("cold_consume", COLD, "server_cpu_s_per_gb", "kafka")),
+    "cold_4_cpu": (2, _median("cold_consume", COLD_4, "server_cpu_s_per_gb")),
+    "cold_mb": (0, _median("cold_consume", COLD, "mb_per_s")),
+    "memcpy_mb": (0, _limit("memcpy")),
+    "crc_mb": (0, _limit("CRC-32C")),
+    "send_mb": (0, _limit("loopback, send")),
+    "sendfile_mb": (0, _limit("loopback, sendfile")),
+    "disk_mb": (0, _limit("disk, append")),
+    "send_cpu_floor": (2, lambda documents: 1e3 / _limit("loopback, send")(documents)),
+    "crc_cpu_floor": (2, lambda documents: 1e3 / _limit("CRC-32C")(documents)),
+    "partition_kb": (1, _times(_slope("partitions", "memory, MB"), 1e3)),
+    "partition_files": (1, _slope("partitions", "open files")),
+    "partition_start_ms": (2, _times(_slope("partitions", "start, CPU s"), 1e3)),
+    "partitions_start_s": (1, _times(_slope("partitions", "start, CPU s"), 10_000)),
+    "segment_bytes": (0, _times(_slope("live segments", "memory, MB"), 1e6)),
+    "segments_million_s": (1, _growth("live segments", 1_000_000, "fold, CPU s")),
+    "segments_million_mb": (0, _growth("live segments", 1_000_000, "memory, MB")),
+    "lookup_us": (1, _growth("live segments", 1_000_000, "look-up, CPU µs")),
+    "loop_mb": (0, _loop_mb_per_s(3)),
+    "loop_produce_mb": (0, _loop_mb_per_s(0)),
+    "tb_segments": (0, lambda documents: TERABYTE / SEGMENT_BYTES),
+    "tb_parts": (0, lambda documents: TERABYTE / PART_BYTES),
+    "tb_core_percent": (1, _core_percent_of_a_terabyte),
+    "tb_gets": (0, lambda documents: _cold_gets(documents) * TERABYTE / GIB),
+    "gets_per_gib": (0, _cold_gets),
+    "year_level_0_mb": (0, _times(_bootstrap("size_level_0"), 1e-6)),
+    "year_level_1_mb": (1, _times(_bootstrap("size_level_1"), 1e-6)),
+}
