@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from isotherm.testing.s3_server import S3Server, find_versitygw
+from isotherm.testing.spark_cluster import SparkCluster
 from oracle.kafka import EAGER_SETTINGS, KafkaOracle, running_kafka
+from oracle.kafka_cleaner import KafkaCleaner, running_cleaner
 from oracle.tiered_topic import TieredTopic, make_tiered_topic
 
 
@@ -30,6 +33,30 @@ def kafka(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="session")
+def kafka_cleaner(kafka_tools: Path) -> Iterator[KafkaCleaner]:
+    """Kafka's own Cleaner, for closed logs."""
+    with running_cleaner(Path(__file__).with_name("CleanLogs.java")) as cleaner:
+        yield cleaner
+
+
+@pytest.fixture(scope="session")
 def kafka_tiered_topic(kafka: KafkaOracle) -> TieredTopic:
     """A topic that Kafka has tiered: history in LocalTieredStorage alone, the tail local."""
     return make_tiered_topic(kafka, "tiered-by-kafka")
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A master and two workers; a test that kills one replaces it."""
+    with SparkCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture
+def s3_server(tmp_path: Path) -> Iterator[S3Server]:
+    """With an empty bucket."""
+    binary = find_versitygw()
+    if binary is None:
+        pytest.skip("versitygw is not there: scripts/s3-server.sh install, or set VERSITYGW")
+    with S3Server(binary, tmp_path / "buckets") as running:
+        yield running

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,9 +35,9 @@ from isotherm.testing.compacted_log import CONFIG, CompactedLog
 from isotherm.testing.crash_fs import CrashFileSystem, SimulatedCrash
 from isotherm.types import Offset
 from oracle.dump_text import parse_dump
-from oracle.kafka import dump_log_segments, java_command
+from oracle.kafka import dump_log_segments
+from oracle.kafka_cleaner import KafkaCleaner
 
-CLEAN_LOGS = Path(__file__).with_name("CleanLogs.java")
 Batch: TypeAlias = tuple[BatchHeader, list[Record]]
 ROUNDS_MAX = 5
 NOW = 1_700_000_000_000
@@ -53,32 +52,6 @@ def checked(examples: int) -> settings:
         # A history does not get smaller by smaller random numbers.
         phases=(Phase.explicit, Phase.reuse, Phase.generate),
     )
-
-
-class KafkaCleaner:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def clean(self, *fields: object) -> list[int]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(*fields, file=self._process.stdin, flush=True)
-        answer = self._process.stdout.readline()
-        assert answer, "the JVM ended"
-        assert not answer.startswith("failed"), answer
-        return [int(field) for field in answer.split()]
-
-
-@pytest.fixture(scope="module")
-def kafka_cleaner(kafka_tools: Path) -> Iterator[KafkaCleaner]:
-    command = java_command(str(CLEAN_LOGS), log_level="error")
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        yield KafkaCleaner(process)
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(timeout=30)
 
 
 @pytest.mark.slow

@@ -6,8 +6,6 @@ Drivers are processes too: a test process has room for one Spark session.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +13,7 @@ import sysconfig
 import time
 import uuid
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,8 +25,9 @@ from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.record_segments import RecordSegmentMaker
-from isotherm.testing.s3_server import S3Server, find_versitygw
+from isotherm.testing.s3_server import S3Server
 from isotherm.testing.spark_cluster import SparkCluster
+from isotherm.testing.spark_driver import SparkDriver
 from isotherm.types import TopicIdPartition
 from oracle.tiered_topic import TieredTopic
 
@@ -37,27 +36,6 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
 RECORDS = 12_000
-# What every driver begins with; `begin` makes its session.
-HEAD = """
-import json, sys, threading, time
-from pathlib import Path
-
-folder, given = Path(sys.argv[1]), json.loads(sys.argv[2])
-short_lived = {
-    "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2",
-    "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-}
-
-def digests(frame):
-    rows = frame.selectExpr("partition", "offset", "md5(value) AS digest").collect()
-    return sorted([row.partition, row.offset, row.digest] for row in rows)
-
-def answer(name, rows):
-    (folder / f"{name}.partial").write_text(json.dumps(rows))
-    (folder / f"{name}.partial").rename(folder / name)
-"""
 # Reads both topics, as a batch and as a stream; `batch-under-way` and `stream-under-way` say that
 # of the first topic's query some tasks are done and others are not.
 ALL_QUERIES = """
@@ -96,51 +74,6 @@ def digest(value: bytes | None) -> str | None:
     return None if value is None else hashlib.md5(value).hexdigest()
 
 
-class Driver:
-    """A process that runs `code` and leaves its answers in `folder`."""
-
-    def __init__(self, folder: Path, code: str, given: dict, python: str = sys.executable) -> None:
-        self.folder = folder
-        folder.mkdir(exist_ok=True)
-        self._log = folder / "log"
-        environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
-        environment.pop("PYTHONPATH", None)
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [python, "-c", HEAD + code, str(folder), json.dumps(given)],
-                cwd=folder,
-                stdout=log,
-                stderr=log,
-                env=environment,
-            )
-
-    def answer(self, name: str) -> Digests:
-        deadline = time.monotonic() + TIMEOUT_S
-        while not (self.folder / name).exists():
-            assert self._process.poll() is None, self._log.read_text()[-3000:]
-            assert time.monotonic() < deadline, self._log.read_text()[-3000:]
-            time.sleep(0.01)
-        return [tuple(row) for row in json.loads((self.folder / name).read_text())]
-
-    def finish(self) -> None:
-        assert self._process.wait(TIMEOUT_S) == 0, self._log.read_text()[-3000:]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with SparkCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[S3Server]:
-    binary = find_versitygw()
-    if binary is None:
-        pytest.skip("versitygw is not there: scripts/s3-server.sh install, or set VERSITYGW")
-    with S3Server(binary, tmp_path / "buckets") as running:
-        yield running
-
-
 def fill(broker: EmbeddedBroker, bucket: Path) -> Digests:
     """A topic of two partitions, most of it in the bucket; what it holds."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
@@ -160,21 +93,21 @@ def fill(broker: EmbeddedBroker, bucket: Path) -> Digests:
 
 
 def test_killed_workers_cost_no_row_and_double_none(
-    cluster: SparkCluster,
-    server: S3Server,
+    spark_cluster: SparkCluster,
+    s3_server: S3Server,
     kafka_tiered_topic: TieredTopic,
     start_broker: Callable[..., EmbeddedBroker],
     tmp_path: Path,
 ) -> None:
     """A topic of Isotherm's and one that Kafka tiered, both in S3, as batches and as streams; a
     worker dies in the middle of a batch query, another one in the middle of a stream."""
-    shutil.copytree(kafka_tiered_topic.remote_dir, server.bucket_folder / "kafka")
-    storage = {name: text for name, text in server.config.items() if name != "url"}
-    url = server.config["url"]
+    shutil.copytree(kafka_tiered_topic.remote_dir, s3_server.bucket_folder / "kafka")
+    storage = {name: text for name, text in s3_server.config.items() if name != "url"}
+    url = s3_server.config["url"]
     tier = {f"rsm.config.{name}": text for name, text in storage.items()}
     broker = start_broker(tier | {"rsm.config.url": f"{url}/ours"})
     expected = {
-        "ours": fill(broker, server.bucket_folder),
+        "ours": fill(broker, s3_server.bucket_folder),
         "kafkas": [
             (record.partition, record.offset, digest(record.value))
             for record in kafka_tiered_topic.expected
@@ -195,15 +128,13 @@ def test_killed_workers_cost_no_row_and_double_none(
             "subscribe": kafka_tiered_topic.name,
         },
     }
-    given = {"master": cluster.url, "topics": topics}
-    driver = Driver(tmp_path / "driver", ALL_QUERIES, given)
+    given = {"master": spark_cluster.url, "topics": topics}
+    driver = SparkDriver(tmp_path / "driver", ALL_QUERIES, given)
     driver.answer("ours-batch-under-way")
-    cluster.kill_worker(1)
-    cluster.add_worker()
+    spark_cluster.replace_worker()
     assert driver.answer("ours-batch") == expected["ours"]
     driver.answer("ours-stream-under-way")
-    cluster.kill_worker(0)
-    cluster.add_worker()
+    spark_cluster.replace_worker()
     assert driver.answer("ours-stream") == expected["ours"]
     assert driver.answer("kafkas-batch") == expected["kafkas"]
     assert driver.answer("kafkas-stream") == expected["kafkas"]
@@ -255,7 +186,7 @@ spark.stop()
 
 
 def test_source_comes_to_executors_in_an_archive(
-    cluster: SparkCluster, small_tier: tuple[dict[str, str], Digests], tmp_path: Path
+    spark_cluster: SparkCluster, small_tier: tuple[dict[str, str], Digests], tmp_path: Path
 ) -> None:
     options, expected = small_tier
     folder = tmp_path / "driver"
@@ -269,8 +200,8 @@ def test_source_comes_to_executors_in_an_archive(
     asked = "from_where = {p for p, _ in spark.sparkContext.parallelize(range(2), 2).map("
     asked += 'lambda _: (__import__("isotherm").__file__, 0)).collect()}\n'
     asked += 'answer("places", [[place] for place in sorted(from_where)])\n'
-    given = {"master": cluster.url, "options": options}
-    driver = Driver(folder, code + asked + READ, given, "./environment/bin/python")
+    given = {"master": spark_cluster.url, "options": options}
+    driver = SparkDriver(folder, code + asked + READ, given, "./environment/bin/python")
     assert driver.answer("rows") == expected
     assert driver.answer("mapped") == expected
     # The workers' own folders, into which each executor has unpacked it.
@@ -279,7 +210,7 @@ def test_source_comes_to_executors_in_an_archive(
 
 
 def test_source_comes_to_executors_as_a_zip_of_its_packages(
-    cluster: SparkCluster, small_tier: tuple[dict[str, str], Digests], tmp_path: Path
+    spark_cluster: SparkCluster, small_tier: tuple[dict[str, str], Digests], tmp_path: Path
 ) -> None:
     """The executors' Python has what Isotherm depends on, and not Isotherm."""
     options, expected = small_tier
@@ -290,8 +221,8 @@ def test_source_comes_to_executors_as_a_zip_of_its_packages(
     code = page_example("python", "import isotherm.spark\nfrom isotherm.spark.source import")
     code = code.replace('"spark://master:7077"', 'given["master"], config=short_lived')
     code = code.replace("/opt/dependencies", str(folder / "dependencies"))
-    given = {"master": cluster.url, "options": options}
-    driver = Driver(folder, code + READ, given)
+    given = {"master": spark_cluster.url, "options": options}
+    driver = SparkDriver(folder, code + READ, given)
     assert driver.answer("rows") == expected
     assert driver.answer("mapped") == expected
     driver.finish()

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -70,6 +73,16 @@ class S3Server:
         if self._process is not None:
             self._process.terminate()
             self._process.wait(START_TIMEOUT_S)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Meanwhile no request is answered; afterwards all are, as if nothing had been."""
+        assert self._process is not None, "it runs while its with block does"
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def _await_port(self, process: subprocess.Popen[bytes]) -> None:
         clock = SystemClock()

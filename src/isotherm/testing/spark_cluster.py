@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
 import pyspark
 
 from isotherm.clock import Clock, SystemClock
@@ -22,6 +23,7 @@ from isotherm.testing.local_servers import free_ports
 START_TIMEOUT_S = 60
 _POLL_S = 0.1
 _PACKAGE = "org.apache.spark.deploy"
+_MASTER = "master"
 # Spark cannot do without: a free port, which nobody asks for.
 _NO_WEB_PAGE = ("--webui-port", "0")
 
@@ -42,7 +44,7 @@ class SparkCluster:
 
     def __enter__(self) -> Self:
         port = str(self._port)
-        self._start("master", "master.Master", "--host", "127.0.0.1", "--port", port, *_NO_WEB_PAGE)
+        self._start(_MASTER, "master.Master", "--host", "127.0.0.1", "--port", port, *_NO_WEB_PAGE)
         started = [self.add_worker() for _ in range(self._starting_workers)]
         for number in started:
             self._await_log(f"worker-{number}", "Successfully registered with master")
@@ -67,9 +69,17 @@ class SparkCluster:
         self._start(name, "worker.Worker", *options, self.url)
         return number
 
-    def kill_worker(self, number: int) -> None:
-        """SIGKILL to a worker and to its executors."""
-        self._stop(f"worker-{number}")
+    def replace_worker(self) -> None:
+        """SIGKILL to the oldest worker and to its executors; one more is started, not waited for."""
+        oldest = next(name for name in self._processes if name != _MASTER)
+        self._stop(oldest)
+        self.add_worker()
+
+    def executors(self) -> list[int]:
+        """Process ids of what runs for applications: the executors' Java and their Python."""
+        inside = f"{self._directory}/"
+        running = psutil.process_iter(["pid", "cwd"])
+        return [each.pid for each in running if (each.info["cwd"] or "").startswith(inside)]
 
     def _start(self, name: str, spark_class: str, *options: str) -> None:
         home = Path(pyspark.__file__).parent
