@@ -10,7 +10,6 @@ Memory is the largest that one Python worker, and the driver, had at any time.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import shutil
 import statistics
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from bench.cleaner import BATCH_BYTES, COPIES_OF_A_KEY, DISTINCT_VALUES, make_value
-from bench.harness import RESULTS_DIRECTORY, Question, describe
+from bench.harness import Question, describe, keep
 from isotherm.record.batch import build_batch
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
@@ -191,10 +190,7 @@ def main() -> None:
                 / statistics.median(run["seconds"] for run in runs[size]),
             }
         )
-    text = json.dumps(document, indent=1) + "\n"
-    print(text)
-    if not quick:
-        (RESULTS_DIRECTORY / f"{QUESTION.name}.json").write_text(text)
+    keep(document, is_whole=not quick)
 
 
 if __name__ == "__main__":

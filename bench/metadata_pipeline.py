@@ -18,7 +18,6 @@ in workers; the JVM is not counted). Prints a table and JSON, kept unless --quic
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -31,7 +30,7 @@ from typing import Any, Self
 
 import psutil
 
-from bench.harness import RESULTS_DIRECTORY, Question, describe
+from bench.harness import Question, describe, keep
 from bench.metadata_history import DIRECTORY, LIVE_SEGMENTS, write_history
 from isotherm.record.batch_table import load_kernels as load_record_kernels
 from isotherm.remote.metadata.fold import fold_metadata_partition
@@ -217,9 +216,7 @@ def main() -> None:
             print_point(point)
     finally:
         spark.stop()
-    if not options.quick:
-        text = json.dumps(document, indent=1) + "\n"
-        (RESULTS_DIRECTORY / f"{QUESTION.name}.json").write_text(text)
+    keep(document, is_whole=not options.quick)
 
 
 def warm_up(batches: Any) -> Any:

@@ -82,4 +82,4 @@ def _short(value: float) -> str:
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{suffix}"
-    return f"{value:.2g}"
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"

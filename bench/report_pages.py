@@ -83,6 +83,14 @@ def _bootstrap(metric: str) -> Compute:
     return compute
 
 
+def _million_segments(metric: str) -> Compute:
+    return lambda documents: next(
+        float(point[metric])
+        for point in documents["metadata_memory"]["memory"]
+        if (point["segments"], point["level"]) == (1_000_000, 1)
+    )
+
+
 def _limit(name: str) -> Compute:
     return lambda documents: float(documents["limits"]["limits"][name]["mb_per_s"])
 
@@ -150,10 +158,10 @@ FIGURES: Mapping[str, tuple[int, Compute]] = {
     "partition_files": (1, _slope("partitions", "open files")),
     "partition_start_ms": (2, _times(_slope("partitions", "start, CPU s"), 1e3)),
     "partitions_start_s": (1, _times(_slope("partitions", "start, CPU s"), 10_000)),
-    "segment_bytes": (0, _times(_slope("live segments", "memory, MB"), 1e6)),
+    "segment_bytes": (0, _million_segments("bytes_per_segment")),
     "segments_million_s": (1, _growth("live segments", 1_000_000, "fold, CPU s")),
-    "segments_million_mb": (0, _growth("live segments", 1_000_000, "memory, MB")),
-    "lookup_us": (1, _growth("live segments", 1_000_000, "look-up, CPU µs")),
+    "segments_million_mb": (0, _million_segments("memory_mb")),
+    "lookup_us": (1, _million_segments("lookup_us")),
     "loop_mb": (0, _loop_mb_per_s(3)),
     "loop_produce_mb": (0, _loop_mb_per_s(0)),
     "tb_segments": (0, lambda documents: TERABYTE / SEGMENT_BYTES),

@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import isotherm.spark
 from bench import load
-from bench.harness import RESULTS_DIRECTORY, Question, describe
+from bench.harness import RESULTS_DIRECTORY, Question, describe, keep
 from bench.servers import KafkaServer, ServerUsage, running
 from bench.spark_queries import QUERIES, Side, ask_in_turn
 from bench.topics import create_filled
@@ -165,11 +165,7 @@ def main() -> None:
         *(result for result in kept if result["case"] not in measured),
         *measured.values(),
     ]
-    text = json.dumps(document, indent=1) + "\n"
-    print(text)
-    if not options.quick:
-        RESULTS_DIRECTORY.mkdir(exist_ok=True)
-        RESULT.write_text(text)
+    keep(document, is_whole=not options.quick)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ bench/results/ unless --quick.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import sys
@@ -39,7 +38,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 import isotherm.spark
-from bench.harness import RESULTS_DIRECTORY, Question, describe
+from bench.harness import Question, describe, keep
 from isotherm.record.batch import CompressionType, NewRecord, assign_offsets, build_batch
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
@@ -286,11 +285,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as folder:
             document["reading"].append(measure(spark, Path(folder), scaled, rounds))
     spark.stop()
-    text = json.dumps(document, indent=1) + "\n"
-    print(text)
-    if not options.quick:
-        RESULTS_DIRECTORY.mkdir(exist_ok=True)
-        (RESULTS_DIRECTORY / "spark_cold_read.json").write_text(text)
+    keep(document, is_whole=not options.quick)
 
 
 if __name__ == "__main__":

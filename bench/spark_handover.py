@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -27,7 +26,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import isotherm.spark
-from bench.harness import RESULTS_DIRECTORY, Question, describe
+from bench.harness import Question, describe, keep
 from bench.spark_queries import COUNT, QUERIES, Side, ask_in_turn
 from isotherm.spark.rows import arrow_schema, full_schema, schema_of
 
@@ -141,11 +140,7 @@ def main() -> None:
             }
         )
     spark.stop()
-    text = json.dumps(document, indent=1) + "\n"
-    print(text)
-    if not options.quick:
-        RESULTS_DIRECTORY.mkdir(exist_ok=True)
-        (RESULTS_DIRECTORY / "spark_handover.json").write_text(text)
+    keep(document, is_whole=not options.quick)
 
 
 if __name__ == "__main__":
