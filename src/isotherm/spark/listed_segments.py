@@ -29,7 +29,7 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.storage.inventory import SegmentObjects
 from isotherm.remote.storage.layout.api import LOG_SUFFIX
 from isotherm.spark.planning import Read, SegmentRead
-from isotherm.types import Offset, TopicIdPartition
+from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 
 # Manifests are small: a task asks for several at once.
 _MANIFEST_THREADS = 8
@@ -134,14 +134,26 @@ def settle(
     with ThreadPoolExecutor(_MANIFEST_THREADS, "isotherm-manifests") as pool:
         facts = dict(zip(named, pool.map(fetched, named.values()), strict=True))
     settled: list[Read] = []
+    led_to: dict[TopicIdPartition, LeaderEpoch] = {}
     for read in reads:
-        as_it_is = _settled(read, facts)
-        settled.extend([as_it_is] if as_it_is is not None else read_again(read) or ())
+        owner = read.segment.topic_id_partition
+        as_it_is = _settled(read, facts, led_to.get(owner, -1))
+        found = [as_it_is] if as_it_is is not None else read_again(read) or ()
+        for each in found:
+            if isinstance(each, SegmentRead):
+                led_to[owner] = max(led_to.get(owner, -1), *each.segment.segment_leader_epochs)
+        settled.extend(found)
     return settled
 
 
-def _settled(read: SegmentRead, facts: Mapping[uuid.UUID, _Fact]) -> SegmentRead | None:
-    """None when the manifests do not agree with what was assumed of the read's segment."""
+def _settled(
+    read: SegmentRead, facts: Mapping[uuid.UUID, _Fact], led_to: LeaderEpoch
+) -> SegmentRead | None:
+    """None when the manifests do not agree with what was assumed of the read's segment.
+
+    `led_to` is the highest epoch among what the same task reads before: of several late segments
+    of a deposed leader in a row, only the first has a neighbour that tells.
+    """
     listed = read.segment
     if not isinstance(listed, ListedSegment):
         return read
@@ -151,6 +163,8 @@ def _settled(read: SegmentRead, facts: Mapping[uuid.UUID, _Fact]) -> SegmentRead
     if isinstance(segment, RemoteResourceNotFoundError):
         return None
     if segment.end_offset_inclusive < listed.end_offset_inclusive:
+        return None
+    if min(segment.segment_leader_epochs) < led_to:
         return None
     before = facts[listed.previous.segment_uuid] if listed.previous is not None else None
     # A previous segment that is gone, or damaged, is for the task that reads it to tell.

@@ -199,6 +199,35 @@ def test_segment_that_a_deposed_leader_stored_late_is_told_by_its_epoch(bucket: 
     assert bucket.rows(tasks) == [(o, b"%d" % (o >= 25)) for o in range(70)]
 
 
+def test_late_segments_in_a_row_are_told_by_what_their_task_reads_before(bucket: Bucket) -> None:
+    store_two_late_segments(bucket)
+    tasks = bucket.plan()
+    assert all(listed(tasks)[:-1])
+    assert bucket.rows(tasks) == [(o, b"%d" % (o >= 25)) for o in range(70)]
+
+
+def test_read_that_begins_between_late_segments_is_not_told_by_names(bucket: Bucket) -> None:
+    """What decision 42 says to watch: manifests, all of them, tell it right."""
+    store_two_late_segments(bucket)
+    start = {"startingOffsets": '{"a":{"0":50}}'}
+    given_up = range(50, 60)
+    assert bucket.rows(bucket.plan(**start)) == [
+        (o, b"%d" % (o not in given_up)) for o in range(50, 70)
+    ]
+    tasks = bucket.plan(by_name=False, **start)
+    assert bucket.rows(tasks) == [(o, b"1") for o in range(50, 70)]
+
+
+def store_two_late_segments(bucket: Bucket) -> None:
+    """Epoch 1 was elected uncleanly at 25; the leader of epoch 0 still stored what it had."""
+    bucket.store(0, 20)
+    bucket.store(20, 60, epochs={0: 20, 1: 25})
+    bucket.store(40, 50, epochs={0: 40})
+    bucket.store(50, 60, epochs={0: 50})
+    bucket.store(60, 65, epochs={1: 60})
+    bucket.store(65, 70, epochs={1: 65})
+
+
 def test_hole_is_data_loss_where_it_is_read(bucket: Bucket) -> None:
     for start in (0, 10, 30, 40):
         bucket.store(start, start + 10)
