@@ -6,36 +6,117 @@ Exit codes: 0 done · 1 failed · 2 the command line or configuration is wrong �
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias
 
 import typer
+from typer.core import TyperGroup
 
 from isotherm import __version__
-from isotherm.cli import config, consume, dump_log, pipeline, produce, remote, serve, topics
 from isotherm.cli.output import error_console
-from isotherm.cli.pipeline_options import debugging
 from isotherm.errors import ConfigError, CorruptDataError, IsothermError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_DAMAGE = 3
 
-app = typer.Typer(
+# A command, or a group of them.
+Command: TypeAlias = "Callable[..., None] | typer.Typer"
+
+SETTINGS: dict[str, Any] = {
     # Paragraphs of help are wrapped to the terminal, not where the source wraps them.
-    rich_markup_mode="markdown",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    "rich_markup_mode": "markdown",
+    "no_args_is_help": True,
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+
+# What makes each command imports what it needs: a broker starts without the clients and the jobs.
+
+
+def _serve() -> Command:
+    from isotherm.cli.serve import serve
+
+    return serve
+
+
+def _topics() -> Command:
+    from isotherm.cli.topics import app as topics
+
+    return topics
+
+
+def _produce() -> Command:
+    from isotherm.cli.produce import produce
+
+    return produce
+
+
+def _consume() -> Command:
+    from isotherm.cli.consume import consume
+
+    return consume
+
+
+def _dump_log() -> Command:
+    from isotherm.cli.dump_log import dump_log
+
+    return dump_log
+
+
+def _remote() -> Command:
+    from isotherm.cli.remote import app as remote
+
+    return remote
+
+
+def _pipeline() -> Command:
+    from isotherm.cli.pipeline import app as pipeline
+
+    return pipeline
+
+
+def _config() -> Command:
+    from isotherm.cli.config import app as config
+
+    return config
+
+
+COMMANDS: dict[str, Callable[[], Command]] = {
+    "serve": _serve,
+    "topics": _topics,
+    "produce": _produce,
+    "consume": _consume,
+    "dump-log": _dump_log,
+    "remote": _remote,
+    "pipeline": _pipeline,
+    "config": _config,
+}
+
+
+class _Commands(TyperGroup):
+    """COMMANDS, each made when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        found, group = COMMANDS[cmd_name](), typer.Typer(**SETTINGS)
+        if isinstance(found, typer.Typer):
+            group.add_typer(found, name=cmd_name)
+        else:
+            group.command(name=cmd_name)(found)
+        return typer.main.get_group(group).commands[cmd_name]
+
+
+app = typer.Typer(
+    cls=_Commands,
     help="Kafka tiered storage: a broker whose history lives in object storage.",
+    **SETTINGS,
 )
-app.command()(serve.serve)
-app.add_typer(topics.app, name="topics")
-app.command()(produce.produce)
-app.command()(consume.consume)
-app.command(name="dump-log")(dump_log.dump_log)
-app.add_typer(remote.app, name="remote")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(config.app, name="config")
 
 
 def _print_version(wanted: bool) -> None:
@@ -75,6 +156,8 @@ def main() -> None:
 
 def _causes(error: BaseException) -> list[str]:
     """A line each: libraries tell of themselves over many, which `pipeline --debug` shows."""
+    from isotherm.cli.pipeline_options import debugging
+
     causes = []
     cause = error.__cause__
     while cause is not None:
