@@ -16,15 +16,17 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from Crypto.Cipher import PKCS1_OAEP
-from Crypto.Hash import SHA3_512
-from Crypto.PublicKey import RSA
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from isotherm.errors import ConfigError, CorruptMetadataError, CorruptObjectError
 from isotherm.remote.storage.layout.aiven_manifest import SegmentEncryption
+
+if TYPE_CHECKING:
+    from Crypto.Cipher.PKCS1_OAEP import PKCS1OAEP_Cipher
+    from Crypto.PublicKey.RSA import RsaKey
 
 DATA_KEY_SIZE = 32
 AAD_SIZE = 32
@@ -86,7 +88,7 @@ class KeyRing:
         """A fresh key for a segment that is being copied."""
         assert self._active_id is not None, "the settings demand an active key pair"
         data_key, aad = random_bytes(DATA_KEY_SIZE), random_bytes(AAD_SIZE)
-        wrapped = PKCS1_OAEP.new(self._public[self._active_id], SHA3_512).encrypt(data_key)
+        wrapped = _key_cipher(self._public[self._active_id]).encrypt(data_key)
         encryption = SegmentEncryption(
             f"{self._active_id}:{base64.b64encode(wrapped).decode()}",
             base64.b64encode(aad).decode(),
@@ -108,13 +110,24 @@ class KeyRing:
         try:
             wrapped = base64.b64decode(wrapped_text, validate=True)
             aad = base64.b64decode(encryption.aad, validate=True)
-            data_key = PKCS1_OAEP.new(private, SHA3_512).decrypt(wrapped)
+            data_key = _key_cipher(private).decrypt(wrapped)
             return AesGcmStep(data_key, aad)
         except (binascii.Error, ValueError, TypeError) as error:
             raise CorruptMetadataError(f"data key cannot be unwrapped key_pair={key_id}") from error
 
 
-def _load_key(file: str) -> RSA.RsaKey:
+# Imported where keys are used: it takes longer than the rest of the remote tier, and most buckets are
+# not encrypted.
+def _key_cipher(key: RsaKey) -> PKCS1OAEP_Cipher:
+    from Crypto.Cipher import PKCS1_OAEP
+    from Crypto.Hash import SHA3_512
+
+    return PKCS1_OAEP.new(key, SHA3_512)
+
+
+def _load_key(file: str) -> RsaKey:
+    from Crypto.PublicKey import RSA
+
     try:
         return RSA.import_key(Path(file).read_bytes())
     except (OSError, ValueError, IndexError, TypeError) as error:
