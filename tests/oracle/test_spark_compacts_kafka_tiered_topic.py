@@ -3,6 +3,7 @@ topic, into the native layout. The oracle is what a consumer got from Kafka, new
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 from isotherm.errors import PolicyViolationError
 from isotherm.spark.jobs.compact import check_settings, compact, read_plan, settings_of
 from isotherm.spark.option_parsing import parse_options
-from oracle.consumed_records import ConsumedRecord
+from oracle.consumed_records import ConsumedRecord, consume_all
 from oracle.tiered_topic import TieredTopic
 
 pytestmark = pytest.mark.spark
@@ -24,6 +25,13 @@ def newest_per_key(topic: TieredTopic) -> list[ConsumedRecord]:
         if record.key is not None and record.offset < topic.local_start_offsets[record.partition]:
             newest[record.partition, record.key] = record
     return sorted(newest.values(), key=lambda record: (record.partition, record.offset))
+
+
+def objects_of(topic: TieredTopic) -> dict[str, str]:
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in topic.remote_root.glob(f"{topic.name}-*/*")
+    }
 
 
 def test_copy_of_a_kafka_tiered_topic_has_the_newest_record_of_each_key(
@@ -46,8 +54,10 @@ def test_copy_of_a_kafka_tiered_topic_has_the_newest_record_of_each_key(
     in_place = settings_of(options, now_ms=1, delete_retention_ms=0)
     with pytest.raises(PolicyViolationError, match="cannot replace segments"):
         read_plan(options, in_place)
+    before = objects_of(kafka_tiered_topic)
     plan = read_plan(options, settings)
     reports = compact(spark, plan, settings)
+    assert objects_of(kafka_tiered_topic) == before != {}
     assert [each.uncleanable for each in reports] == [0, 0]
     expected = newest_per_key(kafka_tiered_topic)
     assert sum(each.records_after for each in reports) == len(expected)
@@ -69,5 +79,8 @@ def test_copy_of_a_kafka_tiered_topic_has_the_newest_record_of_each_key(
         for row in frame.orderBy("partition", "offset").collect()
     ]
     assert found == expected
+    # Kafka goes on as if nothing had been.
+    served = consume_all(kafka_tiered_topic.bootstrap_server, kafka_tiered_topic.name)
+    assert served == list(kafka_tiered_topic.expected)
     # A tombstone stays in the first round, whatever delete.retention.ms says (KIP-534).
     assert any(record.value is None for record in found)

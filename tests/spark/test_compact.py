@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import itertools
 import random
 import re
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,18 +22,22 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from isotherm.cli.main import app
+from isotherm.cli.main import app, main
 from isotherm.errors import PolicyViolationError
-from isotherm.record.batch import CompressionType, iterate_batches, read_records
+from isotherm.record.batch import CompressionType, build_batch, iterate_batches, read_records
 from isotherm.remote.storage.inventory import open_for_reading, read_inventory
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.compact import compact, cost_of, read_plan, settings_of
+from isotherm.spark.jobs.replay import replay
+from isotherm.spark.jobs.verify import verify
+from isotherm.spark.metadata_log import TopicMetadataLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.testing.cleaning_histories import CleaningHistory
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.testing.tiered_history import tier_closed_segments
-from isotherm.types import TopicIdPartition
+from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TopicIdPartition
 from oracle.consumed_records import consume_all
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline" / "compact.md"
@@ -156,6 +163,33 @@ def test_copy_is_what_the_cleaner_leaves_and_touches_nothing_of_the_source(
         compact(spark, plan, settings)
 
 
+def test_damage_that_a_task_meets_is_told_in_one_line(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --debug the trace comes behind it."""
+    tier = ObjectStoreSettings(url=(tmp_path / "bucket").as_uri())
+    maker = RecordSegmentMaker(tmp_path / "made", ObjectStoreRemoteStorageManager(tier))
+    maker.tier(TopicIdPartition(TOPIC_ID, "t", 0), [build_batch([(1, b"key", b"v" * 50, ())])])
+    (log,) = (tmp_path / "bucket").rglob("*.log")
+    log.write_bytes(log.read_bytes()[:-1] + b"?")
+    arguments = ["compact", "--path", str(tmp_path / "bucket"), "-o", "metadata=bucket"]
+    arguments += ["--to", str(tmp_path / "copy"), "--run"]
+    told = {}
+    for name, options in {"plain": [], "debug": ["--debug"]}.items():
+        shown = io.StringIO()
+        monkeypatch.setattr(sys, "argv", ["isotherm", "pipeline", *options, *arguments])
+        with contextlib.redirect_stderr(shown), pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 3
+        told[name] = shown.getvalue()
+        run(["pipeline", *arguments[:-1], "--recover", "--run"])
+    assert told["plain"].startswith("isotherm: records cannot be read from the tier topic=t")
+    assert "batch fails its crc" in told["plain"]
+    assert told["plain"].count("\n") == 1
+    assert told["debug"].startswith(told["plain"])
+    assert "Traceback (most recent call last)" in told["debug"]
+
+
 def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
     spark: SparkSession,
     broker: EmbeddedBroker,
@@ -185,13 +219,14 @@ def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
 
     bucket = (broker.directory / "bucket").as_uri()
     target = tmp_path / "newest"
-    plan, in_place, copy = commands(broker.bootstrap_servers, bucket, target.as_uri())
+    plan, in_place, copy, recover = commands(broker.bootstrap_servers, bucket, target.as_uri())
     outputs = [run(plan)]
     refused = CliRunner().invoke(app, [*in_place, "--max-bytes", "1000"])
     assert "max_bytes=1000" in str(refused.exception)
     before = files(broker.directory / "bucket")
     outputs.append(run([*in_place, "--keep-old-ms", "0"]))
     await_cleared(broker, before)
+    assert run(recover) == "no compaction was cut off\n"
     outputs.append(run(copy))
     assert [headers(output) for output in outputs] == [headers(output) for output in shown()]
 
@@ -214,6 +249,20 @@ def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
     assert len(rows) < 4000
     copied = spark.read.format("isotherm").load(target.as_uri(), subscribe="prices")
     assert copied.count() == 50
+    check_jobs_over_the_metadata(spark, broker)
+
+
+def check_jobs_over_the_metadata(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    """A replacement is one more event of the history, which comes to what the topic has."""
+    properties = {"bootstrap.servers": broker.bootstrap_servers}
+    history = TopicMetadataLog(properties, REMOTE_LOG_METADATA_AUDIT_TOPIC)
+    with replay(spark, history) as told, replay(spark, TopicMetadataLog(properties)) as kept:
+        assert told.findings.collect() == []
+        assert verify(told.segments, kept.segments).collect() == []
+        assert told.segments.count() > 2
+    # Its exit code says that there is nothing to find.
+    audit = ["pipeline", "audit", "--history", REMOTE_LOG_METADATA_AUDIT_TOPIC]
+    run([*audit, "-b", broker.bootstrap_servers])
 
 
 def commands(bootstrap: str, bucket: str, target: str) -> list[list[str]]:

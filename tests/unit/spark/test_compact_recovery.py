@@ -1,0 +1,100 @@
+"""What becomes of compactions that were cut off, without Spark."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isotherm.remote.compaction.journal import CompactionJournal, CompactionJournals, JournalState
+from isotherm.remote.segment_metadata import RemoteLogSegmentId
+from isotherm.spark.jobs import compact as job
+from isotherm.spark.jobs.compact import CompactionSettings, RecoveryStep, recover, unfinished_runs
+from isotherm.spark.jobs.compact_passes import open_journals
+from isotherm.spark.jobs.sweep import spared_segments
+from isotherm.spark.option_parsing import parse_options
+from isotherm.types import TopicIdPartition, uuid_to_text
+
+PARTITIONS = [TopicIdPartition(uuid.UUID(int=4), "t", number) for number in range(3)]
+
+
+class CutOffError(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> CompactionSettings:
+    (tmp_path / "bucket").mkdir()
+    options = parse_options({"path": str(tmp_path / "bucket"), "subscribe": "t"})
+    return job.settings_of(
+        options, now_ms=5, delete_retention_ms=1, to_url=str(tmp_path / "target")
+    )
+
+
+@pytest.fixture
+def journals(settings: CompactionSettings) -> CompactionJournals:
+    return open_journals(settings.written)
+
+
+def put(journals: CompactionJournals, partition: int, state: JournalState, **more: Any) -> None:
+    fields = {"run": "r", "time_ms": 5, "in_place": False, **more}
+    journals.put(CompactionJournal(partition=PARTITIONS[partition], state=state, **fields))
+
+
+def steps(settings: CompactionSettings) -> list[RecoveryStep]:
+    return [each.step for each in recover(settings, unfinished_runs(settings, {"t"}.__contains__))]
+
+
+def test_copy_is_finished_when_all_its_partitions_are_staged_and_else_undone(
+    settings: CompactionSettings, journals: CompactionJournals
+) -> None:
+    put(journals, 0, JournalState.STAGED)
+    put(journals, 1, JournalState.STAGED)
+    put(journals, 2, JournalState.STAGED, run="other")
+    put(journals, 1, JournalState.STAGING, run="other")
+    assert steps(settings) == [
+        RecoveryStep.FINISH, RecoveryStep.UNDO, RecoveryStep.FINISH, RecoveryStep.UNDO
+    ]  # fmt: skip
+    assert steps(settings) == []
+
+
+def test_undoing_a_copy_that_is_cut_off_leaves_nothing_that_looks_finished(
+    settings: CompactionSettings, journals: CompactionJournals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(journals, 0, JournalState.STAGING)
+    put(journals, 1, JournalState.STAGED)
+    put(journals, 2, JournalState.STAGED)
+    undo = job.undo_run
+    for number in range(3):
+
+        def mortal(*arguments: Any) -> None:
+            undo(*arguments)
+            raise CutOffError
+
+        monkeypatch.setattr(job, "undo_run", mortal)
+        with pytest.raises(CutOffError):
+            steps(settings)
+        monkeypatch.setattr(job, "undo_run", undo)
+        left = unfinished_runs(settings, {"t"}.__contains__)
+        assert len(left) == 2 - number
+        assert {each.step for each in job.plan_recovery(left)} <= {RecoveryStep.UNDO}
+
+
+def test_what_is_staged_in_place_is_left_to_the_broker(
+    settings: CompactionSettings, journals: CompactionJournals
+) -> None:
+    for number, state in enumerate((JournalState.STAGED, JournalState.PUBLISHED)):
+        put(journals, number, state, in_place=True)
+    assert steps(settings) == 2 * [RecoveryStep.LEFT_TO_BROKER]
+    assert len(unfinished_runs(settings, {"t"}.__contains__)) == 2
+    assert unfinished_runs(settings, {"another"}.__contains__) == []
+
+
+def test_what_a_run_has_announced_is_spared_by_a_sweep(
+    settings: CompactionSettings, journals: CompactionJournals
+) -> None:
+    announced = RemoteLogSegmentId(PARTITIONS[0], uuid.UUID(int=70))
+    journals.announce("r", announced, 12)
+    assert spared_segments(settings.written) == (uuid_to_text(announced.id),)
