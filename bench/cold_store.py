@@ -7,12 +7,18 @@ The tier is an S3 server (versitygw) behind a proxy (toxiproxy) that holds every
 
     GETs alone   ranged GETs by obstore, in a process of its own that keeps nothing; the best of
                  several sizes and numbers at once
-    one consumer, four consumers
+    one consumer, new broker; one consumer; four consumers
                  through an Isotherm broker that has no local copy; the consumers are
                  bench.fetch_client and begin at once at the first offset
 
-Consumers, broker, proxy and S3 server share the machine's processors. GETs are counted by the S3
-server's access log. The broker is started anew for each round, so that its memory is cold.
+Consumers, broker, proxy and S3 server share the machine's processors, and one more figure tells
+what that leaves: the processor time that all of them together take for a GB. A side's share of it
+is what it would reach of GETs alone on processors that are never idle. GETs are counted by the S3
+server's access log.
+
+The broker is started anew for each round. Its first consumer makes the kernel give it the memory
+that ranges are held in; the next one finds that memory, and nothing of the history's beginning in
+it, for the history is four times as large. GETs alone have their memory before the clock starts.
 """
 
 from __future__ import annotations
@@ -32,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import obstore
+import psutil
 
 from bench import fetch_client, load
 from bench.harness import REPOSITORY, Question, describe, keep
@@ -55,6 +62,7 @@ FETCH_BYTES = MIB
 WAYS = ((4, 64), (8, 16), (16, 8))
 """GETs at once, MiB of each."""
 TIMEOUT_S = 300
+SERVERS = ("versitygw", "toxiproxy-server")
 
 
 class Bench:
@@ -75,6 +83,8 @@ class Bench:
             raise SystemExit("run scripts/s3-server.sh install and scripts/toxiproxy.sh install")
         store = S3Server(s3, self._directory / "s3", access_log=self._access_log)
         with store, Toxiproxy(proxy, store.port) as slow:
+            here = psutil.Process().children(recursive=True)
+            self._servers = [each for each in here if each.name() in SERVERS]
             self._settings = dict(store.config)
             self._settings["s3.endpoint.url"] = f"http://127.0.0.1:{slow.port}"
             with self._broker() as broker:
@@ -111,7 +121,8 @@ class Bench:
         arguments = [json.dumps(self._settings), str(at_once), str(get_mib * MIB)]
         return self._counted(lambda: _run_child("bench.cold_store", "--gets", *arguments))
 
-    def consumers(self, count: int) -> dict[str, float]:
+    @contextlib.contextmanager
+    def new_broker(self) -> Iterator[IsothermServer]:
         with self._broker() as broker:
             # Its kernels are loaded then, which takes longer than the history.
             create_filled(
@@ -121,26 +132,48 @@ class Bench:
                 record_size=100,
                 compression="none",
             )
-            usage = ServerUsage(broker)
-            figures = self._counted(
-                lambda: fetch_client.run(
-                    broker.bootstrap_server,
-                    TOPIC,
-                    records=self._cold_records,
-                    fetch_bytes=FETCH_BYTES,
-                    consumers=count,
-                )
+            yield broker
+
+    def consumers(self, count: int) -> dict[str, float]:
+        """Of a new broker."""
+        with self.new_broker() as broker:
+            return self.consumers_of(broker, count)
+
+    def consumers_of(self, broker: IsothermServer, count: int) -> dict[str, float]:
+        usage = ServerUsage(broker)
+        figures = self._counted(
+            lambda: fetch_client.run(
+                broker.bootstrap_server,
+                TOPIC,
+                records=self._cold_records,
+                fetch_bytes=FETCH_BYTES,
+                consumers=count,
             )
-            figures["server_cpu_s_per_gb"] = usage.cpu_s() / (count * figures["bytes"] / 1e9)
-            figures["server_resident_mb"] = usage.resident_mb()
+        )
+        gb = count * figures["bytes"] / 1e9
+        figures["server_cpu_s_per_gb"] = usage.cpu_s() / gb
+        figures["server_resident_mb"] = usage.resident_mb()
+        store_cpu_s = figures["store_cpu_s_per_gb"] * figures["bytes"] / 1e9
+        figures["store_cpu_s_per_gb"] = store_cpu_s / gb
+        figures["cpu_s_per_gb"] = (usage.cpu_s() + figures["client_cpu_s"] + store_cpu_s) / gb
         return figures
 
     def _counted(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """What `measure` tells, with the GETs that it took per GiB of the history."""
-        before = self._get_count()
+        """What `measure` tells, with the GETs that it took per GiB of the history, and with the
+        processor time of the store and its proxy, and of all, per GB of it."""
+        gets_before, cpu_s_before = self._get_count(), self._store_cpu_s()
         figures = measure()
-        gets = self._get_count() - before
-        return figures | {"gets_per_gib": gets / (figures["bytes"] / GIB)}
+        gets, store_cpu_s = self._get_count() - gets_before, self._store_cpu_s() - cpu_s_before
+        gb = figures["bytes"] / 1e9
+        return figures | {
+            "gets_per_gib": gets / (figures["bytes"] / GIB),
+            "store_cpu_s_per_gb": store_cpu_s / gb,
+            "cpu_s_per_gb": (store_cpu_s + figures["client_cpu_s"]) / gb,
+        }
+
+    def _store_cpu_s(self) -> float:
+        times = [each.cpu_times() for each in self._servers]
+        return sum(each.user + each.system for each in times)
 
     def _get_count(self) -> int:
         return self._access_log.read_text().count(" s3_GetObject ")
@@ -172,7 +205,7 @@ def _run_child(module: str, *arguments: str) -> dict[str, float]:
 
 
 def _get_here(config: Mapping[str, str], at_once: int, get_size: int) -> dict[str, float]:
-    """Every `.log` object once, into memory that is used again where GETs are large."""
+    """Every `.log` object once, into memory that is there and used again."""
     store = open_object_store(ObjectStoreSettings.from_config(dict(config)), create_folder=False)
     sizes = {entry["path"]: entry["size"] for batch in obstore.list(store) for entry in batch}
     ranges = [
@@ -182,10 +215,12 @@ def _get_here(config: Mapping[str, str], at_once: int, get_size: int) -> dict[st
         for start in range(0, size, get_size)
     ]
     waiting, size = iter(ranges), sum(end - start for _, start, end in ranges)
+    buffers = [memoryview(bytearray(b"\1") * get_size) for _ in range(at_once)]
     lock = threading.Lock()
 
     def get_next() -> dict[str, float]:
-        buffer = memoryview(bytearray(get_size))
+        with lock:
+            buffer = buffers.pop()
         while True:
             with lock:
                 wanted = next(waiting, None)
@@ -198,10 +233,10 @@ def _get_here(config: Mapping[str, str], at_once: int, get_size: int) -> dict[st
                 at += len(piece)
             assert at == end - start
 
-    began = time.monotonic()
+    began, cpu_s_before = time.monotonic(), time.process_time()
     _at_once(at_once, get_next)
-    seconds = time.monotonic() - began
-    return {"mb_per_s": size / seconds / 1e6, "bytes": float(size)}
+    seconds, cpu_s = time.monotonic() - began, time.process_time() - cpu_s_before
+    return {"mb_per_s": size / seconds / 1e6, "bytes": float(size), "client_cpu_s": cpu_s}
 
 
 def measure(size: int, rounds: int) -> dict[str, Any]:
@@ -210,7 +245,8 @@ def measure(size: int, rounds: int) -> dict[str, Any]:
     def note(name: str, figures: dict[str, float]) -> None:
         sides.setdefault(name, []).append(figures)
         print(
-            f"{name:<30} {figures['mb_per_s']:8.1f} MB/s {figures['gets_per_gib']:6.1f} GETs/GiB",
+            f"{name:<30} {figures['mb_per_s']:8.1f} MB/s {figures['gets_per_gib']:6.1f} GETs/GiB"
+            f" {figures['cpu_s_per_gb']:6.2f} CPU-s/GB",
             file=sys.stderr,
             flush=True,
         )
@@ -222,24 +258,27 @@ def measure(size: int, rounds: int) -> dict[str, Any]:
                 for at_once, get_mib in WAYS:
                     figures = bench.gets_alone(at_once, get_mib)
                     note(f"GETs alone, {at_once} of {get_mib} MiB at once", figures)
-                note("one consumer", bench.consumers(1))
-                note("four consumers", bench.consumers(4))
+                with bench.new_broker() as broker:
+                    note("one consumer, new broker", bench.consumers_of(broker, 1))
+                    note("one consumer", bench.consumers_of(broker, 1))
+                    note("four consumers", bench.consumers_of(broker, 4))
     return _summary(sides)
 
 
 def _summary(sides: Mapping[str, list[dict[str, float]]]) -> dict[str, Any]:
-    """Medians, and each side's share of the best way of GETs alone."""
+    """Medians, and each side's share of the best way of GETs alone, by time and by processor."""
     store = {}
     for name, runs in sides.items():
         rates = [run["mb_per_s"] for run in runs]
         store[name] = {
             metric: statistics.median(run[metric] for run in runs) for metric in runs[0]
         } | {"spread": (max(rates) - min(rates)) / statistics.median(rates), "values": rates}
-    best = max(
-        figures["mb_per_s"] for name, figures in store.items() if name.startswith("GETs alone")
-    )
+    alone = [figures for name, figures in store.items() if name.startswith("GETs alone")]
+    best = max(figures["mb_per_s"] for figures in alone)
+    least_cpu_s = min(figures["cpu_s_per_gb"] for figures in alone)
     for figures in store.values():
         figures["share"] = figures["mb_per_s"] / best
+        figures["cpu_share"] = least_cpu_s / figures["cpu_s_per_gb"]
     return store
 
 

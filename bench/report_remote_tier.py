@@ -50,11 +50,17 @@ def _cold_store(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"An S3 server whose answers are held back for {document['latency_ms']} ms. Consumers read"
         " the whole history from its first offset, all at once; their rate is the sum. The share is"
-        " that of the best way of GETs alone, measured in the same rounds."
+        " that of the best way of GETs alone, measured in the same rounds: of its MB/s, and of the"
+        " processor time per GB of all processes together, which is what counts once the processors"
+        " are never idle. The first consumer of a new broker pays for the memory that the kernel"
+        " gives it."
     )
     yield ""
-    yield "| side | MB/s | spread | share | GETs per GiB | broker CPU-s/GB | broker memory MB |"
-    yield "|---|---:|---:|---:|---:|---:|---:|"
+    yield (
+        "| side | MB/s | spread | share | GETs per GiB | CPU-s/GB | share | broker CPU-s/GB"
+        " | broker memory MB |"
+    )
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     for name, figures in document["store"].items():
         yield row(
             name,
@@ -62,6 +68,8 @@ def _cold_store(document: Mapping[str, Any]) -> Iterator[str]:
             f"{figures['spread']:.0%}",
             f"{figures['share']:.2f}",
             f"{figures['gets_per_gib']:.1f}",
+            f"{figures['cpu_s_per_gb']:.2f}" if "cpu_s_per_gb" in figures else "-",
+            f"{figures['cpu_share']:.2f}" if "cpu_share" in figures else "-",
             f"{figures['server_cpu_s_per_gb']:.2f}" if "server_cpu_s_per_gb" in figures else "-",
             f"{figures['server_resident_mb']:,.0f}" if "server_resident_mb" in figures else "-",
         )

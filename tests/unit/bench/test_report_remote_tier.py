@@ -41,7 +41,14 @@ CACHE_SIDE = {
     "hit_ratio_second_half": 0.95,
     "remote_calls": 200,
 }
-GETS = {"mb_per_s": 500.0, "spread": 0.1, "share": 0.8, "gets_per_gib": 16.0}
+GETS = {
+    "mb_per_s": 500.0,
+    "spread": 0.1,
+    "share": 0.8,
+    "gets_per_gib": 16.0,
+    "cpu_s_per_gb": 1.6,
+    "cpu_share": 0.9,
+}
 BROKER = {"server_cpu_s_per_gb": 0.5, "server_resident_mb": 300.0}
 HISTORIES = {
     "records": 1000,
@@ -65,8 +72,8 @@ HISTORIES = {
             "cold_store",
             {"latency_ms": 20, "store": {"GETs alone": GETS, "one consumer": GETS | BROKER}},
             [
-                "| GETs alone | 500 | 10% | 0.80 | 16.0 | - | - |",
-                "| one consumer | 500 | 10% | 0.80 | 16.0 | 0.50 | 300 |",
+                "| GETs alone | 500 | 10% | 0.80 | 16.0 | 1.60 | 0.90 | - | - |",
+                "| one consumer | 500 | 10% | 0.80 | 16.0 | 1.60 | 0.90 | 0.50 | 300 |",
             ],
         ),
         (
