@@ -1,17 +1,20 @@
 """How fast does the log cleaner compact a log?
 
 One thread, one round over a log of which everything is dirty: every key lies in it four times,
-anywhere, so that a quarter of the records stay and nearly every batch is rewritten. Both sides
-clean copies of the same folder, in a process that lives through all rounds, each with its own
-defaults: 128 MiB to remember keys, and 4 MiB (Kafka: 512 KiB) for reading and writing. Kafka's side
+anywhere, so that a quarter of the records stay and nearly every batch is rewritten; and a GB of ten
+million records with as many or with a hundred thousand different keys. Both sides clean copies of the
+same folder, in a process that lives through all rounds, each with its own defaults: 128 MiB to
+remember keys (512 MiB for ten million), and 4 MiB (Kafka: 512 KiB) for reading and writing. Kafka's side
 is `Cleaner` of its storage module (`bench/KafkaCleaner.java`). MB/s are bytes of log per second.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import google_crc32c
+import numpy as np
 import psutil
 
 from bench.harness import (
@@ -47,6 +52,9 @@ from oracle.kafka import java_command
 
 QUESTION = Question("cleaner", "How fast does the log cleaner compact a log?", lambda scale: ())
 T0 = 1_700_000_000_000
+KEY_DIGITS = 12
+CRC_END = 21
+"""Where the CRC of a batch ends and what it covers begins."""
 BATCH_BYTES = 16_384  # batch.size of Kafka's producer
 SEGMENT_BYTES = 128 * 1024 * 1024
 COPIES_OF_A_KEY = 4
@@ -63,14 +71,31 @@ class Point(NamedTuple):
     record_size: int
     compression: CompressionType
     log_bytes: int
+    keys: int | None = None
+    """Different ones that are drawn from; None: as many as lie in the log four times."""
+
+    @property
+    def name(self) -> str:
+        name = f"{self.record_size} B {self.compression.name.lower()}"
+        return name if self.keys is None else f"{name}, {self.keys:,} keys"
+
+    @property
+    def dedupe_buffer_bytes(self) -> int:
+        default = CLEANER.log_cleaner_dedupe_buffer_size
+        return default if self.keys is None else max(default, 50 * self.keys)
 
 
 POINTS = (
     Point(1024, CompressionType.NONE, 400_000_000),
-    Point(1024, CompressionType.LZ4, 400_000_000),
-    Point(100, CompressionType.NONE, 200_000_000),
-    Point(100, CompressionType.LZ4, 200_000_000),
+    Point(1024, CompressionType.LZ4, 200_000_000),
+    Point(100, CompressionType.NONE, 100_000_000),
+    Point(100, CompressionType.LZ4, 100_000_000),
 )
+LARGE_POINTS = (
+    Point(100, CompressionType.NONE, 1_000_000_000, keys=10_000_000),
+    Point(100, CompressionType.NONE, 1_000_000_000, keys=100_000),
+)
+"""One round; left out with --quick."""
 
 
 def main() -> None:
@@ -79,34 +104,38 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}")
     parser.add_argument("--only", choices=["isotherm", "kafka"], help="measure one side alone")
     parser.add_argument("--case", help="measure the cases whose name contains this")
-    parser.add_argument("--serve", action="store_true", help="clean what stdin names")
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve()
+        serve(options.serve)
         return
     rounds = options.rounds or (1 if options.quick else ROUNDS)
     names = [options.only] if options.only else ["isotherm", "kafka"]
     document = describe(QUESTION, rounds)
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as directory:
         document["results"] = [
-            run_case(point, 0.125 if options.quick else 1.0, names, rounds, Path(directory))
-            for point in POINTS
-            if options.case is None or options.case in _name(point)
+            run_case(
+                point,
+                0.125 if options.quick else 1.0,
+                names,
+                rounds if point in POINTS else 1,
+                Path(directory),
+            )
+            for point in (*POINTS, *(() if options.quick else LARGE_POINTS))
+            if options.case is None or options.case in point.name
         ]
     keep(document, is_whole=not (options.quick or options.only or options.case))
-
-
-def _name(point: Point) -> str:
-    return f"{point.record_size} B {point.compression.name.lower()}"
 
 
 def run_case(
     point: Point, scale: float, names: Sequence[str], rounds: int, directory: Path
 ) -> dict[str, Any]:
     master = directory / "master" / "topic-0"
-    records, size = make_log(master, point, scale)
+    make = make_log if point.keys is None else make_large_log
+    records, size = make(master, point, scale)
     measured: dict[str, list[Metrics]] = {name: [] for name in names}
-    with running("isotherm") as isotherm, running("kafka") as kafka:
+    buffer_bytes = point.dedupe_buffer_bytes
+    with running("isotherm", buffer_bytes) as isotherm, running("kafka", buffer_bytes) as kafka:
         sides = {"isotherm": isotherm, "kafka": kafka}
         for round_number in range(rounds + 1):
             for name in names:
@@ -114,7 +143,7 @@ def run_case(
                 if round_number:
                     measured[name].append(metrics)
                     print(
-                        f"{_name(point):<12} {name:<9} {metrics['mb_per_s']:8.1f} MB/s"
+                        f"{point.name:<12} {name:<9} {metrics['mb_per_s']:8.1f} MB/s"
                         f" {metrics['server_cpu_s_per_gb']:6.2f} CPU-s/GB"
                         f" {metrics['server_resident_mb']:6.0f} MB",
                         file=sys.stderr,
@@ -125,14 +154,14 @@ def run_case(
     assert len(left) == 1, f"the sides keep different records counts={left}"
     summaries = {name: summarize(runs) for name, runs in measured.items()}
     return {
-        "case": _name(point),
+        "case": point.name,
         "parameters": {
             "record_size": point.record_size,
             "compression": point.compression.name.lower(),
             "records": records,
             "batch_bytes": BATCH_BYTES,
             "segment_bytes": SEGMENT_BYTES,
-            "dedupe_buffer_bytes": CLEANER.log_cleaner_dedupe_buffer_size,
+            "dedupe_buffer_bytes": point.dedupe_buffer_bytes,
         },
         "bytes": size,
         "sides": summaries,
@@ -160,6 +189,31 @@ def make_log(directory: Path, point: Point, scale: float) -> tuple[int, int]:
     return records, sum(segment.size_in_bytes for segment in log.segments())
 
 
+def make_large_log(directory: Path, point: Point, scale: float) -> tuple[int, int]:
+    """The same from one batch, whose keys alone are written anew, by numpy."""
+    per_batch = BATCH_BYTES // (point.record_size + 16)
+    batches = int(point.log_bytes * scale / point.record_size / per_batch)
+    rng, random_keys = random.Random(0), np.random.default_rng(0)
+    empty = b"key-" + bytes(KEY_DIGITS)
+    records = [(T0, empty, make_value(rng, point.record_size), ()) for _ in range(per_batch)]
+    template = bytes(build_batch(records))
+    starts = [match.end() - KEY_DIGITS for match in re.finditer(re.escape(empty), template)]
+    assert len(starts) == per_batch, "no value looks like a key"
+    positions = np.array(starts)[:, None] + np.arange(KEY_DIGITS)
+    powers = 10 ** np.arange(KEY_DIGITS - 1, -1, -1, dtype=np.int64)
+    log = open_local_log(directory, config=CONFIG)
+    for _ in range(batches):
+        keys = random_keys.integers(point.keys, size=per_batch)
+        batch = np.frombuffer(bytearray(template), dtype=np.uint8)
+        batch[positions] = keys[:, None] // powers % 10 + ord("0")
+        crc = google_crc32c.value(batch[CRC_END:].tobytes())
+        batch[CRC_END - 4 : CRC_END] = np.frombuffer(crc.to_bytes(4), dtype=np.uint8)
+        log.append_as_leader(bytearray(batch), 0, now_ms=T0)
+    log.roll()
+    log.close()
+    return batches * per_batch, sum(segment.size_in_bytes for segment in log.segments())
+
+
 def make_value(rng: random.Random, size: int) -> bytes:
     """Words and numbers, of which lz4 leaves about two thirds."""
     value = b" ".join(rng.choices(WORDS, k=size // 5 + 1))
@@ -180,16 +234,16 @@ class Side(NamedTuple):
 
 
 @contextmanager
-def running(name: str) -> Iterator[Side]:
-    command = [sys.executable, "-m", "bench.cleaner", "--serve"]
+def running(name: str, buffer_bytes: int) -> Iterator[Side]:
+    command = [sys.executable, "-m", "bench.cleaner", "--serve", str(buffer_bytes)]
     if name == "kafka":
         source = Path(__file__).with_name("KafkaCleaner.java")
         settings = (
-            CLEANER.log_cleaner_dedupe_buffer_size,
+            buffer_bytes,
             KAFKAS_IO_BUFFER_BYTES,
             SEGMENT_BYTES,
         )
-        command = java_command(str(source), *map(str, settings), options=["-Xmx1g", "-XX:+UseG1GC"])
+        command = java_command(str(source), *map(str, settings), options=["-Xmx2g", "-XX:+UseG1GC"])
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield Side(process)
@@ -220,10 +274,11 @@ def measure(side: Side, master: Path, target: Path, records: int, size: int) -> 
     }
 
 
-def serve() -> None:
+def serve(buffer_bytes: int) -> None:
     """Isotherm's side: what KafkaCleaner.java does."""
     clock = SystemClock()
-    cleaner = Cleaner(CLEANER, clock, random.Random(0))
+    config = dataclasses.replace(CLEANER, log_cleaner_dedupe_buffer_size=buffer_bytes)
+    cleaner = Cleaner(config, clock, random.Random(0))
     for line in sys.stdin:
         checkpoints = LogCheckpoints(recovery_point=2**62, clean_shutdown=True)
         log = open_local_log(
