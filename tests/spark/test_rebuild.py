@@ -7,6 +7,7 @@ import random
 import shutil
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,14 @@ from typer.testing import CliRunner
 from isotherm.broker.log_dir_rebuild import RebuiltPartition, rebuild_log_dirs
 from isotherm.cli.main import app
 from isotherm.clock import SystemClock
-from isotherm.errors import TopicAlreadyExistsError
+from isotherm.errors import PolicyViolationError, TopicAlreadyExistsError
 from isotherm.log.fs import OsFileSystem
+from isotherm.remote.metadata.fold import fold_metadata_topic
+from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.spark.jobs.rebuild import write_to_topic
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC as METADATA
 from isotherm.types import TopicIdPartition
 
 TOPIC = "flights"
@@ -85,6 +90,39 @@ def run(*arguments: str, exit_code: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def segments_told_by(broker: EmbeddedBroker, topic: str) -> set[tuple[Any, ...]]:
+    properties = {"bootstrap.servers": broker.bootstrap_servers}
+    with closing(KafkaMetadataTopic(properties, topic=topic)) as metadata:
+        caches = fold_metadata_topic(metadata, lambda _: True)
+    return {
+        (each.segment_id, each.state, each.start_offset, each.end_offset_inclusive)
+        for cache in caches.values()
+        for each in cache.segments()
+    }
+
+
+def check_events_in_a_topic(broker: EmbeddedBroker, bucket: str) -> None:
+    """A topic of one's own tells what the cluster's tells; the cluster's own is not written to."""
+    cluster = ("-b", broker.bootstrap_servers, "--metadata-partitions", "3")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic("rebuilt", 3, 1)])["rebuilt"].result(TIMEOUT_S)
+    rows = run("rebuild", "--path", bucket, *cluster, "--to-topic", "rebuilt", "--run")
+    costs = [row["cost"] for row in rows if "cost" in row]
+    found = next(row["found"] for row in rows if "found" in row)
+    # A manifest of each segment, and what the producers' state of each partition takes.
+    assert [cost["gets"] for cost in costs] == [0, found["segments"] + 2 * found["partitions"]]
+    assert costs[1]["bytes"] > 0
+    told = segments_told_by(broker, "rebuilt")
+    assert len(told) == found["segments"]
+    assert told <= segments_told_by(broker, METADATA)
+    with pytest.raises(PolicyViolationError, match="never written to"):
+        write_to_topic(
+            SparkSession.getActiveSession().range(1),
+            {"bootstrap.servers": broker.bootstrap_servers},
+            METADATA,
+        )
+
+
 def test_history_is_served_after_the_log_directory_is_lost(
     spark: SparkSession,
     start_broker: Callable[..., EmbeddedBroker],
@@ -98,8 +136,9 @@ def test_history_is_served_after_the_log_directory_is_lost(
         isolation: {partition: consume(broker, partition, isolation) for partition in range(2)}
         for isolation in ("read_uncommitted", "read_committed")
     }
-    broker.stop()
     bucket, log_dir = str(broker.directory / "bucket"), broker.directory / "log"
+    check_events_in_a_topic(broker, bucket)
+    broker.stop()
     shutil.rmtree(log_dir)
 
     properties = tmp_path / "server.properties"

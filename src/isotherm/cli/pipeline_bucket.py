@@ -46,8 +46,10 @@ def bucket_metadata(
     option: list[str] | None,
     *,
     audit: bool = False,
+    max_bytes: int | None = None,
 ) -> MetadataLog | None:
-    """None where no place is named: then the bucket's manifests are all there is."""
+    """None where no place is named: then the bucket's manifests are all there is.
+    PolicyViolationError for a log of more than `max_bytes`."""
     if bootstrap_server is None and not log_dirs and dump is None:
         return None
     from isotherm.spark.options import STORAGE_SETTINGS
@@ -59,7 +61,7 @@ def bucket_metadata(
         if name.lower() in STORAGE_SETTINGS
     ]
     place = (bootstrap_server, client_property, log_dirs, dump, DEFAULT_TOPIC)
-    return metadata_log(*place, of_store, audit=audit)
+    return metadata_log(*place, of_store, audit=audit, max_bytes=max_bytes)
 
 
 def tell_cost(cost: Cost, *, as_json: bool) -> None:

@@ -98,9 +98,12 @@ def project(
     from isotherm.spark.jobs import project as job
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.project_topic import project_to_topic
+    from isotherm.spark.jobs.replay import cost_of_log
 
     if max_bytes is not None:
-        check_cost(job.cost_of_projecting(log, target), max_bytes)
+        cost = job.cost_of_projecting(log, target)
+        # The topic is compared with the whole history.
+        check_cost(cost if to_topic is None else cost + cost_of_log(log), max_bytes)
     written = None
     with spark_session(master, spark_config) as spark, progress("metadata is read") as tell:
         if table_format is not None:

@@ -11,7 +11,7 @@ import typer
 
 from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
 from isotherm.cli.output import console, human_size, print_json
-from isotherm.cli.pipeline_bucket import bucket, tell_cost, topics_chosen
+from isotherm.cli.pipeline_bucket import MaxBytes, bucket, tell_cost, topics_chosen
 from isotherm.cli.pipeline_options import (
     DEFAULT_MASTER,
     EXIT_FOUND,
@@ -28,9 +28,10 @@ from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from isotherm.config.broker import BrokerConfig
+    from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.rebuild import Rebuilt
 
 _PARTITION_COLUMNS = [
@@ -101,6 +102,7 @@ def rebuild(
     only_id: _OnlyId = None,
     metadata_partitions: _MetadataPartitions = 50,
     level: _Level = 0,
+    max_bytes: MaxBytes = None,
     as_json: AsJson = False,
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
@@ -117,13 +119,12 @@ def rebuild(
 
     isotherm pipeline rebuild --path s3://bucket/kafka --log-dir /var/lib/isotherm/log --run
 
-    Exit codes: 0 clean · 1 failed · 2 wrong options · 3 some segments cannot be rebuilt.
+    Exit codes: 0 clean · 1 failed, or refused by --max-bytes · 2 wrong options · 3 some segments
+    cannot be rebuilt.
     """
     options, store = bucket(path, option)
     _check_targets(log_dir or None, config, to_topic, to, is_needed=run)
     _check_cluster(to_topic, bootstrap_server)
-    from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
-    from isotherm.spark.jobs.cost import cost_of_listing, parallel_tasks
     from isotherm.spark.jobs.rebuild import mapped
     from isotherm.spark.jobs.rebuild import rebuild as plan
 
@@ -131,12 +132,12 @@ def rebuild(
     with ExitStack() as kept:
         spark = kept.enter_context(spark_session(master, spark_config))
         with progress("the bucket is listed") as tell:
-            folders = plan_listing(store, everywhere=False)
-            cost = cost_of_listing(0, len(folders.directories), parallel_tasks(spark))
-            tell_cost(cost, as_json=as_json)
-            listing = list_bucket(spark, store, folders).where(topics_chosen(options))
+            listing = _listing(spark, store, as_json=as_json)
+            kept.callback(listing.unpersist)
+            listing = listing.where(topics_chosen(options))
             if only_id:
                 listing = listing.where(listing.topic_id.isin(only_id))
+            _check_manifests(spark, listing, store, max_bytes, as_json=as_json)
             tell("manifests are read")
             rebuilt = plan(listing, store)
             kept.callback(rebuilt.close)
@@ -159,6 +160,32 @@ def rebuild(
             console().print("Nothing is written without --run.")
     if found:
         raise typer.Exit(EXIT_FOUND)
+
+
+def _listing(spark: SparkSession, store: ObjectStoreSettings, *, as_json: bool) -> DataFrame:
+    """Kept: it is looked at for its cost, and then read. What listing costs is told first."""
+    from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
+    from isotherm.spark.jobs.cost import cost_of_listing, parallel_tasks
+
+    folders = plan_listing(store, everywhere=False)
+    tell_cost(cost_of_listing(0, len(folders.directories), parallel_tasks(spark)), as_json=as_json)
+    return list_bucket(spark, store, folders).persist()
+
+
+def _check_manifests(
+    spark: SparkSession,
+    listing: DataFrame,
+    store: ObjectStoreSettings,
+    max_bytes: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    from isotherm.spark.jobs.cost import check_cost, cost_of_manifests, parallel_tasks
+
+    suffix = store.create_layout().commit_suffix
+    cost = cost_of_manifests(listing, suffix, parallel_tasks(spark))
+    tell_cost(cost, as_json=as_json)
+    check_cost(cost, max_bytes)
 
 
 def _check_targets(*targets: object, is_needed: bool) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
 from isotherm.cli.output import console, error_console, human_size, print_json
-from isotherm.cli.pipeline_bucket import bucket, bucket_metadata, tell_cost
+from isotherm.cli.pipeline_bucket import MaxBytes, bucket, bucket_metadata, tell_cost
 from isotherm.cli.pipeline_metadata import Audit, Dump, LogDirs
 from isotherm.cli.pipeline_options import (
     DEFAULT_MASTER,
@@ -79,6 +79,7 @@ def sweep(
     delete: _Delete = False,
     for_good: _ForGood = False,
     audit: Audit = False,
+    max_bytes: MaxBytes = None,
     as_json: AsJson = False,
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
@@ -94,10 +95,12 @@ def sweep(
 
     isotherm pipeline sweep --path s3://bucket/kafka -b localhost:9092
 
-    Exit codes: 0 clean · 1 failed, or deletion refused · 2 wrong options · 3 findings.
+    Exit codes: 0 clean · 1 failed, or deletion or --max-bytes refused · 2 wrong options · 3 findings.
     """
     _, store = bucket(path, option)
-    log = bucket_metadata(bootstrap_server, client_property, log_dir, dump, option, audit=audit)
+    log = bucket_metadata(
+        bootstrap_server, client_property, log_dir, dump, option, audit=audit, max_bytes=max_bytes
+    )
     if log is None:
         raise ConfigError("choose one of --bootstrap-server, --log-dir and --dump")
     if for_good and not delete:
@@ -122,9 +125,8 @@ def sweep(
             replayed = kept.enter_context(replay(spark, log))
             told = _completeness(replayed.findings, bootstrap_server, client_property)
             tell("objects and metadata are compared")
-            settings = SweepSettings(
-                at_ms, int(age_hours * _HOUR_MS), unknown_topics, spared_segments(store)
-            )
+            age_ms, spared = int(age_hours * _HOUR_MS), spared_segments(store)
+            settings = SweepSettings(at_ms, age_ms, unknown_topics, spared)
             report = run(
                 listing, replayed.segments, store, settings, told,
                 lambda: deleted_segments(spark, log),

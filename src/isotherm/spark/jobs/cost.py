@@ -102,3 +102,23 @@ def cost_of_reading(
 def cost_of_listing(objects: int, directories: int, tasks: int) -> Cost:
     """Every directory takes one request at least."""
     return Cost(lists=max(directories, objects // LISTED_PER_REQUEST), tasks=tasks)
+
+
+def cost_of_manifests(listing: DataFrame, commit_suffix: str | None, tasks: int) -> Cost:
+    """Reading the manifest of each segment that a listing shows whole, and the producer snapshot of
+    each partition's last one, whose manifest is asked for again. Nothing in a layout that keeps none.
+    """
+    from pyspark.sql import functions as sql
+
+    row = (
+        listing.where(sql.col("suffix") == sql.lit(commit_suffix))
+        .agg(
+            sql.count(sql.lit(1)),
+            sql.coalesce(sql.sum("size"), sql.lit(0)),
+            sql.count_distinct("topic_id", "partition"),
+        )
+        .first()
+    )
+    count, size, partitions = row if row is not None else (0, 0, 0)
+    gets = int(count) + 2 * int(partitions)
+    return Cost(gets=gets, bytes_read=int(size), tasks=min(tasks, max(gets, 1)))
