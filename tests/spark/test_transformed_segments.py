@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from Crypto.PublicKey import RSA
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from isotherm.cli.main import app
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.record_segments import RecordSegmentMaker
@@ -75,3 +79,26 @@ def test_missing_key_is_named(spark: SparkSession, encrypted_tier, tmp_path: Pat
     with pytest.raises(PySparkException, match=f"key_pair={KEY_ID} configured=other") as failed:
         encrypted_tier.load(spark, subscribe="secret", **options).load().collect()
     assert "PRIVATE KEY" not in str(failed.value)
+
+
+def scrubbed(folder: Path, keys: dict[str, str]) -> tuple[int, list[dict[str, Any]]]:
+    options = [f"{name}={text}" for name, text in keys.items() if "public" not in name]
+    arguments = [part for each in ("subscribe=secret", *options) for part in ("-o", each)]
+    command = ["pipeline", "scrub", "--path", str(folder), "--json", *arguments]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_encrypted_segments_are_scrubbed_with_the_private_key(
+    spark: SparkSession, encrypted_tier, keys: dict[str, str]
+) -> None:
+    code, rows = scrubbed(encrypted_tier.folder, keys)
+    assert (code, rows[-1]["scrubbed"]["segments"]) == (0, 2)
+    assert rows[-1]["scrubbed"]["batches"] == 50
+    path = encrypted_tier.log_path(encrypted_tier.segments[1])
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    code, rows = scrubbed(encrypted_tier.folder, keys)
+    found = [(row["kind"], row["start_offset"]) for row in rows if "kind" in row]
+    assert (code, found) == (3, [("damaged-object", 400)])
