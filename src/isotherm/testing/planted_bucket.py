@@ -151,6 +151,10 @@ class PlantedBucket:
         self._sound_events += self.events[before:]
         return topic
 
+    def lose_last_event(self) -> None:
+        """It was told, and the metadata has it no more."""
+        self._sound_events.append(self.events.pop())
+
     def add_sound_topics(self) -> None:
         for number in range(SOUND_TOPICS):
             self.add_topic(f"sound-{number}")

@@ -180,6 +180,15 @@ def _change_state(topic: PlantedTopic, number: int, state: RemoteLogSegmentState
     topic.segments[number] = replace(topic.segments[number], state=state)
 
 
+def _lose_tombstone(topic: PlantedTopic) -> None:
+    """The oldest segment was deleted in due form, and what told so is lost."""
+    for state in (_STATE.DELETE_SEGMENT_STARTED, _STATE.DELETE_SEGMENT_FINISHED):
+        topic.update(topic.segments[0], state)
+        topic.bucket.lose_last_event()
+    for suffix in ("log", "indexes", "rsm-manifest"):
+        topic.path(topic.segments[0], suffix).unlink()
+
+
 def _lost_segment(topic: PlantedTopic) -> None:
     """Deleted in due form, but from the middle of the history."""
     for state in (_STATE.DELETE_SEGMENT_STARTED, _STATE.DELETE_SEGMENT_FINISHED):
@@ -305,6 +314,13 @@ PLANTED: tuple[Damage, ...] = (
         verify="different",
     ),
     _damage("deleted-but-present", _lost_deletion, sweep=_KIND.DELETED_BUT_PRESENT, verify="extra"),
+    _damage(
+        "tombstone-lost",
+        _lose_tombstone,
+        sweep=_KIND.MISSING_OBJECT,
+        scrub=_KIND.MISSING_OBJECT,
+        verify="missing",
+    ),
     _damage("segment-lost", _lost_segment, scrub=_KIND.HISTORY_GAP, verify="extra"),
     _damage("segment-twice", _covered_segment, scrub=_KIND.DUPLICATE_SEGMENT, verify="missing"),
     _damage("metadata-behind", _metadata_behind, sweep=_KIND.METADATA_LAGS, verify="extra"),
