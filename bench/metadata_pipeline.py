@@ -1,6 +1,7 @@
 """How do replay and projection of the metadata topic grow with it, and from which size does Spark win?
 
 Run: python -m bench.metadata_pipeline [--quick] [--millions 1.2 5 10] [--rounds 1]
+     python -m bench.metadata_pipeline --millions 1.2 10 100     17 GB of files, some minutes more
 
 Topics of 8 metadata partitions (bench/metadata_history.py) as files in the page cache, with 10,000 live
 segments each time. Sides, in turn:
@@ -217,6 +218,24 @@ def main() -> None:
     finally:
         spark.stop()
     keep(document, is_whole=not options.quick)
+
+
+def wins_from(points: list[dict[str, Any]]) -> int | None:
+    """The size from which on a replay on Spark takes less of the clock than one process, by a
+    straight line between the two measured sizes around it; None where it never does."""
+
+    def lead(point: dict[str, Any]) -> float:
+        sides = point["sides"]
+        return float(sides["one process"]["seconds"] - sides["spark replay"]["seconds"])
+
+    if not points or lead(points[-1]) <= 0:
+        return None
+    behind = [index for index, point in enumerate(points) if lead(point) <= 0]
+    if not behind:
+        return int(points[0]["events"])
+    before, after = points[behind[-1]], points[behind[-1] + 1]
+    share = -lead(before) / (lead(after) - lead(before))
+    return int(before["events"] + share * (after["events"] - before["events"]))
 
 
 def warm_up(batches: Any) -> Any:
