@@ -45,10 +45,10 @@ _FIELDS: list[Any] = [
 ]
 _TOLD = pa.schema(_FIELDS)
 _TABLE_CLASSES = {
-    "delta": ("io.delta.sql.DeltaSparkSessionExtension", "io.delta:delta-spark_2.13"),
+    "delta": ("io.delta.sql.DeltaSparkSessionExtension", "io.delta:delta-spark_SPARK_2.13"),
     "iceberg": (
         "org.apache.iceberg.spark.source.IcebergSource",
-        "org.apache.iceberg:iceberg-spark-runtime",
+        "org.apache.iceberg:iceberg-spark-runtime-SPARK_2.13",
     ),
 }
 
@@ -135,10 +135,12 @@ def check_table_format(spark: SparkSession, name: str) -> None:
         raise ConfigError(f"no such table format format={name} known={','.join(_TABLE_CLASSES)}")
     class_name, package = _TABLE_CLASSES[name]
     jvm: Any = spark._jvm
+    version = ".".join(spark.version.split(".")[:2])
     if not jvm.org.apache.spark.util.Utils.classIsLoadable(class_name):
         raise ConfigError(
             f"Spark has no {name} here: add its package, as in --spark-config"
-            f" spark.jars.packages={package}:VERSION, and the settings its documentation names"
+            f" spark.jars.packages={package}:VERSION, where SPARK is this Spark's {version},"
+            " and the settings its documentation names"
         )
 
 
