@@ -4,7 +4,8 @@ Kafka maps the file, and preallocates it with zeros for that. Here `entries` in 
 look-ups read; the file follows a page of entries at a time, and wholly when it is synced or the
 segment is closed: a write for each entry would cost a producer's batch as much as the batch's own.
 What an unclean stop loses of it is built again from the log, as are all entries of batches that were
-not flushed.
+not flushed. So rarely is it written that it is opened for that alone: a partition holds one descriptor,
+of its log, as Kafka's do whose indexes are mapped.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ class IndexFile:
     def __init__(self, fs: FileSystem, path: Path, entry_size: int, size_max: int) -> None:
         self._entry_size = entry_size
         self._size_max = size_max - size_max % entry_size
-        self._file = fs.open_writable(path)
+        self._fs = fs
+        self._path = path
+        if not fs.exists(path):
+            fs.open_writable(path).close()
         self.entries = bytearray()
         self._written_size = 0
         # What keeps a sync from writing what is being truncated.
@@ -36,7 +40,7 @@ class IndexFile:
 
     def stored(self) -> bytes:
         """What is in the file, with the padding that an unclean stop of Kafka leaves."""
-        return self._file.read_at(0, self._file.size())
+        return self._fs.read_bytes(self._path)
 
     def load(self, size: int) -> None:
         """Take over the first `size` bytes of the file; what follows is no entry."""
@@ -44,7 +48,7 @@ class IndexFile:
         self.entries = bytearray(stored[:size])
         self._written_size = len(self.entries)
         if len(stored) > size:
-            self._file.truncate(size)
+            self._truncate_file(size)
 
     def append(self, entry: bytes) -> None:
         assert len(entry) == self._entry_size
@@ -57,7 +61,11 @@ class IndexFile:
         with self._write_lock:
             unwritten = self.entries[self._written_size :]
             if unwritten:
-                self._file.write_at(self._written_size, unwritten)
+                file = self._fs.open_writable(self._path)
+                try:
+                    file.write_at(self._written_size, unwritten)
+                finally:
+                    file.close()
                 self._written_size += len(unwritten)
 
     def truncate(self, size: int) -> None:
@@ -66,7 +74,7 @@ class IndexFile:
             self.entries = self.entries[:size]
             if self._written_size > size:
                 self._written_size = size
-                self._file.truncate(size)
+                self._truncate_file(size)
 
     def is_full(self, *, reserve: int = 0) -> bool:
         """Whether there is no room for one entry besides `reserve` others."""
@@ -74,4 +82,11 @@ class IndexFile:
 
     def sync(self) -> None:
         self.write_out()
-        self._file.sync()
+        self._fs.sync_file(self._path)
+
+    def _truncate_file(self, size: int) -> None:
+        file = self._fs.open_writable(self._path)
+        try:
+            file.truncate(size)
+        finally:
+            file.close()

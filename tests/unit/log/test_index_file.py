@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from isotherm.log.fs import OsFileSystem
+from isotherm.log.fs import OsFile, OsFileSystem
 from isotherm.log.index_file import UNWRITTEN_SIZE_MAX, IndexFile
 
 ENTRY_SIZE = 8
@@ -75,3 +76,22 @@ def test_loading_goes_on_after_what_the_file_holds(index: IndexFile, path: Path)
     fill(again, 1, start=7)
     again.sync()
     assert again.entries == path.read_bytes() == entries(2) + entry(7)
+
+
+def test_no_file_stays_open_between_writes(path: Path) -> None:
+    opened: list[OsFile] = []
+
+    class RecordingFileSystem(OsFileSystem):
+        def open_writable(self, path: Path) -> OsFile:
+            opened.append(OsFile(path, os.O_RDWR | os.O_CREAT))
+            return opened[-1]
+
+    index = IndexFile(RecordingFileSystem(), path, ENTRY_SIZE, 1 << 20)
+    fill(index, ENTRIES_PER_PAGE + 3)
+    index.sync()
+    index.truncate(ENTRY_SIZE)
+    assert path.read_bytes() == entries(1)
+    assert len(opened) >= 3
+    for file in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            file.size()
