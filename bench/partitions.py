@@ -114,7 +114,8 @@ def main() -> None:
             rounds = 1 if options.quick else point.rounds
             with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as directory:
                 document["results"].append(run_point(point, names, rounds, Path(directory)))
-    keep(document, is_whole=not (options.quick or options.only or options.case))
+            # After each: the largest may be more than a machine can open.
+            keep(document, is_whole=not (options.quick or options.only or options.case))
 
 
 if __name__ == "__main__":
