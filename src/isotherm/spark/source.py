@@ -67,7 +67,9 @@ class IsothermDataSource(DataSource):
 
     def schema(self) -> StructType:
         options = parse_common_options(self.options)
-        return chosen_schema(options.columns, include_headers=options.include_headers)
+        chosen = chosen_schema(options.columns, include_headers=options.include_headers)
+        freeze_imports()
+        return chosen
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)

@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.source import IsothermReader, read_partition
+from isotherm.spark.source import IsothermReader, freeze_imports, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +30,7 @@ class IsothermTasks(DataSource):
         return "isotherm-tasks"
 
     def schema(self) -> StructType:
+        freeze_imports()
         return StructType([StructField(_TASK_COLUMN, BinaryType())])
 
     def reader(self, schema: StructType) -> DataSourceReader:
