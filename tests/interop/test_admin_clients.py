@@ -42,16 +42,9 @@ with warnings.catch_warnings():
     from kafka.admin import ResourceType as PythonResourceType
     from kafka.errors import SecurityDisabledError
 
-from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 
 TIMEOUT_S = 30
-TIERED = {
-    "remote.storage.enable": "true",
-    "local.retention.bytes": "1",
-    "segment.bytes": "1048576",
-    "retention.ms": "-1",
-    "file.delete.delay.ms": "100",
-}
 _numbers = itertools.count()
 
 
@@ -122,7 +115,7 @@ def test_partitions_are_added(
 def test_records_are_deleted_over_both_tiers(
     admin: AdminClient, broker: EmbeddedBroker, topic: Callable[..., str]
 ) -> None:
-    name = topic(config=TIERED)
+    name = topic(config=TIERED_TOPIC)
     produce(broker, name, 60, 100_000, **{"batch.size": 100_000})
     log = broker.node.services.replica_manager.find_partition(name, None, 0).log
     wait_until(lambda: log.local_log_start_offset > 30)
@@ -145,7 +138,7 @@ def test_records_are_deleted_over_both_tiers(
 def test_topic_deletion_leaves_nothing_in_the_bucket(
     admin: AdminClient, broker: EmbeddedBroker, topic: Callable[..., str]
 ) -> None:
-    name = topic(partitions=2, config=TIERED)
+    name = topic(partitions=2, config=TIERED_TOPIC)
     produce(broker, name, 40, 100_000, **{"batch.size": 100_000})
     log = broker.node.services.replica_manager.find_partition(name, None, 0).log
     wait_until(lambda: log.local_log_start_offset > 10)

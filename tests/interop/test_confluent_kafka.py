@@ -25,18 +25,10 @@ from confluent_kafka.admin import (
 )
 
 from isotherm.record.batch import CompressionType, iterate_batches
-from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 
 TIMEOUT_S = 30
 _numbers = itertools.count()
-
-TIERED = {
-    "remote.storage.enable": "true",
-    "local.retention.bytes": "1",
-    "segment.bytes": "1048576",
-    "retention.ms": "-1",
-    "file.delete.delay.ms": "100",
-}
 
 
 @pytest.fixture
@@ -276,7 +268,7 @@ def test_tiered_records_are_read_back_from_the_bucket(
     broker: EmbeddedBroker, admin: AdminClient, consumer: Consumer
 ) -> None:
     name = f"tiered-{next(_numbers)}"
-    admin.create_topics([NewTopic(name, 1, 1, config=TIERED)])[name].result(TIMEOUT_S)
+    admin.create_topics([NewTopic(name, 1, 1, config=TIERED_TOPIC)])[name].result(TIMEOUT_S)
     values = [b"%06d" % number * 150 for number in range(5000)]
     log = tier_topic(broker, name, values)
     objects = list((broker.directory / "bucket").rglob("*.rsm-manifest"))
@@ -296,7 +288,7 @@ def test_tiered_records_are_read_back_from_the_bucket(
 
 def test_tiered_records_are_found_by_time(broker: EmbeddedBroker, admin: AdminClient) -> None:
     name = f"tiered-{next(_numbers)}"
-    admin.create_topics([NewTopic(name, 1, 1, config=TIERED)])[name].result(TIMEOUT_S)
+    admin.create_topics([NewTopic(name, 1, 1, config=TIERED_TOPIC)])[name].result(TIMEOUT_S)
     client = producer(broker, **{"batch.size": 16384})
     for number in range(4000):
         client.produce(name, bytes(1000), timestamp=1_700_000_000_000 + number)
@@ -312,7 +304,7 @@ def test_tiered_records_are_found_by_time(broker: EmbeddedBroker, admin: AdminCl
 def test_tiered_records_outlive_a_restart(start_broker: Callable[..., EmbeddedBroker]) -> None:
     first = start_broker()
     admin = AdminClient({"bootstrap.servers": first.bootstrap_servers})
-    admin.create_topics([NewTopic("tiered", 1, 1, config=TIERED)])["tiered"].result(TIMEOUT_S)
+    admin.create_topics([NewTopic("tiered", 1, 1, config=TIERED_TOPIC)])["tiered"].result(TIMEOUT_S)
     values = [b"%06d" % number * 150 for number in range(4000)]
     tier_topic(first, "tiered", values)
     first.stop()
@@ -328,7 +320,7 @@ def test_deleted_tiered_topic_leaves_nothing_in_the_bucket(
     broker: EmbeddedBroker, admin: AdminClient
 ) -> None:
     name = f"tiered-{next(_numbers)}"
-    admin.create_topics([NewTopic(name, 1, 1, config=TIERED)])[name].result(TIMEOUT_S)
+    admin.create_topics([NewTopic(name, 1, 1, config=TIERED_TOPIC)])[name].result(TIMEOUT_S)
     tier_topic(broker, name, [bytes(1000)] * 3000)
 
     def objects() -> list[str]:

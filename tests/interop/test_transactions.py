@@ -19,17 +19,10 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
 
-from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 
 TIMEOUT_S = 30
 _numbers = itertools.count()
-
-TIERED = {
-    "remote.storage.enable": "true",
-    "local.retention.bytes": "1",
-    "segment.bytes": "1048576",
-    "file.delete.delay.ms": "100",
-}
 
 
 @pytest.fixture
@@ -298,7 +291,7 @@ def test_transaction_left_open_is_aborted_by_the_next_producer_after_a_restart(
 def test_both_isolations_read_the_same_from_the_remote_tier(
     broker: EmbeddedBroker, producer: Callable[..., Producer]
 ) -> None:
-    topic = make_topic(broker, **TIERED)
+    topic = make_topic(broker, **TIERED_TOPIC)
     seen, all_values = [], []
     made, long_running = producer(), producer(**{"transaction.timeout.ms": 60_000})
     # An aborted transaction over several segments, with others begun and ended inside it.

@@ -18,18 +18,11 @@ from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.planning import BrokerRead, Read, SegmentRead
 from isotherm.spark.rows import full_schema
 from isotherm.spark.source import IsothermReader, TaskPartition
-from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import ConsumedRecord, consume_all
 
 PARTITIONS = 2
 TIMEOUT_S = 60
-TIERED = {
-    "remote.storage.enable": "true",
-    "local.retention.bytes": "1",
-    "segment.bytes": "1048576",
-    "retention.ms": "-1",
-    "file.delete.delay.ms": "100",
-}
 
 
 @dataclass(frozen=True)
@@ -100,7 +93,7 @@ def await_tiered(broker: EmbeddedBroker, topic: str) -> None:
 
 @pytest.fixture(scope="module")
 def topic(broker: EmbeddedBroker) -> TieredTopic:
-    create_topic(broker, "history", TIERED)
+    create_topic(broker, "history", TIERED_TOPIC)
     produce(broker, "history", range(9000))
     await_tiered(broker, "history")
     consumed = consume_all(broker.bootstrap_servers, "history", isolation_level="read_uncommitted")
@@ -245,12 +238,12 @@ def test_topic_made_again_is_not_mixed_with_its_predecessor(
     spark: SparkSession, broker: EmbeddedBroker
 ) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    create_topic(broker, "again", TIERED)
+    create_topic(broker, "again", TIERED_TOPIC)
     produce(broker, "again", range(4000))
     await_tiered(broker, "again")
     for future in admin.delete_topics(["again"]).values():
         future.result(TIMEOUT_S)
-    create_topic(broker, "again", TIERED)
+    create_topic(broker, "again", TIERED_TOPIC)
     produce(broker, "again", range(30), size=10)
     again = TieredTopic("again", broker, [])
     rows = rows_of(again.load(spark, includeHeaders="true").load())

@@ -11,18 +11,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
-from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import consume_all
 
 TOPIC = "orders"
 TIMEOUT_S = 60
-TIERED = {
-    "remote.storage.enable": "true",
-    "local.retention.bytes": "1",
-    "segment.bytes": "1048576",
-    "retention.ms": "-1",
-    "file.delete.delay.ms": "100",
-}
 
 
 def transactional(broker: EmbeddedBroker, name: str) -> Producer:
@@ -60,7 +53,7 @@ def await_closed_segments_are_remote(broker: EmbeddedBroker, count: int) -> None
 def orders(broker: EmbeddedBroker) -> Iterator[dict[str, str]]:
     """Transactions that end in another segment than they began in, in the tail, and not at all."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    for future in admin.create_topics([NewTopic(TOPIC, 1, 1, config=TIERED)]).values():
+    for future in admin.create_topics([NewTopic(TOPIC, 1, 1, config=TIERED_TOPIC)]).values():
         future.result(TIMEOUT_S)
     first, second, late = (transactional(broker, name) for name in ("first", "second", "late"))
     for round_number in range(4):

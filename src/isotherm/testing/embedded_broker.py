@@ -27,6 +27,15 @@ TEST_SETTINGS: Mapping[str, str] = {
     "log.retention.check.interval.ms": "100",
 }
 
+# Of a topic whose closed segments are soon in the remote tier alone, and stay there.
+TIERED_TOPIC: dict[str, str] = {
+    "remote.storage.enable": "true",
+    "local.retention.bytes": "1",
+    "segment.bytes": "1048576",
+    "retention.ms": "-1",
+    "file.delete.delay.ms": "100",
+}
+
 
 class EmbeddedBroker:
     """Started by `start` or `with`; stopped in order at the end. Its folder can be opened again.
