@@ -34,7 +34,7 @@ from isotherm.spark.jobs.verify import verify
 from isotherm.spark.metadata_log import TopicMetadataLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.testing.cleaning_histories import CleaningHistory
-from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.testing.tiered_history import tier_closed_segments
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TopicIdPartition
@@ -42,13 +42,6 @@ from oracle.consumed_records import consume_all
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline" / "compact.md"
 TIMEOUT_S = 60
-TIERED = {
-    "remote.storage.enable": "true",
-    "local.retention.bytes": "1",
-    "segment.bytes": "1048576",
-    "retention.ms": "-1",
-    "file.delete.delay.ms": "100",
-}
 TOPIC_ID = uuid.UUID(int=9)
 DELETE_RETENTION_MS = 5000
 NOW_MS = 1_700_100_000_000
@@ -199,7 +192,7 @@ def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
     """Whoever reads sees the newest record of each key before, meanwhile and after."""
     assert spark.getActiveSession() is not None
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    topic = NewTopic("prices", 1, 1, config=TIERED)
+    topic = NewTopic("prices", 1, 1, config=TIERED_TOPIC)
     for future in admin.create_topics([topic]).values():
         future.result(TIMEOUT_S)
     newest = produce_prices(broker, range(6000))
