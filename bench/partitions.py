@@ -1,6 +1,6 @@
 """What do many partitions cost while nobody uses them?
 
-None, a thousand and ten thousand partitions of ten topics, a record in each. Each side's broker is
+None, a thousand and ten thousand partitions, a record in each. Each side's broker is
 stopped and started, then killed and started, on what it has written. A start lasts from the making
 of the process until a Metadata request is answered; memory, open files and CPU-seconds are taken
 after that, while no client is connected.
