@@ -217,6 +217,7 @@ def main() -> None:
             print_point(point)
     finally:
         spark.stop()
+    document["spark_wins_from"] = wins_from(document["pipeline"])
     keep(document, is_whole=not options.quick)
 
 
