@@ -16,10 +16,10 @@ import json
 import resource
 import socket
 import struct
-import subprocess
 import sys
 import time
-from pathlib import Path
+
+from bench.load import begin_at_once
 
 CLIENT_ID = b"fetch-client"
 FETCH_KEY, FETCH_VERSION = 1, 4
@@ -27,7 +27,6 @@ WAIT_MS = 500
 # What the Java consumer asks of all partitions together.
 FETCH_MAX_BYTES = 50 * 1024 * 1024
 TIMEOUT_S = 60
-RUN_TIMEOUT_S = 300
 
 _SIZE = struct.Struct(">i")
 _REQUEST_HEADER = struct.Struct(">hhih")
@@ -128,29 +127,8 @@ def run(
 
     `mb_per_s` and `records_per_s` are sums, `bytes` what one of them was given, times the longest.
     """
-    command = [sys.executable, "-m", "bench.fetch_client", address, topic]
-    command += [str(records), str(fetch_bytes)]
-    children = [
-        subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).resolve().parent.parent,
-        )
-        for _ in range(consumers)
-    ]
-    for child in children:
-        assert child.stdout is not None
-        child.stdout.readline()  # it is connected
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    outputs = [child.communicate(timeout=RUN_TIMEOUT_S)[0] for child in children]
-    if any(child.returncode for child in children):
-        raise RuntimeError(f"a consumer failed: topic={topic}")
-    runs = [json.loads(output) for output in outputs]
+    command = ["bench.fetch_client", address, topic, str(records), str(fetch_bytes)]
+    runs = begin_at_once(command, consumers)
     return {
         "records_per_s": sum(run["records_per_s"] for run in runs),
         "mb_per_s": sum(run["mb_per_s"] for run in runs),

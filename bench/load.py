@@ -55,28 +55,9 @@ def consume(bootstrap_server: str, topic: str, *, records: int, consumers: int =
     Several consumers are a process each, begin at once, and each reads all of them; the rates are
     of all together, from the first record that came to the last.
     """
-    command = [sys.executable, "-m", "bench.load", "consume", bootstrap_server, topic]
-    children = [
-        subprocess.Popen(
-            [*command, str(records)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).resolve().parent.parent,
-        )
-        for _ in range(consumers)
-    ]
-    for child in children:
-        assert child.stdout is not None
-        child.stdout.readline()  # it is connected
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    outputs = [child.communicate(timeout=LOAD_TIMEOUT_S)[0] for child in children]
-    if any(child.returncode for child in children):
-        raise RuntimeError(f"a consumer failed: topic={topic}")
-    runs = [json.loads(output) for output in outputs]
+    runs = begin_at_once(
+        ["bench.load", "consume", bootstrap_server, topic, str(records)], consumers
+    )
     seconds = max(run["ended_s"] for run in runs) - min(run["began_s"] for run in runs)
     return _rates(
         records=sum(run["records"] for run in runs),
@@ -84,6 +65,34 @@ def consume(bootstrap_server: str, topic: str, *, records: int, consumers: int =
         seconds=seconds,
         client_cpu_s=sum(run["client_cpu_s"] for run in runs),
     )
+
+
+def begin_at_once(module: list[str], count: int) -> list[Metrics]:
+    """What each of `count` processes of a module and its arguments prints in the end, as JSON.
+
+    Each prints a line when it is ready, and goes on when it reads one: when all are.
+    """
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", *module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).resolve().parent.parent,
+        )
+        for _ in range(count)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.readline()
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    outputs = [child.communicate(timeout=LOAD_TIMEOUT_S)[0] for child in children]
+    if any(child.returncode for child in children):
+        raise RuntimeError(f"a process failed: {' '.join(module)}")
+    return [json.loads(output) for output in outputs]
 
 
 def java_consume(bootstrap_server: str, topic: str, *, records: int, consumers: int = 1) -> Metrics:
