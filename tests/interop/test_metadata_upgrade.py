@@ -66,7 +66,8 @@ class Tiered:
         consumer.assign([TopicPartition(NAME, 0, 0)])
         found: list[bytes | None] = []
         while len(found) < len(self.values):
-            messages = consumer.consume(100, TIMEOUT_S)
+            # It waits for so many, or for its timeout.
+            messages = consumer.consume(len(self.values) - len(found), TIMEOUT_S)
             assert messages
             found += [message.value() for message in messages]
         consumer.close()
