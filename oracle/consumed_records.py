@@ -1,9 +1,10 @@
-"""Read topics back with librdkafka, the client that shares no code with Isotherm or Kafka."""
+"""Records as librdkafka's consumer returns them, the client that shares no code with Isotherm or Kafka."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -12,6 +13,9 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 CONSUME_TIMEOUT_S = 60
 
@@ -66,6 +70,29 @@ def consume_all(
     finally:
         consumer.close()
     return sorted(records, key=lambda record: (record.partition, record.offset))
+
+
+def records_of_frame(frame: DataFrame) -> list[ConsumedRecord]:
+    """The rows that Spark read with `includeHeaders`, as a consumer returns records."""
+    selected = frame.selectExpr(
+        "partition", "offset", "unix_millis(timestamp)", "key", "value", "headers"
+    )
+    rows = [
+        ConsumedRecord(
+            partition=row[0],
+            offset=row[1],
+            timestamp_ms=row[2],
+            key=_bytes(row[3]),
+            value=_bytes(row[4]),
+            headers=tuple((header.key, _bytes(header.value)) for header in row[5] or ()),
+        )
+        for row in selected.collect()
+    ]
+    return sorted(rows, key=lambda record: (record.partition, record.offset))
+
+
+def _bytes(value: bytes | bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)
 
 
 def _consumed(message) -> ConsumedRecord:

@@ -4,13 +4,13 @@ topic, and its broker for the tail. The oracle is what a consumer got from that 
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrameReader, SparkSession
 
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.planning import BrokerRead, SegmentRead
 from isotherm.spark.rows import full_schema
 from isotherm.spark.source import IsothermReader
-from oracle.consumed_records import ConsumedRecord
+from oracle.consumed_records import records_of_frame
 from oracle.tiered_topic import TieredTopic
 
 pytestmark = pytest.mark.spark
@@ -30,32 +30,12 @@ def load(spark: SparkSession, topic: TieredTopic, **more: object) -> DataFrameRe
     return reader.options(**{name: str(value) for name, value in more.items()})
 
 
-def rows_of(frame: DataFrame) -> list[ConsumedRecord]:
-    selected = frame.selectExpr(
-        "partition", "offset", "unix_millis(timestamp)", "key", "value", "headers"
-    )
-    rows = [
-        ConsumedRecord(
-            partition=row[0],
-            offset=row[1],
-            timestamp_ms=row[2],
-            key=_bytes(row[3]),
-            value=_bytes(row[4]),
-            headers=tuple((h.key, _bytes(h.value)) for h in row[5] or ()),
-        )
-        for row in selected.collect()
-    ]
-    return sorted(rows, key=lambda record: (record.partition, record.offset))
-
-
-def _bytes(value: bytes | bytearray | None) -> bytes | None:
-    return None if value is None else bytes(value)
-
-
 def test_rows_are_what_a_consumer_got_from_kafka(
     spark: SparkSession, kafka_tiered_topic: TieredTopic
 ) -> None:
-    assert rows_of(load(spark, kafka_tiered_topic).load()) == list(kafka_tiered_topic.expected)
+    assert records_of_frame(load(spark, kafka_tiered_topic).load()) == list(
+        kafka_tiered_topic.expected
+    )
 
 
 def test_history_comes_from_the_bucket_up_to_kafkas_active_segment(
@@ -77,7 +57,7 @@ def test_bucket_alone_gives_the_tiered_records(
     spark: SparkSession, kafka_tiered_topic: TieredTopic
 ) -> None:
     local_starts = kafka_tiered_topic.local_start_offsets
-    assert rows_of(load(spark, kafka_tiered_topic, includeTail="false").load()) == [
+    assert records_of_frame(load(spark, kafka_tiered_topic, includeTail="false").load()) == [
         record
         for record in kafka_tiered_topic.expected
         if record.offset < local_starts[record.partition]
@@ -89,7 +69,7 @@ def test_large_segments_split_by_kafkas_offset_index_give_the_same_rows(
 ) -> None:
     frame = load(spark, kafka_tiered_topic, targetBytesPerTask=200_000).load()
     assert frame.rdd.getNumPartitions() > 20
-    assert rows_of(frame) == list(kafka_tiered_topic.expected)
+    assert records_of_frame(frame) == list(kafka_tiered_topic.expected)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.97])
@@ -101,4 +81,6 @@ def test_times_are_found_in_kafkas_time_index(
     start_ms, end_ms = times[int(len(times) * share)], times[int(len(times) * share) + 40]
     frame = load(spark, kafka_tiered_topic, startingTimestamp=start_ms, endingTimestamp=end_ms)
     # The topic's times rise with its offsets, so a time is a place.
-    assert rows_of(frame.load()) == [r for r in expected if start_ms <= r.timestamp_ms < end_ms]
+    assert records_of_frame(frame.load()) == [
+        r for r in expected if start_ms <= r.timestamp_ms < end_ms
+    ]

@@ -12,14 +12,14 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrameReader, SparkSession
 
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.planning import BrokerRead, Read, SegmentRead
 from isotherm.spark.rows import full_schema
 from isotherm.spark.source import IsothermReader, TaskPartition
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
-from oracle.consumed_records import ConsumedRecord, consume_all
+from oracle.consumed_records import ConsumedRecord, consume_all, records_of_frame
 
 PARTITIONS = 2
 TIMEOUT_S = 60
@@ -101,31 +101,9 @@ def topic(broker: EmbeddedBroker) -> TieredTopic:
     return TieredTopic("history", broker, consumed)
 
 
-def rows_of(frame: DataFrame) -> list[ConsumedRecord]:
-    selected = frame.selectExpr(
-        "partition", "offset", "unix_millis(timestamp)", "key", "value", "headers"
-    )
-    rows = [
-        ConsumedRecord(
-            partition=row[0],
-            offset=row[1],
-            timestamp_ms=row[2],
-            key=_bytes(row[3]),
-            value=_bytes(row[4]),
-            headers=tuple((h.key, _bytes(h.value)) for h in row[5] or ()),
-        )
-        for row in selected.collect()
-    ]
-    return sorted(rows, key=lambda record: (record.partition, record.offset))
-
-
-def _bytes(value: bytes | bytearray | None) -> bytes | None:
-    return None if value is None else bytes(value)
-
-
 def test_rows_are_what_a_consumer_reads(spark: SparkSession, topic: TieredTopic) -> None:
     frame = topic.load(spark, includeHeaders="true").load()
-    assert rows_of(frame) == topic.consumed
+    assert records_of_frame(frame) == topic.consumed
 
 
 def test_history_and_tail_meet_without_gap_or_overlap(topic: TieredTopic) -> None:
@@ -159,7 +137,7 @@ def test_bucket_alone_ends_where_the_tail_begins(spark: SparkSession, topic: Tie
         if isinstance(read, BrokerRead)
     }
     frame = topic.load(spark, includeTail="false", includeHeaders="true").load()
-    assert rows_of(frame) == [r for r in topic.consumed if r.offset < tails[r.partition]]
+    assert records_of_frame(frame) == [r for r in topic.consumed if r.offset < tails[r.partition]]
     without_broker = (
         spark.read.format("isotherm")
         .option("path", topic.options["path"])
@@ -213,7 +191,7 @@ def test_topic_with_nothing_in_the_bucket_is_read_from_the_broker(
     produce(broker, "local-only", range(300), size=10)
     local = TieredTopic("local-only", broker, [])
     frame = local.load(spark, includeHeaders="true").load()
-    assert rows_of(frame) == consume_all(broker.bootstrap_servers, "local-only")
+    assert records_of_frame(frame) == consume_all(broker.bootstrap_servers, "local-only")
     frame = local.load(spark, minPartitions=6).load()
     assert (frame.rdd.getNumPartitions(), frame.count()) == (6, 300)
 
@@ -246,7 +224,7 @@ def test_topic_made_again_is_not_mixed_with_its_predecessor(
     create_topic(broker, "again", TIERED_TOPIC)
     produce(broker, "again", range(30), size=10)
     again = TieredTopic("again", broker, [])
-    rows = rows_of(again.load(spark, includeHeaders="true").load())
+    rows = records_of_frame(again.load(spark, includeHeaders="true").load())
     assert rows == consume_all(broker.bootstrap_servers, "again")
     assert len(rows) == 30
 
