@@ -15,6 +15,7 @@ GROUPS = {
     errors.FencedError,
     errors.CorruptDataError,
     errors.LogCleaningAbortedError,
+    errors.SparkJobError,
 }
 
 LEAVES = [
