@@ -72,9 +72,9 @@ class Cluster:
     def settings(self, folder: str) -> ObjectStoreSettings:
         return ObjectStoreSettings.from_config(self.storage | {"url": f"{self.url}/{folder}"})
 
-    def driver(self, name: str, **commands: list[str]) -> SparkDriver:
+    def driver(self, name: str, master: str = "", **commands: list[str]) -> SparkDriver:
         options = {job: [*words, *self.options] for job, words in commands.items()}
-        given = {"master": self.spark_cluster.url, "commands": options}
+        given = {"master": master or self.spark_cluster.url, "commands": options}
         return SparkDriver(self._folder / name, COMMANDS, given)
 
     def recover(self, *arguments: str) -> list[str]:
@@ -262,7 +262,7 @@ def test_killed_drivers_are_recovered_from_without_a_trace(
         "whole": ["compact", *in_place, "--run", "--keep-old-ms", "0", "--wait-s", "200"],
         "copy": ["compact", *copy, "--run"],
     }
-    with cluster.driver("second", **commands) as driver:
+    with cluster.driver("second", "local[2]", **commands) as driver:
         while driver.is_running and not driver.has_answered("whole"):
             read = consume_all(broker.bootstrap_servers, "ours")
             assert newest_per_key(read) == newest_per_key(written)
