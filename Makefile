@@ -44,7 +44,8 @@ imports: setup ## Check the direction of imports
 check: lint types imports test ## Everything that has to hold before a commit
 
 SOAK_SECONDS ?= 1200
-soak: setup ## Let clients work while the broker is killed and paused, for SOAK_SECONDS
+soak: setup ## The longest tests; then let clients work while the broker is killed and paused, for SOAK_SECONDS
+	$(BIN)/python -m pytest -q -m soak
 	$(BIN)/python -m isotherm.testing.correctness.run --seconds $(SOAK_SECONDS)
 
 demo: setup ## Produce a year of flights, tier them, read them back with Kafka clients and Spark

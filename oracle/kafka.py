@@ -63,12 +63,19 @@ class KafkaOracle:
     stop_timeout_s: float = STOP_TIMEOUT_S
 
     def __init__(
-        self, directory: Path, overrides: Mapping[str, str] | None = None, *, heap: str = "512m"
+        self,
+        directory: Path,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        heap: str = "512m",
+        java_options: Iterable[str] = (),
     ) -> None:
+        """`java_options` come beside those of Kafka's own start script."""
         self.directory = directory
         self.log_dir = directory / "log"
         self.remote_dir = directory / "remote"
-        self._heap = heap
+        memory = (f"-Xms{heap}", f"-Xmx{heap}")
+        self._java_options = (*SERVER_OPTIONS, *memory, *java_options)
         broker_port, controller_port = free_ports(2)
         self.bootstrap_server = f"127.0.0.1:{broker_port}"
         self._properties = self._server_properties(broker_port, controller_port)
@@ -105,7 +112,7 @@ class KafkaOracle:
                 java_command(
                     "kafka.Kafka",
                     str(config_path),
-                    options=(*SERVER_OPTIONS, f"-Xms{self._heap}", f"-Xmx{self._heap}"),
+                    options=self._java_options,
                     log_level="info",
                 ),
                 stdout=output,
@@ -249,10 +256,13 @@ def broker_answers(bootstrap_server: str) -> bool:
 
 @contextlib.contextmanager
 def running_kafka(
-    directory: Path, overrides: Mapping[str, str] | None = None, *, heap: str = "512m"
+    directory: Path, overrides: Mapping[str, str] | None = None
 ) -> Iterator[KafkaOracle]:
-    """A started KafkaOracle, stopped at the end of the block."""
-    oracle = KafkaOracle(directory, overrides, heap=heap)
+    """A started KafkaOracle, stopped at the end of the block: for tests, not to be measured.
+
+    It has the cheap compiler alone, since what the other saves in a test it has cost before.
+    """
+    oracle = KafkaOracle(directory, overrides, java_options=["-XX:TieredStopAtLevel=1"])
     oracle.start()
     try:
         yield oracle

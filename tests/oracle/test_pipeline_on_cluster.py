@@ -230,6 +230,7 @@ def leave_partial_uploads(bucket: Path, topic: TieredTopic) -> set[str]:
     return names
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("spark")
 def test_killed_drivers_are_recovered_from_without_a_trace(
     cluster: Cluster, start_broker: Callable[..., EmbeddedBroker]
