@@ -11,6 +11,7 @@ of its log, as Kafka's do whose indexes are mapped.
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 
 from isotherm.log.fs import FileSystem
@@ -61,11 +62,8 @@ class IndexFile:
         with self._write_lock:
             unwritten = self.entries[self._written_size :]
             if unwritten:
-                file = self._fs.open_writable(self._path)
-                try:
+                with closing(self._fs.open_writable(self._path)) as file:
                     file.write_at(self._written_size, unwritten)
-                finally:
-                    file.close()
                 self._written_size += len(unwritten)
 
     def truncate(self, size: int) -> None:
@@ -85,8 +83,5 @@ class IndexFile:
         self._fs.sync_file(self._path)
 
     def _truncate_file(self, size: int) -> None:
-        file = self._fs.open_writable(self._path)
-        try:
+        with closing(self._fs.open_writable(self._path)) as file:
             file.truncate(size)
-        finally:
-            file.close()
