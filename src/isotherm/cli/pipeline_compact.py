@@ -129,7 +129,9 @@ def compact(
     job.check_settings(settings, options)
     with progress("reading the metadata") as tell:
         if recover:
-            found = job.unfinished_runs(settings, options.selects_topic)
+            found = job.unfinished_runs(
+                settings, lambda partition: options.selects_topic(partition.topic)
+            )
             _recover(found, settings, run=run, as_json=as_json)
             return
         plan = job.read_plan(options, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,12 @@ def put(journals: CompactionJournals, partition: int, state: JournalState, **mor
     journals.put(CompactionJournal(partition=PARTITIONS[partition], state=state, **fields))
 
 
+def on(topic: str) -> Callable[[TopicIdPartition], bool]:
+    return lambda partition: partition.topic == topic
+
+
 def steps(settings: CompactionSettings) -> list[RecoveryStep]:
-    return [each.step for each in recover(settings, unfinished_runs(settings, {"t"}.__contains__))]
+    return [each.step for each in recover(settings, unfinished_runs(settings, on("t")))]
 
 
 def test_copy_is_finished_when_all_its_partitions_are_staged_and_else_undone(
@@ -77,7 +82,7 @@ def test_undoing_a_copy_that_is_cut_off_leaves_nothing_that_looks_finished(
         with pytest.raises(CutOffError):
             steps(settings)
         monkeypatch.setattr(job, "undo_run", undo)
-        left = unfinished_runs(settings, {"t"}.__contains__)
+        left = unfinished_runs(settings, on("t"))
         assert len(left) == 2 - number
         assert {each.step for each in job.plan_recovery(left)} <= {RecoveryStep.UNDO}
 
@@ -88,8 +93,8 @@ def test_what_is_staged_in_place_is_left_to_the_broker(
     for number, state in enumerate((JournalState.STAGED, JournalState.PUBLISHED)):
         put(journals, number, state, in_place=True)
     assert steps(settings) == 2 * [RecoveryStep.LEFT_TO_BROKER]
-    assert len(unfinished_runs(settings, {"t"}.__contains__)) == 2
-    assert unfinished_runs(settings, {"another"}.__contains__) == []
+    assert len(unfinished_runs(settings, on("t"))) == 2
+    assert unfinished_runs(settings, on("another")) == []
 
 
 def test_what_a_run_has_announced_is_spared_by_a_sweep(

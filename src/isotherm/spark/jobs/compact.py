@@ -192,11 +192,12 @@ def cost_of(spark: SparkSession, plan: CompactionPlan, settings: CompactionSetti
 
 
 def unfinished_runs(
-    settings: CompactionSettings, is_selected: Callable[[str], bool]
+    settings: CompactionSettings, is_selected: Callable[[TopicIdPartition], bool]
 ) -> list[FoundRun]:
-    """Runs on topics of these names that were cut off, or are being worked on."""
-    found = open_journals(settings.written).find()
-    return [each for each in found if is_selected(each.partition.topic)]
+    """Runs on these partitions that were cut off, or are being worked on."""
+    return [
+        found for found in open_journals(settings.written).find() if is_selected(found.partition)
+    ]
 
 
 def unpublished_runs(
@@ -205,16 +206,9 @@ def unpublished_runs(
     """Runs in place that wait for the broker."""
     return [
         found
-        for found in _runs_on(settings, partitions)
+        for found in unfinished_runs(settings, set(partitions).__contains__)
         if found.journal is not None and found.journal.state is JournalState.STAGED
     ]
-
-
-def _runs_on(
-    settings: CompactionSettings, partitions: Iterable[TopicIdPartition]
-) -> list[FoundRun]:
-    wanted = set(partitions)
-    return [found for found in open_journals(settings.written).find() if found.partition in wanted]
 
 
 class RecoveryStep(enum.Enum):
@@ -278,7 +272,7 @@ def _is_unstaged(found: FoundRun) -> bool:
 def check_target(plan: CompactionPlan, settings: CompactionSettings) -> None:
     """PolicyViolationError when an unfinished run is there, or the target of a copy has segments of
     the topics: two histories of one topic would be read as one."""
-    for found in _runs_on(settings, plan.partitions):
+    for found in unfinished_runs(settings, set(plan.partitions).__contains__):
         raise PolicyViolationError(
             f"an earlier compaction is not over run={found.run} partition={found.partition}"
             f" state={found.journal.state.value if found.journal else None}"
