@@ -45,7 +45,8 @@ class CommittedHistory:
 
     `histories` are the pieces of each partition from `lineage_pieces`, not cut. Both methods fetch
     indexes, several at a time, and raise CorruptObjectError naming the segment of one that is
-    damaged, or SegmentGoneError when it is missing: without it no record of an aborted transaction can be told from others.
+    damaged, or SegmentGoneError when it is missing: without it no record of an aborted transaction
+    can be told from others.
     """
 
     def __init__(

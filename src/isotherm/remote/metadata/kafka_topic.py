@@ -60,7 +60,8 @@ def check_is_own_topic(topic: str) -> None:
     if topic in REMOTE_LOG_METADATA_TOPICS:
         raise PolicyViolationError(
             "the metadata topic of a cluster is never written to from outside: its brokers keep it,"
-            f" and Apache Kafka's stop at a record they do not know; name a topic of your own {topic=!s}"
+            " and Apache Kafka's stop at a record they do not know; name a topic of your own"
+            f" topic={topic}"
         )
 
 
