@@ -8,6 +8,8 @@ import sys
 from importlib.metadata import requires
 from pathlib import Path
 
+from Crypto.PublicKey import RSA
+
 from isotherm.config.definition import ConfigKey
 from isotherm.record.batch import CompressionType, NewRecord, build_batch
 from isotherm.remote.storage.settings import ObjectStoreSettings
@@ -34,12 +36,14 @@ def test_page_lists_exactly_the_declared_options() -> None:
     assert rows == [table_row(name, option) for name, option in source_option_keys().items()]
 
 
-# What a Python worker of an executor does: it gets a reader and a task, and reads.
+# What a Python worker of an executor does: it gets a reader and a task, and reads; keys too.
 WORKER = """
 import importlib.metadata, json, pickle, sys
 reader, partitions = pickle.loads(open(sys.argv[1], "rb").read())
 rows = sum(batch.num_rows for partition in partitions for batch in reader.read(partition))
 import isotherm.spark.tail
+from isotherm.remote.storage.transform.encryption import KeyPairFiles, KeyRing
+KeyRing(None, {"key": KeyPairFiles(None, sys.argv[2])})
 distributions = importlib.metadata.packages_distributions()
 loaded = {name for module in sys.modules for name in distributions.get(module.split(".")[0], [])}
 print(json.dumps([rows, sorted(loaded)]))
@@ -58,13 +62,12 @@ def test_page_lists_exactly_what_executors_load(
     options = parse_options({"path": storage_settings.url, "subscribe": owner.topic})
     reader = IsothermReader(options, full_schema(include_headers=True))
     (tmp_path / "task").write_bytes(pickle.dumps((reader, reader.partitions())))
-    worker = [sys.executable, "-c", WORKER, str(tmp_path / "task")]
+    (tmp_path / "key").write_bytes(RSA.generate(2048).export_key())
+    worker = [sys.executable, "-c", WORKER, str(tmp_path / "task"), str(tmp_path / "key")]
     rows, loaded = json.loads(subprocess.run(worker, check=True, capture_output=True).stdout)
     assert rows == len(CompressionType)
     required = requires("isotherm") or []
     ours = {re.match(r"[\w-]+", line)[0] for line in required if "extra ==" not in line}
     page = (PAGE.parent / "spark-cluster.md").read_text()
     listed = page.partition("<!-- needs -->")[2].partition("<!-- end of needs -->")[0]
-    # Loaded when a segment is encrypted, to unwrap its key.
-    with_keys = {"pycryptodome"} & ours
-    assert set(re.findall(r"`([\w-]+)`", listed)) == ours & set(loaded) | with_keys
+    assert set(re.findall(r"`([\w-]+)`", listed)) == ours & set(loaded)
