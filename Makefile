@@ -26,10 +26,11 @@ setup: $(INSTALLED) java ## Install everything into .venv and check for Java
 java:
 	@scripts/ensure-java.sh
 
-# Each worker starts a Kafka and a Spark of its own, a gigabyte or two together.
-TEST_WORKERS ?= 2
+# Each worker starts a Kafka and a Spark of its own, a gigabyte or two together. One more than there
+# are processors here: many tests wait for what servers do in their own time.
+TEST_WORKERS ?= 3
 test: setup ## Run the tests, TEST_WORKERS files at a time
-	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --durations=15
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25
 
 lint: setup ## Check style and formatting
 	$(BIN)/ruff check .

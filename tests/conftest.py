@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 settings.register_profile("isotherm", deadline=None, print_blob=True)
 settings.load_profile("isotherm")
 
+# Their files take minutes, those of the others seconds.
+LONG_FOLDERS = ("oracle", "spark", "interop", "fault")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first: begun last, one file would keep one worker busy alone."""
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(tests).parts[0] not in LONG_FOLDERS)
+
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:

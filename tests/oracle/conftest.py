@@ -28,7 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def kafka(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaOracle]:
     """A running broker with tiered storage and short intervals, shared by the session."""
     directory = tmp_path_factory.mktemp("kafka")
-    with running_kafka(directory, EAGER_SETTINGS) as oracle:
+    # Jobs on Spark have a task for each; Kafka's own 50 are read where a test starts a broker.
+    few = {"rlmm.config.remote.log.metadata.topic.num.partitions": "8"}
+    with running_kafka(directory, {**EAGER_SETTINGS, **few}) as oracle:
         yield oracle
 
 
