@@ -173,10 +173,12 @@ class StreamQuery:
         )
 
     def _admit_bytes(self, available: list[OffsetRange], bytes_max: int) -> PartitionOffsets:
-        views = self._log.views(may_lack_topics=True)
-        reads = {
-            whole.topic_partition: plan_reads(views[whole.topic_partition].pieces, whole)
-            for whole in available
-            if whole.topic_partition in views
-        }
-        return admit_bytes(reads, bytes_max)
+        def admitted(views: Views) -> PartitionOffsets:
+            reads = {
+                whole.topic_partition: plan_reads(views[whole.topic_partition].pieces, whole)
+                for whole in available
+                if whole.topic_partition in views
+            }
+            return admit_bytes(reads, bytes_max)
+
+        return self._log.planned(admitted, may_lack_topics=True)

@@ -111,8 +111,8 @@ class TieredLog:
     def planned(
         self, plan: Callable[[Views], _Planned], *, may_lack_topics: bool = False
     ) -> _Planned:
-        """What `plan` makes of the views: made anew when a segment that it looks into was deleted
-        meanwhile. CorruptObjectError when the metadata still names a segment that is gone.
+        """What `plan` makes of the views: all anew when a segment that they or it look into was
+        deleted meanwhile. CorruptObjectError when the metadata still names a segment that is gone.
         """
         replans_left = REPLANS_MAX
         while True:
@@ -141,8 +141,10 @@ class TieredLog:
         """As `views`, without the segments where they do not matter."""
         brokers = self._tail_brokers
         if brokers is None:
-            views = self.views(may_lack_topics=may_lack_topics)
-            return {partition: view.bounds for partition, view in views.items()}
+            return self.planned(
+                lambda views: {partition: view.bounds for partition, view in views.items()},
+                may_lack_topics=may_lack_topics,
+            )
         partitions = self._partitions_from_brokers(may_lack_topics=may_lack_topics) or []
         existing = [partition.topic_partition for partition in partitions]
         return brokers.bounds(

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
-from isotherm.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from isotherm.errors import (
+    CorruptObjectError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.spark.offsets import OffsetBounds
@@ -14,6 +19,7 @@ from isotherm.spark.option_parsing import parse_stream_options
 from isotherm.spark.stream_offsets import StreamOffset
 from isotherm.spark.stream_query import StreamQuery
 from isotherm.spark.tiered_log import TieredLog
+from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicIdPartition, TopicPartition
 
@@ -22,12 +28,16 @@ SegmentFactory = Callable[..., RemoteLogSegmentMetadata]
 
 
 class Cluster:
-    """Brokers and bucket; the test changes what they have. Counts how often it is asked."""
+    """Brokers and bucket; the test changes what they have. Counts how often it is asked.
+
+    `deleted_next` are segments that the next look shows and that are gone right after it.
+    """
 
     def __init__(self, owner: TopicIdPartition) -> None:
         self._owner = owner
         self.ends: dict[TopicPartition, OffsetBounds] = {A0: OffsetBounds(0, 0)}
         self.segments: list[RemoteLogSegmentMetadata] = []
+        self.deleted_next: list[RemoteLogSegmentMetadata] = []
         self.listings = 0
 
     def topic_names(self) -> list[str]:
@@ -50,7 +60,8 @@ class Cluster:
 
     def visible_segments(self, selects_topic, partitions) -> list[RemoteLogSegmentMetadata]:
         self.listings += 1
-        return self.segments
+        deleted, self.deleted_next = self.deleted_next, []
+        return deleted or self.segments
 
 
 class Stream:
@@ -289,3 +300,52 @@ def test_bucket_alone_is_listed_now_and_then(
     assert cluster.listings == listings
     following.clock.advance(5_000)
     assert following.batch() == [("Segment", 100, 150)]
+
+
+def ask_start(stream: Callable[..., Stream]) -> object:
+    return stream(brokers="no", startingTimestamp="10").start()
+
+
+def ask_end(stream: Callable[..., Stream]) -> object:
+    following = stream(brokers="no", isolationLevel="read_committed")
+    return following.query.next_offset(StreamOffset({A0: 0}), is_limited=True).offsets
+
+
+def ask_end_by_bytes(stream: Callable[..., Stream]) -> object:
+    given = {"isolationLevel": "read_committed", "maxBytesPerTrigger": "1"}
+    following = stream(**given)
+    return following.query.next_offset(StreamOffset({A0: 0}), is_limited=True).offsets
+
+
+def ask_tasks(stream: Callable[..., Stream]) -> object:
+    following = stream(brokers="no", isolationLevel="read_committed")
+    return reads_of(following.query, StreamOffset({A0: 0}), StreamOffset({A0: 50}))
+
+
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (ask_start, {A0: 10}),
+        (ask_end, {A0: 50}),
+        (ask_end_by_bytes, {A0: 1}),
+        (ask_tasks, [("Segment", 0, 50)]),
+    ],
+)
+def test_segment_that_goes_while_it_is_looked_into_is_looked_for_again(
+    cluster: Cluster,
+    stream,
+    storage: ObjectStoreRemoteStorageManager,
+    maker: RecordSegmentMaker,
+    owner: TopicIdPartition,
+    ask: Callable[[Callable[..., Stream]], object],
+    answer: object,
+) -> None:
+    batches = [build_batch([NewRecord(n, None, b"v") for n in range(50)])]
+    gone, instead = (maker.tier(owner, batches) for _ in range(2))
+    storage.delete_log_segment_data(gone)
+    cluster.ends[A0] = OffsetBounds(0, 50)
+    cluster.segments, cluster.deleted_next = [instead], [gone]
+    assert ask(stream) == answer
+    cluster.segments = [gone]
+    with pytest.raises(CorruptObjectError, match="the metadata still has this segment"):
+        ask(stream)
