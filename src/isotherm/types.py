@@ -62,7 +62,8 @@ class TopicIdPartition(NamedTuple):
         return f"{uuid_to_text(self.topic_id)}:{self.topic}-{self.partition}"
 
 
-_FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
+# The digits of the other alphabet become none at all.
+_FROM_URL_SAFE = bytes.maketrans(b"-_+/", b"+/  ")
 
 
 def uuid_to_text(value: uuid.UUID) -> str:

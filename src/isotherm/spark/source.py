@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
     from isotherm.spark.planning import BrokerRead, Read, ReadTask, SegmentRead
     from isotherm.spark.stream_query import StreamQuery
+    from isotherm.spark.task_codec import PlainRead
 
 # Tiers that one Python worker keeps clients for.
 _OPEN_TIERS_MAX = 8
@@ -95,10 +96,10 @@ class TaskPartition(InputPartition):
         return _decode_partition, (encode_task(self.task), self.layout)
 
 
-def _decode_partition(task: bytes, layout: str) -> TaskPartition:
+def _decode_partition(reads: list[PlainRead], layout: str) -> TaskPartition:
     from isotherm.spark.task_codec import decode_task
 
-    return TaskPartition(decode_task(task), layout)
+    return TaskPartition(decode_task(reads), layout)
 
 
 class IsothermReader(DataSourceReader):

@@ -1,15 +1,15 @@
-"""A task as bytes, on its way from the driver to an executor.
+"""A task as plain values, which Spark pickles on its way from the driver to an executor.
 
-A query over a long history has a hundred thousand tasks: as pickled objects they are the larger
-part of planning, in time and in bytes. Both ends are the same version of this package, so the form
-may change at will.
+A query over a long history has a hundred thousand tasks: pickled as the objects that they are, they
+would be the larger part of planning, in time and in bytes. Both ends are the same version of this
+package, so the form may change at will.
 """
 
 from __future__ import annotations
 
-import pickle
 import uuid
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 from isotherm.remote.metadata.segment_rows import pack_segment, unpack_segment
 from isotherm.remote.segment_metadata import RemoteLogSegmentId
@@ -18,17 +18,19 @@ from isotherm.spark.listed_segments import ListedSegment, SegmentName
 from isotherm.spark.planning import BrokerRead, Read, ReadTask, SegmentRead
 from isotherm.types import Offset, TopicIdPartition, TopicPartition
 
-
-def encode_task(task: ReadTask) -> bytes:
-    return pickle.dumps([_encode_read(read) for read in task.reads], pickle.HIGHEST_PROTOCOL)
+PlainRead: TypeAlias = tuple[Any, ...]
 
 
-def decode_task(data: bytes) -> ReadTask:
-    """The inverse. `data` comes from this query's own driver."""
-    return ReadTask(tuple(map(_decode_read, pickle.loads(data))))  # noqa: S301
+def encode_task(task: ReadTask) -> list[PlainRead]:
+    return [_encode_read(read) for read in task.reads]
 
 
-def _encode_read(read: Read) -> tuple[Any, ...]:
+def decode_task(reads: Iterable[PlainRead]) -> ReadTask:
+    """The inverse."""
+    return ReadTask(tuple(map(_decode_read, reads)))
+
+
+def _encode_read(read: Read) -> PlainRead:
     if isinstance(read, BrokerRead):
         partition = read.topic_partition
         offsets = (read.start_offset, read.end_offset)
@@ -54,7 +56,7 @@ def _encode_listed(segment: ListedSegment) -> tuple[Any, ...]:
     return segment.start_offset, end_offset, segment.segment_size_in_bytes, previous
 
 
-def _decode_read(fields: tuple[Any, ...]) -> Read:
+def _decode_read(fields: PlainRead) -> Read:
     topic, partition, start_offset, end_offset, *rest = fields
     if len(rest) == 1:
         return BrokerRead(TopicPartition(topic, partition), start_offset, end_offset, rest[0])

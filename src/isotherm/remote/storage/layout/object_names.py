@@ -11,6 +11,8 @@ OFFSET_DIGITS = 20
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
 _STEM_LENGTH = OFFSET_DIGITS + 1 + UUID_TEXT_LENGTH
+# The last character of an id carries two bits only: the others would spell the same id once more.
+_LAST_OF_UUID = frozenset("AQgw")
 
 
 class SegmentFile(NamedTuple):
@@ -38,14 +40,12 @@ def parse_segment_file(name: str) -> SegmentFile | None:
 def split_trailing_uuid(name: str) -> tuple[str, uuid.UUID] | None:
     """`<name>-<22 characters>` -> (name, id)."""
     head, text = name[: -UUID_TEXT_LENGTH - 1], name[-UUID_TEXT_LENGTH:]
-    if not head or name[-UUID_TEXT_LENGTH - 1] != "-":
+    if not head or name[-UUID_TEXT_LENGTH - 1] != "-" or text[-1] not in _LAST_OF_UUID:
         return None
     try:
-        value = uuid_from_text(text)
+        return head, uuid_from_text(text)
     except ValueError:
         return None
-    # The last character carries two bits only: texts that spell the same id otherwise are foreign.
-    return (head, value) if uuid_to_text(value) == text else None
 
 
 def parse_decimal(text: str) -> int | None:
