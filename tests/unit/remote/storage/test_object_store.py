@@ -338,6 +338,30 @@ def test_folder_object_is_complete_or_absent(folder: Path) -> None:
     ]
 
 
+def test_file_is_copied_into_a_folder_beside_what_a_crash_has_left(
+    folder: Path, tmp_path: Path
+) -> None:
+    client = client_of(folder)
+    source = tmp_path / "00.log"
+    (folder / "a").mkdir()
+    (folder / "a/b.log#1").write_bytes(b"unfinished")
+    for content in (b"first", bytes(range(256)) * PART_SIZE, b""):
+        source.write_bytes(content)
+        client.put("a/b.log", source)
+        assert (folder / "a/b.log").read_bytes() == content
+    assert [found.key for found in client.list_objects("")] == ["a/b.log"]
+    assert sorted(path.name for path in (folder / "a").iterdir()) == ["b.log", "b.log#1"]
+
+
+def test_file_that_cannot_be_read_leaves_nothing_in_the_folder(
+    folder: Path, tmp_path: Path
+) -> None:
+    client = client_of(folder)
+    with pytest.raises(RemoteStorageError, match=r"a/b\.log"):
+        client.put("a/b.log", tmp_path / "gone.log")
+    assert list((folder / "a").iterdir()) == []
+
+
 def test_folder_object_that_failed_halfway_is_absent(folder: Path) -> None:
     client = client_of(folder)
 
