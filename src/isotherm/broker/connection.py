@@ -7,7 +7,9 @@ Invariants:
   pipelined batches are appended in order. Frames behind it wait in `_waiting`; while any waits,
   the socket is not read.
 - A payload is copied at most once after the kernel: a frame that has not wholly arrived gets its
-  own buffer, and the rest of it is received right into that.
+  own buffer, and the rest of it is received right into that. Behind it there is room for the size
+  of the next one: where frames follow one another closely, each is received by one read, and not
+  copied at all.
 - Frames that came before a bad one are answered; then the connection is closed.
 - A muted connection (`mute`) is not read and its frames wait; what was asked before is answered.
 - Reading also stops while the client does not take its answers, and between frames while
@@ -47,9 +49,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Answer: TypeAlias = "Sequence[Buffer]"
 
 
-def _new_frame(size: int) -> memoryview:
-    if size <= SCRATCH_SIZE:
-        return memoryview(bytearray(size))
+def _new_buffer(size: int) -> memoryview:
     # numpy leaves the pages untouched: a large size that is announced and not sent costs nothing.
     return memoryview(np.empty(size, np.uint8).data)
 
@@ -102,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._waiting: deque[memoryview] = deque()
         self._leftover = b""
+        # The frame being received, with room behind it for a size field.
         self._frame: memoryview | None = None
         self._frame_filled = 0
         self._reserved = 0
@@ -163,12 +164,10 @@ class Connection(asyncio.BufferedProtocol):
         self.active_at = self._loop.time()
         self._more_is_expected = nbytes == self._read_size_max
         if self._frame is None:
-            self._split_scratch(len(self._leftover) + nbytes)
+            self._split(self._owner.scratch[: len(self._leftover) + nbytes])
         else:
             self._frame_filled += nbytes
-            if self._frame_filled == len(self._frame):
-                self._waiting.append(self._frame)
-                self._frame = None
+            self._end_frame(self._frame)
         self._work()
         self._more_is_expected = False
 
@@ -236,30 +235,43 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- frames
 
-    def _split_scratch(self, end: int) -> None:
-        scratch = self._owner.scratch
-        position = 0
+    def _split(self, received: memoryview) -> None:
+        position, end = 0, len(received)
         while end - position >= SIZE_FIELD.size:
-            (size,) = SIZE_FIELD.unpack_from(scratch, position)
+            (size,) = SIZE_FIELD.unpack_from(received, position)
             if not 0 <= size <= self._owner.frame_size_max:
                 self._refusal = f"frame size is not allowed size={size}"
                 return
             position += SIZE_FIELD.size
             frame_end = position + size
-            self._begin_frame(size, scratch[position : min(frame_end, end)])
+            self._begin_frame(size, received[position : min(frame_end, end)])
             position = min(frame_end, end)
-        self._leftover = bytes(scratch[position:end])
+        self._leftover = bytes(received[position:end])
 
     def _begin_frame(self, size: int, head: memoryview) -> None:
         self._owner.memory.reserve(size)
         self._reserved += size
-        frame = _new_frame(size)
-        frame[: len(head)] = head
         if len(head) == size:
+            frame = _new_buffer(size)
+            frame[:] = head
             self._waiting.append(frame)
         else:
-            self._frame = frame
+            self._frame = _new_buffer(size + SIZE_FIELD.size)
+            self._frame[: len(head)] = head
             self._frame_filled = len(head)
+
+    def _end_frame(self, frame: memoryview) -> None:
+        """Let the frame be worked on if it is whole; what came behind it begins the next."""
+        size = len(frame) - SIZE_FIELD.size
+        if self._frame_filled < size:
+            return
+        self._waiting.append(frame[:size])
+        self._frame = None
+        behind = frame[size : self._frame_filled]
+        if self._owner.memory.is_exhausted:
+            self._leftover = bytes(behind)
+        else:
+            self._split(behind)
 
     # ---- requests
 

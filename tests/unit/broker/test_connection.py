@@ -203,10 +203,10 @@ def test_answer_waits_for_the_next_read_when_a_read_has_filled_its_buffer(run: R
     async def scenario() -> None:
         connection, transport = unserved_connection(Echo())
         receive(connection, first[:100])
-        receive(connection, first[100:])  # into a buffer of just that size
+        receive(connection, first[100:] + second[:4])  # into a buffer of just that size
         assert connection.is_busy
         assert transport.writes == []
-        receive(connection, second)
+        receive(connection, second[4:])
         assert transport.writes == [first + second]
         await asyncio.sleep(0)
         assert len(transport.writes) == 1
@@ -220,7 +220,7 @@ def test_answer_leaves_in_the_next_turn_when_no_other_read_follows(run: Run) -> 
     async def scenario() -> None:
         connection, transport = unserved_connection(Echo())
         receive(connection, frame[:100])
-        receive(connection, frame[100:])
+        receive(connection, frame[100:] + frame[:4])
         await asyncio.sleep(0)
         assert transport.writes == [frame]
         assert not connection.is_busy
@@ -234,10 +234,77 @@ def test_answer_that_waits_for_others_leaves_before_the_connection_is_closed(run
     async def scenario() -> None:
         connection, transport = unserved_connection(Echo())
         receive(connection, frame[:100])
-        receive(connection, frame[100:])
+        receive(connection, frame[100:] + frame[:4])
         connection.drain()
         assert transport.writes == [frame]
         assert transport.is_closed
+
+    run(scenario)
+
+
+def test_frames_that_follow_one_another_are_received_by_one_read_each(run: Run) -> None:
+    frame = framed(bytes(SCRATCH_SIZE))
+
+    async def scenario() -> None:
+        echo = Echo()
+        connection, _ = unserved_connection(echo)
+        receive(connection, frame[:4])
+        for _ in range(3):
+            assert len(connection.get_buffer(-1)) == len(frame)
+            receive(connection, frame[4:] + frame[:4])
+        assert echo.frames == 3 * [frame[4:]]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3, 4])
+def test_frame_is_whole_whatever_of_the_next_one_came_with_it(run: Run, behind: int) -> None:
+    frame, small = framed(bytes(SCRATCH_SIZE)), framed(b"small")
+
+    async def scenario() -> None:
+        echo = Echo()
+        connection, _ = unserved_connection(echo)
+        receive(connection, frame[:100])
+        receive(connection, frame[100:] + small[:behind])
+        assert echo.frames == [frame[4:]]
+        receive(connection, small[behind:])
+        receive(connection, framed(b""))
+        assert echo.frames == [frame[4:], b"small", b""]
+
+    run(scenario)
+
+
+def test_illegal_size_behind_a_frame_closes_the_connection_after_its_answer(run: Run) -> None:
+    frame = framed(bytes(SCRATCH_SIZE))
+
+    async def scenario() -> None:
+        connection, transport = unserved_connection(Echo())
+        receive(connection, frame[:100])
+        receive(connection, frame[100:] + b"GET ")
+        assert transport.writes == [frame]
+        assert transport.is_closed
+
+    run(scenario)
+
+
+def test_frame_behind_another_is_not_begun_while_request_memory_is_used_up(run: Run) -> None:
+    frame = framed(b"wait" + bytes(SCRATCH_SIZE))
+
+    async def scenario() -> None:
+        echo = Echo()
+        loop = asyncio.get_running_loop()
+        server = Server(BrokerConfig(queued_max_request_bytes=SCRATCH_SIZE), loop, SystemClock())
+        server.frame_handler = echo
+        connection = Connection(server, "PLAINTEXT", loop)
+        connection.connection_made(cast("asyncio.Transport", CountingWrites()))
+        receive(connection, frame[:100])
+        receive(connection, frame[100:] + frame[:4])
+        assert server.memory.used == len(frame) - 4
+        echo.release.set()
+        while server.memory.used:
+            await asyncio.sleep(0)
+        receive(connection, frame[4:100])
+        assert server.memory.used == len(frame) - 4
 
     run(scenario)
 
