@@ -81,12 +81,17 @@ class Purgatory(Generic[Key]):
 
     def notify(self, key: Key) -> None:
         """Something happened to what `key` names. Any thread."""
+        is_loop_thread = threading.get_ident() == self._loop_thread
+        if is_loop_thread and key not in self._watched:
+            # Nobody can have found it incomplete and not watch it yet. On another thread it is not
+            # known who is about to.
+            return
         with self._lock:
             is_first = not self._notified
             self._notified.add(key)
         if not is_first:
             return
-        if threading.get_ident() == self._loop_thread:
+        if is_loop_thread:
             self._loop.call_soon(self._try_notified)
         else:
             self._loop.call_soon_threadsafe(self._try_notified)
