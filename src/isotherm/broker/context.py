@@ -88,8 +88,7 @@ class BrokerServices:
         return await loop.run_in_executor(self.control_executor, function)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """One request's surroundings. `listener_name` is where the connection came in, `arrived_s`
     the clock's monotonic time when the request was there as a whole. A request that `is_large` may
     ask for thousands of things. `charge` is called with the number of partitions before they are made

@@ -13,7 +13,6 @@ Behaviour
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from types import ModuleType
@@ -199,12 +198,12 @@ class Dispatcher:
             clock = self._services.clock
             meter = RequestMeter(self._quotas, clock, header, len(frame), connection)
             if meter.mutations is not None:
-                context = dataclasses.replace(context, charge=meter.mutations.charge)
+                context = context._replace(charge=meter.mutations.charge)
         if len(body) <= LOOP_REQUEST_SIZE_MAX or header.api_key == ApiKey.PRODUCE:
             return self._handle(context, read_request(header, body), meter)
         loop = asyncio.get_running_loop()
         decoding = loop.run_in_executor(None, read_request, header, body)
-        context = dataclasses.replace(context, is_large=True)
+        context = context._replace(is_large=True)
         return PendingAnswer(decoding, lambda: self._handle(context, decoding.result(), meter))
 
     def _handle(
@@ -215,7 +214,7 @@ class Dispatcher:
         key = context.header.api_key
         handle = self._apis[key].handle
         if is_long_produce(key, request):
-            context = dataclasses.replace(context, is_large=True)
+            context = context._replace(is_large=True)
         if context.is_large and (split := find_split(key, request)) is not None:
             return self._respond(
                 context, request, lambda: _handle_parts(context, request, handle, split), meter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from isotherm.config.topic import TopicConfig
 from isotherm.types import TimestampMs
@@ -17,8 +17,7 @@ class RollReason(enum.Enum):
     OFFSET_OVERFLOW = "an offset is too far from the base offset for the indexes"
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveSegmentState:
+class ActiveSegmentState(NamedTuple):
     """first_batch_timestamp_ms is None when the segment is empty, -1 when the batch has none."""
 
     size: int
@@ -28,8 +27,7 @@ class ActiveSegmentState:
     indexes_are_full: bool
 
 
-@dataclass(frozen=True, slots=True)
-class IncomingRecords:
+class IncomingRecords(NamedTuple):
     size: int
     max_timestamp_ms: TimestampMs
     last_offset_fits: bool

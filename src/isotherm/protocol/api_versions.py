@@ -76,9 +76,6 @@ class VersionRange(NamedTuple):
     min: int
     max: int
 
-    def __contains__(self, version: object) -> bool:
-        return isinstance(version, int) and self.min <= version <= self.max
-
 
 SERVED: Mapping[int, VersionRange] = MappingProxyType(
     {
@@ -138,7 +135,8 @@ ADVERTISED: Mapping[int, VersionRange] = MappingProxyType(
 
 
 def is_served(api_key: int, api_version: int) -> bool:
-    return api_key in SERVED and api_version in SERVED[api_key]
+    served = SERVED.get(api_key)
+    return served is not None and served.min <= api_version <= served.max
 
 
 @functools.cache

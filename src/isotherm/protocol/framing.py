@@ -42,6 +42,10 @@ HEADER_TAGS_MAX = 100
 FRAME_SIZE_BYTES = 4
 FIRST_FLEXIBLE_API_VERSIONS = 3
 
+_HEADER_BOUND = ElementBound(HEADER_TAGS_MAX)
+_PRODUCE_BOUND = ElementBound(PRODUCE_ELEMENTS_MAX)
+_REQUEST_BOUND = ElementBound(REQUEST_ELEMENTS_MAX)
+
 _FRAME_SIZE = struct.Struct(">i")
 _REQUEST_HEADER_START = struct.Struct(">hhi")
 _RESPONSE_START = struct.Struct(">ii")
@@ -114,7 +118,7 @@ def read_request_frame(payload: memoryview) -> RequestFrame:
     Of a version that is not served the body is of no use: ApiVersions is answered without it, and
     any other request closes its connection.
     """
-    with ElementBound(HEADER_TAGS_MAX):
+    with _HEADER_BOUND:
         header, position = _guarded_request_header(payload, 0)
     return RequestFrame(header, payload[position:])
 
@@ -126,8 +130,7 @@ def read_request(header: RequestHeader, body: memoryview) -> Any:
     Kafka: librdkafka 2.16 writes the null array of Metadata 13 ("all topics") in four bytes
     instead of one, and the request means what it should only if its last three are ignored.
     """
-    is_produce = header.api_key == ApiKey.PRODUCE
-    with ElementBound(PRODUCE_ELEMENTS_MAX if is_produce else REQUEST_ELEMENTS_MAX):
+    with _PRODUCE_BOUND if header.api_key == ApiKey.PRODUCE else _REQUEST_BOUND:
         return _read_request(header.api_key, header.api_version, body)
 
 

@@ -215,7 +215,7 @@ _budget = _ElementBudget()
 
 class ElementBound:
     """What is decoded inside, in this thread, has at most so many items of arrays and tagged fields
-    in all; ProtocolError beyond. Not to be nested.
+    in all; ProtocolError beyond. Not to be nested; one object serves any thread, and many times.
     """
 
     __slots__ = ("_count_max",)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -45,8 +44,8 @@ INCOMING = IncomingRecords(size=100, max_timestamp_ms=1050, last_offset_fits=Tru
 def test_roll_reason_is_kafkas(
     segment: dict[str, int], incoming: dict[str, int], now_ms: int, expected: RollReason | None
 ) -> None:
-    state = replace(SEGMENT, **segment)
-    assert roll_reason(state, replace(INCOMING, **incoming), CONFIG, now_ms) is expected
+    state = SEGMENT._replace(**segment)
+    assert roll_reason(state, INCOMING._replace(**incoming), CONFIG, now_ms) is expected
 
 
 def test_jitter_lies_below_its_bound_and_below_segment_ms() -> None:
