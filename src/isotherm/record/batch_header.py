@@ -243,8 +243,8 @@ def assign_offsets(
     *,
     timestamp_type: TimestampType | None = None,
     max_timestamp: TimestampMs | None = None,
-) -> None:
-    """Patch a batch in place as the leader does at append.
+) -> BatchHeader:
+    """Patch a batch in place as the leader does at append; the header it has then, unchecked.
 
     Offset and epoch lie outside the CRC. The CRC is computed anew only when `timestamp_type` or
     `max_timestamp` is given and differs from what is there. The whole batch must be in the
@@ -252,8 +252,6 @@ def assign_offsets(
     """
     _BASE_OFFSET.pack_into(buffer, position, base_offset)
     _LEADER_EPOCH.pack_into(buffer, position + _LEADER_EPOCH_POSITION, leader_epoch)
-    if timestamp_type is None and max_timestamp is None:
-        return
     header = BatchHeader(*_HEADER.unpack_from(buffer, position))
     attributes = header.attributes
     if timestamp_type is not None:
@@ -261,16 +259,18 @@ def assign_offsets(
     if max_timestamp is None:
         max_timestamp = header.max_timestamp
     if attributes == header.attributes and max_timestamp == header.max_timestamp:
-        return
+        return header
     _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_POSITION, attributes)
     _MAX_TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, max_timestamp)
-    _write_crc(buffer, position, header.size_in_bytes)
+    crc = _write_crc(buffer, position, header.size_in_bytes)
+    return header._replace(attributes=attributes, max_timestamp=max_timestamp, crc=crc)
 
 
-def _write_crc(buffer: bytearray | memoryview, position: Position, size: int) -> None:
+def _write_crc(buffer: bytearray | memoryview, position: Position, size: int) -> int:
     with memoryview(buffer) as view:
         crc = crc32c(view[position + _ATTRIBUTES_POSITION : position + size])
     _CRC.pack_into(buffer, position + _CRC_POSITION, crc)
+    return crc
 
 
 def encode_batch(header: BatchHeader, payload: ReadBuffer) -> bytearray:

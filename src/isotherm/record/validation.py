@@ -307,7 +307,7 @@ def _assign(
     position = 0
     for timestamp_ms in largest:
         batch_timestamp = now_ms if stamps else timestamp_ms
-        assign_offsets(
+        header = assign_offsets(
             stored,
             position,
             next_offset,
@@ -315,7 +315,6 @@ def _assign(
             timestamp_type=timestamp_type,
             max_timestamp=batch_timestamp,
         )
-        header = read_batch_header(stored, position)
         max_timestamp = max(max_timestamp, batch_timestamp)
         headers.append(header)
         position += header.size_in_bytes

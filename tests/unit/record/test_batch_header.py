@@ -145,8 +145,9 @@ def test_assign_offsets_leaves_the_crc_valid_without_computing_it() -> None:
     run = batch_at(0) + batch_at(0)
     position = len(batch_at(0))
     before = read_batch_header(run, position)
-    assign_offsets(memoryview(run), position, 2**40, 7)
+    assigned = assign_offsets(memoryview(run), position, 2**40, 7)
     after = read_batch_header(run, position)
+    assert assigned == after
     assert after == before._replace(base_offset=2**40, partition_leader_epoch=7)
     verify_batch_crc(run, position, after)
     assert run[:position] == batch_at(0)
@@ -155,10 +156,11 @@ def test_assign_offsets_leaves_the_crc_valid_without_computing_it() -> None:
 def test_assign_offsets_with_append_time_sets_type_timestamp_and_crc() -> None:
     batch = batch_at(0)
     before = read_batch_header(batch)
-    assign_offsets(
+    assigned = assign_offsets(
         batch, 0, 5, 7, timestamp_type=TimestampType.LOG_APPEND_TIME, max_timestamp=NOW + 99
     )
     after = read_batch_header(batch)
+    assert assigned == after
     verify_batch_crc(batch, 0, after)
     assert after.timestamp_type is TimestampType.LOG_APPEND_TIME
     assert after.max_timestamp == NOW + 99
