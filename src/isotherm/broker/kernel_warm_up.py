@@ -1,7 +1,8 @@
-"""The compiled kernels that check produced records, loaded while the broker starts.
+"""The compiled kernels that check produced records, loaded when the first of them come.
 
-It takes half a second, and a few where nothing is cached. Who needs them before waits here, and
-not in the event loop.
+It takes half a second, and a few where nothing is cached; and it takes more memory than all the rest
+of a broker that is idle. So a start does not wait for it, and a broker that nobody writes to does
+without. Whose records come meanwhile waits here, and not in the event loop.
 """
 
 from __future__ import annotations
@@ -20,25 +21,30 @@ def _load_kernels() -> None:
 
 
 class KernelWarmUp:
-    """Starts to load when it is made. The thread is a daemon: a stop does not wait for it."""
+    """Event loop thread only. The one that loads is a daemon: a stop does not wait for it."""
 
     def __init__(self, load: Callable[[], object] = _load_kernels) -> None:
         self._load = load
-        self._loaded: Future[None] = Future()
-        threading.Thread(target=self._run, name="isotherm-warm-up", daemon=True).start()
+        self._loaded: Future[None] | None = None
 
     @property
     def is_ready(self) -> bool:
-        return self._loaded.done()
+        return self._loaded is not None and self._loaded.done()
 
     async def wait(self) -> None:
-        """Returns when the kernels are loaded; raises what loading them raised."""
+        """Returns when the kernels are loaded, which the first call begins; raises what loading
+        them raised."""
+        if self._loaded is None:
+            self._loaded = Future()
+            threading.Thread(
+                target=self._run, args=(self._loaded,), name="isotherm-warm-up", daemon=True
+            ).start()
         await asyncio.shield(asyncio.wrap_future(self._loaded))
 
-    def _run(self) -> None:
+    def _run(self, loaded: Future[None]) -> None:
         try:
             self._load()
         except BaseException as error:  # noqa: BLE001 - raised by those who wait
-            self._loaded.set_exception(error)
+            loaded.set_exception(error)
         else:
-            self._loaded.set_result(None)
+            loaded.set_result(None)

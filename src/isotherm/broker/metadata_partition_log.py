@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch, iterate_batches, read_records
-from isotherm.record.columns import decode_columns
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
 from isotherm.types import Offset
 
@@ -46,6 +45,9 @@ def read_metadata_columns(
     log: PartitionLog, start_offset: Offset, max_bytes: int
 ) -> MetadataColumns:
     """See `MetadataTopic.read_columns`."""
+    # Here and not above: it loads Arrow, and the kernels.
+    from isotherm.record.columns import decode_columns
+
     decoded = decode_columns(
         _read(log, start_offset, max_bytes),
         offset_range=(start_offset, _OFFSET_MAX),

@@ -233,6 +233,28 @@ def properties(cluster_id: str = "c", node_id: int = 1) -> MetaProperties:
     return MetaProperties(cluster_id, node_id, "d")
 
 
+def test_broker_that_nobody_writes_to_is_without_arrow_and_numba(tmp_path: Path) -> None:
+    script = """
+import asyncio, pathlib, sys
+from isotherm.broker.node import BrokerNode
+from isotherm.config.broker import parse_broker_config
+from isotherm.config.layers import embedded_defaults
+
+async def run():
+    settings = embedded_defaults(pathlib.Path(sys.argv[1]))
+    node = BrokerNode(parse_broker_config({**settings, "listeners": "PLAINTEXT://127.0.0.1:0"}))
+    await node.start()
+    await node.stop()
+
+asyncio.run(run())
+print({"numba", "pyarrow"} & {*sys.modules})
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    for _ in range(2):  # the second finds what the first has written
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert ran.stdout == "set()\n"
+
+
 def test_new_folder_joins_the_cluster_of_the_others(tmp_path: Path) -> None:
     ids = iter(map(uuid.UUID, [f"{number:032x}" for number in range(4)]))
     old, new = tmp_path / "old", tmp_path / "new"

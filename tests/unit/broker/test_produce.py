@@ -331,6 +331,22 @@ def test_produce_before_the_kernels_are_loaded_waits_for_them(parts: Any) -> Non
     parts.run(scenario)
 
 
+def test_kernels_are_loaded_once_and_not_before_somebody_waits(parts: Any) -> None:
+    loads = []
+
+    async def scenario() -> None:
+        kernels = KernelWarmUp(lambda: loads.append(threading.current_thread()))
+        assert not kernels.is_ready
+        assert loads == []
+        await asyncio.gather(kernels.wait(), kernels.wait())
+        assert kernels.is_ready
+        await kernels.wait()
+        assert len(loads) == 1
+        assert loads[0] is not threading.current_thread()
+
+    parts.run(scenario)
+
+
 def test_kernels_that_cannot_be_loaded_are_told_to_who_waits(parts: Any) -> None:
     def fail() -> None:
         raise ImportError("no such kernels")

@@ -16,8 +16,6 @@ import datetime
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
@@ -66,6 +64,10 @@ async def _matching(
 
 def matching_ids(pattern: str, transactional_ids: Collection[str]) -> set[str]:
     """Those that RE2 matches as a whole; InvalidRegularExpressionError."""
+    # Here and not above: Arrow is 40 MB that most brokers never need.
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     # One more, for without any the pattern would not be looked at.
     searched = pa.array([*transactional_ids, ""], pa.string())
     try:

@@ -5,7 +5,7 @@ sort that by leader epoch; Python then sees a segment only if it is live at the 
 was at its beginning. A leader epoch in which finished segments overlap is not left to the kernels:
 its steps are played, in order, on the very class that the record-by-record fold uses.
 
-Importing this module does not load Numba; the first fold does.
+Importing this module does not load Numba and Arrow; the first fold does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import MetadataColumns
@@ -40,6 +39,7 @@ from isotherm.types import NO_LEADER_EPOCH, Offset, TopicIdPartition
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import pyarrow as pa
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
 
@@ -299,6 +299,8 @@ class FoldRun:
 
     def _straighten(self, columns: MetadataColumns, odd: npt.NDArray[np.intp]) -> tuple[Any, Any]:
         """The columns with odd records in plain form, and null where they mean nothing."""
+        import pyarrow as pa
+
         keys, values = columns.key.to_pylist(), columns.value.to_pylist()
         for number in odd.tolist():
             try:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopic, MetadataTopicRecord
@@ -136,6 +135,8 @@ def _key_of(event: RemoteLogMetadataEvent) -> SegmentKey | PartitionKey:
 
 def columns_of(records: Sequence[MetadataTopicRecord], start_offset: Offset) -> MetadataColumns:
     """Records that are objects already as columns."""
+    import pyarrow as pa  # not above: reading events one by one does without it
+
     return MetadataColumns(
         offset=np.array([record.offset for record in records], dtype=np.int64),
         key=pa.array([record.key for record in records], pa.binary()),

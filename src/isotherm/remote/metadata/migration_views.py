@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING
 
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import (
@@ -26,6 +24,9 @@ from isotherm.remote.metadata.fold import OnCorrupt, fold_metadata_partition
 from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
 from isotherm.remote.segment_metadata import RemotePartitionDeleteMetadata
 from isotherm.types import Offset, TimestampMs, TopicIdPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(slots=True)
@@ -202,4 +203,7 @@ def _keyed_columns(columns: MetadataColumns) -> MetadataColumns:
 
 
 def _size(column: pa.BinaryArray) -> int:
+    # Here and not above: every broker could migrate, and few ever do.
+    import pyarrow.compute as pc
+
     return int(pc.sum(pc.binary_length(column)).as_py() or 0)
