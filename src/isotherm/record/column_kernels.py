@@ -3,8 +3,7 @@
 Kernels have one signature each, given in advance: with a warm cache the import only reads machine
 code. Numba's cache notices changes of this file alone, so what they inline lives here too.
 They run without the GIL, allocate nothing, and read no byte outside of what they are given,
-whatever the bytes say. Small functions are inlined by force: a call would count references to the
-arrays, which costs more than reading a record.
+whatever the bytes say. Small functions are inlined by force.
 
 How damage is noticed without a test after each field: a reader that finds its bytes outside the
 bound returns a position behind the bound, all later readers then do the same, and the record's
@@ -15,7 +14,7 @@ has the format). Plain integers stand for the enumerations because kernels know 
 """
 
 # Numba types these functions by the signatures that they are compiled for.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable,var-annotated"
 
 from __future__ import annotations
 
@@ -24,6 +23,8 @@ import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
+
+from isotherm.record.kernel import kernel
 
 BATCH = np.dtype(
     [
@@ -89,6 +90,34 @@ _BATCHES = types.Array(numba.from_dtype(BATCH), 1, "C")
 _PLACES = types.Array(numba.from_dtype(PLACE), 1, "C")
 
 
+@intrinsic
+def byte_at(_context, source, _position):
+    """A byte, without Numba's look whether the position counts from the end."""
+
+    def generate(context, builder, signature, arguments):
+        source, position = arguments
+        data = context.make_array(signature.args[0])(context, builder, source).data
+        byte = builder.load(builder.gep(data, [position]))
+        return builder.zext(byte, context.get_value_type(types.uint64))
+
+    return types.uint64(source, types.int64), generate
+
+
+@intrinsic
+def word_at(_context, source, _position):
+    """Eight bytes in the machine's order; the caller has checked that they are there."""
+
+    def generate(context, builder, signature, arguments):
+        source, position = arguments
+        data = context.make_array(signature.args[0])(context, builder, source).data
+        word_pointer = context.get_value_type(types.uint64).as_pointer()
+        word = builder.load(builder.bitcast(builder.gep(data, [position]), word_pointer))
+        word.align = 1
+        return word
+
+    return types.uint64(source, types.int64), generate
+
+
 @register_jitable(forceinline=True)
 def _read_int(data, position, size):
     """Signed big-endian integer of `size` bytes; the caller has checked that they are there."""
@@ -105,7 +134,7 @@ def _read_long_groups(data, position, end, size_max):
     for index in range(size_max):
         if position + index >= end:
             return np.uint64(0), end + 1
-        byte = np.uint64(data[position + index])
+        byte = byte_at(data, position + index)
         raw |= (byte & np.uint64(0x7F)) << shift
         if byte < np.uint64(0x80):
             return raw, position + index + 1
@@ -114,13 +143,23 @@ def _read_long_groups(data, position, end, size_max):
 
 
 @register_jitable(forceinline=True)
+def _read_groups(data, position, end, size_max):
+    """Unsigned varint, of one or two bytes as nearly all are, and the next position."""
+    if position < end:
+        first = byte_at(data, position)
+        if first < np.uint64(0x80):
+            return first, position + 1
+        if position + 1 < end:
+            second = byte_at(data, position + 1)
+            if second < np.uint64(0x80):
+                return first & np.uint64(0x7F) | second << np.uint64(7), position + 2
+    return _read_long_groups(data, position, end, size_max)
+
+
+@register_jitable(forceinline=True)
 def read_varint(data, position, end):
     """Zigzag integer of 32 bits and the next position, which is end + 1 when it is damaged."""
-    if position < end:
-        byte = np.int64(data[position])
-        if byte < 0x80:
-            return (byte >> 1) ^ -(byte & 1), position + 1
-    raw, position = _read_long_groups(data, position, end, 5)
+    raw, position = _read_groups(data, position, end, 5)
     low = np.int64(raw & np.uint64(0xFFFFFFFF))
     return (low >> 1) ^ -(low & 1), position
 
@@ -128,7 +167,7 @@ def read_varint(data, position, end):
 @register_jitable(forceinline=True)
 def read_varlong(data, position, end):
     """Zigzag integer of 64 bits and the next position, which is end + 1 when it is damaged."""
-    raw, position = _read_long_groups(data, position, end, 10)
+    raw, position = _read_groups(data, position, end, 10)
     return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), position
 
 
@@ -157,10 +196,8 @@ def copy(_context, source, _start, _size, target, _target_start):
     return types.void(source, types.int64, types.int64, target, types.int64), generate
 
 
-@numba.njit(
+@kernel(
     [types.UniTuple(types.int64, 3)(_BYTES, _BATCHES)],
-    cache=True,
-    nogil=True,
 )
 def scan_headers(data, batches):
     """Fill `batches` with the complete batches from the start of `data`.
@@ -228,28 +265,26 @@ def _skip_headers(data, position, end):
 
 @register_jitable(forceinline=True)
 def _read_record(source, position, payload_end):
-    """The record at `position`, as places in `source`; sizes are -1 where there is null.
+    """The record at `position`, as places in `source`; sizes are below 0 where there is null.
 
-    The next position comes first, -1 when the record is damaged.
+    First come whether it is damaged, and the next position. No test stands between the two that
+    hangs on anything but the record's size: a processor is then several records ahead of the one
+    whose fields it waits for.
     """
     size, start = read_varint(source, position, payload_end)
-    if size < 0 or size > payload_end - start:
-        return -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-    end = start + size
+    # One that cannot be is taken for 0, which is too small for a record: its end cannot match.
+    end = start + size if 0 <= size <= payload_end - start else start
     timestamp_delta, position = read_varlong(source, start + 1, end)
     offset_delta, position = read_varint(source, position, end)
     key_size, key_start = read_varint(source, position, end)
-    if key_size > end - key_start:
-        return -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     value_size, value_start = read_varint(source, key_start + max(key_size, 0), end)
-    if value_size > end - value_start:
-        return -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     headers_start = value_start + max(value_size, 0)
     headers_end, headers_count, names_size, header_values_size = _skip_headers(
         source, headers_start, end
     )
     return (
-        end if headers_end == end else -1,
+        headers_end != end,
+        end,
         timestamp_delta,
         offset_delta,
         key_start,
@@ -263,15 +298,13 @@ def _read_record(source, position, payload_end):
     )
 
 
-@numba.njit(
+@kernel(
     [
         types.UniTuple(types.int64, 8)(
             *(_BYTES, _BYTES, _BATCHES, types.int64, types.int64),
             *(_ROWS_OUT, _BINARY_OUT, _BINARY_OUT, _INT64_OUT),
         )
     ],
-    cache=True,
-    nogil=True,
 )
 def decode_records(
     data, unpacked, batches, offset_start, offset_end, rows, keys, values, headers_positions
@@ -300,6 +333,7 @@ def decode_records(
         is_log_append_time = row.attributes & _LOG_APPEND_TIME_FLAG != 0
         for index in range(row.records_count):
             (
+                is_damaged,
                 position,
                 timestamp_delta,
                 offset_delta,
@@ -312,7 +346,7 @@ def decode_records(
                 names_size,
                 header_values_size,
             ) = _read_record(source, position, row.payload_end)
-            if position < 0 or offset_delta < 0 or offset_delta > row.last_offset_delta:
+            if is_damaged or offset_delta < 0 or offset_delta > row.last_offset_delta:
                 return row_index, index, 0, 0, 0, 0, 0, 0
             offset = base_offset + offset_delta
             if offset < offset_start or offset >= offset_end:
@@ -344,10 +378,8 @@ def decode_records(
     return -1, -1, count, keys_size, values_size, headers_total, names_total, header_values_total
 
 
-@numba.njit(
+@kernel(
     [types.UniTuple(types.int64, 3)(_BYTES, _BYTES, _BATCHES, _PLACES)],
-    cache=True,
-    nogil=True,
 )
 def locate_records(data, unpacked, batches, places):
     """Fill `places` with where each record of `batches` lies, marked as kept.
@@ -363,10 +395,17 @@ def locate_records(data, unpacked, batches, places):
         base_timestamp = row.base_timestamp
         is_log_append_time = row.attributes & _LOG_APPEND_TIME_FLAG != 0
         for index in range(row.records_count):
-            (position, timestamp_delta, offset_delta, key_start, key_size, _, value_size) = (
-                _read_record(source, position, row.payload_end)[:7]
-            )
-            if position < 0 or offset_delta < 0 or offset_delta > row.last_offset_delta:
+            (
+                is_damaged,
+                position,
+                timestamp_delta,
+                offset_delta,
+                key_start,
+                key_size,
+                _,
+                value_size,
+            ) = _read_record(source, position, row.payload_end)[:8]
+            if is_damaged or offset_delta < 0 or offset_delta > row.last_offset_delta:
                 return row_index, index, 0
             place = places[count]
             place.offset = base_offset + offset_delta
@@ -385,10 +424,8 @@ def locate_records(data, unpacked, batches, places):
     return -1, -1, count
 
 
-@numba.njit(
+@kernel(
     [types.void(_BYTES, _BYTES, _INT64_OUT, _INT32_OUT, _BINARY_OUT, _BINARY_OUT)],
-    cache=True,
-    nogil=True,
 )
 def decode_headers(data, unpacked, headers_positions, list_ends, names, values):
     """Decode the headers whose places `decode_records` found, and thereby checked.
@@ -424,15 +461,13 @@ def decode_headers(data, unpacked, headers_positions, list_ends, names, values):
         list_ends[record_index + 1] = count
 
 
-@numba.njit(
+@kernel(
     [
         types.UniTuple(types.int64, 3)(
             *(_BYTES, types.int64, types.int64),
             *(types.boolean, types.int64, types.int64),
         )
     ],
-    cache=True,
-    nogil=True,
 )
 def check_records(
     payload,
@@ -452,10 +487,10 @@ def check_records(
     position = 0
     largest_timestamp = np.int64(_NO_TIMESTAMP)
     for index in range(records_count):
-        position, timestamp_delta, offset_delta, _, key_size, _, _, _, _, _, _ = _read_record(
+        is_damaged, position, timestamp_delta, offset_delta, _, key_size = _read_record(
             payload, position, len(payload)
-        )
-        if position < 0:
+        )[:6]
+        if is_damaged:
             return RECORD_DAMAGED, index, 0
         if offset_delta != index:
             return OFFSET_NOT_CONSECUTIVE, index, 0

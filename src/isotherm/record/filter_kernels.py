@@ -16,6 +16,7 @@ from numba import types
 from numba.extending import register_jitable
 
 from isotherm.record.column_kernels import BATCH, PLACE, copy
+from isotherm.record.kernel import kernel
 
 # What becomes of a batch; rows of `OUTCOME` say so for each of `BATCH`.
 DROPPED = 0
@@ -103,7 +104,7 @@ def _write_int(out, position, value, size):
         out[position + index] = np.uint8((value >> (8 * (size - 1 - index))) & 0xFF)
 
 
-@numba.njit([types.void(_BATCHES, _PLACES, _OUTCOMES)], cache=True, nogil=True)
+@kernel([types.void(_BATCHES, _PLACES, _OUTCOMES)])
 def summarize_kept(batches, places, outcomes):
     """Count the records of each batch that are kept; `places` are in the order of `batches`."""
     place_index = 0
@@ -129,10 +130,8 @@ def summarize_kept(batches, places, outcomes):
         outcome.max_timestamp = max_timestamp
 
 
-@numba.njit(
+@kernel(
     [types.int64(_BYTES, _BYTES, _BATCHES, _PLACES, _OUTCOMES, _BYTES_OUT)],
-    cache=True,
-    nogil=True,
 )
 def write_payloads(data, unpacked, batches, places, outcomes, payloads):
     """Write the kept records of every batch that is rebuilt, uncompressed; the bytes written.
@@ -177,10 +176,8 @@ def write_payloads(data, unpacked, batches, places, outcomes, payloads):
     return position
 
 
-@numba.njit(
+@kernel(
     [types.UniTuple(types.int64, 2)(_BYTES, _BYTES, _BATCHES, _OUTCOMES, _BYTES_OUT, _WRITTEN)],
-    cache=True,
-    nogil=True,
 )
 def write_batches(data, payloads, batches, outcomes, out, written):
     """Write what becomes of each batch; the CRC of new ones is left as it was.

@@ -13,6 +13,7 @@ import numba
 from numba import types
 
 from isotherm.record.column_kernels import BATCH, read_varint, read_varlong
+from isotherm.record.kernel import kernel
 
 _LOG_APPEND_TIME_FLAG = 8
 
@@ -27,14 +28,12 @@ _ROWS_OUT = types.Tuple(
 )
 
 
-@numba.njit(
+@kernel(
     [
         types.UniTuple(types.int64, 3)(
             *(_BYTES, _BYTES, _BATCHES, types.int64, types.int64, _ROWS_OUT)
         )
     ],
-    cache=True,
-    nogil=True,
 )
 def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
     """Decode offset and timestamp of the records of `batches` in [offset_start, offset_end).

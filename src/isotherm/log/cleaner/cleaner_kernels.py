@@ -12,9 +12,10 @@ from __future__ import annotations
 import numba
 import numpy as np
 from numba import types
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
-from isotherm.record.column_kernels import BATCH, PLACE
+from isotherm.record.column_kernels import BATCH, PLACE, word_at
+from isotherm.record.kernel import kernel
 
 # Slot of the offset map: the key's hash, and the newest offset plus one, 0 in an empty slot.
 SLOT = np.dtype([("high", np.uint64), ("low", np.uint64), ("next_offset", np.int64)])
@@ -27,21 +28,6 @@ _INT64_OUT = types.Array(types.int64, 1, "C")
 _BATCHES = types.Array(numba.from_dtype(BATCH), 1, "C")
 _PLACES = types.Array(numba.from_dtype(PLACE), 1, "C")
 _SLOTS = types.Array(numba.from_dtype(SLOT), 1, "C")
-
-
-@intrinsic
-def _load_word(_context, source, _position):
-    """The 8 bytes at a position, in the machine's order."""
-
-    def generate(context, builder, signature, arguments):
-        source, position = arguments
-        data = context.make_array(signature.args[0])(context, builder, source).data
-        word_pointer = context.get_value_type(types.uint64).as_pointer()
-        loaded = builder.load(builder.bitcast(builder.gep(data, [position]), word_pointer))
-        loaded.align = 1
-        return loaded
-
-    return types.uint64(source, types.int64), generate
 
 
 @register_jitable(forceinline=True)
@@ -74,7 +60,7 @@ def _siphash(source, start, size, key_0, key_1):
     position = start
     last_word = start + size - 8
     while position <= last_word:
-        word = _load_word(source, position)
+        word = word_at(source, position)
         v3 ^= word
         v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
         v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
@@ -97,10 +83,8 @@ def _siphash(source, start, size, key_0, key_1):
     return high, v0 ^ v1 ^ v2 ^ v3
 
 
-@numba.njit(
+@kernel(
     [types.void(_BYTES, _BYTES, _BATCHES, _PLACES, _UINT64_OUT, _UINT64_OUT)],
-    cache=True,
-    nogil=True,
 )
 def hash_keys(data, unpacked, batches, places, hash_key, hashes):
     """Two words of hash for the key of each place; of null keys they are not set."""
@@ -135,15 +119,13 @@ def _find_slot(slots, high, low):
     return -1
 
 
-@numba.njit(
+@kernel(
     [
         types.UniTuple(types.int64, 2)(
             *(_SLOTS, _PLACES, _UINT64_OUT),
             *(types.int64, types.int64, types.int64),
         )
     ],
-    cache=True,
-    nogil=True,
 )
 def put_offsets(slots, places, hashes, start_offset, entry_count, entry_count_max):
     """Take in the offset of each keyed place at or above `start_offset`, in order.
@@ -168,7 +150,7 @@ def put_offsets(slots, places, hashes, start_offset, entry_count, entry_count_ma
     return entry_count, -1
 
 
-@numba.njit(
+@kernel(
     [
         types.int64(
             *(_SLOTS, _BATCHES, _PLACES, _UINT64_OUT),
@@ -176,8 +158,6 @@ def put_offsets(slots, places, hashes, start_offset, entry_count, entry_count_ma
             _INT64_OUT,
         )
     ],
-    cache=True,
-    nogil=True,
 )
 def choose_records(slots, batches, places, hashes, latest_offset, now, expiry):
     """Set `is_kept` of each place in a data batch; how many had no key, and were dropped for it.

@@ -16,6 +16,8 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
+from isotherm.record.kernel import kernel
+
 EVENT = np.dtype(
     [
         ("kind", np.int64),
@@ -322,10 +324,8 @@ def _read_key(data, position, end):
     return -1 if is_bad else 1, high, low, partition, end_offset, sign * leader
 
 
-@numba.njit(
+@kernel(
     [types.int64(_COLUMN, _COLUMN, types.boolean, _EVENTS)],
-    cache=True,
-    nogil=True,
 )
 def decode_events(keys, values, is_vouched, events):
     """Fill `events` from columns of (data, Arrow offsets, is null); how many are ODD.

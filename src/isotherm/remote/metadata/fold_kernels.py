@@ -16,6 +16,7 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
+from isotherm.record.kernel import kernel
 from isotherm.remote.metadata.event_kernels import (
     ADD,
     EVENT,
@@ -171,7 +172,7 @@ def _find_place(row, places, index, count, by_name):
     return count
 
 
-@numba.njit([types.int64(EVENTS_TYPE, PLACES_TYPE, types.int64)], cache=True, nogil=True)
+@kernel([types.int64(EVENTS_TYPE, PLACES_TYPE, types.int64)])
 def find_places(events, place_table, count):
     """Give each event its partition; how many partitions there are now.
 
@@ -203,7 +204,7 @@ def find_places(events, place_table, count):
     return count
 
 
-@numba.njit([types.void(PLACES_TYPE, types.int64)], cache=True, nogil=True)
+@kernel([types.void(PLACES_TYPE, types.int64)])
 def index_places(place_table, count):
     """Fill an empty index."""
     places, index = place_table
@@ -415,15 +416,13 @@ def _bury(row, slots, keys, key_index, operations, counts):
         slot.state = GONE
 
 
-@numba.njit(
+@kernel(
     [
         types.void(
             *(EVENTS_TYPE, BYTES_TYPE, PLACES_TYPE, SLOTS_TYPE, table_of(SPAN), KEYS_TYPE),
             *(table_of(OPERATION), NUMBERS_TYPE, NUMBERS_TYPE),
         )
     ],
-    cache=True,
-    nogil=True,
 )
 def apply_events(
     events, value_data, place_table, slot_table, spans, key_table, operations, bad, counts

@@ -8,11 +8,11 @@ See fold_kernels.py for the tables. Importing this module loads Numba and the ke
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
+from isotherm.record.kernel import kernel
 from isotherm.remote.metadata.fold_kernels import (
     BYTES_TYPE,
     EPOCH_STRIDE,
@@ -94,7 +94,7 @@ def _find_group(place, epoch, groups, index, counts):
     return number
 
 
-@numba.njit([types.void(GROUPS_TYPE, types.int64)], cache=True, nogil=True)
+@kernel([types.void(GROUPS_TYPE, types.int64)])
 def index_groups(group_table, count):
     """Fill an empty index."""
     groups, index = group_table
@@ -134,15 +134,13 @@ def _choose_steps(group, steps, slots, marks, mark):
     group.is_intricate = is_intricate
 
 
-@numba.njit(
+@kernel(
     [
         types.void(
             *(table_of(OPERATION), SLOTS_TYPE, table_of(SPAN), GROUPS_TYPE),
             *(NUMBERS_TYPE, table_of(STEP), NUMBERS_TYPE, NUMBERS_TYPE),
         )
     ],
-    cache=True,
-    nogil=True,
 )
 def plan_steps(operations, slot_table, spans, group_table, step_groups, steps, marks, counts):
     """Sort what happened by leader epoch, in order within each, and mark what has an effect."""
@@ -192,10 +190,8 @@ def _write_int(value, size, out, position):
     return position + size
 
 
-@numba.njit(
+@kernel(
     [types.int64(EVENTS_TYPE, BYTES_TYPE, table_of(SLOT), NUMBERS_TYPE, _BYTES_OUT, NUMBERS_TYPE)],
-    cache=True,
-    nogil=True,
 )
 def pack_rows(events, value_data, slots, wanted, out, ends):
     """The rows (segment_rows.py) of segments whose base is in this run, one after the other.
@@ -258,15 +254,13 @@ def _keep_keys(keys, key_index, moved, counts):
     counts[KEYS] = keys_count
 
 
-@numba.njit(
+@kernel(
     [
         types.void(
             *(SLOTS_TYPE, table_of(SPAN), table_of(SPAN), KEYS_TYPE),
             *(NUMBERS_TYPE, NUMBERS_TYPE),
         )
     ],
-    cache=True,
-    nogil=True,
 )
 def begin_run(slot_table, spans, kept_spans, key_table, moved, counts):
     """Drop what this run does not need: gone segments that no key names, keys after their tombstone,

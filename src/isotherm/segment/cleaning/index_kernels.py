@@ -13,6 +13,7 @@ import numpy as np
 from numba import types
 
 from isotherm.record.filter_kernels import WRITTEN
+from isotherm.record.kernel import kernel
 
 # What `index_batches` carries from one run of batches to the next.
 INDEXING = np.dtype(
@@ -31,14 +32,12 @@ _WRITTEN = types.Array(numba.from_dtype(WRITTEN), 1, "C")
 _INDEXING = types.Array(numba.from_dtype(INDEXING), 1, "C")
 
 
-@numba.njit(
+@kernel(
     [
         types.UniTuple(types.int64, 2)(
             *(_WRITTEN, _INDEXING, types.int64, _ENTRIES_OUT, _ENTRIES_OUT),
         )
     ],
-    cache=True,
-    nogil=True,
 )
 def index_batches(batches, indexing, index_interval, offset_entries, time_entries):
     """The index entries of a run of batches appended to a segment, by the rule of KAFKA-806.
