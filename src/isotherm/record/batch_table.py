@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-import google_crc32c
 import numpy as np
 
 from isotherm.errors import CorruptRecordError
@@ -46,10 +45,6 @@ if TYPE_CHECKING:
 # Decoded record bytes per call. Arrow's 32-bit offsets allow 2 GiB - 1.
 DECODED_SIZE_MAX = 1024 * 1024 * 1024
 
-_CRC_START = 21
-# Batches up to this size are checked by a kernel: google-crc32c is faster per byte, but a call for
-# each batch takes as long as 1000 bytes do in the kernel.
-_SMALL_SIZE_MAX = 1024
 _CODECS = tuple(CompressionType)
 # A plain LZ4 frame of one block: header, size of the block, the block, four zeros.
 _LZ4_BLOCK_START = len(LZ4_PLAIN_HEADER) + 4
@@ -86,40 +81,17 @@ def read_batch_table(buffer: ReadBuffer) -> tuple[BatchTable, Position]:
 
 def verify_crcs(buffer: ReadBuffer, batches: BatchTable) -> None:
     """CorruptRecordError at the first of these batches whose CRC is wrong."""
-    data = byte_array(buffer)
-    is_small = batches["size"] <= _SMALL_SIZE_MAX
-    wrong = [
-        *_first_wrong_of_small(data, batches[is_small]),
-        *_first_wrong_of_large(data, batches[~is_small]),
-    ]
-    if wrong:
-        verify_batch_crc(buffer, min(wrong), read_batch_header(buffer, min(wrong)))
-
-
-def _first_wrong_of_small(data: ByteArray, batches: BatchTable) -> list[Position]:
-    """Where the first wrong one begins; nothing when all are right."""
-    if len(batches) == 0:
-        return []
     from isotherm.record.crc_kernels import first_wrong_crc
 
-    starts = batches["position"] + _CRC_START
-    ends = batches["position"] + batches["size"]
-    crcs = np.ascontiguousarray(batches["crc"])
-    for each in (starts, ends, crcs):
-        each.flags.writeable = False
-    wrong = int(first_wrong_crc(data, starts, ends, crcs))
-    return [] if wrong < 0 else [int(batches["position"][wrong])]
+    wrong = int(first_wrong_crc(byte_array(buffer), batches))
+    if wrong >= 0:
+        position = int(batches["position"][wrong])
+        verify_batch_crc(buffer, position, read_batch_header(buffer, position))
 
 
-def _first_wrong_of_large(data: ByteArray, batches: BatchTable) -> list[Position]:
-    value = google_crc32c.value
-    positions = batches["position"]
-    starts = (positions + _CRC_START).tolist()
-    ends = (positions + batches["size"]).tolist()
-    for start, end, crc in zip(starts, ends, batches["crc"].tolist(), strict=True):
-        if value(data[start:end]) != crc:
-            return [start - _CRC_START]
-    return []
+def rows_of(batches: BatchTable, is_chosen: BoolArray) -> BatchTable:
+    """These rows, uncopied where they are all: there may be one to each record."""
+    return batches if is_chosen.all() else batches[is_chosen]
 
 
 def unpack_records(

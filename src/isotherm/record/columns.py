@@ -29,6 +29,7 @@ from isotherm.record.batch_table import (
     damaged,
     load_kernels,
     read_batch_table,
+    rows_of,
     unpack_records,
     verify_crcs,
 )
@@ -127,9 +128,9 @@ def decode_columns(
     if aborted:
         # Markers outside the range count too: they end the transactions that are left out.
         if verify_crc:
-            verify_crcs(buffer, batches[is_control])
+            verify_crcs(buffer, rows_of(batches, is_control))
         wanted &= ~_aborted_rows(buffer, batches, aborted)
-    selected = batches[wanted]
+    selected = rows_of(batches, wanted)
     try:
         unpacked, taken = _unpacked(
             buffer, selected, columns, decompressed_size_max, decoded_size_max
@@ -137,14 +138,14 @@ def decode_columns(
     except CorruptRecordError:
         # What is damaged unfolds to anything: the CRC is the better reason, where it is wrong.
         if verify_crc:
-            verify_crcs(buffer, batches[in_range])
+            verify_crcs(buffer, rows_of(batches, in_range))
         raise
     if taken < len(selected):
         position_end = int(selected["position"][taken])
         selected = selected[:taken]
     dealt_with = int(np.searchsorted(batches["position"], position_end))
     if verify_crc:
-        verify_crcs(buffer, batches[:dealt_with][in_range[:dealt_with]])
+        verify_crcs(buffer, rows_of(batches[:dealt_with], in_range[:dealt_with]))
     next_offset = _next_offset(batches, dealt_with - 1) if dealt_with else UNKNOWN_OFFSET
     reached = (position_end, next_offset)
     if unpacked is None:

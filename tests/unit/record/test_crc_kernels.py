@@ -1,28 +1,40 @@
-"""The kernel for small batches gives what google-crc32c gives."""
+"""Both ways of checking the CRCs of many batches find what google-crc32c finds."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import google_crc32c
 import numpy as np
 import pytest
 
-from isotherm.record.crc_kernels import first_wrong_crc
+from isotherm.record import crc_kernels
+from isotherm.record.column_kernels import BATCH
+
+CRC_START = 21
+WAYS = [crc_kernels.first_wrong_by_library]
+if crc_kernels.HAS_INSTRUCTION:
+    WAYS.append(crc_kernels.first_wrong_crc)
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 63, 150, 1024])
-def test_crc_of_each_range_is_right_and_a_wrong_one_is_named(size: int) -> None:
-    data = np.frombuffer(random.Random(size).randbytes(10_000), dtype=np.uint8)
-    starts = np.arange(0, len(data) - size, 701)
-    crcs = np.array([google_crc32c.value(data[s : s + size].tobytes()) for s in starts])
-    for each in (starts, crcs):
-        each.flags.writeable = False
-    ends = starts + size
-    ends.flags.writeable = False
-    assert first_wrong_crc(data, starts, ends, crcs) == -1
-    for wrong in (0, len(starts) - 1):
-        damaged = crcs.copy()
-        damaged[wrong] ^= 1 << (wrong % 32)
-        damaged.flags.writeable = False
-        assert first_wrong_crc(data, starts, ends, damaged) == wrong
+@pytest.mark.parametrize("first_wrong_crc", WAYS, ids=["library", "instruction"][: len(WAYS)])
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 150, 1535, 1536, 1537, 1544, 5000, 16_384])
+def test_crc_of_each_batch_is_right_and_a_wrong_one_is_named(
+    size: int, first_wrong_crc: Callable[[Any, Any], int]
+) -> None:
+    data = np.frombuffer(random.Random(size).randbytes(40_000), dtype=np.uint8)
+    batches = np.zeros(5, dtype=BATCH)
+    batches["position"] = np.arange(5) * 701
+    batches["size"] = CRC_START + size
+    batches["crc"] = [
+        google_crc32c.value(data[start : start + size].tobytes())
+        for start in (batches["position"] + CRC_START).tolist()
+    ]
+    assert first_wrong_crc(data, batches) == -1
+    for wrong in (0, 4):
+        damaged = batches.copy()
+        damaged["crc"][wrong] ^= 1 << (wrong * 7)
+        assert first_wrong_crc(data, damaged) == wrong
+    assert first_wrong_crc(data, batches[:0]) == -1
