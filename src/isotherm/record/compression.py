@@ -61,9 +61,16 @@ _LZ4_STORED_FLAG = 1 << 31
 # Output buffer of one step of the lz4 decoder: enough for most batches in a single step.
 _LZ4_OUTPUT_SIZE_MIN = 64 * 1024
 _LZ4_OUTPUT_RATIO_GUESS = 8
-# zstd unpacks all that it is given, so it is given little at a time: 1 KiB holds at most 256 run
-# blocks (4 bytes each) of 128 KiB, so at most 32 MiB beyond the bound are held for a moment.
+# zstd unpacks all that it is given, so what may unfold to too much is given to it little at a time:
+# 1 KiB holds at most 256 run blocks (4 bytes each) of 128 KiB, so at most 32 MiB beyond the bound
+# are held for a moment.
 _ZSTD_INPUT_SIZE = 1024
+_ZSTD_MAGIC = bytes.fromhex("28b52ffd")
+_ZSTD_DICTIONARY_ID_SIZES = (0, 1, 2, 4)
+_ZSTD_CONTENT_SIZE_SIZES = (0, 2, 4, 8)
+_ZSTD_BLOCK_HEAD_SIZE = 3
+_ZSTD_RUN, _ZSTD_COMPRESSED = 1, 2
+_ZSTD_BLOCK_SIZE_MAX = 128 * 1024
 _ZSTD_LEVEL_DEFAULT = 3
 
 
@@ -297,8 +304,9 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     frame = _zstd_contexts.decompressor.decompressobj()
-    for start in range(0, len(data), _ZSTD_INPUT_SIZE):
-        piece: memoryview | bytes = data[start : start + _ZSTD_INPUT_SIZE]
+    step = len(data) if _is_zstd_frame_within(data, size_max) else _ZSTD_INPUT_SIZE
+    for start in range(0, len(data), step):
+        piece: memoryview | bytes = data[start : start + step]
         while piece:
             if frame.eof:
                 frame = _zstd_contexts.decompressor.decompressobj()
@@ -314,6 +322,30 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
     if not frame.eof:
         raise _cut_off(CompressionType.ZSTD)
     return b"".join(parts)
+
+
+def _is_zstd_frame_within(data: memoryview, size_max: int) -> bool:
+    """Whether this is one frame whose blocks, by their heads, cannot unfold to more (RFC 8878, 3.1.1).
+
+    Not more of the heads are looked at than the data would otherwise be cut into pieces.
+    """
+    if data[: len(_ZSTD_MAGIC)] != _ZSTD_MAGIC or len(data) == len(_ZSTD_MAGIC):
+        return False
+    flags = data[len(_ZSTD_MAGIC)]
+    position = len(_ZSTD_MAGIC) + 1 + _ZSTD_DICTIONARY_ID_SIZES[flags & 3]
+    # In place of the window's size there is at least one byte of the content's.
+    position += max(1, _ZSTD_CONTENT_SIZE_SIZES[flags >> 6] + (0 if flags & 32 else 1))
+    checksum_size = flags & 4
+    size = 0
+    for _ in range(1 + len(data) // _ZSTD_INPUT_SIZE):
+        start = position + _ZSTD_BLOCK_HEAD_SIZE
+        head = int.from_bytes(data[position:start], "little")
+        kind, block_size = head >> 1 & 3, head >> 3
+        position = start + (1 if kind == _ZSTD_RUN else block_size)
+        size += _ZSTD_BLOCK_SIZE_MAX if kind == _ZSTD_COMPRESSED else block_size
+        if head & 1:
+            break
+    return bool(head & 1) and position + checksum_size == len(data) and size <= size_max
 
 
 _DECOMPRESSORS: dict[CompressionType, Callable[[memoryview, int], bytes]] = {
