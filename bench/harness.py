@@ -25,7 +25,7 @@ from typing import Any
 import confluent_kafka
 import psutil
 
-from bench import load, topics
+from bench import load, memory, topics
 from bench.load import Metrics
 from bench.servers import SERVERS, Server, ServerUsage, running
 from oracle.jars import kafka_version
@@ -43,7 +43,8 @@ class Case:
     """One point that is measured on both sides.
 
     `prepare` runs once per side before its first round and is not measured; `measure` runs once a
-    round. `bytes_moved` says how much a round sends or reads, for CPU-seconds per gigabyte.
+    round. `bytes_moved` says how much a round sends or reads, for CPU-seconds per gigabyte, and
+    `bytes_written` how much of it the server writes to files (bench/memory.py says what for).
     --quick leaves the case out unless `is_quick`.
     """
 
@@ -54,6 +55,7 @@ class Case:
     prepare: Callable[[Server], None] = lambda server: None
     finish: Callable[[Server], None] = lambda server: None
     is_quick: bool = True
+    bytes_written: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ def run_case(case: Case, servers: Sequence[Server], rounds: int) -> dict[str, An
         case.prepare(server)
     for round_number in range(rounds + 1):
         for server in servers:
+            memory.make_ready(case.bytes_written)
             usage = ServerUsage(server)
             metrics = case.measure(server)
             metrics["server_cpu_s"] = usage.cpu_s()

@@ -7,6 +7,8 @@ One thread, in 10^6 bytes per second; the best of the rounds, since a limit is w
     loopback, send   a file in the page cache, read and sent over one connection to another process
     loopback, sendfile
                      the same by sendfile
+    page cache, write
+                     a file in pieces of 64 KiB, not synced, into memory that is ready for it
     disk, append     a file written piece by piece and synced at the end
     16 KiB, synced   the same with a sync after each piece of 16 KiB: pieces per second times 16 KiB
 """
@@ -25,11 +27,13 @@ from collections.abc import Callable
 import google_crc32c
 import numpy as np
 
+from bench import memory
 from bench.harness import Question, describe, keep
 
 SIZE = 64 * 1024 * 1024
 PIECE = 1024 * 1024
 SMALL_PIECE = 16 * 1024
+BATCH = 64 * 1024
 SENT = 16 * SIZE
 SYNCED_PIECES = 500
 ROUNDS = 5
@@ -87,6 +91,13 @@ def _send_by_reads(connection: socket.socket, fd: int) -> None:
         connection.sendall(buffer)
 
 
+def page_cache() -> float:
+    memory.make_ready(SENT)
+    with tempfile.NamedTemporaryFile(buffering=0) as file:
+        piece = bytes(BATCH)
+        return _rate(lambda: [file.write(piece) for _ in range(SENT // BATCH)], SENT)
+
+
 def disk() -> float:
     with tempfile.NamedTemporaryFile() as file:
         piece = bytes(PIECE)
@@ -122,6 +133,7 @@ LIMITS: dict[str, Callable[[], float]] = {
     "CRC-32C": crc32c,
     "loopback, send": lambda: loopback(by_sendfile=False),
     "loopback, sendfile": lambda: loopback(by_sendfile=True),
+    "page cache, write": page_cache,
     "disk, append": disk,
     "16 KiB, synced": disk_synced,
 }

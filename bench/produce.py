@@ -71,6 +71,7 @@ def build_cases(scale: float) -> Sequence[Case]:
                 name=point.name,
                 parameters=parameters,
                 bytes_moved=records * point.record_size,
+                bytes_written=records * point.record_size,
                 prepare=partial(create, topic=topic, partitions=point.partitions),
                 measure=partial(_measure, topic=topic, **parameters),
                 finish=partial(delete, topic=topic),
