@@ -21,10 +21,10 @@ from __future__ import annotations
 import numba
 import numpy as np
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
 from isotherm.record.kernel import kernel
+from isotherm.record.raw_memory import byte_at, copy
 
 BATCH = np.dtype(
     [
@@ -90,34 +90,6 @@ _BATCHES = types.Array(numba.from_dtype(BATCH), 1, "C")
 _PLACES = types.Array(numba.from_dtype(PLACE), 1, "C")
 
 
-@intrinsic
-def byte_at(_context, source, _position):
-    """A byte, without Numba's look whether the position counts from the end."""
-
-    def generate(context, builder, signature, arguments):
-        source, position = arguments
-        data = context.make_array(signature.args[0])(context, builder, source).data
-        byte = builder.load(builder.gep(data, [position]))
-        return builder.zext(byte, context.get_value_type(types.uint64))
-
-    return types.uint64(source, types.int64), generate
-
-
-@intrinsic
-def word_at(_context, source, _position):
-    """Eight bytes in the machine's order; the caller has checked that they are there."""
-
-    def generate(context, builder, signature, arguments):
-        source, position = arguments
-        data = context.make_array(signature.args[0])(context, builder, source).data
-        word_pointer = context.get_value_type(types.uint64).as_pointer()
-        word = builder.load(builder.bitcast(builder.gep(data, [position]), word_pointer))
-        word.align = 1
-        return word
-
-    return types.uint64(source, types.int64), generate
-
-
 @register_jitable(forceinline=True)
 def _read_int(data, position, size):
     """Signed big-endian integer of `size` bytes; the caller has checked that they are there."""
@@ -175,25 +147,6 @@ def read_varlong(data, position, end):
 def _null_mask(size, row):
     """What to and into the byte of an Arrow validity bitmap that has the bit of `row`."""
     return ~np.uint8((1 if size < 0 else 0) << (row & 7))
-
-
-@intrinsic
-def copy(_context, source, _start, _size, target, _target_start):
-    """memcpy: three times as fast here as a loop, whose last bytes are copied one by one."""
-
-    def generate(context, builder, signature, arguments):
-        source, start, size, target, target_start = arguments
-        source_data = context.make_array(signature.args[0])(context, builder, source).data
-        target_data = context.make_array(signature.args[3])(context, builder, target).data
-        cgutils.raw_memcpy(
-            builder,
-            builder.gep(target_data, [target_start]),
-            builder.gep(source_data, [start]),
-            size,
-            1,
-        )
-
-    return types.void(source, types.int64, types.int64, target, types.int64), generate
 
 
 @kernel(

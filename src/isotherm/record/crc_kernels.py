@@ -21,8 +21,9 @@ from numba import types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic, register_jitable
 
-from isotherm.record.column_kernels import BATCH, byte_at, word_at
+from isotherm.record.column_kernels import BATCH
 from isotherm.record.kernel import kernel
+from isotherm.record.raw_memory import byte_at, word_at
 
 HAS_INSTRUCTION = "+sse4.2" in cpu_target.target_context.codegen().magic_tuple()[2]
 """Whether Numba compiles for a processor that has it: there is no kernel elsewhere."""

@@ -14,8 +14,9 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
-from isotherm.record.column_kernels import BATCH, PLACE, word_at
+from isotherm.record.column_kernels import BATCH, PLACE
 from isotherm.record.kernel import kernel
+from isotherm.record.raw_memory import word_at
 
 # Slot of the offset map: the key's hash, and the newest offset plus one, 0 in an empty slot.
 SLOT = np.dtype([("high", np.uint64), ("low", np.uint64), ("next_offset", np.int64)])
