@@ -1,10 +1,11 @@
 """Segments that are out of the log and still on disk, for readers that hold them.
 
-Owned and serialized by the log. What a stop leaves behind, loading removes.
+Owned by the log. What a stop leaves behind, loading removes.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,11 @@ class _Marked(NamedTuple):
 
 
 class DeletionQueue:
+    """Every method is called under `lock`, which is taken before the log's own, never after: to
+    rename and remove files takes long, and whoever appends is not to wait for it."""
+
     def __init__(self, fs: FileSystem, snapshots: ProducerSnapshots) -> None:
+        self.lock = threading.Lock()
         self._fs = fs
         self._snapshots = snapshots
         self._marked: list[_Marked] = []

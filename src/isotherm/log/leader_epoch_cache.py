@@ -6,7 +6,8 @@ readers need no lock; changes are serialized by the log that owns the cache.
 An epoch that is assigned is on disk after `flush`, which the log calls before it counts the
 records of that epoch as durable: until then recovery finds the epoch in the batches. One without
 records is not stored; nothing is lost with it. Kafka writes each at once, which makes a start with
-many partitions wait for the disk. Source: Kafka LeaderEpochFileCache.java.
+many partitions wait for the disk. What is cut from the start follows with the next `flush` too, as
+in Kafka: epochs that lie below the log start do no harm. Source: Kafka LeaderEpochFileCache.java.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class LeaderEpochCache:
         count = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
         if count:
             cut = EpochEntry(self.entries[count - 1].epoch, start_offset)
-            self._replace((cut, *self.entries[count:]))
+            self.entries = (cut, *self.entries[count:])
 
     def clear(self) -> None:
         self._replace(())

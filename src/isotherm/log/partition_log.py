@@ -7,7 +7,8 @@ Invariants:
 - everything below recovery_point is durable.
 
 Every public method may be called from any thread. Changes are serialized by one lock; reads take
-it only to snapshot, and `flush` lets it go while the disk works.
+it only to snapshot; `flush` and retention let it go while the disk works, since producers, and all
+of the broker's event loop, would wait for it.
 Source: Kafka UnifiedLog.java, LocalLog.java.
 """
 
@@ -343,7 +344,7 @@ class PartitionLog:
             self._flush(active, end_offset)
 
     def _flush(self, active: LogSegment, end_offset: Offset) -> None:
-        """Only under the flush lock, which is taken before the log's lock, never after."""
+        """Only under the flush lock, which is taken before any other, never after."""
         with self._lock:
             start_offset = self._recovery_point
             segments = self._segments.from_offset(start_offset)
@@ -374,25 +375,28 @@ class PartitionLog:
         Files are renamed to `.deleted` and removed by `delete_marked_files` once
         file.delete.delay.ms has passed.
         """
-        with self._lock, self._errors_fail_dir("delete old segments"):
-            plan = plan_retention(self._retention_state(), self.config, now_ms)
-            count = len(plan.deletions)
-            if plan.roll_active or count == len(self._segments.all):
-                self._roll(now_ms)
-            if count:  # their batches will not be here to tell their epochs after a crash
-                self.leader_epochs.flush(self._log_end_offset)
-            doomed = self._segments.remove_first(count)
+        with self._deletions.lock, self._errors_fail_dir("delete old segments"):
+            with self._lock:
+                state = RetentionState.of(
+                    self.view(), self._highest_offset_in_remote_storage, self.remote_log_enabled
+                )
+                plan = plan_retention(state, self.config, now_ms)
+                count = len(plan.deletions)
+                if plan.roll_active or count == len(self._segments.all):
+                    self._roll(now_ms)
+            if not count:
+                return []
+            # Their batches will not be here to tell their epochs after a crash.
+            self.leader_epochs.flush(self._log_end_offset)
+            with self._lock:
+                doomed = self._segments.remove_first(count)
+                keeps_start = self.remote_log_enabled and not self.config.remote_log_copy_disable
+                first_base = self._segments.first_base_offset
+                if not keeps_start and first_base > self._log_start_offset:
+                    self._raise_log_start(first_base)
             self._mark_for_deletion(doomed, now_ms)
-            keeps_remote_start = self.remote_log_enabled and not self.config.remote_log_copy_disable
-            first_base = self._segments.first_base_offset
-            if doomed and not keeps_remote_start and first_base > self._log_start_offset:
-                self._raise_log_start(first_base)
+            self.leader_epochs.flush(self._log_end_offset)
             return deleted_segments(doomed, plan)
-
-    def _retention_state(self) -> RetentionState:
-        return RetentionState.of(
-            self.view(), self._highest_offset_in_remote_storage, self.remote_log_enabled
-        )
 
     def _mark_for_deletion(self, segments: Sequence[LogSegment], now_ms: TimestampMs) -> None:
         self._deletions.mark(segments, now_ms + self.config.file_delete_delay_ms)
@@ -402,7 +406,7 @@ class PartitionLog:
 
         Raises LogCleaningAbortedError, with nothing done, when the log has changed there meanwhile.
         """
-        with self._lock, self._errors_fail_dir("replace segments"):
+        with self._deletions.lock, self._lock, self._errors_fail_dir("replace segments"):
             self._segments.check_replaceable(old)
             fs, now_ms = self.environment.cache.fs, self.environment.clock.now_ms()
             due_ms = now_ms + self.config.file_delete_delay_ms
@@ -417,7 +421,7 @@ class PartitionLog:
 
     def delete_marked_files(self, now_ms: TimestampMs) -> None:
         """Remove the files that were marked file.delete.delay.ms ago."""
-        with self._lock, self._errors_fail_dir("delete files"):
+        with self._deletions.lock, self._errors_fail_dir("delete files"):
             self._deletions.delete_due(now_ms)
 
     def remove_expired_producers(self, now_ms: TimestampMs) -> None:
@@ -431,7 +435,7 @@ class PartitionLog:
 
         Durable on return: records that came back after a crash would overlap later ones.
         """
-        with self._lock, self._errors_fail_dir("truncate"):
+        with self._deletions.lock, self._lock, self._errors_fail_dir("truncate"):
             if offset >= self._log_end_offset:
                 self.leader_epochs.truncate_from_end(offset)
                 return
@@ -467,7 +471,7 @@ class PartitionLog:
 
         Further calls raise NotLeaderOrFollowerError. Idempotent.
         """
-        with self._flush_lock, self._lock:
+        with self._flush_lock, self._deletions.lock, self._lock:
             if self._is_closed:
                 return
             with self._errors_fail_dir("close"):
@@ -484,7 +488,7 @@ class PartitionLog:
 
     def abandon(self) -> None:
         """Close without a write: its directory is deleted, or offline. Idempotent."""
-        with self._flush_lock, self._lock:
+        with self._flush_lock, self._deletions.lock, self._lock:
             self._is_closed = True
             for segment in self._segments.all:
                 segment.release_files()

@@ -1,11 +1,13 @@
 """The producer snapshot files of a partition's directory.
 
-Owned and serialized by its log. Files are written without a sync and made durable by `sync`.
+Owned and serialized by its log, but that new ones are taken while those of old segments are renamed.
+Files are written without a sync and made durable by `sync`.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from bisect import bisect_right, insort
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,6 +32,7 @@ class ProducerSnapshots:
         """`names` are those in the directory, where the caller has them already."""
         self._fs = fs
         self._directory = directory
+        self._lock = threading.Lock()
         files = map(parse_segment_file_name, fs.list_names(directory) if names is None else names)
         self._offsets = sorted(
             file.base_offset
@@ -57,7 +60,8 @@ class ProducerSnapshots:
             return False
         data = encode_producer_snapshot(state.snapshot_entries())
         self._fs.write_bytes(self.path(offset), data)
-        insort(self._offsets, offset)
+        with self._lock:
+            insort(self._offsets, offset)
         return True
 
     def load_latest(
@@ -79,7 +83,8 @@ class ProducerSnapshots:
         state.load((), 0, now_ms)
 
     def remove(self, offset: Offset) -> None:
-        self._offsets.remove(offset)
+        with self._lock:
+            self._offsets.remove(offset)
         self._fs.remove(self.path(offset))
 
     def remove_where_above(self, offset: Offset) -> None:
@@ -102,7 +107,8 @@ class ProducerSnapshots:
         """Mark one for deletion; the file to remove later, None when there is none."""
         if offset not in self._offsets:
             return None
-        self._offsets.remove(offset)
+        with self._lock:
+            self._offsets.remove(offset)
         path = self.path(offset)
         deleted = path.with_name(path.name + DELETED_SUFFIX)
         self._fs.rename(path, deleted)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from isotherm.errors import (
     OutOfOrderSequenceError,
     RecordListTooLargeError,
 )
+from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_loader import LogCheckpoints
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
@@ -22,6 +24,7 @@ from isotherm.log.retention import DeletionReason
 from isotherm.record.batch import build_batch, iterate_batches, read_records
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
+from isotherm.segment.offset_index import Buffer
 from isotherm.testing.local_log import open_local_log
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
@@ -326,6 +329,46 @@ def test_reader_of_a_segment_that_retention_deletes_goes_on(directory: Path) -> 
     assert view.segments[0] is held
     with pytest.raises(OffsetOutOfRangeError):
         log.read(3, 100)
+
+
+def test_producers_do_not_wait_for_files_that_go(directory: Path) -> None:
+    class BesideProducers(OsFileSystem):
+        """Somebody appends from another thread while a file is renamed, removed or synced."""
+
+        meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+        def rename(self, source: Path, target: Path) -> None:
+            self.meanwhile()
+            super().rename(source, target)
+
+        def remove(self, path: Path) -> None:
+            self.meanwhile()
+            super().remove(path)
+
+        def write_atomically(self, path: Path, data: Buffer) -> None:
+            self.meanwhile()
+            super().write_atomically(path, data)
+
+    def append_elsewhere() -> None:
+        appender = threading.Thread(target=append, args=(log,))
+        appender.start()
+        appender.join(10)
+        assert not appender.is_alive(), "an append waits for the disk"
+        appended.append(log.log_end_offset)
+
+    fs, appended = BesideProducers(), list[int]()
+    log = open_local_log(directory, config=SMALL, fs=fs)
+    for _ in range(12):
+        append(log)
+    log.update_config(TopicConfig(retention_bytes=0, file_delete_delay_ms=0))
+    fs.meanwhile = append_elsewhere
+    assert [each.base_offset for each in log.delete_old_segments(T0)] == [0, 5, 10]
+    renamed, before = len(list(directory.glob("*.deleted"))), len(appended)
+    assert before >= renamed > 9
+    log.delete_marked_files(T0)
+    assert len(appended) - before >= renamed
+    assert list(directory.glob("*.deleted")) == []
+    assert offsets_read(log, 12) == list(range(12, log.log_end_offset))
 
 
 def test_tiered_log_keeps_segments_until_they_are_copied(directory: Path) -> None:
