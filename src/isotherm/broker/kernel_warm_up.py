@@ -21,15 +21,15 @@ def _load_kernels() -> None:
 
 
 class KernelWarmUp:
-    """Event loop thread only. The one that loads is a daemon: a stop does not wait for it."""
+    """Event loop thread only. The one that loads is a daemon: a stop does not wait for it.
+
+    `is_ready` tells that nobody has to wait any more.
+    """
 
     def __init__(self, load: Callable[[], object] = _load_kernels) -> None:
         self._load = load
         self._loaded: Future[None] | None = None
-
-    @property
-    def is_ready(self) -> bool:
-        return self._loaded is not None and self._loaded.done()
+        self.is_ready = False
 
     async def wait(self) -> None:
         """Returns when the kernels are loaded, which the first call begins; raises what loading
@@ -48,3 +48,4 @@ class KernelWarmUp:
             loaded.set_exception(error)
         else:
             loaded.set_result(None)
+        self.is_ready = True

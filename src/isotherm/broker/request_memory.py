@@ -7,6 +7,7 @@ its size is known until its answer is on its way. Event loop thread only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 
@@ -17,7 +18,7 @@ class RequestMemory:
     """
 
     def __init__(self, limit: int, on_change: Callable[[], None]) -> None:
-        self._limit = limit
+        self._limit = limit if limit >= 0 else math.inf
         self._on_change = on_change
         self._used = 0
 
@@ -27,17 +28,17 @@ class RequestMemory:
 
     @property
     def is_exhausted(self) -> bool:
-        return 0 <= self._limit <= self._used
+        return self._used >= self._limit
 
     def reserve(self, size: int) -> None:
-        was_exhausted = self.is_exhausted
-        self._used += size
-        if self.is_exhausted != was_exhausted:
-            self._on_change()
+        self._set_used(self._used + size)
 
     def release(self, size: int) -> None:
         assert size <= self._used
-        was_exhausted = self.is_exhausted
-        self._used -= size
-        if self.is_exhausted != was_exhausted:
+        self._set_used(self._used - size)
+
+    def _set_used(self, used: int) -> None:
+        has_changed = (used >= self._limit) != (self._used >= self._limit)
+        self._used = used
+        if has_changed:
             self._on_change()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple
 
 from isotherm.errors import LogDirFailedError
@@ -19,6 +20,28 @@ class Volume(NamedTuple):
 
     total_bytes: int
     usable_bytes: int
+
+
+class _FailingDir(AbstractContextManager[None]):
+    """A class and no generator: every append and every read passes through one."""
+
+    __slots__ = ("_action", "_log_dir")
+
+    def __init__(self, log_dir: LogDir, action: str) -> None:
+        self._log_dir = log_dir
+        self._action = action
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, OSError):
+            self._log_dir.fail(error, self._action)
+            raise LogDirFailedError(
+                f"log directory failed dir={self._log_dir.path} action={self._action}"
+            ) from error
 
 
 class LogDir:
@@ -45,17 +68,10 @@ class LogDir:
             usage = shutil.disk_usage(self.path)
         return Volume(usage.total, usage.free)
 
-    @contextmanager
-    def errors_fail_it(self, action: str) -> Iterator[None]:
+    def errors_fail_it(self, action: str) -> AbstractContextManager[None]:
         """An OSError inside takes this directory offline and is raised as LogDirFailedError."""
         self.check_online()
-        try:
-            yield
-        except OSError as error:
-            self.fail(error, action)
-            raise LogDirFailedError(
-                f"log directory failed dir={self.path} action={action}"
-            ) from error
+        return _FailingDir(self, action)
 
     def fail(self, error: Exception, action: str) -> None:
         if self.failure is None:

@@ -282,6 +282,8 @@ def write_uuid(value: uuid.UUID | None, out: bytearray) -> None:
 
 def skip_tagged_fields(buffer: Buffer, position: int) -> int:
     """Position after a section of tagged fields of which none is known."""
+    if buffer[position] == 0:  # nearly always
+        return position + 1
     count, position = read_unsigned_varint(buffer, position)
     spend_elements(count)
     for _ in range(count):

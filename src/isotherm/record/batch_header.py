@@ -88,6 +88,11 @@ class TimestampType(IntEnum):
     LOG_APPEND_TIME = 1
 
 
+# By their bits: indexing takes a fifth of the time that calling the class does.
+CODECS = tuple(CompressionType)
+TIMESTAMP_TYPES = tuple(TimestampType)
+
+
 class BatchHeader(NamedTuple):
     """The 61 bytes before the records, in the order of the format."""
 
@@ -120,11 +125,11 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression_type(self) -> CompressionType:
-        return CompressionType(self.attributes & CODEC_MASK)
+        return CODECS[self.attributes & CODEC_MASK]
 
     @property
     def timestamp_type(self) -> TimestampType:
-        return TimestampType((self.attributes & TIMESTAMP_TYPE_FLAG) >> 3)
+        return TIMESTAMP_TYPES[(self.attributes & TIMESTAMP_TYPE_FLAG) >> 3]
 
     @property
     def is_transactional(self) -> bool:
@@ -212,6 +217,17 @@ def read_magic(buffer: ReadBuffer, position: Position = 0) -> int:
             f"batch is cut off before its magic position={position} size={len(buffer) - position}"
         )
     return buffer[position + _MAGIC_POSITION]
+
+
+def read_attributes(buffer: ReadBuffer, position: Position = 0) -> int:
+    attributes: int = _ATTRIBUTES.unpack_from(buffer, position + _ATTRIBUTES_POSITION)[0]
+    return attributes
+
+
+def read_batch_size(buffer: ReadBuffer, position: Position = 0) -> int:
+    """Size of the whole batch as its header has it, which may be anything."""
+    length: int = _LENGTH.unpack_from(buffer, position + _LENGTH_POSITION)[0]
+    return length + LOG_OVERHEAD
 
 
 def read_codec(buffer: ReadBuffer, position: Position = 0) -> int:

@@ -56,14 +56,18 @@ from isotherm.protocol.produce import (
     ProduceTopic,
     ProduceTopicResponse,
 )
-from isotherm.record.batch import (
+from isotherm.record.batch_header import (
+    CODEC_MASK,
     HEADER_SIZE,
     MAGIC,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
-    CompressionType,
+    read_attributes,
     read_batch_header,
+    read_batch_size,
     read_magic,
 )
+from isotherm.record.compression import CompressionType
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS
 
 logger = logging.getLogger(__name__)
@@ -206,27 +210,24 @@ def _mark_refused(traffic: TopicTraffic, error: IsothermError, size: int) -> Non
         traffic.failed_produce_requests += 1
 
 
-def _read_header(records: memoryview, partition: Partition) -> BatchHeader:
+def _check_shape(records: memoryview) -> None:
     """The errors are Kafka's: what is no whole batch of magic 2 is no record batch to it."""
-    where = f"partition={partition.topic_partition}"
     if not records:
-        raise InvalidRecordError(f"no record batch {where}")
+        raise InvalidRecordError("no record batch")
     if len(records) < HEADER_SIZE:
-        raise InvalidRecordError(f"a record batch is cut short {where} size={len(records)}")
+        raise InvalidRecordError(f"a record batch is cut short size={len(records)}")
     magic = read_magic(records)
     if magic > MAGIC:
-        raise CorruptMessageError(f"no such magic {where} magic={magic}")
+        raise CorruptMessageError(f"no such magic magic={magic}")
     if magic < MAGIC:
         raise InvalidRecordError(
-            f"only record batches of magic {MAGIC} may be produced {where} magic={magic}"
+            f"only record batches of magic {MAGIC} may be produced magic={magic}"
         )
-    header = read_batch_header(records)
-    if header.size_in_bytes > len(records):
+    size = read_batch_size(records)
+    if size > len(records):
         raise InvalidRecordError(
-            f"a record batch is cut short {where} size={len(records)}"
-            f" announced={header.size_in_bytes}"
+            f"a record batch is cut short size={len(records)} announced={size}"
         )
-    return header
 
 
 def _checked_records(
@@ -241,11 +242,11 @@ def _checked_records(
             f"topic is written by the broker alone topic={partition.topic_partition.topic}"
         )
     records = produced.records or memoryview(b"")
-    header = _read_header(records, partition)
-    api_version = context.header.api_version
-    if header.is_transactional:
-        _admit_transactional(context, request, partition, header)
-    if header.compression_type is CompressionType.ZSTD and api_version < FIRST_ZSTD_VERSION:
+    _check_shape(records)
+    attributes, api_version = read_attributes(records), context.header.api_version
+    if attributes & TRANSACTIONAL_FLAG:
+        _admit_transactional(context, request, partition, read_batch_header(records))
+    if attributes & CODEC_MASK == CompressionType.ZSTD and api_version < FIRST_ZSTD_VERSION:
         raise UnsupportedCompressionTypeError(
             f"zstd is not allowed below version {FIRST_ZSTD_VERSION} api_version={api_version}"
         )
