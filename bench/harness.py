@@ -125,7 +125,7 @@ def run_case(case: Case, servers: Sequence[Server], rounds: int) -> dict[str, An
         case.prepare(server)
     for round_number in range(rounds + 1):
         for server in servers:
-            memory.make_ready(case.bytes_written)
+            memory.make_ready(case.bytes_written * 3 // 2)  # and for the clients
             usage = ServerUsage(server)
             metrics = case.measure(server)
             metrics["server_cpu_s"] = usage.cpu_s()
