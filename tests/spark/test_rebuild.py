@@ -17,7 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from isotherm.broker.log_dir_rebuild import RebuiltPartition, rebuild_log_dirs
+from isotherm.broker.log_dir_rebuild import rebuild_log_dirs
+from isotherm.broker.rebuilt_partitions import RebuiltPartition
 from isotherm.cli.main import app
 from isotherm.clock import SystemClock
 from isotherm.errors import PolicyViolationError, TopicAlreadyExistsError

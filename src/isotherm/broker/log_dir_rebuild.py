@@ -4,11 +4,8 @@ What a broker needs to serve a history that lies in the bucket alone:
 
 1. the topic under its old id, and its partitions, in the cluster's metadata;
 2. the segments in `__remote_log_metadata`;
-3. per partition an empty log that begins where the history ends, with the log's start, leader
-   epochs and producers: so appends go on behind the history, under later epochs.
-
-A transaction whose end was not tiered is aborted: its marker was lost with the local log, and
-nobody else would ever decide it.
+3. per partition a log that begins where the history ends (rebuilt_partitions): so appends go on
+   behind the history, under later epochs.
 
 Topics come with retention.ms and retention.bytes unlimited: with the defaults the broker would
 delete what is older than a week as soon as it starts.
@@ -25,8 +22,7 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from isotherm.broker.controller.delta import MetadataDelta
 from isotherm.broker.controller.image import MetadataImage
@@ -45,38 +41,24 @@ from isotherm.broker.controller.topic_rules import config_records, partition_rec
 from isotherm.broker.identity import establish_identity
 from isotherm.broker.local_tier import LocalTier, new_id, open_local_tier
 from isotherm.broker.log_dir_migration import LocalMetadataTopic
+from isotherm.broker.rebuilt_partitions import (
+    RebuiltPartition,
+    write_log_starts,
+    write_partition_directory,
+)
 from isotherm.broker.remote_metadata_topics import deleted_settings
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import ConfigError, TopicAlreadyExistsError
-from isotherm.log.checkpoints import (
-    encode_offset_checkpoint,
-    load_offset_checkpoint,
-    save_partition_metadata,
-)
 from isotherm.log.fs import FileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
-from isotherm.record.control import ControlRecordType, build_end_transaction_marker
-from isotherm.record.validation import AppendOrigin
 from isotherm.remote.metadata.api import NewMetadataRecord
 from isotherm.remote.metadata.settings import TopicBasedSettings
-from isotherm.segment.file_names import (
-    LEADER_EPOCH_CHECKPOINT_NAME,
-    LOG_START_OFFSET_CHECKPOINT_NAME,
-    LOG_SUFFIX,
-    PRODUCER_SNAPSHOT_SUFFIX,
-    partition_directory_name,
-    segment_file_name,
-)
-from isotherm.segment.leader_epoch_checkpoint import EpochEntry, encode_leader_epoch_checkpoint
-from isotherm.segment.producer_snapshot import encode_producer_snapshot, read_producer_snapshot
 from isotherm.types import (
     REMOTE_LOG_METADATA_TOPIC,
     BrokerId,
-    Offset,
-    TopicIdPartition,
     TopicPartition,
 )
 
@@ -90,18 +72,6 @@ TOPIC_SETTINGS = {
 _PRODUCER_IDS_PER_BLOCK = 1000
 _RECORDS_PER_BATCH = 5000
 _EVENTS_PER_APPEND = 500
-_NO_PRODUCERS = encode_producer_snapshot([])
-
-
-@dataclass(frozen=True, slots=True)
-class RebuiltPartition:
-    """The history of a partition lies at [log_start, log_end) in the bucket; `epochs` ascend."""
-
-    owner: TopicIdPartition
-    log_start: Offset
-    log_end: Offset
-    epochs: Sequence[EpochEntry]
-    producer_snapshot: bytes | None
 
 
 def rebuild_log_dirs(
@@ -121,10 +91,12 @@ def rebuild_log_dirs(
     """
     settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
     _write_topics(config, partitions, settings, clock, fs, rng)
-    for number, partition in enumerate(partitions):
-        _write_partition(fs, config.log_dirs[number % len(config.log_dirs)], partition)
-    _write_log_starts(fs, config.log_dirs, partitions)
-    return _write_records(config, partitions, events, clock, fs, rng)
+    for index, log_dir in enumerate(config.log_dirs):
+        mine = partitions[index :: len(config.log_dirs)]
+        for partition in mine:
+            write_partition_directory(fs, log_dir, partition, clock.now_ms())
+        write_log_starts(fs, log_dir, mine)
+    return _write_records(config, events, clock, fs, rng)
 
 
 def metadata_partition_count(config: BrokerConfig) -> int:
@@ -193,8 +165,7 @@ def _topic_records(
         for each in partitions:
             if each.owner.topic_id == topic_id:
                 epochs[each.owner.partition] = each.epochs[-1].epoch if each.epochs else 0
-                producers = read_producer_snapshot(each.producer_snapshot or _NO_PRODUCERS)
-                ids = [producer.producer_id for producer in producers]
+                ids = [producer.producer_id for producer in each.producers()]
                 producer_id_max = max(producer_id_max, *ids, -1)
         records.append(TopicRecord(name=name, topic_id=topic_id))
         records += config_records(TOPIC_RESOURCE, name, TOPIC_SETTINGS)
@@ -226,36 +197,8 @@ def _metadata_topic_records(
     ]
 
 
-def _write_partition(fs: FileSystem, log_dir: Path, partition: RebuiltPartition) -> None:
-    directory = log_dir / partition_directory_name(partition.owner.topic_partition)
-    fs.make_directory(directory)
-    save_partition_metadata(fs, directory, partition.owner.topic_id)
-    end = partition.log_end
-    files = {
-        segment_file_name(end, LOG_SUFFIX): b"",
-        segment_file_name(end, PRODUCER_SNAPSHOT_SUFFIX): partition.producer_snapshot
-        or _NO_PRODUCERS,
-        LEADER_EPOCH_CHECKPOINT_NAME: encode_leader_epoch_checkpoint(partition.epochs),
-    }
-    for name, content in files.items():
-        fs.write_atomically(directory / name, content)
-    fs.sync_directory(log_dir)
-
-
-def _write_log_starts(
-    fs: FileSystem, log_dirs: Sequence[Path], partitions: Sequence[RebuiltPartition]
-) -> None:
-    for index, log_dir in enumerate(log_dirs):
-        path = log_dir / LOG_START_OFFSET_CHECKPOINT_NAME
-        starts = load_offset_checkpoint(fs, path)
-        mine = partitions[index :: len(log_dirs)]
-        starts |= {each.owner.topic_partition: each.log_start for each in mine}
-        fs.write_atomically(path, encode_offset_checkpoint(starts))
-
-
 def _write_records(
     config: BrokerConfig,
-    partitions: Sequence[RebuiltPartition],
     events: Iterable[tuple[int, NewMetadataRecord]],
     clock: Clock,
     fs: FileSystem,
@@ -266,36 +209,9 @@ def _write_records(
 
     tier = open_local_tier(config, clock=clock, fs=fs, rng=rng, on_log_dir_failure=fail)
     try:
-        for each in partitions:
-            _abort_open_transactions(tier.log_manager, each, clock)
         return _write_events(tier, events, clock)
     finally:
         tier.log_manager.shutdown()
-
-
-def _abort_open_transactions(
-    log_manager: LogManager, partition: RebuiltPartition, clock: Clock
-) -> None:
-    log = log_manager.log(partition.owner.topic_partition)
-    assert log is not None, "its files have been written"
-    for producer in read_producer_snapshot(partition.producer_snapshot or _NO_PRODUCERS):
-        if producer.current_transaction_first_offset < 0:
-            continue
-        marker = build_end_transaction_marker(
-            ControlRecordType.ABORT,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            coordinator_epoch=max(producer.coordinator_epoch, 0),
-            timestamp_ms=clock.now_ms(),
-        )
-        log.append_as_leader(
-            marker,
-            partition.epochs[-1].epoch,
-            now_ms=clock.now_ms(),
-            origin=AppendOrigin.COORDINATOR,
-        )
-    log.flush()
-    log.update_high_watermark(log.log_end_offset)
 
 
 def _write_events(

@@ -26,10 +26,12 @@ from isotherm.cli.pipeline_options import (
 )
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
+from isotherm.remote.metadata.kafka_topic import check_is_own_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from isotherm.broker.rebuilt_partitions import RebuiltPartition
     from isotherm.config.broker import BrokerConfig
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.rebuild import Rebuilt
@@ -62,6 +64,15 @@ _ToTopic = Annotated[
 _To = Annotated[
     str | None,
     typer.Option("--to", metavar="FOLDER", help="Into a folder, as Parquet that Spark writes."),
+]
+_PartitionDirs = Annotated[
+    Path | None,
+    typer.Option(
+        "--partition-dirs",
+        metavar="FOLDER",
+        help="Besides, into an empty folder: the partitions' directories, for log.dirs of a"
+        " stopped broker of Apache Kafka.",
+    ),
 ]
 _TopicId = Annotated[
     list[str] | None,
@@ -98,6 +109,7 @@ def rebuild(
     bootstrap_server: OptionalBootstrapServer = None,
     to_topic: _ToTopic = None,
     to: _To = None,
+    partition_dirs: _PartitionDirs = None,
     topic_id: _TopicId = None,
     only_id: _OnlyId = None,
     metadata_partitions: _MetadataPartitions = 50,
@@ -122,9 +134,11 @@ def rebuild(
     Exit codes: 0 clean · 1 failed, or refused by --max-bytes · 2 wrong options · 3 some segments
     cannot be rebuilt.
     """
-    options, store = bucket(path, option)
     _check_targets(log_dir or None, config, to_topic, to, is_needed=run)
     _check_cluster(to_topic, bootstrap_server)
+    if partition_dirs is not None and (log_dir or config is not None):
+        raise ConfigError("a broker of Isotherm's needs no --partition-dirs")
+    options, store = bucket(path, option)
     from isotherm.spark.jobs.rebuild import mapped
     from isotherm.spark.jobs.rebuild import rebuild as plan
 
@@ -148,6 +162,8 @@ def rebuild(
         segments = mapped(rebuilt.segments, store, ids) if ids else rebuilt.segments
         if run:
             with progress("metadata is written"):
+                if partition_dirs is not None:
+                    _write_partition_dirs(rebuilt, ids, partition_dirs)
                 if broker is not None:
                     count = _write_broker(rebuilt, broker)
                 else:
@@ -195,8 +211,11 @@ def _check_targets(*targets: object, is_needed: bool) -> None:
 
 
 def _check_cluster(to_topic: str | None, bootstrap_server: str | None) -> None:
-    if to_topic is not None and bootstrap_server is None:
+    if to_topic is None:
+        return
+    if bootstrap_server is None:
         raise ConfigError("--to-topic goes with --bootstrap-server")
+    check_is_own_topic(to_topic)
 
 
 def _broker_config(log_dirs: list[Path] | None, config: Path | None) -> BrokerConfig | None:
@@ -238,22 +257,19 @@ def _print_plan(rebuilt: Rebuilt, *, as_json: bool) -> int:
     return count
 
 
-def _write_broker(rebuilt: Rebuilt, config: BrokerConfig) -> int:
-    # A broker takes half a second to import.
-    from isotherm.broker.log_dir_rebuild import (
-        RebuiltPartition,
-        metadata_partition_count,
-        rebuild_log_dirs,
-    )
-    from isotherm.log.fs import OsFileSystem
-    from isotherm.remote.metadata.api import NewMetadataRecord
+def _rebuilt_partitions(rebuilt: Rebuilt, ids: dict[str, str]) -> list[RebuiltPartition]:
+    """Under the ids that their topics are given."""
+    from isotherm.broker.rebuilt_partitions import RebuiltPartition
     from isotherm.segment.leader_epoch_checkpoint import EpochEntry
-    from isotherm.spark.jobs.rebuild import events
     from isotherm.types import TopicIdPartition, uuid_from_text
 
-    partitions = [
+    return [
         RebuiltPartition(
-            TopicIdPartition(uuid_from_text(row["topic_id"]), row["topic"], row["partition"]),
+            TopicIdPartition(
+                uuid_from_text(ids.get(row["topic_id"], row["topic_id"])),
+                row["topic"],
+                row["partition"],
+            ),
             row["log_start"],
             row["log_end"],
             [EpochEntry(each["epoch"], each["start_offset"]) for each in row["epochs"]],
@@ -261,6 +277,24 @@ def _write_broker(rebuilt: Rebuilt, config: BrokerConfig) -> int:
         )
         for row in rebuilt.partitions.orderBy("topic", "partition").collect()
     ]
+
+
+def _write_partition_dirs(rebuilt: Rebuilt, ids: dict[str, str], folder: Path) -> None:
+    from isotherm.broker.rebuilt_partitions import write_partition_directories
+    from isotherm.log.fs import OsFileSystem
+
+    partitions = _rebuilt_partitions(rebuilt, ids)
+    write_partition_directories(OsFileSystem(), folder, partitions, SystemClock().now_ms())
+
+
+def _write_broker(rebuilt: Rebuilt, config: BrokerConfig) -> int:
+    # A broker takes half a second to import.
+    from isotherm.broker.log_dir_rebuild import metadata_partition_count, rebuild_log_dirs
+    from isotherm.log.fs import OsFileSystem
+    from isotherm.remote.metadata.api import NewMetadataRecord
+    from isotherm.spark.jobs.rebuild import events
+
+    partitions = _rebuilt_partitions(rebuilt, {})
     made = events(rebuilt.segments, metadata_partition_count(config))
     records = (
         (

@@ -1,0 +1,122 @@
+"""Directories of partitions whose history lies in the bucket alone, as a stopped broker finds them.
+
+    <topic>-<partition>/partition.metadata         the topic's id
+    <topic>-<partition>/<log end>.log              empty, or the markers that abort what was open
+    <topic>-<partition>/<log end>.snapshot         the producers, as the last segment left them
+    <topic>-<partition>/leader-epoch-checkpoint    the history's epochs
+    log-start-offset-checkpoint                    where each history begins
+
+A broker that finds such a directory leads a log that begins where the history ends, so it reads
+what lies below from the remote tier, and appends go on behind it. The files are Kafka's own, and
+so is what is made of them: indexes that are missing are made when the log is opened.
+
+A transaction whose end was not tiered is aborted: its marker was lost with the local log, and
+nobody else would ever decide it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from isotherm.errors import ConfigError
+from isotherm.log.checkpoints import (
+    encode_offset_checkpoint,
+    load_offset_checkpoint,
+    save_partition_metadata,
+)
+from isotherm.log.fs import FileSystem
+from isotherm.record.control import ControlRecordType, build_end_transaction_marker
+from isotherm.segment.file_names import (
+    LEADER_EPOCH_CHECKPOINT_NAME,
+    LOG_START_OFFSET_CHECKPOINT_NAME,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    partition_directory_name,
+    segment_file_name,
+)
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry, encode_leader_epoch_checkpoint
+from isotherm.segment.producer_snapshot import (
+    ProducerSnapshotEntry,
+    encode_producer_snapshot,
+    read_producer_snapshot,
+)
+from isotherm.types import Offset, TimestampMs, TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltPartition:
+    """The history of a partition lies at [log_start, log_end) in the bucket; `epochs` ascend."""
+
+    owner: TopicIdPartition
+    log_start: Offset
+    log_end: Offset
+    epochs: Sequence[EpochEntry]
+    producer_snapshot: bytes | None
+
+    def producers(self) -> list[ProducerSnapshotEntry]:
+        return read_producer_snapshot(self.producer_snapshot) if self.producer_snapshot else []
+
+
+def write_partition_directories(
+    fs: FileSystem, folder: Path, partitions: Sequence[RebuiltPartition], now_ms: TimestampMs
+) -> None:
+    """For an operator to move into the log directories of a stopped broker.
+
+    ConfigError unless `folder` is new or empty: it is never a broker's own.
+    """
+    if fs.exists(folder) and fs.list_names(folder):
+        raise ConfigError(
+            f"directories of partitions go into a folder that is empty folder={folder}"
+            " hint='move them into log.dirs of the stopped broker from there'"
+        )
+    fs.make_directory(folder)
+    for each in partitions:
+        write_partition_directory(fs, folder, each, now_ms)
+    write_log_starts(fs, folder, partitions)
+
+
+def write_partition_directory(
+    fs: FileSystem, log_dir: Path, partition: RebuiltPartition, now_ms: TimestampMs
+) -> None:
+    directory = log_dir / partition_directory_name(partition.owner.topic_partition)
+    fs.make_directory(directory)
+    save_partition_metadata(fs, directory, partition.owner.topic_id)
+    end = partition.log_end
+    files = {
+        segment_file_name(end, LOG_SUFFIX): abort_markers(partition, now_ms),
+        segment_file_name(end, PRODUCER_SNAPSHOT_SUFFIX): partition.producer_snapshot
+        or encode_producer_snapshot([]),
+        LEADER_EPOCH_CHECKPOINT_NAME: encode_leader_epoch_checkpoint(partition.epochs),
+    }
+    for name, content in files.items():
+        fs.write_atomically(directory / name, content)
+    fs.sync_directory(log_dir)
+
+
+def write_log_starts(fs: FileSystem, log_dir: Path, partitions: Sequence[RebuiltPartition]) -> None:
+    """Beside those of other partitions that are there."""
+    path = log_dir / LOG_START_OFFSET_CHECKPOINT_NAME
+    starts = load_offset_checkpoint(fs, path)
+    starts |= {each.owner.topic_partition: each.log_start for each in partitions}
+    fs.write_atomically(path, encode_offset_checkpoint(starts))
+
+
+def abort_markers(partition: RebuiltPartition, now_ms: TimestampMs) -> bytes:
+    """The log behind the history: a marker for each producer whose transaction it leaves open."""
+    undecided = [
+        each for each in partition.producers() if each.current_transaction_first_offset >= 0
+    ]
+    return b"".join(
+        build_end_transaction_marker(
+            ControlRecordType.ABORT,
+            producer_id=each.producer_id,
+            producer_epoch=each.producer_epoch,
+            coordinator_epoch=max(each.coordinator_epoch, 0),
+            timestamp_ms=now_ms,
+            base_offset=offset,
+            partition_leader_epoch=partition.epochs[-1].epoch,
+        )
+        for offset, each in enumerate(undecided, partition.log_end)
+    )
