@@ -1,6 +1,9 @@
 """Record columns as the Arrow batches that Spark takes: exactly the declared schema.
 
 Spark compares types, order, names and nullability, and takes no large, dictionary or view types.
+
+Arrays are made of their buffers. `pa.array` and `pa.scalar` would look for pandas first, and where
+it is installed importing it costs every Python worker a third of a second and 300 modules.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from isotherm.errors import InvalidTimestampError
@@ -56,24 +60,31 @@ def _column(
             assert columns.value is not None
             return columns.value
         case "topic":
-            return _repeated(topic_partition.topic, columns.count, field.type)
+            return repeated(topic_partition.topic.encode(), columns.count, field.type)
         case "partition":
-            return _repeated(topic_partition.partition, columns.count, field.type)
+            partitions = np.full(columns.count, topic_partition.partition, np.int32)
+            return _numbers(partitions, field.type)
         case "offset":
-            return pa.array(columns.offset)
+            return _numbers(columns.offset, field.type)
         case "timestamp":
             return _timestamps(columns, topic_partition, field.type)
         case "timestampType":
-            return pa.array(columns.timestamp_type.astype(np.int32))
+            return _numbers(columns.timestamp_type.astype(np.int32), field.type)
         case _:
             assert columns.headers is not None
             return _headers(columns.headers, field.type)
 
 
-def _repeated(value: object, count: int, kind: pa.DataType) -> ArrowArray:
-    scalar: Any = pa.scalar(value, kind)
-    repeated: ArrowArray = pa.repeat(scalar, count)
-    return repeated
+def repeated(value: bytes, count: int, kind: pa.DataType) -> ArrowArray:
+    """The same string or binary in `count` rows, less than 2 GiB in all."""
+    assert len(value) * count < 2**31
+    ends = np.arange(count + 1, dtype=np.int32) * len(value)
+    buffers = [None, pa.py_buffer(ends.data), pa.py_buffer(value * count)]
+    return pa.Array.from_buffers(kind, count, buffers)
+
+
+def _numbers(values: npt.NDArray[np.integer[Any]], kind: pa.DataType) -> ArrowArray:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values.data)])
 
 
 def _timestamps(
@@ -86,8 +97,7 @@ def _timestamps(
         at = int(np.argmax(too_far))
         raise malformed_timestamp(topic_partition, int(columns.offset[at]), int(timestamp_ms[at]))
     # Multiplied as the Kafka source does it: -1, "no timestamp", becomes a time before 1970.
-    timestamps: ArrowArray = pa.array(timestamp_ms * 1000).cast(kind)
-    return timestamps
+    return _numbers(timestamp_ms * 1000, kind)
 
 
 def malformed_timestamp(

@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import SourceOptions
+from isotherm.spark.rows import arrow_schema
 from isotherm.spark.source import IsothermReader, freeze_imports, read_partition
 
 if TYPE_CHECKING:
@@ -38,8 +39,14 @@ class IsothermTasks(DataSource):
 
 
 class _TasksReader(IsothermReader):
-    def read(self, partition: InputPartition) -> Iterator[tuple[bytes]]:  # type: ignore[override]
-        yield (pickle.dumps(partition),)
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        from isotherm.spark.arrow_rows import repeated
+
+        schema = arrow_schema(self._schema)
+        task = repeated(pickle.dumps(partition), 1, schema.field(0).type)
+        yield pa.RecordBatch.from_arrays([task], schema=schema)
 
 
 def rows_of_tasks(

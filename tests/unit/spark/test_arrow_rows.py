@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from isotherm.errors import InvalidTimestampError
@@ -39,3 +42,27 @@ def test_largest_timestamps_are_rows() -> None:
 def test_no_rows_have_no_largest_timestamp() -> None:
     columns = decode_columns(b"", columns=frozenset({"timestamp"}))
     assert record_batch(columns, A3, arrow_schema(schema_of(["timestamp"]))).num_rows == 0
+
+
+ROWS = """
+import sys
+from isotherm.record.batch import NewRecord, build_batch
+from isotherm.record.columns import decode_columns
+from isotherm.spark.arrow_rows import record_batch
+from isotherm.spark.rows import arrow_schema, full_schema
+from isotherm.types import TopicPartition
+
+decoded = decode_columns(build_batch([NewRecord(5, b"k", b"v")] * 3))
+schema = arrow_schema(full_schema(include_headers=False))
+rows = record_batch(decoded, TopicPartition("a", 3), schema)
+print("pandas" in sys.modules, "pyarrow" in sys.modules)
+print(*rows.column_names, rows.to_pylist()[2])
+"""
+
+
+def test_rows_are_made_without_pandas() -> None:
+    ran = subprocess.run([sys.executable, "-c", ROWS], capture_output=True, text=True, check=True)
+    loaded, row = ran.stdout.splitlines()
+    assert loaded == "False True"
+    assert row.startswith("key value topic partition offset timestamp timestampType {'key': b'k'")
+    assert "'topic': 'a', 'partition': 3, 'offset': 2" in row
