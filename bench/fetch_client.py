@@ -125,15 +125,18 @@ def run(
 ) -> dict[str, float]:
     """Let so many consumers each read `records` records of partition 0 from its beginning on.
 
-    `mb_per_s` and `records_per_s` are sums, `bytes` what one of them was given, times the longest.
+    `mb_per_s` and `records_per_s` are of all together, from the first answer to the last: sums of
+    rates would reward who serves one after the other. `bytes` is what one of them was given,
+    `longest_fetch_ms` what any of them waited for an answer.
     """
     command = ["bench.fetch_client", address, topic, str(records), str(fetch_bytes)]
     runs = begin_at_once(command, consumers)
+    seconds = max(run["ended_s"] for run in runs) - min(run["began_s"] for run in runs)
     return {
-        "records_per_s": sum(run["records_per_s"] for run in runs),
-        "mb_per_s": sum(run["mb_per_s"] for run in runs),
+        "records_per_s": sum(run["records"] for run in runs) / seconds,
+        "mb_per_s": sum(run["bytes"] for run in runs) / seconds / 1e6,
         "bytes": runs[0]["bytes"],
-        "seconds": max(run["seconds"] for run in runs),
+        "seconds": seconds,
         "longest_fetch_ms": max(run["longest_fetch_ms"] for run in runs),
         "client_cpu_s": sum(run["client_cpu_s"] for run in runs),
     }
@@ -147,19 +150,18 @@ def _consume(address: str, topic: str, records: int, fetch_bytes: int) -> dict[s
     while client.next_offset == 0:
         client.fetch()
     first_offset, size, longest_s = client.next_offset, 0, 0.0
-    start = asked = time.monotonic()
+    began = asked = time.monotonic()
     while client.next_offset < records:
         size += client.fetch()
         now = time.monotonic()
         longest_s, asked = max(longest_s, now - asked), now
-    seconds = time.monotonic() - start
     client.close()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
-        "records_per_s": (client.next_offset - first_offset) / seconds,
-        "mb_per_s": size / seconds / 1e6,
+        "records": float(client.next_offset - first_offset),
         "bytes": float(size),
-        "seconds": seconds,
+        "began_s": began,
+        "ended_s": asked,
         "longest_fetch_ms": longest_s * 1000,
         "client_cpu_s": usage.ru_utime + usage.ru_stime,
     }
