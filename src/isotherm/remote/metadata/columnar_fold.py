@@ -95,6 +95,7 @@ class ColumnarFold:
         ]
         for number, reason in sorted(problems):
             self._on_corrupt(int(columns.offset[number]), reason)
+        self._plan_look_ups()
         tables.name_segments()
         self._close_places(run)
         self._keep_look_ups(run.kernels)
@@ -125,9 +126,12 @@ class ColumnarFold:
             if deletion.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
                 self._contents[number] = None
 
+    def _plan_look_ups(self) -> None:
+        """Before segments get their names: it tells of which the steps are."""
+        self._tables.plan_steps()
+
     def _keep_look_ups(self, kernels: ModuleType) -> None:
         """What of the segments answers in each leader epoch."""
-        self._tables.plan_steps()
         groups, steps = self._tables.groups, self._tables.steps
         wanted = np.flatnonzero(steps["is_wanted"])
         taken = _Steps(steps[wanted], self._tables.segment_ids(steps["slot"][wanted]))

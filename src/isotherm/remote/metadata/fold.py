@@ -7,10 +7,11 @@ folded one by one; many by columns, which gives the same and is worth the loadin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from isotherm.errors import CorruptMetadataError
-from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
+from isotherm.remote.metadata.api import MetadataColumns, MetadataTopic, MetadataTopicRecord
 from isotherm.remote.metadata.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.columnar_fold import ColumnarFold
 from isotherm.remote.metadata.events import (
@@ -29,7 +30,7 @@ from isotherm.types import Offset, TopicIdPartition
 # Below it, reading record by record takes less than loading the kernels does.
 COLUMNAR_RECORDS_MIN = 10_000
 
-# Bytes of a run. It bounds the memory of a fold, about six times this beside what it results in.
+# Bytes of a run. It bounds the memory of a fold, about seven times this beside what it results in.
 RUN_MAX_BYTES = 16 * 1024 * 1024
 
 Wanted = Callable[[TopicIdPartition], bool]
@@ -119,15 +120,29 @@ def _fold_columns(
         on_corrupt(corrupt_record(MetadataTopicRecord(number, offset, 0, None, None), reason))
 
     fold = ColumnarFold(wanted, report)
-    position, end = bounds
-    while position < end:
-        columns = topic.read_columns(number, position, run_max_bytes)
-        if columns.next_offset <= position:
-            break
+    position, _ = bounds
+    for columns in _runs(topic, number, bounds, run_max_bytes):
         fold.feed(columns)
         position = columns.next_offset
     partitions = [FoldedPartition(*result) for result in fold.results()]
     return Folded(partitions, fold.deleted(), position)
+
+
+def _runs(
+    topic: MetadataTopic, number: int, bounds: tuple[Offset, Offset], run_max_bytes: int
+) -> Iterator[MetadataColumns]:
+    """The records between two offsets, and what the last read brings of those after them.
+
+    A run is read while the one before it is folded: nearly all of both is done without the GIL.
+    """
+    position, end = bounds
+    with ThreadPoolExecutor(1, thread_name_prefix="isotherm-metadata-read") as reader:
+        reading = reader.submit(topic.read_columns, number, position, run_max_bytes)
+        while position < end and (columns := reading.result()).next_offset > position:
+            position = columns.next_offset
+            if position < end:
+                reading = reader.submit(topic.read_columns, number, position, run_max_bytes)
+            yield columns
 
 
 def _refuse(error: CorruptMetadataError) -> None:

@@ -114,10 +114,12 @@ class FoldTables:
         )
 
     def name_segments(self) -> None:
-        """Make the ids of the segments that this run is about: one object each, for all who keep
-        them."""
-        slots, keys = self.slots, self.keys
-        is_named = slots["is_touched"] != 0
+        """Make the ids of the segments that are known before or after this run, or that its steps
+        are about: one object each, for all who keep them."""
+        slots, keys, steps = self.slots, self.keys, self.steps
+        is_known = (slots["state"] != self._kernels.GONE) | (slots["was_live"] != 0)
+        is_named = is_known & (slots["is_touched"] != 0)
+        is_named[steps["slot"][steps["is_wanted"] != 0]] = True
         named_by_key = keys["slot"][keys["is_touched"] != 0]
         is_named[named_by_key[named_by_key >= 0]] = True
         numbers = np.flatnonzero(is_named)

@@ -203,8 +203,11 @@ class SegmentFold(ColumnarFold):
         places["deletion"] = kernels.UNTOUCHED
         return places
 
-    def _keep_look_ups(self, kernels: ModuleType) -> None:
+    def _plan_look_ups(self) -> None:
         """None are asked for."""
+
+    def _keep_look_ups(self, kernels: ModuleType) -> None:
+        """None were planned."""
 
     def _keep_rows(self, run: FoldRun) -> None:
         super()._keep_rows(run)
