@@ -169,9 +169,11 @@ class BucketSegmentSource:
         disordered = [listed for o, listed in histories.items() if o not in ordered]
         known |= self._read([each for listed in disordered for each in listed])
         self._known = known
-        named = [each for listed in ordered.values() for each in follow_one_another(listed)]
-        in_names = {each.segment_id for each in named}
-        return [*named, *(each for each in known.values() if each.segment_id not in in_names)]
+        by_manifest = [listed[-1:] for listed in ordered.values()] + disordered
+        return [
+            *(each for listed in ordered.values() for each in follow_one_another(listed)),
+            *(known[e.segment_id] for each in by_manifest for e in each if e.segment_id in known),
+        ]
 
     def _committed(
         self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None

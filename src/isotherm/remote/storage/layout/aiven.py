@@ -159,20 +159,12 @@ class AivenLayout:
         return split[0]
 
     def parse_key(self, key: str) -> SegmentObjectKey | None:
-        parts = key.removeprefix(self._key_prefix).split("/")
-        if not key.startswith(self._key_prefix) or len(parts) != 3:
+        directory, _, name = key.rpartition("/")
+        partition = _parse_directory(directory, self._key_prefix)
+        file = parse_segment_file(name)
+        if partition is None or file is None:
             return None
-        topic, partition, file = (
-            _topic_of(parts[0]),
-            parse_partition(parts[1]),
-            parse_segment_file(parts[2]),
-        )
-        if topic is None or partition is None or file is None:
-            return None
-        topic_id_partition = TopicIdPartition(topic[1], topic[0], partition)
-        return SegmentObjectKey(
-            topic_id_partition, file.start_offset, file.segment_uuid, file.suffix
-        )
+        return SegmentObjectKey(partition, file.start_offset, file.segment_uuid, file.suffix)
 
     def _main_path(self, metadata: RemoteLogSegmentMetadata) -> str:
         """Key of the segment's objects without their suffix."""
@@ -191,8 +183,14 @@ class AivenLayout:
         ).encode()
 
 
-# A listing names the same few topics with every segment.
-_topic_of = functools.lru_cache(maxsize=1024)(split_trailing_uuid)
+# A listing names the same few folders with every segment.
+@functools.lru_cache(maxsize=1024)
+def _parse_directory(directory: str, key_prefix: str) -> TopicIdPartition | None:
+    topic_directory, _, digits = directory.removeprefix(key_prefix).partition("/")
+    topic, partition = split_trailing_uuid(topic_directory), parse_partition(digits)
+    if topic is None or partition is None or not directory.startswith(key_prefix):
+        return None
+    return TopicIdPartition(topic[1], topic[0], partition)
 
 
 def _object_key(metadata: RemoteLogSegmentMetadata) -> str:
