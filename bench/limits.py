@@ -1,12 +1,15 @@
 """What can the machine do at most?
 
-One thread, in 10^6 bytes per second; the best of the rounds, since a limit is what can be reached:
+One thread, in 10^6 bytes per second and in the CPU-seconds that this process took for a GB; the best
+of the rounds, since a limit is what can be reached:
 
     memcpy           64 MiB from one piece of memory to another
     CRC-32C          of 64 MiB, by what the broker uses
     loopback, send   a file in the page cache, read and sent over one connection to another process
     loopback, sendfile
                      the same by sendfile
+    loopback, receive
+                     what another process sends, received in pieces of 64 KiB
     page cache, write
                      a file in pieces of 64 KiB, not synced, into memory that is ready for it
     disk, append     a file written piece by piece and synced at the end
@@ -23,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -39,6 +43,13 @@ SYNCED_PIECES = 500
 ROUNDS = 5
 
 QUESTION = Question("limits", "What can the machine do at most?", lambda scale: ())
+SENDER = """
+import socket, sys
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+piece = bytes(1 << 16)
+for _ in range(int(sys.argv[2]) // len(piece)):
+    connection.sendall(piece)
+"""
 RECEIVER = """
 import socket, sys
 connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -48,17 +59,22 @@ while connection.recv_into(buffer):
 """
 
 
-def memcpy() -> float:
+class Rate(NamedTuple):
+    mb_per_s: float
+    cpu_s_per_gb: float
+
+
+def memcpy() -> Rate:
     source, target = np.ones(SIZE, dtype=np.uint8), np.zeros(SIZE, dtype=np.uint8)
     return _rate(lambda: np.copyto(target, source), SIZE)
 
 
-def crc32c() -> float:
+def crc32c() -> Rate:
     data = bytes(SIZE)
     return _rate(lambda: google_crc32c.value(data), SIZE)
 
 
-def loopback(*, by_sendfile: bool) -> float:
+def loopback(*, by_sendfile: bool) -> Rate:
     with tempfile.NamedTemporaryFile() as file, socket.create_server(("127.0.0.1", 0)) as server:
         file.write(bytes(SIZE))
         file.flush()
@@ -70,6 +86,23 @@ def loopback(*, by_sendfile: bool) -> float:
             send(connection, file.fileno())  # both sides are awake
             rate = _rate(lambda: _repeat(send, connection, file.fileno()), SENT)
         receiver.wait()
+    return rate
+
+
+def loopback_receive() -> Rate:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        sender = subprocess.Popen([sys.executable, "-c", SENDER, port, str(SENT)])
+        connection, _ = server.accept()
+        buffer = bytearray(BATCH)
+        with connection:
+
+            def receive() -> None:
+                while connection.recv_into(buffer):
+                    pass
+
+            rate = _rate(receive, SENT)
+        sender.wait()
     return rate
 
 
@@ -91,14 +124,14 @@ def _send_by_reads(connection: socket.socket, fd: int) -> None:
         connection.sendall(buffer)
 
 
-def page_cache() -> float:
+def page_cache() -> Rate:
     memory.make_ready(SENT)
     with tempfile.NamedTemporaryFile(buffering=0) as file:
         piece = bytes(BATCH)
         return _rate(lambda: [file.write(piece) for _ in range(SENT // BATCH)], SENT)
 
 
-def disk() -> float:
+def disk() -> Rate:
     with tempfile.NamedTemporaryFile() as file:
         piece = bytes(PIECE)
 
@@ -110,7 +143,7 @@ def disk() -> float:
         return _rate(write, SENT)
 
 
-def disk_synced() -> float:
+def disk_synced() -> Rate:
     with tempfile.NamedTemporaryFile(buffering=0) as file:
         piece = bytes(SMALL_PIECE)
 
@@ -122,17 +155,19 @@ def disk_synced() -> float:
         return _rate(write, SYNCED_PIECES * SMALL_PIECE)
 
 
-def _rate(work: Callable[[], object], size: int) -> float:
-    began = time.perf_counter()
+def _rate(work: Callable[[], object], size: int) -> Rate:
+    began, cpu_before_s = time.perf_counter(), time.process_time()
     work()
-    return size / (time.perf_counter() - began) / 1e6
+    cpu_s = time.process_time() - cpu_before_s
+    return Rate(size / (time.perf_counter() - began) / 1e6, cpu_s / size * 1e9)
 
 
-LIMITS: dict[str, Callable[[], float]] = {
+LIMITS: dict[str, Callable[[], Rate]] = {
     "memcpy": memcpy,
     "CRC-32C": crc32c,
     "loopback, send": lambda: loopback(by_sendfile=False),
     "loopback, sendfile": lambda: loopback(by_sendfile=True),
+    "loopback, receive": loopback_receive,
     "page cache, write": page_cache,
     "disk, append": disk,
     "16 KiB, synced": disk_synced,
@@ -148,8 +183,13 @@ def main() -> None:
     document["limits"] = {}
     for name, measure in LIMITS.items():
         rates = [measure() for _ in range(rounds)]
-        document["limits"][name] = {"mb_per_s": max(rates), "values": [round(r) for r in rates]}
-        print(f"{name:<20} {max(rates):10,.0f} MB/s", file=sys.stderr)
+        best, least_cpu = max(rates).mb_per_s, min(rate.cpu_s_per_gb for rate in rates)
+        document["limits"][name] = {
+            "mb_per_s": best,
+            "cpu_s_per_gb": least_cpu,
+            "values": [round(rate.mb_per_s) for rate in rates],
+        }
+        print(f"{name:<20} {best:10,.0f} MB/s {least_cpu:6.2f} CPU-s/GB", file=sys.stderr)
     keep(document, is_whole=not options.quick)
 
 

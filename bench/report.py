@@ -36,7 +36,8 @@ and topic settings, each in a process of its own; client and both servers share 
 processors. Kafka has the 1 GiB heap and the collector of its own start script. A figure is the
 median over the rounds after one that warms up; the spread is (largest - smallest) / median; a
 ratio is Isotherm's median over Kafka's. MB are 10^6 bytes of record values. CPU-seconds are the
-server process's own, user and system. Differences smaller than the spreads mean nothing.
+server process's own, user and system. As much memory as a round writes to files is touched and freed
+before it ([why](performance.md)). Differences smaller than the spreads mean nothing.
 
 [How cost grows](growth.md) has the plots; [where the time goes](performance.md) the reasons;
 [capacity](capacity.md) what follows for a machine.
@@ -380,10 +381,11 @@ def _compaction(document: Mapping[str, Any]) -> Iterator[str]:
 def _limits(document: Mapping[str, Any]) -> Iterator[str]:
     yield "One thread; `bench/limits.py` says what is done. The best of the rounds."
     yield ""
-    yield "| what | MB/s |"
-    yield "|---|---:|"
+    yield "| what | MB/s | CPU-s/GB |"
+    yield "|---|---:|---:|"
     for name, figures in document["limits"].items():
-        yield _row(name, f"{figures['mb_per_s']:,.0f}")
+        cpu_s = figures.get("cpu_s_per_gb")
+        yield _row(name, f"{figures['mb_per_s']:,.0f}", "-" if cpu_s is None else f"{cpu_s:.2f}")
 
 
 def _memory(document: Mapping[str, Any]) -> Iterator[str]:

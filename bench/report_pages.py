@@ -91,8 +91,8 @@ def _million_segments(metric: str) -> Compute:
     )
 
 
-def _limit(name: str) -> Compute:
-    return lambda documents: float(documents["limits"]["limits"][name]["mb_per_s"])
+def _limit(name: str, metric: str = "mb_per_s") -> Compute:
+    return lambda documents: float(documents["limits"]["limits"][name][metric])
 
 
 def _cold_gets(documents: Documents) -> float:
@@ -147,13 +147,22 @@ FIGURES: Mapping[str, tuple[int, Compute]] = {
     "cold_cpu_kafka": (2, _median("cold_consume", COLD, "server_cpu_s_per_gb", "kafka")),
     "cold_4_cpu": (2, _median("cold_consume", COLD_4, "server_cpu_s_per_gb")),
     "cold_mb": (0, _median("cold_consume", COLD, "mb_per_s")),
-    "memcpy_mb": (0, _limit("memcpy")),
-    "crc_mb": (0, _limit("CRC-32C")),
-    "send_mb": (0, _limit("loopback, send")),
-    "sendfile_mb": (0, _limit("loopback, sendfile")),
-    "disk_mb": (0, _limit("disk, append")),
-    "send_cpu_floor": (2, lambda documents: 1e3 / _limit("loopback, send")(documents)),
-    "crc_cpu_floor": (2, lambda documents: 1e3 / _limit("CRC-32C")(documents)),
+    "send_cpu_floor": (2, _limit("loopback, send", "cpu_s_per_gb")),
+    "sendfile_cpu_floor": (2, _limit("loopback, sendfile", "cpu_s_per_gb")),
+    "receive_cpu_floor": (2, _limit("loopback, receive", "cpu_s_per_gb")),
+    "crc_cpu_floor": (2, _limit("CRC-32C", "cpu_s_per_gb")),
+    "page_cache_cpu_floor": (2, _limit("page cache, write", "cpu_s_per_gb")),
+    "produce_cpu_floor": (
+        2,
+        lambda documents: sum(
+            _limit(name, "cpu_s_per_gb")(documents)
+            for name in ("loopback, receive", "CRC-32C", "page cache, write")
+        ),
+    ),
+    "start_s": (1, _median("partitions", "0 partitions", "start_s")),
+    "start_s_kafka": (1, _median("partitions", "0 partitions", "start_s", "kafka")),
+    "idle_mb": (0, _median("partitions", "0 partitions", "resident_mb")),
+    "idle_mb_kafka": (0, _median("partitions", "0 partitions", "resident_mb", "kafka")),
     "partition_kb": (1, _times(_slope("partitions", "memory, MB"), 1e3)),
     "partition_files": (1, _slope("partitions", "open files")),
     "partition_start_ms": (2, _times(_slope("partitions", "start, CPU s"), 1e3)),
