@@ -8,6 +8,7 @@ Nothing is checked: whoever calls has seen to it that the bytes are there.
 
 from __future__ import annotations
 
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -39,6 +40,22 @@ def word_at(_context, source, _position):
         return word
 
     return types.uint64(source, types.int64), generate
+
+
+@intrinsic
+def prefetch(_context, array, _index):
+    """Have a row on its way from memory by the time that it is asked for."""
+
+    def generate(context, builder, signature, arguments):
+        array, index = arguments
+        data = context.make_array(signature.args[0])(context, builder, array).data
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [data.type, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind)
+        read, most_local, of_data = number(0), number(3), number(1)
+        builder.call(function, [builder.gep(data, [index]), read, most_local, of_data])
+
+    return types.void(array, types.int64), generate
 
 
 @intrinsic

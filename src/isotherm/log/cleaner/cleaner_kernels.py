@@ -16,12 +16,14 @@ from numba.extending import register_jitable
 
 from isotherm.record.column_kernels import BATCH, PLACE
 from isotherm.record.kernel import kernel
-from isotherm.record.raw_memory import word_at
+from isotherm.record.raw_memory import prefetch, word_at
 
 # Slot of the offset map: the key's hash, and the newest offset plus one, 0 in an empty slot.
 SLOT = np.dtype([("high", np.uint64), ("low", np.uint64), ("next_offset", np.int64)])
 
 _CONTROL_FLAG = 32
+# Places ahead of which a slot is asked for: at some 10 ns a place more than memory takes to answer.
+_PREFETCH_DISTANCE = 16
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _UINT64_OUT = types.Array(types.uint64, 1, "C")
@@ -107,6 +109,14 @@ def _first_slot(slots, high):
 
 
 @register_jitable(forceinline=True)
+def _prefetch_slot(slots, hashes, index):
+    """Of a place that comes soon: the map is larger than any cache, and hashes are anywhere in it."""
+    soon = 2 * (index + _PREFETCH_DISTANCE)
+    if soon < len(hashes):
+        prefetch(slots, _first_slot(slots, hashes[soon]))
+
+
+@register_jitable(forceinline=True)
 def _find_slot(slots, high, low):
     """The slot of a hash, or the empty one where it belongs; -1 when all others are taken."""
     index = _first_slot(slots, high)
@@ -135,6 +145,7 @@ def put_offsets(slots, places, hashes, start_offset, entry_count, entry_count_ma
     already (whether or not its key is one of them), or -1.
     """
     for index in range(len(places)):
+        _prefetch_slot(slots, hashes, index)
         place = places[index]
         if place.key_size < 0 or place.offset < start_offset:
             continue
@@ -168,6 +179,7 @@ def choose_records(slots, batches, places, hashes, latest_offset, now, expiry):
     """
     invalid_count = 0
     for index in range(len(places)):
+        _prefetch_slot(slots, hashes, index)
         place = places[index]
         is_control = batches[place.batch].attributes & _CONTROL_FLAG != 0
         if is_control or place.offset > latest_offset:
