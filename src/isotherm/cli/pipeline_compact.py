@@ -24,8 +24,7 @@ from isotherm.clock import Clock, SystemClock
 from isotherm.errors import RequestTimedOutError
 
 if TYPE_CHECKING:
-    from isotherm.remote.compaction.journal import FoundRun
-    from isotherm.spark.jobs.compact import CompactionSettings, PartitionReport
+    from isotherm.spark.jobs.compact import CompactionSettings, PartitionReport, Recovery
     from isotherm.spark.jobs.compact_plan import CompactionPlan
     from isotherm.spark.jobs.cost import Cost
 
@@ -111,6 +110,10 @@ def compact(
     Tombstones, transactions, offsets, timestamps and headers as Kafka's log cleaner leaves them.
     In place it works on Isotherm's topics: the broker publishes what the job has staged. Of any
     cluster's bucket, Kafka's too, it makes a copy. Nothing is written without --run.
+
+    isotherm pipeline compact --path s3://bucket/kafka -o subscribe=prices --to s3://bucket/newest
+
+    Exit codes: 0 done · 1 failed, or refused by --max-bytes · 2 wrong options · 3 damage was met.
     """
     from isotherm.spark.jobs import compact as job
     from isotherm.spark.jobs.cost import check_cost
@@ -127,32 +130,30 @@ def compact(
         to_storage=parse_pairs(to_option),
     )
     job.check_settings(settings, options)
-    with progress("reading the metadata") as tell:
-        if recover:
+    if recover:
+        with progress("what was cut off is looked for"):
             found = job.unfinished_runs(
                 settings, lambda partition: options.selects_topic(partition.topic)
             )
-            _recover(found, settings, run=run, as_json=as_json)
-            return
+            steps = job.recover(settings, found) if run else job.plan_recovery(found)
+        _print_recovery(steps, run=run, as_json=as_json)
+        return
+    with progress("metadata is read"):
         plan = job.read_plan(options, settings)
-        with spark_session(master, spark_config) as spark:
-            cost = job.cost_of(spark, plan, settings)
-            check_cost(cost, max_bytes)
-            if not run:
-                _print_plan(plan, cost, as_json=as_json)
-                return
+    with spark_session(master, spark_config) as spark:
+        cost = job.cost_of(spark, plan, settings)
+        check_cost(cost, max_bytes)
+        if not run:
+            _print_plan(plan, cost, as_json=as_json)
+            return
+        with progress("segments are compacted") as tell:
             reports = job.compact(spark, plan, settings, tell)
     _print_reports(reports, as_json=as_json)
     if settings.target is None:
         _wait_for_broker(plan, settings, wait_s, clock)
 
 
-def _recover(
-    found: list[FoundRun], settings: CompactionSettings, *, run: bool, as_json: bool
-) -> None:
-    from isotherm.spark.jobs.compact import plan_recovery, recover
-
-    steps = recover(settings, found) if run else plan_recovery(found)
+def _print_recovery(steps: list[Recovery], *, run: bool, as_json: bool) -> None:
     if not steps and not as_json:
         console().print("no compaction was cut off")
         return

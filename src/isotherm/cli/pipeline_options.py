@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from isotherm.cli.options import parse_pairs
 from isotherm.cli.output import console, error_console, print_json, print_rows
+from isotherm.cli.spark_progress import shown_progress
 from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SILENT = "-Disotherm.spark.log.level=off"
 _JAVA_TRACE = "spark.sql.pyspark.jvmStacktrace.enabled"
 _PYTHON_TRACE = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+# Spark's own is 200, made for clusters: here each of them would be a task of Python's, for rows that
+# are few. More bytes than fit into memory go to disk.
+_SHUFFLE_PARTITIONS_LOCAL = 8
 _CHOICES_OF_TOPICS = frozenset({"subscribe", "subscribepattern", "assign"})
 TABLE_ROWS_MAX = 100
 
@@ -120,6 +124,8 @@ def spark_session(master: str, spark_config: list[str] | None) -> Iterator[Spark
 
     debug = debugging.get()
     config = parse_pairs(spark_config)
+    if master.startswith("local"):
+        config.setdefault(_SHUFFLE_PARTITIONS, str(_SHUFFLE_PARTITIONS_LOCAL))
     if debug:
         config = {_JAVA_TRACE: "true", _PYTHON_TRACE: "false", **config}
     else:
@@ -136,16 +142,9 @@ def spark_session(master: str, spark_config: list[str] | None) -> Iterator[Spark
             spark.stop()
 
 
-@contextmanager
-def progress(description: str) -> Iterator[Callable[[str], None]]:
-    """On a terminal a line with the time passed and what is being done; call it to say what."""
-    terminal = error_console()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(
-        *columns, console=terminal, transient=True, disable=not terminal.is_terminal
-    ) as line:
-        task = line.add_task(description, total=None)
-        yield lambda text: line.update(task, description=text)
+def progress(description: str) -> AbstractContextManager[Callable[[str], None]]:
+    """On a terminal a line that says what is being done; call it to say what is done next."""
+    return shown_progress(error_console(), description)
 
 
 def print_frame(

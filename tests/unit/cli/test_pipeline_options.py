@@ -1,8 +1,15 @@
 from __future__ import annotations
 
-import pytest
+import io
 
-from isotherm.cli.pipeline_options import source_texts, spark_session
+import pytest
+from pyspark import SparkContext
+from pyspark.status import SparkStageInfo
+from rich.console import Console
+
+from isotherm.cli import pipeline_options
+from isotherm.cli.pipeline_options import progress, source_texts, spark_session
+from isotherm.cli.spark_progress import tasks_of_running_stages
 from isotherm.errors import ConfigError
 from isotherm.spark.option_parsing import parse_options
 
@@ -33,3 +40,37 @@ def test_what_is_no_master_is_refused_before_spark_is_started(master: str) -> No
         spark_session(master, None),
     ):
         pass
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_told_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=terminal, width=80)
+    monkeypatch.setattr(pipeline_options, "error_console", lambda: console)
+    with progress("metadata is read") as tell:
+        tell("the table is written")
+    assert ("metadata is read" in written.getvalue()) == terminal
+    assert ("the table is written" in written.getvalue()) == terminal
+
+
+def test_progress_tells_the_tasks_of_the_stages_that_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Tracker:
+        def getActiveStageIds(self) -> list[int]:
+            return [3, 4, 5]
+
+        def getStageInfo(self, stage: int) -> SparkStageInfo | None:
+            # The last one has ended between the two questions.
+            counts = {3: (8, 5), 4: (2, 0)}.get(stage)
+            return counts and SparkStageInfo(stage, 0, "map", counts[0], 1, counts[1], 0)
+
+    class Context:
+        def statusTracker(self) -> Tracker:
+            return Tracker()
+
+    assert tasks_of_running_stages() == (0, 0)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", Context())
+    assert tasks_of_running_stages() == (5, 10)
