@@ -12,13 +12,11 @@ remedy.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +34,7 @@ from isotherm.errors import (
     RemoteStorageThrottledError,
 )
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
+from isotherm.remote.storage.folder_objects import store_object
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.types import Position, TimestampMs
 
@@ -87,19 +86,17 @@ class ObjectClient:
     def put(self, key: str, content: Path | bytes | Iterable[bytes]) -> None:
         """Store an object, replacing one of this name."""
         with self._translated("object cannot be written", key, absent_is_an_answer=False):
-            if self._folder is not None and self._upload_pace is None and isinstance(content, Path):
-                _copy_file(content, self._folder / key)
-                _sync_names(self._folder, key)
+            pieces = content if self._upload_pace is None else _paced(content, self._upload_pace)
+            if self._folder is not None:
+                store_object(self._folder, key, pieces)
                 return
             obstore.put(
                 self._store,
                 key,
-                content if self._upload_pace is None else _paced(content, self._upload_pace),
+                pieces,
                 chunk_size=self._part_size,
                 max_concurrency=self._concurrency,
             )
-            if self._folder is not None:
-                _sync(self._folder, key)
 
     def get_range(self, key: str, start: Position, end: Position) -> ObjectRange:
         """Bytes from `start` to `end` (not included), 0 <= start < end, in one request.
@@ -230,9 +227,10 @@ class ObjectClient:
         """Copy an object inside the store, replacing one at `target`. RemoteResourceNotFoundError
         when there is no such object."""
         with self._translated("object cannot be copied", key):
-            obstore.copy(self._store, key, target)
-        if self._folder is not None:
-            _sync(self._folder, target)
+            if self._folder is not None:
+                store_object(self._folder, target, self._folder / key)
+            else:
+                obstore.copy(self._store, key, target)
 
     def delete(self, key: str) -> None:
         """Delete an object; one that is not there is no error."""
@@ -383,45 +381,3 @@ def _store_config(settings: ObjectStoreSettings) -> dict[str, Any]:
             "sas_key": settings.azure_sas_token,
         }
     return {name: value for name, value in config.items() if value is not None}
-
-
-def _copy_file(source: Path, target: Path) -> None:
-    """`put` of a file where the store is a folder: the kernel copies it, and no byte of it passes
-    through this process, whose event loop would wait for its share of the processor's cache."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    numbers = itertools.count(1)
-    while True:
-        # As obstore names unfinished files, which no listing shows.
-        unfinished = target.with_name(f"{target.name}#{next(numbers)}")
-        with suppress(FileExistsError):
-            unfinished.touch(exist_ok=False)
-            break
-    try:
-        shutil.copyfile(source, unfinished)
-        _sync_path(unfinished)
-        unfinished.replace(target)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-
-
-def _sync(folder: Path, key: str) -> None:
-    """Make an object in a local folder survive a power failure: the file, and the names above it.
-
-    Without it a broker could delete its local copy of a segment before the other is on the disk.
-    """
-    _sync_path(folder / key)
-    _sync_names(folder, key)
-
-
-def _sync_names(folder: Path, key: str) -> None:
-    for directory in (folder / key).parents[: len(Path(key).parts)]:
-        _sync_path(directory)
-
-
-def _sync_path(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)  # noqa: TID251 - files of a store, not of a FileSystem
-    finally:
-        os.close(descriptor)

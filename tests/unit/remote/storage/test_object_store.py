@@ -376,13 +376,25 @@ def test_folder_object_that_failed_halfway_is_absent(folder: Path) -> None:
     assert not [path for path in folder.rglob("*") if path.is_file()], "no part is left behind"
 
 
-def test_folder_object_is_synced_with_every_folder_above_it(
+def test_folder_object_is_synced_before_it_is_there_and_its_name_after(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
-    client_of(folder).put("a/b/c.log", b"content")
-    assert synced == [str(folder / part) for part in ("a/b/c.log", "a/b", "a", "")]
+
+    def fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        found = sorted(each.name for each in path.iterdir()) if path.is_dir() else "a file"
+        synced.append(f"{path.relative_to(folder)}: {found}")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    client = client_of(folder)
+    client.put("a/b/c.log", b"content")
+    assert synced == [".: ['a']", "a: ['b']", "a/b/c.log#1: a file", "a/b: ['c.log']"]
+    synced.clear()
+    client.put("a/b/d.log", iter([b"con", b"tent"]))
+    assert synced == ["a/b/d.log#1: a file", "a/b: ['c.log', 'd.log']"]
+    client.copy("a/b/c.log", "a/e.log")
+    assert synced[2:] == ["a/e.log#1: a file", "a: ['b', 'e.log']"]
 
 
 def test_folder_that_vanished_is_a_failure_and_not_a_missing_object(folder: Path) -> None:
