@@ -10,7 +10,7 @@ next segments as well.
 Ranges belong to segments, not to readers: consumers of the same stretch share them, and one
 fetches what several ask for. All ranges together, also those on their way, are at most `size_max`
 bytes. Ranges that follow one another are a run, and each run that is being read has an equal
-share: its ranges are half of that at most, and the other half is what it may be ahead. Room is made
+share: its ranges are half of that at most, and `run_size` says how much of it may be ahead. Room is made
 by dropping the least recently read; what was fetched ahead and not read yet goes last, and not for
 another's read-ahead. A read that finds no room even so fetches just what it needs and keeps
 nothing.
@@ -55,10 +55,12 @@ class ReadAheadSettings:
         """`wanted` kept within the bounds, while so many runs are being read."""
         return min(max(wanted, self.range_size_min), self._range_bound(run_count))
 
-    def run_size(self, run_count: int) -> int:
-        """How much of a run may be held from the range being read on: three quarters of its
-        share, so that who is a little behind finds his range; a range and the next in any case."""
-        return max(2 * self._range_bound(run_count), self._share(run_count) * 3 // 4)
+    def run_size(self, run_count: int, *, is_shared: bool) -> int:
+        """How much of a run may be held from the range being read on: a range and the next in any
+        case; three quarters of its share while one reads it, who gets what a store gives to three
+        GETs at once; half while several do, so that who is behind finds his range."""
+        share = self._share(run_count)
+        return max(2 * self._range_bound(run_count), share // 2 if is_shared else share * 3 // 4)
 
     def _range_bound(self, run_count: int) -> int:
         return min(self.range_size_max, max(1, self._share(run_count) // 2))
@@ -69,11 +71,13 @@ class ReadAheadSettings:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Ranges that follow one another, over segments too."""
+    """Ranges that follow one another, over segments too. `is_shared`: what one has read was read
+    again."""
 
     range_count: int = 0
     read_size: int = 0
     read_at_s: float = 0.0
+    is_shared: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -192,6 +196,7 @@ class ReadAhead:
             if read is not None:
                 held = self._held[read]
                 self._held.move_to_end(read)
+                held.run.is_shared = held.run.is_shared or end <= held.read_end
                 held.read_end = max(held.read_end, end)
                 held.run.read_at_s = self._clock.monotonic_s()
 
@@ -322,7 +327,8 @@ class ReadAhead:
         if run.range_count == 1 and position - reading.start <= reading.size // 4:
             return None
         run_count = max(1, self._active_run_count())
-        size_max = self._settings.run_size(run_count) - (position - reading.start)
+        run_size = self._settings.run_size(run_count, is_shared=run.is_shared)
+        size_max = run_size - (position - reading.start)
         reach = max(2 * reading.size, run.read_size)
         return _Plan(run, run_count, position, reading.size, size_max, reach)
 

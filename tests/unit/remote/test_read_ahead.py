@@ -169,6 +169,18 @@ def test_four_consumers_of_one_history_make_the_gets_of_one() -> None:
     assert len(store.ranges) <= 20
 
 
+def test_consumers_of_one_history_that_drift_apart_make_the_gets_of_one() -> None:
+    """The last is 100 MiB behind the first: further than what one reader leaves behind."""
+    store = CountingStore(is_large=True)
+    ahead = ReadAhead(store, ReadAheadSettings(256 * MIB), InlineExecutor(), SimClock())  # type: ignore[arg-type]
+    segment = make_metadata(1024 * MIB)
+    steps = range(0, 1024 * MIB, MIB)
+    for position in steps:
+        for behind in (0, position // 30, position // 20, position // 10):
+            read(ahead, segment, position - behind // MIB * MIB, MIB)
+    assert len(store.ranges) <= 20
+
+
 def test_sixteen_consumers_of_different_partitions_do_not_drive_each_others_ranges_out() -> None:
     store = CountingStore(is_large=True)
     ahead = ReadAhead(store, ReadAheadSettings(256 * MIB), InlineExecutor(), SimClock())  # type: ignore[arg-type]
