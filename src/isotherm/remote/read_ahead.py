@@ -10,10 +10,10 @@ next segments as well.
 Ranges belong to segments, not to readers: consumers of the same stretch share them, and one
 fetches what several ask for. All ranges together, also those on their way, are at most `size_max`
 bytes. Ranges that follow one another are a run, and each run that is being read has an equal
-share: its ranges are half of that at most, and `run_size` says how much of it may be ahead. Room is made
-by dropping the least recently read; what was fetched ahead and not read yet goes last, and not for
-another's read-ahead. A read that finds no room even so fetches just what it needs and keeps
-nothing.
+share: its ranges are half of that at most, and `run_size` says how much of it may be ahead. Room
+is made by dropping the least recently read; what was fetched ahead and not read yet goes last, and
+not for another's read-ahead. A read that finds no room even so fetches just what it needs and
+keeps nothing.
 """
 
 from __future__ import annotations
