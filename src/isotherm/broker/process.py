@@ -25,12 +25,17 @@ logger = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+# How long a thread that computes keeps the interpreter while the event loop waits for it. Python's own
+# 5 ms are what a producer waits for an answer, and the loop may lose them again at every file it writes.
+SWITCH_INTERVAL_S = 0.0005
+
 
 def run(read_config: Callable[[], BrokerConfig]) -> int:
     """Serve until a stop signal or a failure; the status to exit with.
 
     `read_config` reads the configuration, now and at every SIGHUP; raises ConfigError.
     """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(read_config))
 
