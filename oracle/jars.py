@@ -1,4 +1,4 @@
-"""Kafka's jars, and Spark's Kafka source, resolved by Maven and kept in the checkout."""
+"""Kafka's jars, and what Spark lacks of sources, resolved by Maven and kept in the checkout."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 POM_PATH = Path(__file__).with_name("pom.xml")
 SPARK_SOURCE_POM_PATH = Path(__file__).with_name("spark-sql-kafka.xml")
+DELTA_POM_PATH = Path(__file__).with_name("spark-delta.xml")
 CACHE_DIRECTORY = Path(__file__).resolve().parent.parent / ".oracle"
 RESOLVE_TIMEOUT_S = 600
 
@@ -42,6 +43,11 @@ def resolve_jars() -> Path:
 def resolve_spark_source_jars() -> list[Path]:
     """Jars of `format("kafka")` for the installed Spark; otherwise as `resolve_jars`."""
     return sorted(_resolve(SPARK_SOURCE_POM_PATH, "spark-sql-kafka").glob("*.jar"))
+
+
+def resolve_delta_jars() -> list[Path]:
+    """Jars of `format("delta")`; otherwise as `resolve_jars`."""
+    return sorted(_resolve(DELTA_POM_PATH, "spark-delta").glob("*.jar"))
 
 
 def _resolve(pom_path: Path, name: str) -> Path:
