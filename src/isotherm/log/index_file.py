@@ -11,6 +11,7 @@ of its log, as Kafka's do whose indexes are mapped.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -27,29 +28,32 @@ class IndexFile:
     it.
     """
 
-    def __init__(self, fs: FileSystem, path: Path, entry_size: int, size_max: int) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: Path,
+        entry_size: int,
+        size_max: int,
+        count_entries: Callable[[bytes], int],
+    ) -> None:
+        """Goes on after the entries in the file, of which `count_entries` tells how many there are:
+        what follows them, as the padding that an unclean stop of Kafka leaves, is cut off. The file
+        is created where there is none."""
         self._entry_size = entry_size
         self._size_max = size_max - size_max % entry_size
         self._fs = fs
         self._path = path
-        if not fs.exists(path):
-            fs.open_writable(path).close()
-        self.entries = bytearray()
-        self._written_size = 0
         # What keeps a sync from writing what is being truncated.
         self._write_lock = threading.Lock()
-
-    def stored(self) -> bytes:
-        """What is in the file, with the padding that an unclean stop of Kafka leaves."""
-        return self._fs.read_bytes(self._path)
-
-    def load(self, size: int) -> None:
-        """Take over the first `size` bytes of the file; what follows is no entry."""
-        stored = self.stored()
-        self.entries = bytearray(stored[:size])
-        self._written_size = len(self.entries)
-        if len(stored) > size:
-            self._truncate_file(size)
+        stored = b""
+        try:
+            stored = fs.read_bytes(path)
+        except FileNotFoundError:
+            fs.open_writable(path).close()
+        self._written_size = count_entries(stored) * entry_size
+        self.entries = bytearray(stored[: self._written_size])
+        if len(stored) > self._written_size:
+            self._truncate_file(self._written_size)
 
     def append(self, entry: bytes) -> None:
         assert len(entry) == self._entry_size

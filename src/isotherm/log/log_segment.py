@@ -124,13 +124,19 @@ class LogSegment:
                 self._fs.remove(path)
             self._is_dirty = True
         offset_index = IndexFile(
-            self._fs, self.offset_index_path, OFFSET_INDEX_ENTRY_SIZE, index_size_max
+            self._fs,
+            self.offset_index_path,
+            OFFSET_INDEX_ENTRY_SIZE,
+            index_size_max,
+            offset_index_entry_count,
         )
         time_index = IndexFile(
-            self._fs, self.time_index_path, TIME_INDEX_ENTRY_SIZE, index_size_max
+            self._fs,
+            self.time_index_path,
+            TIME_INDEX_ENTRY_SIZE,
+            index_size_max,
+            time_index_entry_count,
         )
-        offset_index.load(offset_index_entry_count(offset_index.stored()) * OFFSET_INDEX_ENTRY_SIZE)
-        time_index.load(time_index_entry_count(time_index.stored()) * TIME_INDEX_ENTRY_SIZE)
         self._files.forget()
         self._aborted = self.aborted_transactions()
         self._largest = last_time_index_entry(time_index.entries, self.base_offset)

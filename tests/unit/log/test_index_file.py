@@ -29,7 +29,13 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def index(path: Path) -> IndexFile:
-    return IndexFile(OsFileSystem(), path, ENTRY_SIZE, 1 << 20)
+    return open_index(OsFileSystem(), path)
+
+
+def open_index(fs: OsFileSystem, path: Path, padding_count: int = 0) -> IndexFile:
+    return IndexFile(
+        fs, path, ENTRY_SIZE, 1 << 20, lambda stored: len(stored) // ENTRY_SIZE - padding_count
+    )
 
 
 def fill(index: IndexFile, count: int, start: int = 0) -> None:
@@ -71,8 +77,8 @@ def test_truncating_drops_entries_whether_written_or_not(index: IndexFile, path:
 def test_loading_goes_on_after_what_the_file_holds(index: IndexFile, path: Path) -> None:
     fill(index, 3)
     index.sync()
-    again = IndexFile(OsFileSystem(), path, ENTRY_SIZE, 1 << 20)
-    again.load(2 * ENTRY_SIZE)
+    again = open_index(OsFileSystem(), path, padding_count=1)
+    assert path.read_bytes() == entries(2)
     fill(again, 1, start=7)
     again.sync()
     assert again.entries == path.read_bytes() == entries(2) + entry(7)
@@ -86,7 +92,7 @@ def test_no_file_stays_open_between_writes(path: Path) -> None:
             opened.append(OsFile(path, os.O_RDWR | os.O_CREAT))
             return opened[-1]
 
-    index = IndexFile(RecordingFileSystem(), path, ENTRY_SIZE, 1 << 20)
+    index = open_index(RecordingFileSystem(), path)
     fill(index, ENTRIES_PER_PAGE + 3)
     index.sync()
     index.truncate(ENTRY_SIZE)
