@@ -286,9 +286,9 @@ def _decode(
     count_max = int(batches["records_count"].sum())
     size_max = int((batches["payload_end"] - batches["payload_start"]).sum())
     rows = (
-        np.empty(count_max, dtype=np.int64),
-        np.empty(count_max, dtype=np.int64),
-        np.empty(count_max, dtype=np.int8),
+        _room(count_max, np.int64),
+        _room(count_max, np.int64),
+        _room(count_max, np.int8),
     )
     keys = _BinaryBuilder(count_max, size_max, is_wanted="key" in columns)
     values = _BinaryBuilder(count_max, size_max, is_wanted="value" in columns)
@@ -328,6 +328,16 @@ def _decode(
     )
 
 
+def _room(count: int, dtype: type[np.generic]) -> npt.NDArray[Any]:
+    """Memory to be filled, from Arrow's pool: that keeps what it is given back.
+
+    Elsewhere a reader of piece after piece may get pages that are new to the process for each one,
+    which take longer than what is decoded into them.
+    """
+    size = count * np.dtype(dtype).itemsize
+    return np.frombuffer(memoryview(pa.allocate_buffer(size)), dtype=dtype)
+
+
 class _BinaryBuilder:
     """Room for a binary column that a kernel fills; nothing when the column is not wanted.
 
@@ -337,10 +347,10 @@ class _BinaryBuilder:
 
     def __init__(self, count_max: int, size_max: int, *, is_wanted: bool = True) -> None:
         self.is_wanted = is_wanted
-        self.ends: Int32Array = np.empty(count_max + 1 if is_wanted else 0, dtype=np.int32)
+        self.ends: Int32Array = _room(count_max + 1 if is_wanted else 0, np.int32)
         self.ends[:1] = 0
         self.validity: ByteArray = np.full((count_max + 7) // 8 if is_wanted else 0, 0xFF, np.uint8)
-        self.data: ByteArray = np.empty(size_max if is_wanted else 0, dtype=np.uint8)
+        self.data: ByteArray = _room(size_max if is_wanted else 0, np.uint8)
 
     @property
     def arrays(self) -> tuple[Int32Array, ByteArray, ByteArray]:
