@@ -93,15 +93,6 @@ class CountingStorage:
     ) -> memoryview:
         return self._counted(self._inner.fetch_log_segment(metadata, start, end_inclusive))
 
-    def fetch_log_segment_into(
-        self,
-        metadata: RemoteLogSegmentMetadata,
-        start: int,
-        buffer: memoryview,
-        on_filled: Callable[[int], None],
-    ) -> None:
-        self._inner.fetch_log_segment_into(metadata, start, self._counted(buffer), on_filled)
-
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
         return self._counted(self._inner.fetch_index(metadata, index_type))
 

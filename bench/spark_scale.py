@@ -120,11 +120,6 @@ class CountingClient(ObjectClient):
         self._count(len(found.data))
         return found
 
-    def fill(self, key: str, start: int, buffer: memoryview, *rest: Any) -> int | None:
-        object_size = super().fill(key, start, buffer, *rest)
-        self._count(len(buffer) if object_size is None else 0)
-        return object_size
-
     def list_objects(self, directory: str) -> Iterator[Any]:
         count = 0
         for stored in super().list_objects(directory):

@@ -2,8 +2,7 @@
 
 Bounded memory per task: `fetch_ahead` + 1 blocks of `fetch_bytes` under way or waiting, one being
 decoded together with the piece of a batch left over from the block before, and the rows decoded
-from it. Nothing of a segment is kept longer, so its size does not matter; blocks are filled again,
-because new memory costs as much as what is read into it.
+from it. Nothing of a segment is kept longer, so its size does not matter.
 
 Every byte range that was planned is accounted for: an object that is missing, short or damaged
 raises CorruptObjectError.
@@ -22,9 +21,8 @@ from isotherm.errors import CorruptDataError, CorruptObjectError, RemoteResource
 from isotherm.record.batch import LOG_OVERHEAD, BatchHeader, iterate_batches, read_batch_header
 from isotherm.record.batch_table import read_batch_table
 from isotherm.record.columns import RecordColumns, decode_columns
-from isotherm.remote.range_memory import RangeMemory
 from isotherm.remote.segment_metadata import IndexType
-from isotherm.remote.storage.api import FillsBuffers, RemoteStorageManager
+from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.offset_index import (
     OffsetPosition,
     check_offset_index,
@@ -100,32 +98,26 @@ def _fetch_ahead(
     settings: ReadSettings,
 ) -> Generator[tuple[SegmentRead, Future[memoryview]], None, None]:
     under_way: deque[tuple[SegmentRead, Future[memoryview]]] = deque()
-    memory = RangeMemory((settings.fetch_ahead + 2) * settings.fetch_bytes)
     try:
         for read in reads:
             positions = locate(read, storage)
             for start in range(positions.start, positions.end, settings.fetch_bytes):
                 end = min(start + settings.fetch_bytes, positions.end)
-                block = memory.lend(settings.fetch_bytes)[: end - start]
-                under_way.append((read, pool.submit(_fetch, read, storage, start, block)))
+                under_way.append((read, pool.submit(_fetch, read, storage, start, end)))
                 if len(under_way) > settings.fetch_ahead:
                     yield under_way.popleft()
         while under_way:
             yield under_way.popleft()
     finally:
-        for _, fetched in under_way:
-            fetched.cancel()
+        for _, block in under_way:
+            block.cancel()
 
 
 def _fetch(
-    read: SegmentRead, storage: RemoteStorageManager, start: Position, block: memoryview
+    read: SegmentRead, storage: RemoteStorageManager, start: Position, end: Position
 ) -> memoryview:
-    """As many bytes from `start` on as the block has room for."""
     with _named(read):
-        if not isinstance(storage, FillsBuffers):
-            return storage.fetch_log_segment(read.segment, start, start + len(block) - 1)
-        storage.fetch_log_segment_into(read.segment, start, block, lambda _: None)
-        return block.toreadonly()
+        return storage.fetch_log_segment(read.segment, start, end - 1)
 
 
 def locate(read: SegmentRead, storage: RemoteStorageManager) -> PositionRange:

@@ -6,7 +6,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from Crypto.PublicKey import RSA
@@ -48,15 +47,7 @@ class Fetched:
 def fetched(monkeypatch: pytest.MonkeyPatch) -> Fetched:
     """What every client of an object store gets, in this process."""
     counted = Fetched()
-    get_range, fill, get = ObjectClient.get_range, ObjectClient.fill, ObjectClient.get
-
-    def counted_fill(
-        self: ObjectClient, key: str, start: int, buffer: memoryview, *rest: Any
-    ) -> int | None:
-        object_size = fill(self, key, start, buffer, *rest)
-        counted.requests += 1
-        counted.bytes += len(buffer) if object_size is None else 0
-        return object_size
+    get_range, get = ObjectClient.get_range, ObjectClient.get
 
     def counted_range(self: ObjectClient, key: str, start: int, end: int) -> ObjectRange:
         found = get_range(self, key, start, end)
@@ -71,7 +62,6 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> Fetched:
         return found
 
     monkeypatch.setattr(ObjectClient, "get_range", counted_range)
-    monkeypatch.setattr(ObjectClient, "fill", counted_fill)
     monkeypatch.setattr(ObjectClient, "get", counted_get)
     return counted
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -295,13 +294,13 @@ def test_closed_reader_stops_fetching(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fetched: list[int] = []
-    original = storage.fetch_log_segment_into
+    original = storage.fetch_log_segment
 
-    def counting(metadata, start: int, buffer: memoryview, on_filled) -> None:
+    def counting(metadata, start: int, end: int | None = None) -> memoryview:
         fetched.append(start)
-        original(metadata, start, buffer, on_filled)
+        return original(metadata, start, end)
 
-    monkeypatch.setattr(storage, "fetch_log_segment_into", counting)
+    monkeypatch.setattr(storage, "fetch_log_segment", counting)
     before = threading.active_count()
     schema = arrow_schema(schema_of(["offset"]))
     rows = read_rows(ReadTask((whole(segment),)), storage, schema)
@@ -320,37 +319,18 @@ def test_fetches_ahead_are_bounded_across_segments(
 ) -> None:
     batches = batches_of(records(300), 10)
     segments = [maker.tier(owner, batches[start : start + 3]) for start in range(0, 30, 3)]
-    original = storage.fetch_log_segment_into
+    original = storage.fetch_log_segment
     asked: list[int] = []
 
-    def counting(metadata, start: int, buffer: memoryview, on_filled) -> None:
+    def counting(metadata, start: int, end: int | None = None) -> memoryview:
         asked.append(metadata.start_offset)
-        original(metadata, start, buffer, on_filled)
+        return original(metadata, start, end)
 
-    monkeypatch.setattr(storage, "fetch_log_segment_into", counting)
+    monkeypatch.setattr(storage, "fetch_log_segment", counting)
     decoded = read_segments([whole(s) for s in segments], storage, ALL_COLUMNS, settings=SMALL)
     next(decoded)
     assert len(asked) <= SMALL.fetch_ahead + 1
     assert sum(columns.count for _, columns in decoded) == 300 - 30
-
-
-def test_memory_of_fetched_ranges_is_used_again(
-    storage: ObjectStoreRemoteStorageManager,
-    segment: RemoteLogSegmentMetadata,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    original = storage.fetch_log_segment_into
-    filled: list[int] = []
-
-    def noting(metadata, start: int, buffer: memoryview, on_filled) -> None:
-        filled.append(np.frombuffer(buffer, np.uint8).ctypes.data)
-        original(metadata, start, buffer, on_filled)
-
-    monkeypatch.setattr(storage, "fetch_log_segment_into", noting)
-    for _ in read_segments([whole(segment)], storage, ALL_COLUMNS, settings=SMALL):
-        pass
-    assert len(filled) > 2 * (SMALL.fetch_ahead + 2)
-    assert len(set(filled)) <= SMALL.fetch_ahead + 2
 
 
 def pieces_of(*segments: RemoteLogSegmentMetadata) -> list[SegmentPiece]:
