@@ -1,6 +1,5 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
-import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -15,8 +14,8 @@ import org.apache.kafka.common.utils.Utils;
  * Decodes batches with the Java client's classes, as its consumer does for a listener that takes bytes:
  * CRC checked, then offset, timestamp, key and value of each record, the latter two as arrays.
  *
- * <p>A line on stdin names a file of batches; a line on stdout tells the records and the CPU-seconds of
- * the thread.
+ * <p>A line on stdin names a file of batches, which is read, or says how many times to decode it; a line
+ * on stdout tells the file's size, or the records of one time.
  */
 public final class KafkaDecode {
     private static long kept;
@@ -24,13 +23,18 @@ public final class KafkaDecode {
     public static void main(String[] args) throws Exception {
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         BufferSupplier buffers = BufferSupplier.create();
+        byte[] bytes = new byte[0];
         for (String line = input.readLine(); line != null; line = input.readLine()) {
-            ByteBuffer bytes = ByteBuffer.wrap(Files.readAllBytes(Path.of(line)));
-            long cpu = ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime();
-            long count = decode(bytes, buffers);
-            double seconds =
-                (ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() - cpu) / 1e9;
-            System.out.printf("%d %.9f%n", count, seconds);
+            if (line.startsWith("/")) {
+                bytes = Files.readAllBytes(Path.of(line));
+                System.out.println(bytes.length);
+                continue;
+            }
+            long count = 0;
+            for (int left = Integer.parseInt(line); left > 0; left--) {
+                count = decode(ByteBuffer.wrap(bytes), buffers);
+            }
+            System.out.println(count);
         }
     }
 
