@@ -2,7 +2,8 @@
 
     records per batch   a log of one partition is written and read on one thread, batch by batch
     partitions          a broker that nobody uses, after a stop and a start (bench/partitions.py)
-    live segments       the fold of a compacted metadata topic, and look-ups in what it gives
+    live segments       the fold of a metadata topic that tells of nothing else, two events to a
+                        segment, and look-ups in what it gives (bench/metadata_memory.py)
     history             the fold of a metadata topic of level 0 and of level 1 with 10,000 live
                         segments (bench/metadata_history.py)
     consumers           readers of the same history in an S3 server that answers after 20 ms, through
@@ -81,6 +82,7 @@ def idle_partitions(*, is_quick: bool) -> Iterator[Point]:
             "x": count,
             "start, CPU s": measured["start_cpu_s"],
             "start after a kill, CPU s": measured["unclean_start_cpu_s"],
+            "idle, CPU ms a second": measured["idle_cpu_percent"] * 10,
             "memory, MB": measured["resident_mb"],
             "open files": measured["open_files"],
         }
@@ -88,7 +90,7 @@ def idle_partitions(*, is_quick: bool) -> Iterator[Point]:
 
 def live_segments(*, is_quick: bool) -> Iterator[Point]:
     for count in (1_000, 10_000) if is_quick else (1_000, 10_000, 100_000, 1_000_000):
-        measured = metadata_memory.measure(count, 1)
+        measured = metadata_memory.measure(count, 0)
         yield {
             "x": count,
             "fold, CPU s": measured["fold_cpu_s"],

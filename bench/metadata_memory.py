@@ -11,6 +11,8 @@ keyed records, whose keys are kept too. The target is 600 MB for a million.
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
 import random
 import subprocess
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 
 from bench.harness import Question, describe, keep
 from bench.metadata_bootstrap import write_compacted
@@ -41,15 +44,14 @@ QUESTION = Question(
 def measure_here(directory: Path, segments: int) -> dict[str, float]:
     """Fold what lies in `directory`, in this process."""
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as folder:
-        write_history(Path(folder), 40_000)
+        write_history(Path(folder), 12_000, live=10)
         fold_metadata_partition(LogDirMetadataTopic([Path(folder)]), 0, lambda _: True)
     topic = LogDirMetadataTopic([directory])
-    process = psutil.Process()
-    before = process.memory_info().rss
+    before = held_bytes()
     cpu_s = time.process_time()
     caches = [each.cache for each in fold_metadata_partition(topic, 0, lambda _: True).partitions]
     cpu_s = time.process_time() - cpu_s
-    memory = process.memory_info().rss - before
+    memory = held_bytes() - before
     if sum(map(len, caches)) != segments:
         raise ValueError(f"segments are missing count={sum(map(len, caches))}")
     rng = random.Random(1)
@@ -68,6 +70,14 @@ def measure_here(directory: Path, segments: int) -> dict[str, float]:
         "bytes_per_segment": memory / segments,
         "lookup_us": seconds / LOOKUPS * 1e6,
     }
+
+
+def held_bytes() -> int:
+    """Of memory by this process, once what it has let go of is given back to the system."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(psutil.Process().memory_info().rss)
 
 
 def measure(segments: int, level: int) -> dict[str, Any]:

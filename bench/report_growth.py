@@ -34,8 +34,10 @@ WORDS = {
         " segment that is written to; the indexes' files are opened only while they are written."
     ),
     "live segments": (
-        "What a broker knows of the remote tier: the fold of the compacted metadata topic at a"
-        " start, columns in memory, and a binary search per look-up."
+        "What a broker knows of the remote tier, from two events to a segment: their fold at a"
+        " start, rows and columns in memory, and a binary search per look-up. Memory is what is"
+        " held when all else was given back to the system; below ten thousand segments that is"
+        " less than a process has lying around."
     ),
     "history": (
         "Events that were ever written, with ten thousand segments alive. At level 0 each start"

@@ -83,6 +83,14 @@ def _bootstrap(metric: str) -> Compute:
     return compute
 
 
+def _bootstrap_side(side: str) -> Compute:
+    return lambda documents: next(
+        float(point["sides"][side]["seconds"])
+        for point in documents["metadata_bootstrap"]["bootstrap"]
+        if point["years"] == 1
+    )
+
+
 def _million_segments(metric: str) -> Compute:
     return lambda documents: next(
         float(point[metric])
@@ -166,6 +174,7 @@ FIGURES: Mapping[str, tuple[int, Compute]] = {
     "partition_kb": (1, _times(_slope("partitions", "memory, MB"), 1e3)),
     "partition_files": (1, _slope("partitions", "open files")),
     "partition_start_ms": (2, _times(_slope("partitions", "start, CPU s"), 1e3)),
+    "partition_idle_us": (0, _times(_slope("partitions", "idle, CPU ms a second"), 1e3)),
     "partitions_start_s": (1, _times(_slope("partitions", "start, CPU s"), 10_000)),
     "segment_bytes": (0, _million_segments("bytes_per_segment")),
     "segments_million_s": (1, _growth("live segments", 1_000_000, "fold, CPU s")),
@@ -178,6 +187,11 @@ FIGURES: Mapping[str, tuple[int, Compute]] = {
     "tb_core_percent": (1, _core_percent_of_a_terabyte),
     "tb_gets": (0, lambda documents: _cold_gets(documents) * TERABYTE / GIB),
     "gets_per_gib": (0, _cold_gets),
+    "tb_put_dollars": (2, lambda documents: 5e-6 * TERABYTE * (1 / PART_BYTES + 4 / SEGMENT_BYTES)),
+    "tb_get_dollars": (3, lambda documents: 4e-7 * _cold_gets(documents) * TERABYTE / GIB),
+    "tb_events_million": (2, lambda documents: 4 * 365 * TERABYTE / SEGMENT_BYTES / 1e6),
+    "year_fold_0_s": (2, _bootstrap_side("isotherm, level 0")),
+    "year_fold_1_s": (2, _bootstrap_side("isotherm, level 1")),
     "year_level_0_mb": (0, _times(_bootstrap("size_level_0"), 1e-6)),
     "year_level_1_mb": (1, _times(_bootstrap("size_level_1"), 1e-6)),
 }
