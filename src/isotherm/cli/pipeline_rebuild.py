@@ -35,11 +35,15 @@ if TYPE_CHECKING:
     from isotherm.config.broker import BrokerConfig
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.rebuild import Rebuilt
+    from isotherm.spark.options import SourceOptions
 
 _PARTITION_COLUMNS = [
     "topic", "topic_id", "partition", "log_start", "stable_end", "log_end", "epochs", "segments", "bytes",
 ]  # fmt: skip
 _FINDING_COLUMNS = ["kind", "topic", "partition", "start_offset", "segment_id", "detail"]
+_EPOCHS_AS_TEXT = (
+    "array_join(transform(epochs, each -> concat(each.epoch, ' from ', each.start_offset)), ', ')"
+)
 
 
 _Run = Annotated[bool, typer.Option("--run", help="Write. Without it the plan is shown.")]
@@ -131,34 +135,28 @@ def rebuild(
 
     isotherm pipeline rebuild --path s3://bucket/kafka --log-dir /var/lib/isotherm/log --run
 
-    Exit codes: 0 clean · 1 failed, or refused by --max-bytes · 2 wrong options · 3 some segments
-    cannot be rebuilt.
+    Exit codes: 0 clean · 1 failed, or refused · 2 wrong options · 3 segments that are left out.
     """
     _check_targets(log_dir or None, config, to_topic, to, is_needed=run)
-    _check_cluster(to_topic, bootstrap_server)
-    if partition_dirs is not None and (log_dir or config is not None):
-        raise ConfigError("a broker of Isotherm's needs no --partition-dirs")
+    _check_topic(to_topic, bootstrap_server)
     options, store = bucket(path, option)
     from isotherm.spark.jobs.rebuild import mapped
     from isotherm.spark.jobs.rebuild import rebuild as plan
 
-    broker = _broker_config(log_dir, config)
+    ids, broker = parse_pairs(topic_id), _broker_config(log_dir, config)
+    if broker is not None and (ids or partition_dirs is not None):
+        raise ConfigError("a broker of Isotherm's is given its log directories, under the old ids")
     with ExitStack() as kept:
         spark = kept.enter_context(spark_session(master, spark_config))
         with progress("the bucket is listed") as tell:
             listing = _listing(spark, store, as_json=as_json)
             kept.callback(listing.unpersist)
-            listing = listing.where(topics_chosen(options))
-            if only_id:
-                listing = listing.where(listing.topic_id.isin(only_id))
+            listing = _chosen(listing, options, only_id)
             _check_manifests(spark, listing, store, max_bytes, as_json=as_json)
             tell("manifests are read")
             rebuilt = plan(listing, store)
             kept.callback(rebuilt.close)
             found = _print_plan(rebuilt, as_json=as_json)
-        ids = parse_pairs(topic_id)
-        if ids and broker is not None:
-            raise ConfigError("a broker of Isotherm's gets topics under their old ids")
         segments = mapped(rebuilt.segments, store, ids) if ids else rebuilt.segments
         if run:
             with progress("metadata is written"):
@@ -188,6 +186,11 @@ def _listing(spark: SparkSession, store: ObjectStoreSettings, *, as_json: bool) 
     return list_bucket(spark, store, folders).persist()
 
 
+def _chosen(listing: DataFrame, options: SourceOptions, only_ids: list[str] | None) -> DataFrame:
+    of_topics = listing.where(topics_chosen(options))
+    return of_topics.where(listing.topic_id.isin(only_ids)) if only_ids else of_topics
+
+
 def _check_manifests(
     spark: SparkSession,
     listing: DataFrame,
@@ -210,7 +213,7 @@ def _check_targets(*targets: object, is_needed: bool) -> None:
         raise ConfigError("choose one of --log-dir, --config, --to-topic and --to")
 
 
-def _check_cluster(to_topic: str | None, bootstrap_server: str | None) -> None:
+def _check_topic(to_topic: str | None, bootstrap_server: str | None) -> None:
     if to_topic is None:
         return
     if bootstrap_server is None:
@@ -232,8 +235,12 @@ def _broker_config(log_dirs: list[Path] | None, config: Path | None) -> BrokerCo
 
 
 def _print_plan(rebuilt: Rebuilt, *, as_json: bool) -> int:
+    from pyspark.sql import functions as sql
+
     partitions = rebuilt.partitions.drop("producer_snapshot")
     ordered = partitions.orderBy("topic", "topic_id", "partition")
+    if not as_json:
+        ordered = ordered.withColumn("epochs", sql.expr(_EPOCHS_AS_TEXT))
     print_frame(ordered, _PARTITION_COLUMNS, as_json=as_json)
     rows = partitions.select("segments", "bytes").collect()
     findings = rebuilt.findings.persist()
