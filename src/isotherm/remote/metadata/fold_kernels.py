@@ -17,6 +17,7 @@ from numba import types
 from numba.extending import register_jitable
 
 from isotherm.record.kernel import kernel
+from isotherm.record.raw_memory import prefetch
 from isotherm.remote.metadata.event_kernels import (
     ADD,
     EVENT,
@@ -111,6 +112,9 @@ BAD = 7
 COUNTS = 8
 
 EPOCH_STRIDE = 13
+
+# Events ahead of which a segment's place in the index is asked for: ids are anywhere in it.
+_PREFETCH_DISTANCE = 8
 
 
 def table_of(dtype):
@@ -214,6 +218,14 @@ def index_places(place_table, count):
         while index[position] != 0:
             position = next_position(position, index)
         index[position] = number + 1
+
+
+@register_jitable(forceinline=True)
+def _prefetch_slot(events, number, index):
+    """Of an event that comes soon, if there is one."""
+    if number < len(events):
+        row = events[number]
+        prefetch(index, hash_of(row.id_high, row.id_low, row.place, index))
 
 
 @register_jitable
@@ -435,6 +447,7 @@ def apply_events(
     slots, slot_index = slot_table
     keys, key_index = key_table
     for number in range(len(events)):
+        _prefetch_slot(events, number + _PREFETCH_DISTANCE, slot_index)
         row = events[number]
         if row.kind >= ODD or row.place < 0:
             continue
