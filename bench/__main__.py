@@ -44,7 +44,7 @@ TWO_ROUNDS = ("--rounds", "2")
 COMPARED = (
     Task("limits", 0.2, 0.2),
     Task("record_decode", 1.0, 0.3),
-    Task("metadata_bootstrap", 1.8, 0.3, ("--years", "1", "5", *TWO_ROUNDS)),
+    Task("metadata_bootstrap", 1.5, 0.3, ("--years", "1", "5", *TWO_ROUNDS)),
     Task("cleaner", 3.2, 0.4, TWO_ROUNDS),
     Task("produce", 2.7, 0.8, TWO_ROUNDS),
     Task("latency", 2.0, 0.6, TWO_ROUNDS),
@@ -54,7 +54,7 @@ COMPARED = (
     Task("history_readers", 2.3, None, TWO_ROUNDS),
     Task("tiering", 2.4, None, TWO_ROUNDS),
     Task("connections", 1.3, None, TWO_ROUNDS),
-    Task("partitions", 5.5, 0.5),
+    Task("partitions", 5.0, 0.5),
     Task("spark_beside_kafka", 2.5, None, ("--share", "0.3", "--rounds", "1")),
 )
 """Each question of the table at the top of docs/benchmarks.md has its answer here. latency, tiering

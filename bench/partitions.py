@@ -30,12 +30,11 @@ IDLE_S = 5.0
 
 class Point(NamedTuple):
     partitions: int
-    rounds: int
-    """After one that warms the machine's caches up; the largest point has none such."""
     is_quick: bool = False
+    """Then a round that does not count goes before, for the machine's caches."""
 
 
-POINTS = (Point(0, 2, is_quick=True), Point(1_000, 1), Point(10_000, 1))
+POINTS = (Point(0, is_quick=True), Point(1_000), Point(10_000))
 
 QUESTION = Question(
     "partitions", "What do many partitions cost while nobody uses them?", lambda scale: ()
@@ -68,7 +67,7 @@ def _idle(server: Server) -> Metrics:
     }
 
 
-def run_point(point: Point, names: Sequence[str], rounds: int, directory: Path) -> dict[str, Any]:
+def run_point(point: Point, names: Sequence[str], directory: Path) -> dict[str, Any]:
     case = f"{point.partitions:,} partitions"
     measured: dict[str, list[Metrics]] = {name: [] for name in names}
     servers = []
@@ -81,18 +80,17 @@ def run_point(point: Point, names: Sequence[str], rounds: int, directory: Path) 
             if point.partitions:
                 fill_partitions(server, count=point.partitions)
             servers.append(server)
-        warming_rounds = 1 if point.rounds > 1 else 0
-        for number in range(warming_rounds + rounds):
+        for is_warming in (True, False) if point.is_quick else (False,):
             for server in servers:
                 metrics = measure(server)
-                if number >= warming_rounds:
+                if not is_warming:
                     measured[server.name].append(metrics)
                     figures = " ".join(f"{key}={value:.2f}" for key, value in metrics.items())
                     print(f"{case:<18} {server.name:<9} {figures}", file=sys.stderr, flush=True)
     sides = {name: summarize(runs) for name, runs in measured.items()}
     return {
         "case": case,
-        "parameters": {"partitions": point.partitions, "rounds": rounds},
+        "parameters": {"partitions": point.partitions},
         "sides": sides,
         "ratios": ratios(sides),
         "ratio_ranges": ratio_ranges(sides),
@@ -106,14 +104,13 @@ def main() -> None:
     parser.add_argument("--case", help="measure the cases whose name contains this")
     options = parser.parse_args()
     names = [options.only] if options.only else list(SERVERS)
-    document = describe(QUESTION, 1 if options.quick else max(point.rounds for point in POINTS))
+    document = describe(QUESTION, 1)
     document["results"] = []
     for point in POINTS:
         is_wanted = options.case is None or options.case in f"{point.partitions:,} partitions"
         if is_wanted and (point.is_quick or not options.quick):
-            rounds = 1 if options.quick else point.rounds
             with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as directory:
-                document["results"].append(run_point(point, names, rounds, Path(directory)))
+                document["results"].append(run_point(point, names, Path(directory)))
             # After each: the largest may be more than a machine can open.
             keep(document, is_whole=not (options.quick or options.only or options.case))
 
