@@ -68,7 +68,20 @@ def test_garbage_is_corrupt(codec: CompressionType, garbage: bytes) -> None:
 
 @pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD])
 def test_bomb_is_refused_with_little_memory(codec: CompressionType) -> None:
-    bomb = compress(codec, bytes(400_000_000))
+    assert_refused_with_little_memory(codec, compress(codec, bytes(400_000_000)))
+
+
+def test_zstd_blocks_that_each_hold_something_are_refused_with_little_memory() -> None:
+    """So few of them to a KiB that their heads are looked at."""
+    rng = random.Random(0)
+    block = 128 * 1024
+    blocks = [rng.randbytes(1200) + bytes(block - 1200) for _ in range(800)]
+    assert_refused_with_little_memory(
+        CompressionType.ZSTD, compress(CompressionType.ZSTD, b"".join(blocks), 1)
+    )
+
+
+def assert_refused_with_little_memory(codec: CompressionType, bomb: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(CorruptRecordError, match="too much"):
