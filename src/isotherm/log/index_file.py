@@ -50,6 +50,8 @@ class IndexFile:
             stored = fs.read_bytes(path)
         except FileNotFoundError:
             fs.open_writable(path).close()
+        # Whether the file, or what is kept back from it, has changed since the last sync.
+        self._is_dirty = True
         self._written_size = count_entries(stored) * entry_size
         self.entries = bytearray(stored[: self._written_size])
         if len(stored) > self._written_size:
@@ -58,6 +60,7 @@ class IndexFile:
     def append(self, entry: bytes) -> None:
         assert len(entry) == self._entry_size
         self.entries += entry
+        self._is_dirty = True
         if len(self.entries) - self._written_size >= UNWRITTEN_SIZE_MAX:
             self.write_out()
 
@@ -83,9 +86,13 @@ class IndexFile:
         return len(self.entries) + (1 + reserve) * self._entry_size > self._size_max
 
     def sync(self) -> None:
-        self.write_out()
-        self._fs.sync_file(self._path)
+        if self._is_dirty:
+            # Before the work: what is appended beside it waits for the next sync.
+            self._is_dirty = False
+            self.write_out()
+            self._fs.sync_file(self._path)
 
     def _truncate_file(self, size: int) -> None:
+        self._is_dirty = True
         with closing(self._fs.open_writable(self._path)) as file:
             file.truncate(size)

@@ -355,7 +355,8 @@ class PartitionLog:
                 segment.sync()
         self._snapshots.sync(start_offset)
         self.leader_epochs.flush(end_offset)
-        self.environment.cache.fs.sync_directory(self.directory)
+        if segments[-1].base_offset >= start_offset:  # there are new names, as in Kafka
+            self.environment.cache.fs.sync_directory(self.directory)
         with self._lock:
             if active is not self._segments.active:
                 # Rolled meanwhile: its last index entry was written after it was synced.

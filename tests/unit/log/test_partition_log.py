@@ -496,6 +496,35 @@ def test_flush_raises_the_recovery_point(directory: Path) -> None:
     assert log.recovery_point == 12
 
 
+def test_flush_syncs_beside_the_records_only_what_has_changed(directory: Path) -> None:
+    class Recording(OsFileSystem):
+        def sync_file(self, path: Path) -> None:
+            if path.exists():
+                synced.append(path.name)
+            super().sync_file(path)
+
+        def sync_directory(self, path: Path) -> None:
+            synced.append("names")
+            super().sync_directory(path)
+
+    synced: list[str] = []
+    log = open_local_log(directory, config=SMALL, fs=Recording())
+
+    def synced_by_flush() -> list[str]:
+        append(log)
+        synced.clear()
+        log.flush()
+        return synced
+
+    assert synced_by_flush()[-1] == "names"
+    assert synced_by_flush() == []
+    # 200 bytes later the indexes have an entry.
+    assert synced_by_flush() == [f"{0:020}.index", f"{0:020}.timeindex"]
+    log.roll()
+    assert {"names", f"{3:020}.snapshot"} <= set(synced_by_flush())
+    assert synced_by_flush() == []
+
+
 def test_append_asks_for_a_flush_from_flush_messages_on(directory: Path) -> None:
     log = open_local_log(directory, config=TopicConfig(flush_messages=3))
     assert [append(log).needs_flush for _ in range(5)] == [False, False, True, True, True]
