@@ -1,4 +1,4 @@
-"""A Spark task from its reads to batches of rows, though the bucket has changed since it was planned.
+"""A Spark task from its reads to rows, though the bucket has changed since it was planned.
 
 A segment's objects may be gone: retention took it, a copy or a compaction put another in its
 place, the topic was deleted. What is still to be read of it is then planned anew, by its offsets,
@@ -85,8 +85,8 @@ def _decode(
 ) -> Generator[Decoded | BrokerRead, None, None]:
     """The decoded records of segments, and what is the broker's to read, in order.
 
-    CorruptDataError as `read_segments` and `settle` say; without fail_on_data_loss it is a warning, and the
-    rest of that read is left out.
+    CorruptDataError as `read_segments` and `settle` say; without fail_on_data_loss it is a warning,
+    and the rest of that read is left out.
     """
     waiting = deque(reads)
     rereads_left = REREADS_MAX
