@@ -396,7 +396,7 @@ class PartitionLog:
                 if not keeps_start and first_base > self._log_start_offset:
                     self._raise_log_start(first_base)
             self._mark_for_deletion(doomed, now_ms)
-            self.leader_epochs.flush(self._log_end_offset)
+            self.leader_epochs.flush(self._log_end_offset)  # less what the log start has cut
             return deleted_segments(doomed, plan)
 
     def _mark_for_deletion(self, segments: Sequence[LogSegment], now_ms: TimestampMs) -> None:
