@@ -29,6 +29,7 @@ import google_crc32c
 import numpy as np
 import psutil
 
+from bench import memory
 from bench.harness import (
     ROUNDS,
     Question,
@@ -254,6 +255,7 @@ def running(name: str, buffer_bytes: int) -> Iterator[Side]:
 def measure(side: Side, master: Path, target: Path, records: int, size: int) -> Metrics:
     """Clean a fresh copy; the copy is not timed."""
     directory = target / "topic-0"
+    memory.make_ready(2 * size)  # for the copy, and for what is written of it
     shutil.copytree(master, directory)
     process = psutil.Process(side.process.pid)
     before = process.cpu_times()

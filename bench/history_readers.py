@@ -76,6 +76,7 @@ def build_cases(scale: float) -> Sequence[Case]:
     records = int(HISTORY_BYTES * scale / RECORD_SIZE / load.BATCH_RECORDS) * load.BATCH_RECORDS
     records_per_s = SHARE * kafkas_capacity_mb_per_s() * 1e6 / RECORD_SIZE
     seconds = max(2.0, SECONDS * scale)
+    size = int(2 * records_per_s * RECORD_SIZE * seconds)
     return [
         Case(
             name=f"{READERS} readers at {READ_MB_PER_S:.0f} MB/s",
@@ -85,7 +86,8 @@ def build_cases(scale: float) -> Sequence[Case]:
                 "seconds": seconds,
                 "history_bytes": records * RECORD_SIZE,
             },
-            bytes_moved=int(2 * records_per_s * RECORD_SIZE * seconds),
+            bytes_moved=size,
+            bytes_written=size,
             prepare=partial(_prepare, records=records),
             measure=partial(
                 _measure, records=records, records_per_s=records_per_s, seconds=seconds

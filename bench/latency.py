@@ -43,6 +43,7 @@ def build_cases(scale: float) -> Sequence[Case]:
     cases = []
     for share in SHARES:
         records_per_s = share * capacity * 1e6 / RECORD_SIZE
+        size = int(records_per_s * RECORD_SIZE * seconds)
         cases.append(
             Case(
                 name=f"{share:.0%} of Kafka's capacity",
@@ -51,7 +52,8 @@ def build_cases(scale: float) -> Sequence[Case]:
                     "records_per_s": round(records_per_s),
                     "seconds": seconds,
                 },
-                bytes_moved=int(records_per_s * RECORD_SIZE * seconds),
+                bytes_moved=size,
+                bytes_written=size,
                 prepare=partial(create, topic=TOPIC),
                 measure=partial(_measure, records_per_s=records_per_s, seconds=seconds),
                 finish=partial(delete, topic=TOPIC),

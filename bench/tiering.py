@@ -73,6 +73,7 @@ def copies(server: Server, topic: str) -> Iterator[Copy]:
 def build_cases(scale: float) -> Sequence[Case]:
     records_per_s = SHARE * kafkas_capacity_mb_per_s() * 1e6 / RECORD_SIZE
     seconds = max(2.0, SECONDS * scale)
+    size = int(2 * records_per_s * RECORD_SIZE * seconds)
     return [
         Case(
             name=f"{SHARE:.0%} of Kafka's capacity",
@@ -82,7 +83,8 @@ def build_cases(scale: float) -> Sequence[Case]:
                 "seconds": seconds,
                 "segment_bytes": int(TIERED_CONFIG["segment.bytes"]),
             },
-            bytes_moved=int(2 * records_per_s * RECORD_SIZE * seconds),
+            bytes_moved=size,
+            bytes_written=size * 3 // 2,  # half of it into the bucket too
             measure=partial(_measure, records_per_s=records_per_s, seconds=seconds),
         )
     ]
