@@ -11,6 +11,8 @@ Invariants:
   of the next one: where frames follow one another closely, each is received by one read, and not
   copied at all.
 - Frames that came before a bad one are answered; then the connection is closed.
+- Records that arrived whole are appended, though their client be gone; whatever else is being worked
+  on then is cancelled.
 - A muted connection (`mute`) is not read and its frames wait; what was asked before is answered.
 - Reading also stops while the client does not take its answers, and between frames while
   `queued.max.request.bytes` is used up.
@@ -55,10 +57,14 @@ def _new_buffer(size: int) -> memoryview:
 
 
 class PendingAnswer(NamedTuple):
-    """An answer that is there once `future` is done. Who cancels `future` wants none."""
+    """An answer that is there once `future` is done. Who cancels `future` wants none.
+
+    What `outlives_client` is worked on, and `answer` called, for a client that has gone too.
+    """
 
     future: asyncio.Future[Any]
     answer: Callable[[], Answer | PendingAnswer]
+    outlives_client: bool = False
 
 
 class FrameHandler(Protocol):
@@ -106,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: memoryview | None = None
         self._frame_filled = 0
         self._reserved = 0
-        self._pending: asyncio.Future[Any] | None = None
+        self._pending: PendingAnswer | None = None
         self._unsent: list[Buffer] = []
         self._unsent_size = 0
         self._sending: asyncio.Handle | None = None
@@ -142,8 +148,8 @@ class Connection(asyncio.BufferedProtocol):
             self._sending.cancel()
         if self._unmuting is not None:
             self._unmuting.cancel()
-        if self._pending is not None:
-            self._pending.cancel()
+        if self._pending is not None and not self._pending.outlives_client:
+            self._pending.future.cancel()
         self._owner.memory.release(self._reserved)
         self._reserved = 0
         self._owner.forget(self)
@@ -309,11 +315,11 @@ class Connection(asyncio.BufferedProtocol):
             self._answer(frame, answer)
 
     def _await(self, frame: memoryview, pending: PendingAnswer) -> None:
-        self._pending = pending.future
+        self._pending = pending
 
         def finish(future: asyncio.Future[Any]) -> None:
             self._pending = None
-            if not self._is_closed and not future.cancelled():
+            if not future.cancelled():
                 self._proceed(frame, pending.answer)
                 self._work()
 

@@ -233,10 +233,13 @@ class Dispatcher:
             response = respond() if meter is None else meter.timed(respond)
             if not isinstance(response, Awaitable):
                 return self._encode(context, response, meter)
-            # The connection keeps the future, and cancels it when the client goes away.
+            # The connection keeps the future, and cancels it when the client goes away. Records that
+            # have arrived are appended all the same: with acks=0 a client waits for nothing.
             future = asyncio.ensure_future(response)
             return PendingAnswer(
-                future, lambda: self._respond(context, request, future.result, meter)
+                future,
+                lambda: self._respond(context, request, future.result, meter),
+                outlives_client=context.header.api_key == ApiKey.PRODUCE,
             )
         except HangUpError:
             raise

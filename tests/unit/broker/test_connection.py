@@ -29,11 +29,13 @@ BIG_ANSWER = bytes(1 << 20)
 
 
 class Echo:
-    """Answers a frame with itself. What begins with `wait` waits for `release`; `big` has a large
-    answer; `mute` mutes its connection for a while; what begins with `bad` asks to be hung up on."""
+    """Answers a frame with itself. What begins with `wait` waits for `release`, what begins with
+    `wait, stay` whoever goes; `big` has a large answer; `mute` mutes its connection for a while;
+    what begins with `bad` asks to be hung up on."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
+        self.waited: list[bytes] = []
         self.release = asyncio.Event()
         self.waiting = asyncio.Event()
 
@@ -49,7 +51,12 @@ class Echo:
         if payload.startswith(b"wait"):
             self.waiting.set()
             future = asyncio.ensure_future(self.release.wait())
-            return PendingAnswer(future, lambda: [framed(payload)])
+
+            def answer() -> list[bytes]:
+                self.waited.append(payload)
+                return [framed(payload)]
+
+            return PendingAnswer(future, answer, payload.startswith(b"wait, stay"))
         return [framed(BIG_ANSWER if payload == b"big" else payload)]
 
 
@@ -391,6 +398,22 @@ def test_connection_cut_within_a_frame_frees_its_memory(run: Run) -> None:
             await server.stop(5)
             assert server.memory.used == 0
             assert echo.frames == [b"after"]
+
+    run(scenario)
+
+
+def test_request_that_outlives_its_client_is_worked_on_and_no_other(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        for payload in (b"wait", b"wait, stay"):
+            connection, transport = unserved_connection(echo)
+            receive(connection, framed(payload))
+            connection.connection_lost(None)
+        echo.release.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert echo.waited == [b"wait, stay"]
+        assert transport.writes == []
 
     run(scenario)
 

@@ -194,6 +194,27 @@ def test_long_request_is_decoded_by_another_thread_and_answered_in_order() -> No
     asyncio.run(scenario())
 
 
+# No topics: transactional id, acks, timeout, and how many topics there are.
+PRODUCE_NOTHING = frame(ApiKey.PRODUCE, 3, struct.pack(">hhii", -1, 0, 1000, 0))
+
+
+@pytest.mark.parametrize(("asked", "outlives_client"), [(PRODUCE_NOTHING, True), (ASK, False)])
+def test_only_records_are_taken_from_clients_that_have_gone(
+    asked: Any, outlives_client: bool
+) -> None:
+    async def scenario() -> None:
+        async def answer(context: Any, request: Any) -> None:
+            return None
+
+        apis = dict.fromkeys((ApiKey.PRODUCE, FIND_COORDINATOR), Api(answer, answer))
+        pending = handle(Dispatcher(SERVICES, apis), asked)
+        assert isinstance(pending, PendingAnswer)
+        assert pending.outlives_client == outlives_client
+        await pending.future
+
+    asyncio.run(scenario())
+
+
 def test_long_request_that_is_none_closes_the_connection() -> None:
     async def scenario() -> None:
         pending = handle(
