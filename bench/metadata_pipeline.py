@@ -19,6 +19,7 @@ in workers; the JVM is not counted). Prints a table and JSON, kept unless --quic
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import statistics
@@ -96,16 +97,14 @@ def write_topic(directory: Path, events: int, live: int) -> int:
     return size
 
 
-def cpu_seconds() -> float:
-    """Of this process and all it has started that still run."""
-    total = 0.0
+def cpu_seconds() -> dict[psutil.Process, float]:
+    """Of this process and of each that it has started and that still runs."""
+    found = {}
     for process in [self_process(), *self_process().children(recursive=True)]:
-        try:
+        with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
-            total += times.user + times.system
-        except psutil.Error:
-            continue
-    return total
+            found[process] = times.user + times.system
+    return found
 
 
 def timed(work: Callable[[], Any]) -> tuple[dict[str, float], Any]:
@@ -114,7 +113,10 @@ def timed(work: Callable[[], Any]) -> tuple[dict[str, float], Any]:
         result = work()
         figures = {
             "seconds": time.perf_counter() - started,
-            "cpu_seconds": cpu_seconds() - cpu,
+            # A worker of an earlier job that ends meanwhile takes none of it back.
+            "cpu_seconds": sum(
+                now - cpu.get(process, 0.0) for process, now in cpu_seconds().items()
+            ),
         }
     return {**figures, "memory_mb": memory.megabytes}, result
 
