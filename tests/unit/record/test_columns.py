@@ -17,7 +17,7 @@ from isotherm.record.batch import (
     read_batch_header,
     read_records,
 )
-from isotherm.record.columns import COLUMNS, RecordColumns, decode_columns
+from isotherm.record.columns import COLUMNS, RecordColumns, decode_columns, load_kernels
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.crc import crc32c
 from isotherm.testing.filtered_batch import filtered_batch
@@ -260,6 +260,7 @@ def test_wrong_count_is_corrupt_and_costs_no_memory(codec: CompressionType, coun
     batch = batch_at(0, 3, compression=codec)
     struct.pack_into(">i", batch, 57, count)
     struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    load_kernels()  # their own memory is not the batch's
     tracemalloc.start()
     try:
         with pytest.raises(CorruptRecordError, match="base_offset=0"):
