@@ -71,17 +71,17 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._done.wait(_SAMPLE_S):
-            for process in [self_process(), *self_process().children(recursive=True)]:
-                try:
+            for process in running_processes():
+                with contextlib.suppress(psutil.Error):
                     if "python" in process.name():
                         size = process.memory_info().rss / 1e6
                         self.megabytes = max(self.megabytes, size)
-                except psutil.Error:
-                    continue
 
 
-def self_process() -> psutil.Process:
-    return psutil.Process(os.getpid())
+def running_processes() -> list[psutil.Process]:
+    """This one, and all that it has started."""
+    this = psutil.Process()
+    return [this, *this.children(recursive=True)]
 
 
 def write_topic(directory: Path, events: int, live: int) -> int:
@@ -98,9 +98,9 @@ def write_topic(directory: Path, events: int, live: int) -> int:
 
 
 def cpu_seconds() -> dict[psutil.Process, float]:
-    """Of this process and of each that it has started and that still runs."""
+    """Of each of the running processes, by the process."""
     found = {}
-    for process in [self_process(), *self_process().children(recursive=True)]:
+    for process in running_processes():
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             found[process] = times.user + times.system
