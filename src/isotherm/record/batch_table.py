@@ -17,7 +17,7 @@ from isotherm.record.batch import (
     read_batch_header,
     verify_batch_crc,
 )
-from isotherm.record.batch_header import CODEC_MASK, HEADER_SIZE
+from isotherm.record.batch_header import CODEC_MASK, CODECS, HEADER_SIZE
 from isotherm.record.compression import (
     DECOMPRESSED_SIZE_MAX,
     LZ4_BLOCK_SIZE_MAX,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 # Decoded record bytes per call. Arrow's 32-bit offsets allow 2 GiB - 1.
 DECODED_SIZE_MAX = 1024 * 1024 * 1024
 
-_CODECS = tuple(CompressionType)
 # A plain LZ4 frame of one block: header, size of the block, the block, four zeros.
 _LZ4_BLOCK_START = len(LZ4_PLAIN_HEADER) + 4
 _LZ4_TRAILER_SIZE = 4
@@ -136,7 +135,7 @@ def _unpack(
         size = end - start
         part = None
         if codec and size:
-            part = decompress(_CODECS[codec], view[start:end], decompressed_size_max)
+            part = decompress(CODECS[codec], view[start:end], decompressed_size_max)
             size = len(part)
         decoded_size += size
         if decoded_size > decoded_size_max and taken > 0:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import google_crc32c
 import numpy as np
 
-from isotherm.record.batch_header import CODEC_MASK, DELETE_HORIZON_FLAG, HEADER_SIZE
+from isotherm.record.batch_header import CODEC_MASK, CODECS, DELETE_HORIZON_FLAG, HEADER_SIZE
 from isotherm.record.batch_table import byte_array, damaged, load_kernels, verify_crcs
-from isotherm.record.compression import CompressionType, compress
+from isotherm.record.compression import compress
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _CRC = struct.Struct(">I")
 _CRC_POSITION = 17
 _CRC_START = 21
-_CODECS = tuple(CompressionType)
 
 
 def load_filter_kernels() -> ModuleType:
@@ -180,7 +179,7 @@ def _write_payloads(
         return byte_array(payloads.data)
     starts, ends = outcomes["payload_start"][rows].tolist(), outcomes["payload_end"][rows].tolist()
     parts = [
-        compress(_CODECS[codec], payloads.data[start:end])
+        compress(CODECS[codec], payloads.data[start:end])
         for codec, start, end in zip(codecs.tolist(), starts, ends, strict=True)
     ]
     payload_ends = np.cumsum([len(part) for part in parts])
