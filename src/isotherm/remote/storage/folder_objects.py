@@ -12,6 +12,8 @@ the other is safe.
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -63,19 +65,22 @@ def _make_folders(folder: Path) -> None:
 def _write(file: BinaryIO, content: Path | bytes | Iterable[bytes]) -> None:
     if isinstance(content, Path):
         with content.open("rb") as source:
-            _copy(source.fileno(), file.fileno())
-        return
-    file.writelines([content] if isinstance(content, bytes) else content)
+            _copy(source, file)
+    else:
+        file.writelines([content] if isinstance(content, bytes) else content)
     file.flush()
 
 
-def _copy(source: int, target: int) -> None:
-    """By the kernel, and no byte of it passes through this process, whose event loop would wait for its
-    share of the processor's cache."""
+def _copy(source: BinaryIO, target: BinaryIO) -> None:
+    """On Linux by the kernel, and no byte of it passes through this process, whose event loop would
+    wait for its share of the processor's cache."""
+    if sys.platform != "linux":  # whose sendfile takes sockets alone
+        shutil.copyfileobj(source, target, _COPIED_SIZE)
+        return
     position = 0
-    while count := os.sendfile(target, source, position, _COPIED_SIZE):
+    while count := os.sendfile(target.fileno(), source.fileno(), position, _COPIED_SIZE):
         # Linux begins to write these pages, and keeps them: the sync at the end finds little to do.
-        os.posix_fadvise(target, position, count, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(target.fileno(), position, count, os.POSIX_FADV_DONTNEED)
         position += count
 
 

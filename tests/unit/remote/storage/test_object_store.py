@@ -353,6 +353,18 @@ def test_file_is_copied_into_a_folder_beside_what_a_crash_has_left(
     assert sorted(path.name for path in (folder / "a").iterdir()) == ["b.log", "b.log#1"]
 
 
+def test_file_is_copied_into_a_folder_where_the_kernel_copies_none(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.delattr("os.sendfile")
+    monkeypatch.delattr("os.posix_fadvise")
+    content = bytes(range(256)) * 20_000  # more than one piece
+    (tmp_path / "file").write_bytes(content)
+    client_of(folder).put("a/b.log", tmp_path / "file")
+    assert (folder / "a/b.log").read_bytes() == content
+
+
 def test_file_that_cannot_be_read_leaves_nothing_in_the_folder(
     folder: Path, tmp_path: Path
 ) -> None:
