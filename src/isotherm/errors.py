@@ -22,8 +22,9 @@
     │   │   InvalidReplicationFactorError · InvalidReplicaAssignmentError
     │   │   TopicDeletionDisabledError · PolicyViolationError · InvalidRequestError
     │   ├── CorruptMessageError               a produced batch that fails its checks
-    │   ├── InvalidRecordError · InvalidTimestampError · RecordTooLargeError
-    │   │   RecordListTooLargeError · UnsupportedForMessageFormatError
+    │   ├── RefusedRecordsError               records of a batch may not be here; names them
+    │   │   └── InvalidRecordError · InvalidTimestampError
+    │   ├── RecordTooLargeError · RecordListTooLargeError · UnsupportedForMessageFormatError
     │   │   UnsupportedCompressionTypeError
     │   ├── OutOfOrderSequenceError · DuplicateSequenceError · UnknownProducerIdError
     │   ├── InvalidTxnStateError · InvalidProducerIdMappingError · TransactionAbortableError
@@ -44,6 +45,9 @@ Which Kafka error code a client gets for each is decided in `isotherm.broker.err
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 
 class IsothermError(Exception):
@@ -186,11 +190,29 @@ class CorruptMessageError(RejectedError):
     """A produced batch fails its CRC, length or structure checks."""
 
 
-class InvalidRecordError(RejectedError):
+class RecordFault(NamedTuple):
+    """A record for which its batch is refused; `batch_index` counts the batch's records, from 0."""
+
+    batch_index: int
+    message: str
+
+
+class RefusedRecordsError(RejectedError):
+    """Records of a batch may not be here. Kafka: RecordValidationException.
+
+    `faults` are the records that are known to be at fault: none where it is the batch as a whole.
+    """
+
+    def __init__(self, message: str, faults: Sequence[RecordFault] = ()) -> None:
+        super().__init__(message)
+        self.faults = faults
+
+
+class InvalidRecordError(RefusedRecordsError):
     """A record is well-formed but not allowed here (no key on a compacted topic, ...)."""
 
 
-class InvalidTimestampError(RejectedError):
+class InvalidTimestampError(RefusedRecordsError):
     """A record's timestamp is outside message.timestamp.before/after.max.ms."""
 
 

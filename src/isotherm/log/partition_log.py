@@ -189,8 +189,7 @@ class PartitionLog:
         """Check a request's batches, give them offsets (in place) and append them, all or none.
 
         A batch that an idempotent producer sends again is not appended: the answer holds the
-        offsets of the first time. Not durable before `flush`, which is the caller's where
-        the answer asks for it (Kafka does it here).
+        offsets of the first time. Not durable before `flush`, the caller's (Kafka does it here).
 
         Raises the RejectedErrors of `record.validation`, InvalidProducerEpochError and
         OutOfOrderSequenceError with nothing appended; LogDirFailedError when the disk fails.
@@ -198,6 +197,7 @@ class PartitionLog:
         with self._lock, self._errors_fail_dir("append"):
             validated = validate_and_assign_offsets(
                 records,
+                self.topic_partition,
                 config=self.config,
                 next_offset=self._log_end_offset,
                 leader_epoch=leader_epoch,

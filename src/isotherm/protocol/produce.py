@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from isotherm.errors import RecordFault
 from isotherm.protocol.codec import guarded
 from isotherm.protocol.dialect import COMPACT, LEGACY, Dialect
 from isotherm.protocol.leader_hints import (
@@ -61,20 +62,13 @@ class ProduceRequest(NamedTuple):
     topics: list[ProduceTopic]
 
 
-class RecordError(NamedTuple):
-    """A record for which its batch is refused; `batch_index` counts records, from 0."""
-
-    batch_index: int
-    message: str | None
-
-
 class ProducePartitionResponse(NamedTuple):
     partition: int
     error_code: int = 0
     base_offset: Offset = -1
     log_append_time_ms: TimestampMs = NO_TIMESTAMP
     log_start_offset: Offset = -1
-    record_errors: Sequence[RecordError] = ()
+    record_errors: Sequence[RecordFault] = ()
     error_message: str | None = None
     current_leader: LeaderIdAndEpoch | None = None
 

@@ -24,7 +24,7 @@ from isotherm.errors import (
     CorruptMessageError,
     CorruptRecordError,
     InvalidRecordError,
-    InvalidTimestampError,
+    RecordFault,
     RecordTooLargeError,
     UnsupportedCompressionTypeError,
     UnsupportedForMessageFormatError,
@@ -45,11 +45,12 @@ from isotherm.record.batch import (
 )
 from isotherm.record.batch_header import PRODUCER_ATTRIBUTES_MASK, read_codec
 from isotherm.record.compression import COMPRESSION_TYPE_MAX
+from isotherm.record.record_faults import RecordRules, refused_records
 from isotherm.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from isotherm.config.topic import TopicConfig
-    from isotherm.types import LeaderEpoch, Offset, Position, TimestampMs
+    from isotherm.types import LeaderEpoch, Offset, Position, TimestampMs, TopicPartition
 
 _INT64_MAX = 2**63 - 1
 _INT64_MIN = -(2**63)
@@ -93,6 +94,7 @@ class ValidatedRecords(NamedTuple):
 
 def validate_and_assign_offsets(
     records: bytearray | memoryview,
+    topic_partition: TopicPartition,
     *,
     config: TopicConfig,
     next_offset: Offset,
@@ -103,7 +105,7 @@ def validate_and_assign_offsets(
     """Check the batches and give them the offsets from `next_offset` on, in place.
 
     `records` must be writable; it is written to only after all checks have passed. Uses the
-    compiled kernels: the first call of a process loads them.
+    compiled kernels: the first call of a process loads them. `topic_partition` is named in errors.
 
     Raises UnsupportedForMessageFormatError (magic 0 or 1), UnsupportedCompressionTypeError,
     CorruptMessageError (length, CRC, codec), RecordTooLargeError, InvalidTimestampError and
@@ -115,7 +117,8 @@ def validate_and_assign_offsets(
     if origin is AppendOrigin.COORDINATOR:
         largest = [header.max_timestamp for _, header in batches]
     else:
-        largest = [_check_records(records, *batch, config, now_ms) for batch in batches]
+        rules = _record_rules(topic_partition, config, now_ms)
+        largest = [_check_records(records, *batch, rules) for batch in batches]
     stored = _with_stored_codec(records, batches, config)
     return _assign(stored, largest, config, next_offset, leader_epoch, now_ms)
 
@@ -173,8 +176,6 @@ def _check_batch(
         reason = _client_fault(header)
     if reason is not None:
         raise InvalidRecordError(f"{reason} producer_id={header.producer_id}")
-    if header.timestamp_type is not TimestampType.CREATE_TIME:
-        raise InvalidTimestampError("a producer may not set the timestamp type LogAppendTime")
 
 
 def _check_size(header: BatchHeader, config: TopicConfig) -> None:
@@ -214,21 +215,28 @@ def _client_fault(header: BatchHeader) -> str | None:
     return None
 
 
+def _record_rules(
+    topic_partition: TopicPartition, config: TopicConfig, now_ms: TimestampMs
+) -> RecordRules:
+    stamps = config.message_timestamp_type == "LogAppendTime"
+    timestamp_min = _INT64_MIN if stamps else now_ms - config.message_timestamp_before_max_ms
+    timestamp_max = _INT64_MAX if stamps else now_ms + config.message_timestamp_after_max_ms
+    return RecordRules(
+        topic_partition,
+        config.compacts,
+        max(timestamp_min, _INT64_MIN),
+        min(timestamp_max, _INT64_MAX),
+    )
+
+
 def _check_records(
-    records: bytearray | memoryview,
-    position: Position,
-    header: BatchHeader,
-    config: TopicConfig,
-    now_ms: TimestampMs,
+    records: bytearray | memoryview, position: Position, header: BatchHeader, rules: RecordRules
 ) -> TimestampMs:
     """The largest timestamp."""
     try:
         payload = read_payload(records, position, header)
     except CorruptRecordError as error:
         raise CorruptMessageError(*error.args) from error
-    stamps = config.message_timestamp_type == "LogAppendTime"
-    timestamp_min = _INT64_MIN if stamps else now_ms - config.message_timestamp_before_max_ms
-    timestamp_max = _INT64_MAX if stamps else now_ms + config.message_timestamp_after_max_ms
     # Here and not above: Numba is loaded when the first batch is checked.
     from isotherm.record import column_kernels as kernels
 
@@ -236,23 +244,19 @@ def _check_records(
         np.frombuffer(payload.toreadonly(), dtype=np.uint8),
         header.records_count,
         header.base_timestamp,
-        config.compacts,
-        max(timestamp_min, _INT64_MIN),
-        min(timestamp_max, _INT64_MAX),
+        rules.key_required,
+        rules.timestamp_min,
+        rules.timestamp_max,
     )
-    if verdict == kernels.TIMESTAMP_OUT_OF_RANGE:
-        raise InvalidTimestampError(
-            f"timestamp is out of range record_index={index} timestamp_ms={timestamp_ms}"
-            f" timestamp_ms_min={timestamp_min} timestamp_ms_max={timestamp_max}"
-        )
-    if verdict == kernels.KEY_MISSING:
-        raise InvalidRecordError(f"record of a compacted topic has no key record_index={index}")
-    if verdict == kernels.OFFSET_NOT_CONSECUTIVE:
-        raise InvalidRecordError(f"offset delta of a record is not its index record_index={index}")
     if verdict == kernels.RECORD_DAMAGED:
         raise InvalidRecordError(
             f"record is damaged record_index={index} records_count={header.records_count}"
         )
+    if verdict == kernels.OFFSET_NOT_CONSECUTIVE:
+        message = f"offset delta of a record is not its index record_index={index}"
+        raise InvalidRecordError(message, [RecordFault(index, message)])
+    if verdict != kernels.RECORDS_VALID or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        raise refused_records(payload, header, rules)
     return int(timestamp_ms)
 
 

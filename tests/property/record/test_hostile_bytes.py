@@ -32,6 +32,7 @@ from isotherm.record.control import read_control_records
 from isotherm.record.crc import crc32c
 from isotherm.record.validation import validate_and_assign_offsets
 from isotherm.record.varint import read_unsigned_varint, read_varint, read_varlong
+from isotherm.types import TopicPartition
 
 SIZE_MAX = 1 << 16
 DATA = st.data()
@@ -189,7 +190,12 @@ def record_at_the_guard(guarded: GuardedMemory, size: int, body: bytes) -> memor
 def validated_or_none(buffer: memoryview) -> int | None:
     try:
         return validate_and_assign_offsets(
-            buffer, config=TopicConfig(), next_offset=0, leader_epoch=0, now_ms=2**42
+            buffer,
+            TopicPartition("t", 0),
+            config=TopicConfig(),
+            next_offset=0,
+            leader_epoch=0,
+            now_ms=2**42,
         ).last_offset
     except RejectedError:
         return None
@@ -238,6 +244,7 @@ def test_validation_rejects_or_stores_what_can_be_read(strategies, data) -> None
     try:
         validated = validate_and_assign_offsets(
             batch,
+            TopicPartition("t", 0),
             config=config,
             next_offset=10,
             leader_epoch=0,

@@ -20,6 +20,7 @@ from isotherm.record.compression import compress, decompress
 from isotherm.record.validation import validate_and_assign_offsets
 from isotherm.record.varint import read_varint, read_varlong, write_varint, write_varlong
 from isotherm.testing.filtered_batch import filtered_batch
+from isotherm.types import TopicPartition
 
 DATA = st.data()
 MANY = settings(max_examples=100)
@@ -155,7 +156,12 @@ def test_validated_batch_holds_the_same_records_at_the_next_offsets(strategies, 
         message_timestamp_after_max_ms=2**62,
     )
     validated = validate_and_assign_offsets(
-        batch, config=config, next_offset=next_offset, leader_epoch=3, now_ms=2**41
+        batch,
+        TopicPartition("t", 0),
+        config=config,
+        next_offset=next_offset,
+        leader_epoch=3,
+        now_ms=2**41,
     )
     [header] = validated.batch_headers
     stored = read_records(validated.records, 0, header)

@@ -29,12 +29,15 @@ from isotherm.record.batch import (
 )
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.crc import crc32c
+from isotherm.record.record_faults import RECORD_FAULTS_MAX
 from isotherm.record.validation import (
     AppendOrigin,
     ValidatedRecords,
     validate_and_assign_offsets,
 )
+from isotherm.types import TopicPartition
 
+PARTITION = TopicPartition("t", 0)
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
 RECORDS = [
@@ -51,6 +54,7 @@ def validate(
 ) -> ValidatedRecords:
     return validate_and_assign_offsets(
         batch,
+        PARTITION,
         config=config or TopicConfig(),
         next_offset=1000,
         leader_epoch=7,
@@ -287,9 +291,33 @@ def test_record_without_key_is_refused_on_a_compacted_topic_only() -> None:
     records = [NewRecord(NOW, b"", b"v"), NewRecord(NOW, None, b"v")]
     assert validate(build_batch(records)).last_offset == 1001
     compacted = TopicConfig(cleanup_policy=("compact",))
-    with pytest.raises(InvalidRecordError, match="no key record_index=1"):
+    with pytest.raises(InvalidRecordError, match="without key") as caught:
         validate(build_batch(records), compacted)
+    assert [fault.batch_index for fault in caught.value.faults] == [1]
     validate(build_batch(records[:1]), compacted)
+
+
+@CODECS
+@pytest.mark.parametrize("count", [8_192, 8_193, 30_000])
+def test_every_record_at_fault_is_named_up_to_a_bound(codec: CompressionType, count: int) -> None:
+    without_key = {0, 1, 100, 8_191, 8_192, 8_193, 16_383, 16_384, *range(20_000, count)}
+    records = [
+        NewRecord(NOW, None if index in without_key else b"k", b"v") for index in range(count)
+    ]
+    batch = build_batch(records, compression=codec)
+    compacted = TopicConfig(cleanup_policy=("compact",))
+    with pytest.raises(InvalidRecordError) as caught:
+        validate(batch, compacted)
+    expected = [index for index in sorted(without_key) if index < count]
+    assert [fault.batch_index for fault in caught.value.faults] == expected[:RECORD_FAULTS_MAX]
+
+
+def test_damage_behind_a_record_at_fault_names_no_record() -> None:
+    batch = build_batch([NewRecord(NOW, None, b"v") for _ in range(9_000)])
+    batch[-1] = 99  # one header more than there are
+    with pytest.raises(InvalidRecordError, match="record_index=8999") as caught:
+        validate(sealed(batch), TopicConfig(cleanup_policy=("compact",)))
+    assert caught.value.faults == ()
 
 
 @pytest.mark.parametrize(
@@ -311,10 +339,11 @@ def test_timestamp_must_lie_within_the_topics_bounds(timestamp_ms: int, is_valid
     if is_valid:
         validate(batch, config)
     else:
-        with pytest.raises(
-            InvalidTimestampError, match=f"record_index=1 timestamp_ms={timestamp_ms}"
-        ):
+        with pytest.raises(InvalidTimestampError) as caught:
             validate(batch, config)
+        (fault,) = caught.value.faults
+        assert fault.batch_index == 1
+        assert fault.message.startswith(f"Timestamp {timestamp_ms} of message with offset 1 is out")
 
 
 def test_timestamp_bounds_by_default_allow_all_of_the_past_and_an_hour_of_the_future() -> None:
@@ -326,8 +355,10 @@ def test_timestamp_bounds_by_default_allow_all_of_the_past_and_an_hour_of_the_fu
 @pytest.mark.parametrize("topic_type", ["CreateTime", "LogAppendTime"])
 def test_producer_may_not_set_the_append_time(topic_type: str) -> None:
     batch = build_batch(RECORDS, timestamp_type=TimestampType.LOG_APPEND_TIME, max_timestamp=NOW)
-    with pytest.raises(InvalidTimestampError, match="LogAppendTime"):
+    with pytest.raises(InvalidTimestampError) as caught:
         validate(batch, TopicConfig(message_timestamp_type=topic_type))
+    assert [fault.batch_index for fault in caught.value.faults] == [0, 1, 2, 3]
+    assert all("LogAppendTime" in fault.message for fault in caught.value.faults)
 
 
 def test_batch_above_the_size_limit_is_refused() -> None:

@@ -7,12 +7,14 @@ Behaviour Partitions are appended one after the other; each has its own error. a
           are the same with one replica: answered after the append, or where flush.messages asks
           for it after a flush, which other requests do not wait for. acks=0 has no answer, and an
           error closes the connection, as in Kafka: the client would not learn of it otherwise.
+          Records that may not be here are named one by one, as Kafka names them (KIP-467): the
+          first RECORD_FAULTS_MAX of them.
           The broker's own topics take no records from clients: one that cannot be decoded would
           stop every reader of it.
           Transactional records are taken for partitions that are part of the transaction; from
           version 12 on they make them so.
 Not done  -
-KIPs      98 idempotence, transactions · 467 error message · 516 topic ids · 890 · 951 current
+KIPs      98 idempotence, transactions · 467 error message, record errors · 516 topic ids · 890 · 951 current
           leader
 """
 
@@ -44,6 +46,7 @@ from isotherm.errors import (
     OutOfOrderSequenceError,
     RecordListTooLargeError,
     RecordTooLargeError,
+    RefusedRecordsError,
     TransactionalIdAuthorizationError,
     UnsupportedCompressionTypeError,
 )
@@ -81,6 +84,7 @@ WRITTEN_BY_BROKER_ALONE = frozenset(
 )
 
 # Kafka (ReplicaManager.appendToLocalLog) has no meter for these: they are no fault of the broker's.
+# It does not tell the log's start either.
 NOT_COUNTED_AS_FAILED = (
     LogDirFailedError,
     NotLeaderOrFollowerError,
@@ -136,7 +140,7 @@ async def _answer_once_flushed(
         try:
             await loop.run_in_executor(executor, each.unflushed.log.flush)
         except IsothermError as error:
-            return _refused(each.response.partition, error)
+            return _refused(each.response.partition, error, each.unflushed)
         return each
 
     return _answer(
@@ -169,7 +173,7 @@ def _produce(
     produced: ProducePartition,
 ) -> _Appended:
     services = context.services
-    traffic = None
+    partition, traffic = None, None
     try:
         partition = services.replica_manager.find_partition(
             topic.name, topic.topic_id, produced.partition
@@ -182,7 +186,7 @@ def _produce(
         logger.debug("produce refused topic=%s partition=%d", topic.name, produced.partition)
         if traffic is not None:
             _mark_refused(traffic, error, len(produced.records or b""))
-        return _refused(produced.partition, error)
+        return _refused(produced.partition, error, partition)
     if not info.duplicate:
         traffic.messages_in += info.last_offset - info.first_offset + 1
         traffic.bytes_in += len(records)
@@ -195,10 +199,17 @@ def _produce(
     return _Appended(response, partition if info.needs_flush else None)
 
 
-def _refused(partition: int, error: IsothermError) -> _Appended:
+def _refused(number: int, error: IsothermError, partition: Partition | None) -> _Appended:
+    tells_log_start = partition is not None and not isinstance(error, NOT_COUNTED_AS_FAILED)
     return _Appended(
         ProducePartitionResponse(
-            partition=partition, error_code=code_of(error), error_message=error_message(error)
+            partition=number,
+            error_code=code_of(error),
+            log_start_offset=partition.log.log_start_offset
+            if partition and tells_log_start
+            else -1,
+            record_errors=error.faults if isinstance(error, RefusedRecordsError) else (),
+            error_message=error_message(error),
         )
     )
 
