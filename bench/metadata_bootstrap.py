@@ -33,11 +33,10 @@ from typing import Any
 from bench.harness import Question, describe, keep
 from bench.metadata_history import DIRECTORY, EVENTS_PER_YEAR, LIVE_SEGMENTS, write_history
 from isotherm.clock import SystemClock
+from isotherm.kernels.loading import load_all
 from isotherm.record.batch import NewRecord, assign_offsets, build_batch
-from isotherm.record.batch_table import load_kernels as load_record_kernels
 from isotherm.remote.metadata.api import NewMetadataRecord
 from isotherm.remote.metadata.fold import fold_metadata_partition
-from isotherm.remote.metadata.fold_tables import load_kernels
 from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
 from isotherm.remote.metadata.migration import PartitionMigration
 from oracle.kafka import java_command
@@ -177,8 +176,7 @@ def main() -> None:
         "--no-record", action="store_true", help="leave the fold record by record out"
     )
     options = parser.parse_args()
-    load_record_kernels()
-    load_kernels()
+    load_all()
     document = describe(QUESTION, options.rounds)
     with kafka() as fold_by_kafka:
         document["bootstrap"] = []

@@ -34,9 +34,8 @@ import psutil
 
 from bench.harness import Question, describe, keep
 from bench.metadata_history import DIRECTORY, LIVE_SEGMENTS, write_history
-from isotherm.record.batch_table import load_kernels as load_record_kernels
+from isotherm.kernels.loading import load_all
 from isotherm.remote.metadata.fold import fold_metadata_partition
-from isotherm.remote.metadata.fold_tables import load_kernels
 from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.project import project
@@ -203,8 +202,7 @@ def main() -> None:
     parser.add_argument("--millions", type=float, nargs="+", default=[1.2, 5, 10])
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
-    load_record_kernels()
-    load_kernels()
+    load_all()
     document = describe(QUESTION, options.rounds)
     started = time.perf_counter()
     spark = session("isotherm-bench", master=f"local[{CORES}]")
@@ -242,8 +240,7 @@ def wins_from(points: list[dict[str, Any]]) -> int | None:
 
 
 def warm_up(batches: Any) -> Any:
-    load_record_kernels()
-    load_kernels()
+    load_all()
     yield from batches
 
 

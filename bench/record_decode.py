@@ -41,6 +41,7 @@ import numpy as np
 from aiokafka.record.memory_records import MemoryRecords
 
 from bench.harness import Question, describe, keep
+from isotherm.kernels.loading import load_all
 from isotherm.record.batch import (
     CompressionType,
     NewRecord,
@@ -51,7 +52,7 @@ from isotherm.record.batch import (
 )
 from isotherm.record.batch_header import CODEC_MASK
 from isotherm.record.batch_table import read_batch_table
-from isotherm.record.columns import COLUMNS, decode_columns, load_kernels
+from isotherm.record.columns import COLUMNS, decode_columns
 from isotherm.record.compression import decompress
 from oracle.kafka import java_command
 
@@ -78,9 +79,9 @@ def now():
 now()
 import numba
 now()
-from isotherm.record.columns import load_kernels
+import isotherm.record.columns
 now()
-load_kernels()
+import isotherm.kernels.columns
 now()
 """
 
@@ -272,7 +273,7 @@ def measure(run: bytes, sides: dict[str, Side], rounds: int) -> dict[str, dict[s
 
 
 def measure_loading(rounds: int) -> dict[str, dict[str, float]]:
-    load_kernels()  # so that the cache is warm
+    load_all()  # so that the cache is warm
     steps: dict[str, list[tuple[float, float]]] = {name: [] for name in LOAD_STEPS}
     for _ in range(rounds):
         command = [sys.executable, "-c", LOAD_SCRIPT]

@@ -8,16 +8,14 @@ without. Whose records come meanwhile waits here, and not in the event loop.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
 
 def _load_kernels() -> None:
-    # Here, so that the imports happen in the thread as well.
-    from isotherm.record.batch_table import load_kernels
-
-    load_kernels()
+    importlib.import_module("isotherm.kernels.columns")
 
 
 class KernelWarmUp:

@@ -1,9 +1,9 @@
 """Record batches to Arrow columns, without a Python object per record.
 
-A run of batches is scanned by compiled kernels (`isotherm.record.column_kernels`); Python works
-per batch at most: CRC, decompression, aborted transactions. Numba is loaded by the first call, or
-by `load_kernels` at a moment of the caller's choice. All functions are thread-safe and release
-the GIL while they decode.
+A run of batches is scanned by compiled kernels (`isotherm.kernels.columns`); Python works per batch at
+most: CRC, decompression, aborted transactions. Numba is loaded by the first call, or by an import of
+that module at a moment of the caller's choice. All functions are thread-safe and release the GIL while
+they decode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from isotherm.record.batch_table import (
     DECODED_SIZE_MAX,
     byte_array,
     damaged,
-    load_kernels,
     read_batch_table,
     rows_of,
     unpack_records,
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from isotherm.record.varint import ReadBuffer
     from isotherm.types import Offset, Position, ProducerId
 
-__all__ = ["COLUMNS", "COLUMNS_DEFAULT", "RecordColumns", "decode_columns", "load_kernels"]
+__all__ = ["COLUMNS", "COLUMNS_DEFAULT", "RecordColumns", "decode_columns"]
 
 COLUMNS = frozenset({"offset", "timestamp", "key", "value", "headers"})
 COLUMNS_DEFAULT = frozenset({"offset", "timestamp", "key", "value"})
@@ -296,7 +295,8 @@ def _decode(
     headers_positions: Int64Array = np.empty(count_max if with_headers else 0, dtype=np.int64)
     keys_size, values_size, headers_sizes = 0, 0, (0, 0, 0)
     if columns & _COLUMNS_INSIDE:
-        kernels = load_kernels()
+        from isotherm.kernels import columns as kernels
+
         damaged_row, damaged_record, count, keys_size, values_size, *headers_sizes = (
             kernels.decode_records(
                 *(data, unpacked, batches, start, end),
@@ -304,7 +304,7 @@ def _decode(
             )
         )
     else:
-        from isotherm.record.head_kernels import decode_heads
+        from isotherm.kernels.heads import decode_heads
 
         damaged_row, damaged_record, count = decode_heads(
             *(data, unpacked, batches, start, end, rows)
@@ -372,10 +372,12 @@ def _decode_headers(
     names_size: int,
     values_size: int,
 ) -> pa.ListArray[Any]:
+    from isotherm.kernels import columns as kernels
+
     list_ends: Int32Array = np.zeros(len(positions) + 1, dtype=np.int32)
     names = _BinaryBuilder(count, names_size)
     values = _BinaryBuilder(count, values_size)
-    load_kernels().decode_headers(data, unpacked, positions, list_ends, names.arrays, values.arrays)
+    kernels.decode_headers(data, unpacked, positions, list_ends, names.arrays, values.arrays)
     pairs = pa.StructArray.from_arrays(
         [_to_strings(names.finish(count, names_size)), values.finish(count, values_size)],
         fields=[pa.field("key", pa.string()), pa.field("value", pa.binary())],

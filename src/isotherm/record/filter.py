@@ -21,32 +21,23 @@ import google_crc32c
 import numpy as np
 
 from isotherm.record.batch_header import CODEC_MASK, CODECS, DELETE_HORIZON_FLAG, HEADER_SIZE
-from isotherm.record.batch_table import byte_array, damaged, load_kernels, verify_crcs
+from isotherm.record.batch_table import CRC_START, byte_array, damaged, verify_crcs
 from isotherm.record.compression import compress
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import numpy.typing as npt
 
     from isotherm.record.batch_table import BatchTable, BoolArray, ByteArray
     from isotherm.record.varint import ReadBuffer
     from isotherm.types import TimestampMs
 
-    # Rows of column_kernels.PLACE, filter_kernels.OUTCOME and filter_kernels.WRITTEN.
+    # Rows of PLACE of isotherm.kernels.columns, of OUTCOME and WRITTEN of isotherm.kernels.filter.
     PlaceTable: TypeAlias = npt.NDArray[np.void]
     OutcomeTable: TypeAlias = npt.NDArray[np.void]
     WrittenTable: TypeAlias = npt.NDArray[np.void]
 
 _CRC = struct.Struct(">I")
 _CRC_POSITION = 17
-_CRC_START = 21
-
-
-def load_filter_kernels() -> ModuleType:
-    from isotherm.record import filter_kernels
-
-    return filter_kernels
 
 
 class FilteredBatches(NamedTuple):
@@ -70,7 +61,8 @@ def locate_records(buffer: ReadBuffer, unpacked: ByteArray, batches: BatchTable)
 
     Raises CorruptRecordError at a damaged record.
     """
-    kernels = load_kernels()
+    from isotherm.kernels import columns as kernels
+
     unread = batches["records_count"] == 0
     batches["payload_end"][unread] = batches["payload_start"][unread]
     places = np.empty(int(batches["records_count"].sum()), dtype=kernels.PLACE)
@@ -98,7 +90,8 @@ def decide_outcomes(
     delete horizon `new_horizon_ms` is given to batches that have none and keep a record, where
     `gets_horizon`, or `gets_horizon_with_tombstone` and a kept record has no value.
     """
-    kernels = load_filter_kernels()
+    from isotherm.kernels import filter as kernels
+
     outcomes = np.zeros(len(batches), dtype=kernels.OUTCOME)
     kernels.summarize_kept(batches, places, outcomes)
     kept_count = outcomes["kept_count"]
@@ -132,13 +125,14 @@ def write_filtered(
     not be what was written, and with a new CRC its damage could not be noticed any more. Those of
     `is_verified` are known to be sound.
     """
-    kernels = load_filter_kernels()
+    from isotherm.kernels import filter as kernels
+
     data = byte_array(buffer)
     if (outcomes["kind"] == kernels.COPIED).all():
         return copy_batches(buffer, batches)
     rebuilt = outcomes["kind"] == kernels.REBUILT
     verify_crcs(buffer, batches[(outcomes["kind"] != kernels.COPIED) & ~is_verified])
-    payloads = _write_payloads(kernels, data, unpacked, batches, places, outcomes, rebuilt)
+    payloads = _write_payloads(data, unpacked, batches, places, outcomes, rebuilt)
     payload_sizes = outcomes["payload_end"] - outcomes["payload_start"]
     copied_size = batches["size"][outcomes["kind"] == kernels.COPIED].sum()
     size_max = int(copied_size + payload_sizes.sum()) + HEADER_SIZE * len(batches)
@@ -151,7 +145,8 @@ def write_filtered(
 
 def copy_batches(buffer: ReadBuffer, batches: BatchTable) -> FilteredBatches:
     """All batches of a buffer that holds nothing else, as they are."""
-    kernels = load_filter_kernels()
+    from isotherm.kernels import filter as kernels
+
     written = np.zeros(len(batches), dtype=kernels.WRITTEN)
     for name in ("position", "size", "base_offset", "max_timestamp"):
         written[name] = batches[name]
@@ -160,7 +155,6 @@ def copy_batches(buffer: ReadBuffer, batches: BatchTable) -> FilteredBatches:
 
 
 def _write_payloads(
-    kernels: ModuleType,
     data: ByteArray,
     unpacked: ByteArray,
     batches: BatchTable,
@@ -169,6 +163,8 @@ def _write_payloads(
     rebuilt: BoolArray,
 ) -> ByteArray:
     """The records of rebuilt batches, compressed where they were; `outcomes` say where."""
+    from isotherm.kernels import filter as kernels
+
     rows = np.flatnonzero(rebuilt)
     payload_sizes = batches["payload_end"][rows] - batches["payload_start"][rows]
     growth = outcomes["kept_count"][rows].sum() * kernels.RECORD_GROWTH_MAX
@@ -195,4 +191,4 @@ def _write_crcs(out: ByteArray, written: WrittenTable) -> None:
     value = google_crc32c.value
     pack_into = _CRC.pack_into
     for start, end in zip(starts, ends, strict=True):
-        pack_into(out.data, start + _CRC_POSITION, value(out[start + _CRC_START : end]))
+        pack_into(out.data, start + _CRC_POSITION, value(out[start + CRC_START : end]))

@@ -17,7 +17,7 @@ from isotherm.errors import (
     RefusedRecordsError,
 )
 from isotherm.record.batch_header import TimestampType
-from isotherm.record.batch_table import byte_array, load_kernels
+from isotherm.record.batch_table import byte_array
 from isotherm.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def _places(payload: memoryview, header: BatchHeader) -> Iterator[npt.NDArray[np
 
     Raises InvalidRecordError at a damaged record.
     """
-    kernels = load_kernels()
+    from isotherm.kernels import columns as kernels
+
     data = byte_array(payload)
     batch: npt.NDArray[Any] = np.zeros(1, dtype=kernels.BATCH)
     (row,) = batch

@@ -36,7 +36,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from isotherm.clock import SystemClock
-from isotherm.record.kernel_cache import settle_kernel_cache
+from isotherm.kernels.kernel_cache import settle_kernel_cache
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.option_parsing import (
     parse_common_options,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from isotherm.log.cleaner import cleaner_kernels as kernels
+from isotherm.kernels import cleaner as kernels
 from isotherm.types import UNKNOWN_OFFSET, Offset, TimestampMs
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from isotherm.remote.metadata.api import MetadataColumns
 from isotherm.remote.metadata.cache import CacheContents, RemoteLogMetadataCache
 from isotherm.remote.metadata.epoch_state import RemoteLogLeaderEpochState
 from isotherm.remote.metadata.events import decode_change
-from isotherm.remote.metadata.fold_tables import FoldTables, load_kernels
+from isotherm.remote.metadata.fold_tables import FoldTables
 from isotherm.remote.metadata.segment_rows import replace_state
 from isotherm.remote.metadata.serde import (
     decode_event,
@@ -85,7 +85,7 @@ class ColumnarFold:
         record that has no meaning where it stands."""
         if len(columns.offset) == 0:
             return
-        run = FoldRun(load_kernels(), columns)
+        run = FoldRun(columns)
         tables = self._tables
         tables.begin_run(run.events)
         self._add_places(run)
@@ -271,7 +271,9 @@ class _Steps:
 class FoldRun:
     """A run of records, decoded. `problems` are numbers of records that mean nothing, and why."""
 
-    def __init__(self, kernels: ModuleType, columns: MetadataColumns) -> None:
+    def __init__(self, columns: MetadataColumns) -> None:
+        from isotherm.kernels import metadata as kernels
+
         self.kernels = kernels
         self.problems: list[tuple[int, str]] = []
         self.offset = columns.offset
@@ -319,7 +321,7 @@ class FoldRun:
 def place_hashes(columns: MetadataColumns) -> Int64Array:
     """By record a number that is the same for all records of one user partition; 0 for a record
     without meaning."""
-    run = FoldRun(load_kernels(), columns)
+    run = FoldRun(columns)
     events = run.events
     hashes: Int64Array = events["topic_high"] * 31 + events["topic_low"] * 17 + events["partition"]
     hashes[events["kind"] >= run.kernels.ODD] = 0

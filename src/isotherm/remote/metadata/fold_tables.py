@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -19,19 +18,12 @@ if TYPE_CHECKING:
 _SEGMENT_ID = np.dtype([("high", ">i8"), ("low", ">i8")])
 
 
-def load_kernels() -> ModuleType:
-    """Load the compiled kernels: Numba's import, 0.3 s, and theirs; longer if the cache is cold."""
-    from isotherm.remote.metadata import event_kernels, fold_kernels, fold_run_kernels
-
-    names = vars(event_kernels) | vars(fold_kernels) | vars(fold_run_kernels)
-    return SimpleNamespace(**names)  # type: ignore[return-value]
-
-
 class FoldTables:
-    """The tables of a fold (fold_kernels.py says what is in them) and its steps, run after run."""
+    """The tables of a fold (isotherm.kernels.metadata_fold says what is in them) and its steps, run after run."""
 
     def __init__(self) -> None:
-        kernels = load_kernels()
+        from isotherm.kernels import metadata as kernels
+
         self._kernels = kernels
         self._counts: Int64Array = np.zeros(kernels.COUNTS, dtype=np.int64)
         self._places: TableAndIndex = _empty(kernels.PLACE)

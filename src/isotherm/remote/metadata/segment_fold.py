@@ -18,7 +18,6 @@ import pyarrow as pa
 from isotherm.remote.metadata import segment_columns
 from isotherm.remote.metadata.cache import CacheContents
 from isotherm.remote.metadata.columnar_fold import ColumnarFold, FoldRun, OnCorrupt
-from isotherm.remote.metadata.fold_tables import load_kernels
 from isotherm.remote.metadata.segment_columns import id_bytes, id_texts
 from isotherm.remote.metadata.segment_rows import row_key, row_state
 from isotherm.remote.metadata.serde import decode_event, encode_event, encode_keyed_event
@@ -125,7 +124,7 @@ class SegmentFold(ColumnarFold):
             contents = self._contents[place]
             if contents is not None:
                 contents.keys.set(end, leader, segment)
-        self._restore_tables(load_kernels(), keys)
+        self._restore_tables(keys)
 
     def _restore_places(
         self, partitions: Iterable[TopicIdPartition]
@@ -164,7 +163,9 @@ class SegmentFold(ColumnarFold):
             if is_keyed:
                 yield (place, *row_key(row), segment)
 
-    def _restore_tables(self, kernels: ModuleType, key_rows: Sequence[_KeyRow]) -> None:
+    def _restore_tables(self, key_rows: Sequence[_KeyRow]) -> None:
+        from isotherm.kernels import metadata as kernels
+
         live = [
             (place, segment, row)
             for place, contents in enumerate(self._contents)
@@ -313,7 +314,7 @@ def _halves(ids: Sequence[bytes]) -> tuple[Any, Any]:
 
 
 def _name_hash(topic: str) -> int:
-    """As event_kernels: FNV-1a of the name, signed."""
+    """As isotherm.kernels.metadata_events: FNV-1a of the name, signed."""
     hashed = _FNV_OFFSET
     for byte in topic.encode():
         hashed = ((hashed ^ byte) * _FNV_PRIME) & _MASK

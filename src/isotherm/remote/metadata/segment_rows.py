@@ -6,7 +6,8 @@
 
 Big-endian. A row takes some 120 bytes of memory where the objects it stands for take about 900, and
 a million live segments is what one broker may have to know. Segment id and partition are not in it.
-Rows live in memory only: their layout may change at will, together with fold_kernels.pack_row.
+Rows live in memory only: their layout may change at will, together with `pack_rows` of
+isotherm.kernels.metadata_fold_run.
 """
 
 from __future__ import annotations

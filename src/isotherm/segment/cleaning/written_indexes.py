@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isotherm.segment.cleaning import index_kernels as kernels
+from isotherm.kernels import indexes as kernels
 from isotherm.segment.offset_index import OFFSET_INDEX_ENTRY_SIZE
 from isotherm.segment.time_index import TIME_INDEX_ENTRY_SIZE
 from isotherm.segment.transaction_index import AbortedTransaction, encode_transaction_index

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from isotherm.remote.metadata.columnar_fold import FoldRun
-from isotherm.remote.metadata.fold_tables import load_kernels
 from isotherm.remote.metadata.segment_columns import id_texts
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.spark.jobs.replay import each_of
@@ -32,12 +31,13 @@ def deleted_segments(spark: SparkSession, log: MetadataLog) -> DataFrame:
     slices = log.slices()
 
     def work(number: int) -> Iterator[pa.RecordBatch]:
-        kernels = load_kernels()
+        from isotherm.kernels import metadata as kernels
+
         gone = int(RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
         for run in log.read(slices[number], lambda offset, reason: None):
             if len(run.columns.offset) == 0:
                 continue
-            events = FoldRun(kernels, as_events(log.topic, run).columns).events
+            events = FoldRun(as_events(log.topic, run).columns).events
             is_state = np.isin(events["kind"], (kernels.UPDATE, kernels.PUT))
             chosen = events[is_state & (events["state"] == gone)]
             ids = np.empty(len(chosen), dtype=_ID)

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from isotherm.remote.metadata.columnar_fold import FoldRun
-from isotherm.remote.metadata.fold_tables import load_kernels
 from isotherm.remote.metadata.serde import decode_partition
 from isotherm.spark.jobs.replay import each_of
 from isotherm.spark.metadata_log import MetadataLog, RecordRun, as_events
@@ -72,7 +71,7 @@ def _text_of_id(column: Column) -> Column:
 
 def _decoded(number: int, run: RecordRun) -> pa.Table:
     columns = run.columns
-    decoded = FoldRun(load_kernels(), columns)
+    decoded = FoldRun(columns)
     events, kernels, count = decoded.events, decoded.kernels, len(columns.offset)
     kind = events["kind"]
     is_event = kind < kernels.TOMBSTONE

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import google_crc32c
 import numba
 import numpy as np
 from llvmlite import ir
@@ -21,9 +20,9 @@ from numba import types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic, register_jitable
 
-from isotherm.record.column_kernels import BATCH
-from isotherm.record.kernel import kernel
-from isotherm.record.raw_memory import byte_at, word_at
+from isotherm.kernels.columns import BATCH
+from isotherm.kernels.kernel import kernel
+from isotherm.kernels.raw_memory import byte_at, word_at
 
 HAS_INSTRUCTION = "+sse4.2" in cpu_target.target_context.codegen().magic_tuple()[2]
 """Whether Numba compiles for a processor that has it: there is no kernel elsewhere."""
@@ -115,7 +114,7 @@ def _crc(data, position, end):
     return total ^ np.uint64(0xFFFFFFFF)
 
 
-def first_wrong_by_instruction(data, batches):
+def _first_wrong(data, batches):
     """Index of the first of some batches of `data` whose CRC is wrong; -1 when all are right."""
     for index in range(len(batches)):
         row = batches[index]
@@ -124,19 +123,7 @@ def first_wrong_by_instruction(data, batches):
     return -1
 
 
-def first_wrong_by_library(data, batches):
-    """The same on a processor without the instruction."""
-    starts = (batches["position"] + _CRC_START).tolist()
-    ends = (batches["position"] + batches["size"]).tolist()
-    value = google_crc32c.value
-    for index, crc in enumerate(batches["crc"].tolist()):
-        if value(data[starts[index] : ends[index]]) != crc:
-            return index
-    return -1
-
-
+# None on a processor without the instruction.
 first_wrong_crc: Any = (
-    kernel([types.int64(_BYTES, _BATCHES)])(first_wrong_by_instruction)
-    if HAS_INSTRUCTION
-    else first_wrong_by_library
+    kernel([types.int64(_BYTES, _BATCHES)])(_first_wrong) if HAS_INSTRUCTION else None
 )

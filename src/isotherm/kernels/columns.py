@@ -23,8 +23,8 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
-from isotherm.record.kernel import kernel
-from isotherm.record.raw_memory import byte_at, copy
+from isotherm.kernels.kernel import kernel
+from isotherm.kernels.raw_memory import byte_at, copy
 
 BATCH = np.dtype(
     [

@@ -10,13 +10,14 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from isotherm.record import crc_kernels
-from isotherm.record.column_kernels import BATCH
+from isotherm.kernels import crc
+from isotherm.kernels.columns import BATCH
+from isotherm.record.batch_table import first_wrong_crc_by_library
 
 CRC_START = 21
-WAYS = [crc_kernels.first_wrong_by_library]
-if crc_kernels.HAS_INSTRUCTION:
-    WAYS.append(crc_kernels.first_wrong_crc)
+WAYS = [first_wrong_crc_by_library]
+if crc.HAS_INSTRUCTION:
+    WAYS.append(crc.first_wrong_crc)
 
 
 @pytest.mark.parametrize("first_wrong_crc", WAYS, ids=["library", "instruction"][: len(WAYS)])

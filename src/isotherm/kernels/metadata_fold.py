@@ -1,6 +1,6 @@
 """Compiled folding of decoded metadata records. Importing this module loads Numba and the kernels.
 
-The fold's tables (rows of PLACE, SLOT, SPAN, KEY and, in fold_run_kernels.py, GROUP) live through all runs of records; a run
+The fold's tables (rows of PLACE, SLOT, SPAN, KEY and, in metadata_fold_run.py, GROUP) live through all runs of records; a run
 is what `fold.py` hands over at a time. Each table but SPAN has an index beside it: a power of two of
 int32, at most half full, which holds row + 1 at the hash of the row's identity, or 0. Capacity is
 the caller's: no kernel allocates. The rules are those of cache.py, which is where to read them.
@@ -16,9 +16,8 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
-from isotherm.record.kernel import kernel
-from isotherm.record.raw_memory import prefetch
-from isotherm.remote.metadata.event_kernels import (
+from isotherm.kernels.kernel import kernel
+from isotherm.kernels.metadata_events import (
     ADD,
     EVENT,
     ODD,
@@ -28,6 +27,7 @@ from isotherm.remote.metadata.event_kernels import (
     TOMBSTONE,
     UPDATE,
 )
+from isotherm.kernels.raw_memory import prefetch
 
 # A user partition. `event` is the first record of the run that is about it; `deletion` the last
 # one about its deletion: UNTOUCHED, or NO_DELETION after a tombstone.

@@ -1,6 +1,6 @@
 """A compiled loop over the heads of records: their offsets and timestamps, and no byte of the rest.
 
-See `isotherm.record.column_kernels` for how kernels are written here and why. Numba's cache notices
+See `isotherm.kernels.columns` for how kernels are written here and why. Numba's cache notices
 changes of this file alone: whoever changes the varints there saves this file too.
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 import numba
 from numba import types
 
-from isotherm.record.column_kernels import BATCH, read_varint, read_varlong
-from isotherm.record.kernel import kernel
+from isotherm.kernels.columns import BATCH, read_varint, read_varlong
+from isotherm.kernels.kernel import kernel
 
 _LOG_APPEND_TIME_FLAG = 8
 
@@ -38,7 +38,7 @@ _ROWS_OUT = types.Tuple(
 def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
     """Decode offset and timestamp of the records of `batches` in [offset_start, offset_end).
 
-    As `decode_records` of isotherm.record.column_kernels where no other column is wanted; what
+    As `decode_records` of isotherm.kernels.columns where no other column is wanted; what
     follows a record's offset is passed over unread.
 
     Returns row and index of a damaged record (or -1, -1), and the number of records decoded.

@@ -2,7 +2,7 @@
 
 A record that is not in the plain form in which Kafka and Isotherm write it (unknown tags, epochs out
 of order, lengths in too many bytes, damage of any kind) is marked ODD: Python looks at those, one by
-one. See serde.py for the format of values, keys.py for that of keys, and column_kernels.py for how
+one. See serde.py of isotherm.remote.metadata for the format of values, keys.py for that of keys, and columns.py for how
 kernels are written here; nothing outside the given arrays is read, whatever the bytes say.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
-from isotherm.record.kernel import kernel
+from isotherm.kernels.kernel import kernel
 
 EVENT = np.dtype(
     [

@@ -1,6 +1,6 @@
 """Compiled sides of a run of the fold: what lives on into it, its effects per leader epoch, its rows.
 
-See fold_kernels.py for the tables. Importing this module loads Numba and the kernels.
+See metadata_fold.py for the tables. Importing this module loads Numba and the kernels.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -12,8 +12,8 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
-from isotherm.record.kernel import kernel
-from isotherm.remote.metadata.fold_kernels import (
+from isotherm.kernels.kernel import kernel
+from isotherm.kernels.metadata_fold import (
     BYTES_TYPE,
     EPOCH_STRIDE,
     EVENTS_TYPE,

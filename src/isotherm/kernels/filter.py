@@ -1,6 +1,6 @@
 """Compiled loops that write batches again with a part of their records.
 
-See `isotherm.record.column_kernels` for how kernels are written here and why, and for the tables.
+See `isotherm.kernels.columns` for how kernels are written here and why, and for the tables.
 These work on what `locate_records` found and checked: nothing is parsed here. Numba's cache
 notices changes of this file alone, so nothing compiled is taken over but what is in raw_memory.py.
 """
@@ -15,9 +15,9 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
-from isotherm.record.column_kernels import BATCH, PLACE
-from isotherm.record.kernel import kernel
-from isotherm.record.raw_memory import copy
+from isotherm.kernels.columns import BATCH, PLACE
+from isotherm.kernels.kernel import kernel
+from isotherm.kernels.raw_memory import copy
 
 # What becomes of a batch; rows of `OUTCOME` say so for each of `BATCH`.
 DROPPED = 0

@@ -10,8 +10,8 @@ import pytest
 
 import isotherm
 
-LOAD = "from isotherm.record.kernel_cache import settle_kernel_cache\nsettle_kernel_cache()\n"
-LOAD += "import os\nfrom isotherm.record.columns import load_kernels\nload_kernels()\nprint(os.environ.get('XDG_CACHE_HOME'))"
+LOAD = "from isotherm.kernels.kernel_cache import settle_kernel_cache\nsettle_kernel_cache()\n"
+LOAD += "import os\nimport isotherm.kernels.columns\nprint(os.environ.get('XDG_CACHE_HOME'))"
 
 
 def kernels_loaded_from(package: Path, home: Path, working: Path) -> str:

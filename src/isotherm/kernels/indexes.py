@@ -1,6 +1,6 @@
 """Compiled loop that makes the index entries of what a cleaner writes.
 
-See `isotherm.record.column_kernels` for how kernels are written here and why.
+See `isotherm.kernels.columns` for how kernels are written here and why.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -12,8 +12,8 @@ import numba
 import numpy as np
 from numba import types
 
-from isotherm.record.filter_kernels import WRITTEN
-from isotherm.record.kernel import kernel
+from isotherm.kernels.filter import WRITTEN
+from isotherm.kernels.kernel import kernel
 
 # What `index_batches` carries from one run of batches to the next.
 INDEXING = np.dtype(

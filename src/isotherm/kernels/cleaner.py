@@ -1,6 +1,6 @@
 """Compiled loops of the log cleaner: the offset map, and which records stay.
 
-See `isotherm.record.column_kernels` for how kernels are written here and why, and for the tables.
+See `isotherm.kernels.columns` for how kernels are written here and why, and for the tables.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -14,9 +14,9 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
-from isotherm.record.column_kernels import BATCH, PLACE
-from isotherm.record.kernel import kernel
-from isotherm.record.raw_memory import prefetch, word_at
+from isotherm.kernels.columns import BATCH, PLACE
+from isotherm.kernels.kernel import kernel
+from isotherm.kernels.raw_memory import prefetch, word_at
 
 # Slot of the offset map: the key's hash, and the newest offset plus one, 0 in an empty slot.
 SLOT = np.dtype([("high", np.uint64), ("low", np.uint64), ("next_offset", np.int64)])
