@@ -57,7 +57,7 @@ class Tiers:
 
     def start(self) -> None:
         self.broker = EmbeddedBroker(self.directory, self._settings).start()
-        self.store = RecordingStore.opened[(self.directory / "bucket").absolute().as_uri()]
+        self.store = RecordingStore.opened.get((self.directory / "bucket").absolute().as_uri())
         self.client = {"bootstrap.servers": self.broker.bootstrap_servers, "log_level": 0}
         self.admin = AdminClient(self.client)
 

@@ -14,6 +14,7 @@ consumer always gets on.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from isotherm.remote.quota import RemoteQuota
     from isotherm.remote.remote_log_manager import RemoteLogManager
     from isotherm.remote.remote_log_reader import RemoteRead
+
+logger = logging.getLogger(__name__)
 
 
 class FetchTarget(NamedTuple):
@@ -307,7 +310,7 @@ async def _held_up_by_quota(
     return quota.throttle_s() > 0
 
 
-def _failed_read(read: PartitionRead, error: IsothermError) -> PartitionRead:
+def _failed_read(read: PartitionRead, error: BaseException) -> PartitionRead:
     response = FetchPartitionResponse(read.response.partition, error_code=error_code(error))
     return PartitionRead(response)
 
@@ -316,9 +319,16 @@ def _finished_read(read: PartitionRead, future: asyncio.Future[RemoteRead]) -> P
     if not future.done():
         return PartitionRead(read.response)
     error = future.exception()
-    if isinstance(error, IsothermError):
-        return _failed_read(read, error)
-    return _answered_read(read, future.result())
+    if error is None:
+        return _answered_read(read, future.result())
+    if not isinstance(error, IsothermError):
+        # Our own fault, and this partition's alone: the others are answered.
+        logger.error(
+            "remote read met an unexpected error partition=%s",
+            read.response.partition,
+            exc_info=error,
+        )
+    return _failed_read(read, error)
 
 
 def _answered_read(read: PartitionRead, remote: RemoteRead) -> PartitionRead:

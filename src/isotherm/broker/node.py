@@ -141,7 +141,7 @@ class BrokerNode:
         controller.register_broker(self.endpoints)
         lead_partitions(controller, replica_manager)
         remote_log_manager = self._open_remote_tier(
-            started, controller, replica_manager, control_executor
+            started, cluster_id, controller, replica_manager, control_executor
         )
         for task in start_log_tasks(self._config, log_manager, self._clock):
             started.callback(task.stop)
@@ -325,6 +325,7 @@ class BrokerNode:
     def _open_remote_tier(
         self,
         started: contextlib.AsyncExitStack,
+        cluster_id: str,
         controller: Controller,
         replica_manager: ReplicaManager,
         control_executor: ThreadPoolExecutor,
@@ -333,6 +334,7 @@ class BrokerNode:
             return None
         remote_log_manager, upkeep = open_remote_tier(
             self._config,
+            cluster_id,
             controller,
             replica_manager,
             run_control=control_executor.submit,

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.broker.remote_metadata_topics import MetadataLevels, ensure_metadata_topics
 from isotherm.broker.remote_metadata_upgrade import MetadataUpgrade
-from isotherm.broker.remote_metadata_upkeep import RemoteMetadataUpkeep
+from isotherm.broker.remote_metadata_upkeep import (
+    RemoteMetadataUpkeep,
+    Upkeep,
+    compaction_upkeep,
+    topic_upkeep,
+)
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.remote import RemoteLogManagerConfig
-from isotherm.errors import ConfigError
 from isotherm.log.fs import FileSystem
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.index_cache_statistics import CacheStatistics
+from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.metadata.checked import checked_metadata, load_metadata_manager
 from isotherm.remote.metadata.event_writer import KeyedMetadata
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.plugin import place_config
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.remote.storage.checked import checked_storage, load_storage_manager
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS, LeaderEpoch, TopicIdPartition
 
@@ -40,6 +48,7 @@ class RemoteTier(NamedTuple):
 
 def open_remote_tier(
     config: BrokerConfig,
+    cluster_id: str,
     controller: Controller,
     replica_manager: ReplicaManager,
     *,
@@ -52,10 +61,79 @@ def open_remote_tier(
     """Make the remote tier and hand it the partitions; the caller closes it.
 
     Makes the metadata topics when they are not there. On the control thread, or before there is
-    one. ConfigError names the key under `rsm.config.` or `rlmm.config.` that is wrong.
+    one. ConfigError names the key that is wrong, or the class that cannot be used.
     """
-    settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
-    storage = load_storage_manager(config.remote)
+    remote = config.remote
+    place = partial(
+        place_config,
+        broker_id=config.node_id,
+        cluster_id=cluster_id,
+        log_dir=str(config.log_dirs[0]),
+    )
+    topic_based = None
+    metadata: RemoteLogMetadataManager
+    if remote.keeps_metadata_in_topic:
+        topic_based = _open_topic_based(controller, replica_manager, remote, clock, metrics)
+        metadata = topic_based.metadata
+    else:
+        plugin = load_metadata_manager(
+            remote.remote_log_metadata_manager_class_name, place(remote.rlmm_config)
+        )
+        metadata = checked_metadata(plugin, clock)
+    own_storage = load_storage_manager(
+        remote.remote_log_storage_manager_class_name, place(remote.rsm_config)
+    )
+    storage = checked_storage(own_storage, clock)
+    remote_log_manager = RemoteLogManager(
+        remote,
+        broker_id=config.node_id,
+        storage=storage,
+        metadata=metadata,
+        index_cache=_open_index_cache(config, storage, clock=clock, fs=fs, metrics=metrics),
+        pending_deletions=PendingDeletions(config.log_dirs[0], fs),
+        leader_epoch_of=lambda partition: _leader_epoch(controller, partition),
+        clock=clock,
+        rng=rng,
+        metrics=metrics,
+    )
+    work = compaction_upkeep(
+        own_storage,
+        metadata,
+        remote_log_manager,
+        config,
+        topic_based.settings if topic_based is not None else TopicBasedSettings(),
+        clock=clock,
+        metrics=metrics,
+    )
+    if topic_based is not None:
+        work += _topic_upkeep(
+            topic_based, controller, remote_log_manager, config, run_control, clock, metrics
+        )
+        topic_based.metadata.start()
+    upkeep = RemoteMetadataUpkeep(work)
+    remote_log_manager.resume_deletions(controller.partitions_removed_last)
+    replica_manager.start_tiering(remote_log_manager)
+    upkeep.start()
+    return RemoteTier(remote_log_manager, upkeep)
+
+
+class _TopicBased(NamedTuple):
+    """The metadata manager on the broker's own topic, and what it is made of."""
+
+    metadata: TopicBasedRemoteLogMetadataManager
+    topic: EmbeddedMetadataTopic
+    levels: MetadataLevels
+    settings: TopicBasedSettings
+
+
+def _open_topic_based(
+    controller: Controller,
+    replica_manager: ReplicaManager,
+    config: RemoteLogManagerConfig,
+    clock: Clock,
+    metrics: Metrics,
+) -> _TopicBased:
+    settings = TopicBasedSettings.from_config(config.rlmm_config)
     levels = MetadataLevels(controller)
     ensure_metadata_topics(controller, settings, levels)
     partition_count = settings.remote_log_metadata_topic_num_partitions
@@ -70,36 +148,32 @@ def open_remote_tier(
         settings=settings,
         keyed=KeyedMetadata(audit_topic, levels.level),
     )
-    remote_log_manager = RemoteLogManager(
-        config.remote,
-        broker_id=config.node_id,
-        storage=storage,
-        metadata=metadata,
-        index_cache=_open_index_cache(config, storage, clock=clock, fs=fs, metrics=metrics),
-        pending_deletions=PendingDeletions(config.log_dirs[0], fs),
-        leader_epoch_of=lambda partition: _leader_epoch(controller, partition),
-        clock=clock,
-        rng=rng,
-        metrics=metrics,
+    return _TopicBased(metadata, topic, levels, settings)
+
+
+def _topic_upkeep(
+    topic_based: _TopicBased,
+    controller: Controller,
+    remote_log_manager: RemoteLogManager,
+    config: BrokerConfig,
+    run_control: Callable[[Callable[[], None]], Future[None]],
+    clock: Clock,
+    metrics: Metrics,
+) -> list[Upkeep]:
+    metadata, topic, levels, settings = topic_based
+    upgrade = MetadataUpgrade(
+        controller, levels, topic, metadata, settings, run_control=run_control, clock=clock
     )
-    upkeep = RemoteMetadataUpkeep(
-        MetadataUpgrade(
-            controller, levels, topic, metadata, settings, run_control=run_control, clock=clock
-        ),
+    return topic_upkeep(
+        upgrade,
         topic,
         metadata,
         remote_log_manager,
-        storage,
         config,
         settings,
         clock=clock,
         metrics=metrics,
     )
-    metadata.start()
-    remote_log_manager.resume_deletions(controller.partitions_removed_last)
-    replica_manager.start_tiering(remote_log_manager)
-    upkeep.start()
-    return RemoteTier(remote_log_manager, upkeep)
 
 
 def _open_index_cache(
@@ -130,23 +204,3 @@ def _leader_epoch(controller: Controller, partition: TopicIdPartition) -> Leader
     if topic is None or partition.partition >= len(topic.partitions):
         return None
     return topic.partitions[partition.partition].leader_epoch
-
-
-def load_storage_manager(config: RemoteLogManagerConfig) -> RemoteStorageManager:
-    """The class that `remote.log.storage.manager.class.name` names, made by its `from_config`.
-
-    It is given the keys under `rsm.config.` without the prefix, and is held to the contract of
-    isotherm.testing.conformance. ConfigError when there is no such class.
-    """
-    module_name, _, class_name = config.remote_log_storage_manager_class_name.rpartition(".")
-    try:
-        storage_class = getattr(importlib.import_module(module_name), class_name)
-        from_config = storage_class.from_config
-    except (ImportError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            "no such storage manager: a Python class with a from_config method is expected"
-            " key=remote.log.storage.manager.class.name"
-            f" value={config.remote_log_storage_manager_class_name}"
-        ) from error
-    storage: RemoteStorageManager = from_config(config.rsm_config)
-    return storage

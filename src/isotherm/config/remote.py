@@ -16,7 +16,6 @@ from isotherm.config.definition import (
     at_least,
     between,
     key,
-    one_of,
     optional,
 )
 
@@ -56,9 +55,9 @@ class RemoteLogManagerConfig:
     remote_log_metadata_manager_class_name: str = key(
         STRING,
         NATIVE_METADATA_MANAGER,
-        "Class that keeps the state of remote segments.",
-        check=one_of(NATIVE_METADATA_MANAGER, KAFKAS_METADATA_MANAGER),
-        no_effect="there is one metadata manager",
+        "Class that keeps the state of remote segments; the default, by this or by Kafka's name for"
+        " it, keeps it in the topic __remote_log_metadata.",
+        check=_NOT_EMPTY,
     )
     remote_log_metadata_manager_impl_prefix: str = key(
         STRING,
@@ -224,3 +223,9 @@ class RemoteLogManagerConfig:
     )
     rsm_config: Mapping[str, str] = field(default_factory=dict)
     rlmm_config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def keeps_metadata_in_topic(self) -> bool:
+        """Whether the metadata manager is the one on `__remote_log_metadata`."""
+        topic_based = (NATIVE_METADATA_MANAGER, KAFKAS_METADATA_MANAGER)
+        return self.remote_log_metadata_manager_class_name in topic_based

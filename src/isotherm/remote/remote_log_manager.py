@@ -19,7 +19,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -393,9 +393,10 @@ class RemoteLogManager:
         for future in stopping:
             if not future.done():
                 future.set_exception(RemoteStorageNotReadyError("the remote log manager is closed"))
-        self._index_cache.close()
-        self._metadata.close()
-        self._storage.close()
+        with ExitStack() as closing:  # each of them, in this order, whatever another raises
+            closing.callback(self._storage.close)
+            closing.callback(self._metadata.close)
+            closing.callback(self._index_cache.close)
 
     def _end_running(self) -> None:
         self._copies.close()

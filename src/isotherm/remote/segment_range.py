@@ -15,7 +15,7 @@ import threading
 from bisect import bisect_right
 from contextlib import suppress
 
-from isotherm.errors import CorruptRecordError, RemoteStorageError
+from isotherm.errors import CorruptObjectError, CorruptRecordError, RemoteStorageError
 from isotherm.record.batch_header import HEADER_SIZE, read_batch_header
 from isotherm.remote.checked_batches import CheckedBatches, check_batches
 from isotherm.remote.range_memory import RangeMemory
@@ -91,13 +91,23 @@ class SegmentRange:
                     self.metadata, self.start, self._data, self._note_filled
                 )
             else:
-                self._data = storage.fetch_log_segment(self.metadata, self.start, self.end - 1)
-                self._note_filled(self.size)
+                data = storage.fetch_log_segment(self.metadata, self.start, self.end - 1)
+                self._data = data
+                self._note_filled(min(len(data), self.size))
+            self._check_whole()
         except BaseException as error:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
             raise
+
+    def _check_whole(self) -> None:
+        """A reader would wait for the rest for ever, or look for a batch in it again and again."""
+        if not self.is_whole:
+            raise CorruptObjectError(
+                f"storage manager ended a range early segment={self.metadata.segment_id}"
+                f" start={self.start} end={self.end} ended_at={self._filled_end}"
+            )
 
     def wait_until_filled(self, position: Position, patience: ReadPatience) -> None:
         """Return when the bytes below `position` are there.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from isotherm.errors import RemoteStorageNotReadyError
 from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
@@ -48,7 +49,8 @@ class RemoteLogMetadataManager(Protocol):
     def predecessor(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
         """The segment whose place in the metadata a start of this copy would take: an earlier
         attempt at it under the same broker leader epoch. Its objects are to be deleted before.
-        None at feature level 0, where every attempt has a place of its own."""
+        None at feature level 0, where every attempt has a place of its own; a plug-in of which
+        that holds may lack this method."""
 
     def remote_log_segment_metadata(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
@@ -82,6 +84,24 @@ class RemoteLogMetadataManager(Protocol):
         its deletion is finished."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ReplacesSegments(Protocol):
+    """What a metadata manager may do besides: let another segment answer in a finished one's place.
+    Compaction in place (`isotherm compact`) is published only where it can."""
+
+    def is_ready(self, partition: TopicIdPartition) -> bool: ...
+
+    def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        """A live segment of an assigned partition, in whatever state."""
+
+    def replace_remote_log_segment(self, compacted: RemoteLogSegmentMetadata) -> Future[None]:
+        """Let a compacted segment answer instead of the finished one with its key and offsets.
+
+        RemoteResourceNotFoundError when there is none (any more), UnsupportedVersionError where
+        no record takes the place of another. Idempotent.
+        """
 
 
 @dataclass(frozen=True, slots=True)

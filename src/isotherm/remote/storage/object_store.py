@@ -24,6 +24,7 @@ from isotherm.errors import (
     RemoteResourceNotFoundError,
     UnsupportedVersionError,
 )
+from isotherm.remote.plugin import PLACE_KEYS
 from isotherm.remote.segment_metadata import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from isotherm.remote.storage.layout.aiven_manifest import (
     MANIFEST_SIZE_MAX,
@@ -77,7 +78,8 @@ class ObjectStoreRemoteStorageManager:
     @classmethod
     def from_config(cls, config: Mapping[str, str]) -> Self:
         """From the `rsm.config.` keys of a broker; ConfigError as ObjectStoreSettings says."""
-        return cls(ObjectStoreSettings.from_config(config))
+        own = {name: text for name, text in config.items() if name not in PLACE_KEYS}
+        return cls(ObjectStoreSettings.from_config(own))
 
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.api import ReplacesSegments
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import TopicIdPartition
@@ -16,7 +16,7 @@ class TierReplacementTarget:
     """See `isotherm.remote.compaction.finisher.ReplacementTarget`."""
 
     tier: RemoteTierAccess
-    metadata: TopicBasedRemoteLogMetadataManager
+    metadata: ReplacesSegments
 
     def serves(self, partition: TopicIdPartition) -> bool:
         is_led = self.tier.leader_epoch_of(partition) is not None

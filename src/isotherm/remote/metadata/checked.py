@@ -1,0 +1,284 @@
+"""A metadata manager of anybody's, held to its interface: what the rest of the broker calls.
+
+A wrong answer here can name the wrong segment as the one to read or to delete, so each is compared
+with what was asked. Its own errors become RemoteStorageError (isotherm.remote.plugin).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import TypeVar, cast
+
+from isotherm.clock import Clock
+from isotherm.errors import (
+    CorruptDataError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableError,
+)
+from isotherm.remote.metadata.api import RemoteLogMetadataManager, ReplacesSegments
+from isotherm.remote.plugin import PluginCalls, PluginKind, load_plugin
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+)
+from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
+
+METADATA_MANAGER = PluginKind(
+    "remote log metadata manager",
+    "remote.log.metadata.manager.class.name",
+    RemoteLogMetadataManager,
+    frozenset({"predecessor"}),
+)
+_EXPECTED = (RetriableError, RemoteResourceNotFoundError, CorruptDataError)
+
+WRITE_WAIT_S = 120.0
+"""How long an event may take until it is stored and visible, as rlmm.config.remote.log.metadata.
+consume.wait.ms has it. After that nobody knows whether it was stored."""
+
+Answer = TypeVar("Answer")
+
+
+def load_metadata_manager(class_name: str, config: Mapping[str, str]) -> RemoteLogMetadataManager:
+    """The class that `remote.log.metadata.manager.class.name` names, made by its `from_config` of
+    the keys under `rlmm.config.`. ConfigError when there is no such class, or not of that kind."""
+    return cast("RemoteLogMetadataManager", load_plugin(METADATA_MANAGER, class_name, config))
+
+
+def checked_metadata(inner: RemoteLogMetadataManager, clock: Clock) -> CheckedMetadataManager:
+    """`inner` as the broker may use it; ReplacesSegments, too, where it is that."""
+    if isinstance(inner, ReplacesSegments):
+        return _CheckedReplacingMetadataManager(inner, inner, clock)
+    return CheckedMetadataManager(inner, clock)
+
+
+class CheckedMetadataManager:
+    """Implements isotherm.remote.metadata.api.RemoteLogMetadataManager; thread-safe."""
+
+    def __init__(self, inner: RemoteLogMetadataManager, clock: Clock) -> None:
+        self._inner = inner
+        self._calls = PluginCalls(METADATA_MANAGER, inner, _EXPECTED, clock)
+
+    def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> Future[None]:
+        if metadata.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            raise ValueError(
+                "a segment is added in state COPY_SEGMENT_STARTED only"
+                f" segment={metadata.segment_id} state={metadata.state.name}"
+            )
+        return self._stored(
+            "add_remote_log_segment_metadata",
+            metadata.segment_id,
+            lambda: self._inner.add_remote_log_segment_metadata(metadata),
+        )
+
+    def update_remote_log_segment_metadata(
+        self, update: RemoteLogSegmentMetadataUpdate
+    ) -> Future[None]:
+        if update.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            raise ValueError(
+                f"an update does not go to COPY_SEGMENT_STARTED segment={update.segment_id}"
+            )
+        return self._stored(
+            "update_remote_log_segment_metadata",
+            update.segment_id,
+            lambda: self._inner.update_remote_log_segment_metadata(update),
+        )
+
+    def put_remote_partition_delete_metadata(
+        self, metadata: RemotePartitionDeleteMetadata
+    ) -> Future[None]:
+        return self._stored(
+            "put_remote_partition_delete_metadata",
+            metadata.topic_id_partition,
+            lambda: self._inner.put_remote_partition_delete_metadata(metadata),
+        )
+
+    def predecessor(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
+        """None where the plug-in has no such method: each of its segments has its own place."""
+        method, place = "predecessor", metadata.segment_id
+        if not hasattr(self._inner, method):
+            return None
+        found = self._calls.call(method, place, lambda: self._inner.predecessor(metadata))
+        return self._segment(method, metadata.topic_id_partition, found)
+
+    def remote_log_segment_metadata(
+        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
+    ) -> RemoteLogSegmentMetadata | None:
+        method = "remote_log_segment_metadata"
+        found = self._segment(
+            method,
+            partition,
+            self._calls.call(
+                method,
+                partition,
+                lambda: self._inner.remote_log_segment_metadata(partition, leader_epoch, offset),
+            ),
+        )
+        is_right = found is None or (
+            found.start_offset <= offset <= found.end_offset_inclusive
+            and leader_epoch in found.segment_leader_epochs
+            and found.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        )
+        expected = f"a finished segment with epoch {leader_epoch} and offset {offset}"
+        self._calls.check(method, partition, expected, found, is_right=is_right)
+        return found
+
+    def highest_offset_for_epoch(
+        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch
+    ) -> Offset | None:
+        method = "highest_offset_for_epoch"
+        found = self._calls.call(
+            method,
+            partition,
+            lambda: self._inner.highest_offset_for_epoch(partition, leader_epoch),
+        )
+        is_right = found is None or _is_whole(found)
+        self._calls.check(method, partition, "an offset or None", found, is_right=is_right)
+        return found
+
+    def next_segment_with_txn_index(
+        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
+    ) -> RemoteLogSegmentMetadata | None:
+        method = "next_segment_with_txn_index"
+        found = self._segment(
+            method,
+            partition,
+            self._calls.call(
+                method,
+                partition,
+                lambda: self._inner.next_segment_with_txn_index(partition, leader_epoch, offset),
+            ),
+        )
+        # One that ends below the offset would be asked for again, for ever.
+        is_right = found is None or (
+            found.end_offset_inclusive >= offset and not found.txn_index_empty
+        )
+        expected = f"a segment with a transaction index that ends at {offset} or later"
+        self._calls.check(method, partition, expected, found, is_right=is_right)
+        return found
+
+    def list_remote_log_segments(
+        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch | None = None
+    ) -> list[RemoteLogSegmentMetadata]:
+        method = "list_remote_log_segments"
+        found = self._calls.call(
+            method,
+            partition,
+            lambda: list(self._inner.list_remote_log_segments(partition, leader_epoch)),
+        )
+        for each in found:
+            self._calls.check(
+                method, partition, "segments, not None", each, is_right=each is not None
+            )
+            self._segment(method, partition, each)
+        return sorted(found, key=lambda each: each.start_offset)
+
+    def remote_log_size(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> int:
+        method = "remote_log_size"
+        found = self._calls.call(
+            method, partition, lambda: self._inner.remote_log_size(partition, leader_epoch)
+        )
+        self._calls.check(method, partition, "bytes, 0 or more", found, is_right=_is_whole(found))
+        return found
+
+    def on_partition_leadership_changes(
+        self, leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]
+    ) -> None:
+        led, followed = list(leaders), list(followers)
+        self._calls.call(
+            "on_partition_leadership_changes",
+            [*led, *followed],
+            lambda: self._inner.on_partition_leadership_changes(led, followed),
+        )
+
+    def on_stop_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
+        stopped = list(partitions)
+        self._calls.call(
+            "on_stop_partitions", stopped, lambda: self._inner.on_stop_partitions(stopped)
+        )
+
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        method = "is_ready"
+        found = self._calls.call(method, partition, lambda: self._inner.is_ready(partition))
+        is_right = isinstance(found, bool)
+        self._calls.check(method, partition, "True or False", found, is_right=is_right)
+        return found
+
+    def close(self) -> None:
+        """Ends in a bounded time, and raises nothing."""
+        self._calls.close(self._inner.close)
+
+    def _segment(self, method: str, partition: TopicIdPartition, found: Answer) -> Answer:
+        is_right = found is None or (
+            isinstance(found, RemoteLogSegmentMetadata) and found.topic_id_partition == partition
+        )
+        self._calls.check(
+            method, partition, "RemoteLogSegmentMetadata of the partition", found, is_right=is_right
+        )
+        return found
+
+    def _stored(
+        self, method: str, place: object, write: Callable[[], Future[None]]
+    ) -> Future[None]:
+        """The plug-in's future as one that raises what the interface knows, and in time."""
+        found = self._calls.call(method, place, write)
+        self._calls.check(method, place, "Future", type(found), is_right=isinstance(found, Future))
+        stored = _StoredEvent(method, place)
+
+        def settle(done: Future[None]) -> None:
+            try:
+                self._calls.call(method, place, done.result)
+            except BaseException as error:  # noqa: BLE001 - raised to who awaits the event
+                stored.set_exception(error)
+            else:
+                stored.set_result(None)
+
+        found.add_done_callback(settle)
+        return stored
+
+
+class _CheckedReplacingMetadataManager(CheckedMetadataManager):
+    def __init__(
+        self, inner: RemoteLogMetadataManager, replacing: ReplacesSegments, clock: Clock
+    ) -> None:
+        super().__init__(inner, clock)
+        self._replacing = replacing
+
+    def replace_remote_log_segment(self, compacted: RemoteLogSegmentMetadata) -> Future[None]:
+        return self._stored(
+            "replace_remote_log_segment",
+            compacted.segment_id,
+            lambda: self._replacing.replace_remote_log_segment(compacted),
+        )
+
+    def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        found = self._calls.call("segment", segment_id, lambda: self._replacing.segment(segment_id))
+        return self._segment("segment", segment_id.topic_id_partition, found)
+
+
+class _StoredEvent(Future[None]):
+    """Waits no longer than WRITE_WAIT_S where the caller sets no bound."""
+
+    def __init__(self, method: str, place: object) -> None:
+        super().__init__()
+        self._method = method
+        self._place = place
+
+    def result(self, timeout: float | None = None) -> None:
+        try:
+            return super().result(WRITE_WAIT_S if timeout is None else timeout)
+        except TimeoutError as error:
+            if timeout is not None or self.done():
+                raise
+            raise RemoteStorageError(
+                "remote log metadata manager has not stored an event in time"
+                f" method={self._method} place={self._place} timeout_s={WRITE_WAIT_S}"
+            ) from error
+
+
+def _is_whole(found: object) -> bool:
+    return isinstance(found, int) and not isinstance(found, bool) and found >= 0

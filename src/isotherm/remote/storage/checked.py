@@ -1,0 +1,160 @@
+"""A storage manager of anybody's, held to its interface: what the rest of the broker calls.
+
+What a plug-in answers is looked at before it is used: its type, and that a range has the length
+that was asked for. Its own errors become RemoteStorageError (isotherm.remote.plugin); those that
+the interface knows go through as they are. So a plug-in can fail the reads and copies of the
+segments that it was asked for, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from isotherm.clock import Clock
+from isotherm.errors import (
+    CorruptDataError,
+    CorruptObjectError,
+    RemoteResourceNotFoundError,
+    RetriableError,
+)
+from isotherm.remote.plugin import PluginCalls, PluginKind, load_plugin
+from isotherm.remote.segment_metadata import IndexType, LogSegmentData, RemoteLogSegmentMetadata
+from isotherm.remote.storage.api import FillsBuffers, RemoteStorageManager
+from isotherm.types import Position
+
+STORAGE_MANAGER = PluginKind(
+    "remote storage manager", "remote.log.storage.manager.class.name", RemoteStorageManager
+)
+_EXPECTED = (RetriableError, RemoteResourceNotFoundError, CorruptDataError)
+
+
+def load_storage_manager(class_name: str, config: Mapping[str, str]) -> RemoteStorageManager:
+    """The class that `remote.log.storage.manager.class.name` names, made by its `from_config`.
+
+    It is given the keys under `rsm.config.` without the prefix, and is held to the contract of
+    isotherm.testing.conformance. ConfigError when there is no such class, or not of that kind.
+    """
+    return cast("RemoteStorageManager", load_plugin(STORAGE_MANAGER, class_name, config))
+
+
+def checked_storage(inner: RemoteStorageManager, clock: Clock) -> CheckedStorageManager:
+    """`inner` as the broker may use it; FillsBuffers, too, where it is that."""
+    if isinstance(inner, FillsBuffers):
+        return _CheckedFillingStorageManager(inner, inner, clock)
+    return CheckedStorageManager(inner, clock)
+
+
+class CheckedStorageManager:
+    """Implements isotherm.remote.storage.api.RemoteStorageManager; thread-safe."""
+
+    def __init__(self, inner: RemoteStorageManager, clock: Clock) -> None:
+        self._inner = inner
+        self._calls = PluginCalls(STORAGE_MANAGER, inner, _EXPECTED, clock)
+
+    def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        method, place = "copy_log_segment_data", metadata.segment_id
+        found = self._calls.call(
+            method, place, lambda: self._inner.copy_log_segment_data(metadata, data)
+        )
+        is_right = found is None or isinstance(found, bytes)
+        self._calls.check(method, place, "bytes or None", type(found), is_right=is_right)
+        return found
+
+    def fetch_log_segment(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: Position,
+        end_position_inclusive: Position | None = None,
+    ) -> memoryview:
+        method, place = "fetch_log_segment", metadata.segment_id
+        last = metadata.segment_size_in_bytes - 1
+        end = last if end_position_inclusive is None else min(end_position_inclusive, last)
+        if not 0 <= start_position <= end:
+            raise ValueError(
+                f"range is not within the segment segment={place} start={start_position}"
+                f" end={end_position_inclusive} size={metadata.segment_size_in_bytes}"
+            )
+        found = self._calls.call(
+            method,
+            place,
+            lambda: memoryview(self._inner.fetch_log_segment(metadata, start_position, end)),
+        )
+        expected = end + 1 - start_position
+        if found.nbytes != expected:
+            raise CorruptObjectError(
+                self._calls.wrong_answer(
+                    method,
+                    f"{place} start={start_position} end={end}",
+                    f"{expected} bytes",
+                    f"{found.nbytes} bytes",
+                )
+            )
+        return self._calls.call(method, place, lambda: found.cast("B"))
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        method, place = "fetch_index", f"{metadata.segment_id} index={index_type.value}"
+        found: object = self._calls.call(
+            method, place, lambda: self._inner.fetch_index(metadata, index_type)
+        )
+        is_right = isinstance(found, bytes | bytearray | memoryview)
+        self._calls.check(method, place, "bytes", type(found), is_right=is_right)
+        return found if isinstance(found, bytes) else bytes(found)  # type: ignore[call-overload]
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self._calls.call(
+            "delete_log_segment_data",
+            metadata.segment_id,
+            lambda: self._inner.delete_log_segment_data(metadata),
+        )
+
+    def close(self) -> None:
+        """Ends in a bounded time, and raises nothing."""
+        self._calls.close(self._inner.close)
+
+
+class _CheckedFillingStorageManager(CheckedStorageManager):
+    def __init__(self, inner: RemoteStorageManager, filling: FillsBuffers, clock: Clock) -> None:
+        super().__init__(inner, clock)
+        self._filling = filling
+
+    def fetch_log_segment_into(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: Position,
+        buffer: memoryview,
+        on_filled: Callable[[int], None],
+    ) -> None:
+        method, place = "fetch_log_segment_into", f"{metadata.segment_id} start={start_position}"
+        filled = 0
+        stopped: list[BaseException] = []
+
+        def note_filled(count: int) -> None:
+            nonlocal filled
+            expected = f"{filled} to {len(buffer)} bytes"
+            is_right = count in range(filled, len(buffer) + 1)
+            self._calls.check(method, place, expected, count, is_right=is_right)
+            filled = count
+            try:
+                on_filled(count)
+            except BaseException as error:
+                stopped.append(error)
+                raise
+
+        def fetch() -> None:
+            self._filling.fetch_log_segment_into(metadata, start_position, buffer, note_filled)
+
+        try:
+            self._calls.call(method, place, fetch)
+        except Exception:
+            if stopped:  # however the plug-in wrapped it
+                raise stopped[0]  # noqa: B904
+            raise
+        if stopped:
+            raise stopped[0]
+        if filled != len(buffer):
+            raise CorruptObjectError(
+                self._calls.wrong_answer(method, place, f"{len(buffer)} bytes", f"{filled} bytes")
+            )
