@@ -17,8 +17,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 	  || { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,demo,dev]'
-	@# Compile the kernels once, into the cache beside their source: the first user would wait for it.
-	@$(BIN)/python -c 'from isotherm.kernels.loading import load_all; load_all()'
+	@# Compile the kernels once, beside their source: the first user would wait for it.
+	@$(BIN)/python -m isotherm.kernels
 	@touch $@
 
 setup: $(INSTALLED) java ## Install everything into .venv and check for Java

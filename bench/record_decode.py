@@ -81,7 +81,7 @@ import numba
 now()
 import isotherm.record.columns
 now()
-import isotherm.kernels.columns
+import isotherm.kernels.columns, isotherm.kernels.batches, isotherm.kernels.crc
 now()
 """
 

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 
 
 def _load_kernels() -> None:
-    importlib.import_module("isotherm.kernels.columns")
+    importlib.import_module("isotherm.kernels.produced")
 
 
 class KernelWarmUp:

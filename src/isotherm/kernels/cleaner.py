@@ -1,6 +1,6 @@
 """Compiled loops of the log cleaner: the offset map, and which records stay.
 
-See `isotherm.kernels.columns` for how kernels are written here and why, and for the tables.
+See `isotherm.kernels` for how kernels are written here and why, tables.py for the tables.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -9,14 +9,13 @@ See `isotherm.kernels.columns` for how kernels are written here and why, and for
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
-from isotherm.kernels.columns import BATCH, PLACE
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.raw_memory import prefetch, word_at
+from isotherm.kernels.tables import BATCHES, BYTES, INT64_OUT, PLACES, table_of
 
 # Slot of the offset map: the key's hash, and the newest offset plus one, 0 in an empty slot.
 SLOT = np.dtype([("high", np.uint64), ("low", np.uint64), ("next_offset", np.int64)])
@@ -25,12 +24,8 @@ _CONTROL_FLAG = 32
 # Places ahead of which a slot is asked for: at some 10 ns a place more than memory takes to answer.
 _PREFETCH_DISTANCE = 16
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _UINT64_OUT = types.Array(types.uint64, 1, "C")
-_INT64_OUT = types.Array(types.int64, 1, "C")
-_BATCHES = types.Array(numba.from_dtype(BATCH), 1, "C")
-_PLACES = types.Array(numba.from_dtype(PLACE), 1, "C")
-_SLOTS = types.Array(numba.from_dtype(SLOT), 1, "C")
+_SLOTS = table_of(SLOT)
 
 
 @register_jitable(forceinline=True)
@@ -86,9 +81,7 @@ def _siphash(source, start, size, key_0, key_1):
     return high, v0 ^ v1 ^ v2 ^ v3
 
 
-@kernel(
-    [types.void(_BYTES, _BYTES, _BATCHES, _PLACES, _UINT64_OUT, _UINT64_OUT)],
-)
+@kernel(types.void(BYTES, BYTES, BATCHES, PLACES, _UINT64_OUT, _UINT64_OUT))
 def hash_keys(data, unpacked, batches, places, hash_key, hashes):
     """Two words of hash for the key of each place; of null keys they are not set."""
     key_0 = hash_key[0]
@@ -131,12 +124,10 @@ def _find_slot(slots, high, low):
 
 
 @kernel(
-    [
-        types.UniTuple(types.int64, 2)(
-            *(_SLOTS, _PLACES, _UINT64_OUT),
-            *(types.int64, types.int64, types.int64),
-        )
-    ],
+    types.UniTuple(types.int64, 2)(
+        *(_SLOTS, PLACES, _UINT64_OUT),
+        *(types.int64, types.int64, types.int64),
+    )
 )
 def put_offsets(slots, places, hashes, start_offset, entry_count, entry_count_max):
     """Take in the offset of each keyed place at or above `start_offset`, in order.
@@ -163,13 +154,11 @@ def put_offsets(slots, places, hashes, start_offset, entry_count, entry_count_ma
 
 
 @kernel(
-    [
-        types.int64(
-            *(_SLOTS, _BATCHES, _PLACES, _UINT64_OUT),
-            *(types.int64, types.int64),
-            _INT64_OUT,
-        )
-    ],
+    types.int64(
+        *(_SLOTS, BATCHES, PLACES, _UINT64_OUT),
+        *(types.int64, types.int64),
+        INT64_OUT,
+    )
 )
 def choose_records(slots, batches, places, hashes, latest_offset, now, expiry):
     """Set `is_kept` of each place in a data batch; how many had no key, and were dropped for it.

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic, register_jitable
 
-from isotherm.kernels.columns import BATCH
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.raw_memory import byte_at, word_at
+from isotherm.kernels.tables import BATCHES, BYTES
 
 HAS_INSTRUCTION = "+sse4.2" in cpu_target.target_context.codegen().magic_tuple()[2]
 """Whether Numba compiles for a processor that has it: there is no kernel elsewhere."""
@@ -31,9 +30,6 @@ _POLYNOMIAL = 0x82F63B78  # Castagnoli, reversed
 _WORD_SIZE = 8
 _LANE_SIZE = 512
 _CRC_START = 21
-
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_BATCHES = types.Array(numba.from_dtype(BATCH), 1, "C")
 
 
 def _after_zeros(tables, sums):
@@ -125,5 +121,5 @@ def _first_wrong(data, batches):
 
 # None on a processor without the instruction.
 first_wrong_crc: Any = (
-    kernel([types.int64(_BYTES, _BATCHES)])(_first_wrong) if HAS_INSTRUCTION else None
+    kernel(types.int64(BYTES, BATCHES))(_first_wrong) if HAS_INSTRUCTION else None
 )

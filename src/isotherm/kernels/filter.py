@@ -1,8 +1,7 @@
 """Compiled loops that write batches again with a part of their records.
 
-See `isotherm.kernels.columns` for how kernels are written here and why, and for the tables.
-These work on what `locate_records` found and checked: nothing is parsed here. Numba's cache
-notices changes of this file alone, so nothing compiled is taken over but what is in raw_memory.py.
+See `isotherm.kernels` for how kernels are written here and why, tables.py for the tables.
+These work on what `locate_records` found and checked: nothing is parsed here.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -10,14 +9,14 @@ notices changes of this file alone, so nothing compiled is taken over but what i
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
-from isotherm.kernels.columns import BATCH, PLACE
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.raw_memory import copy
+from isotherm.kernels.record_reader import LOG_APPEND_TIME_FLAG
+from isotherm.kernels.tables import BATCHES, BYTES, BYTES_OUT, PLACES, table_of
 
 # What becomes of a batch; rows of `OUTCOME` say so for each of `BATCH`.
 DROPPED = 0
@@ -63,16 +62,11 @@ RECORD_GROWTH_MAX = 10
 _HEADER_SIZE = 61
 _LOG_OVERHEAD = 12
 _CODEC_MASK = 7
-_LOG_APPEND_TIME_FLAG = 8
 _DELETE_HORIZON_FLAG = 64
 _NO_TIMESTAMP = -1
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_BYTES_OUT = types.Array(types.uint8, 1, "C")
-_BATCHES = types.Array(numba.from_dtype(BATCH), 1, "C")
-_PLACES = types.Array(numba.from_dtype(PLACE), 1, "C")
-_OUTCOMES = types.Array(numba.from_dtype(OUTCOME), 1, "C")
-_WRITTEN = types.Array(numba.from_dtype(WRITTEN), 1, "C")
+_OUTCOMES = table_of(OUTCOME)
+_WRITTEN = table_of(WRITTEN)
 
 
 @register_jitable(forceinline=True)
@@ -105,7 +99,7 @@ def _write_int(out, position, value, size):
         out[position + index] = np.uint8((value >> (8 * (size - 1 - index))) & 0xFF)
 
 
-@kernel([types.void(_BATCHES, _PLACES, _OUTCOMES)])
+@kernel(types.void(BATCHES, PLACES, _OUTCOMES))
 def summarize_kept(batches, places, outcomes):
     """Count the records of each batch that are kept; `places` are in the order of `batches`."""
     place_index = 0
@@ -131,9 +125,7 @@ def summarize_kept(batches, places, outcomes):
         outcome.max_timestamp = max_timestamp
 
 
-@kernel(
-    [types.int64(_BYTES, _BYTES, _BATCHES, _PLACES, _OUTCOMES, _BYTES_OUT)],
-)
+@kernel(types.int64(BYTES, BYTES, BATCHES, PLACES, _OUTCOMES, BYTES_OUT))
 def write_payloads(data, unpacked, batches, places, outcomes, payloads):
     """Write the kept records of every batch that is rebuilt, uncompressed; the bytes written.
 
@@ -177,9 +169,7 @@ def write_payloads(data, unpacked, batches, places, outcomes, payloads):
     return position
 
 
-@kernel(
-    [types.UniTuple(types.int64, 2)(_BYTES, _BYTES, _BATCHES, _OUTCOMES, _BYTES_OUT, _WRITTEN)],
-)
+@kernel(types.UniTuple(types.int64, 2)(BYTES, BYTES, BATCHES, _OUTCOMES, BYTES_OUT, _WRITTEN))
 def write_batches(data, payloads, batches, outcomes, out, written):
     """Write what becomes of each batch; the CRC of new ones is left as it was.
 
@@ -205,7 +195,7 @@ def write_batches(data, payloads, batches, outcomes, out, written):
                 base_timestamp = outcome.base_timestamp
                 if outcome.has_horizon:
                     attributes |= _DELETE_HORIZON_FLAG
-                if attributes & _LOG_APPEND_TIME_FLAG == 0:
+                if attributes & LOG_APPEND_TIME_FLAG == 0:
                     max_timestamp = outcome.max_timestamp
             else:
                 attributes &= ~(_CODEC_MASK | _DELETE_HORIZON_FLAG)

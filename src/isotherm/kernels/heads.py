@@ -1,7 +1,6 @@
 """A compiled loop over the heads of records: their offsets and timestamps, and no byte of the rest.
 
-See `isotherm.kernels.columns` for how kernels are written here and why. Numba's cache notices
-changes of this file alone: whoever changes the varints there saves this file too.
+See `isotherm.kernels` for how kernels are written here and why.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -9,31 +8,15 @@ changes of this file alone: whoever changes the varints there saves this file to
 
 from __future__ import annotations
 
-import numba
 from numba import types
 
-from isotherm.kernels.columns import BATCH, read_varint, read_varlong
 from isotherm.kernels.kernel import kernel
-
-_LOG_APPEND_TIME_FLAG = 8
-
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_BATCHES = types.Array(numba.from_dtype(BATCH), 1, "C")
-_ROWS_OUT = types.Tuple(
-    (
-        types.Array(types.int64, 1, "C"),
-        types.Array(types.int64, 1, "C"),
-        types.Array(types.int8, 1, "C"),
-    )
-)
+from isotherm.kernels.record_reader import LOG_APPEND_TIME_FLAG, read_varint, read_varlong
+from isotherm.kernels.tables import BATCHES, BYTES, ROWS_OUT
 
 
 @kernel(
-    [
-        types.UniTuple(types.int64, 3)(
-            *(_BYTES, _BYTES, _BATCHES, types.int64, types.int64, _ROWS_OUT)
-        )
-    ],
+    types.UniTuple(types.int64, 3)(*(BYTES, BYTES, BATCHES, types.int64, types.int64, ROWS_OUT))
 )
 def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
     """Decode offset and timestamp of the records of `batches` in [offset_start, offset_end).
@@ -50,7 +33,7 @@ def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
         source = unpacked if row.is_unpacked else data
         position = row.payload_start
         payload_end = row.payload_end
-        is_log_append_time = row.attributes & _LOG_APPEND_TIME_FLAG != 0
+        is_log_append_time = row.attributes & LOG_APPEND_TIME_FLAG != 0
         for index in range(row.records_count):
             size, start = read_varint(source, position, payload_end)
             if size < 0 or size > payload_end - start:

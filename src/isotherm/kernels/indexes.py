@@ -1,6 +1,6 @@
 """Compiled loop that makes the index entries of what a cleaner writes.
 
-See `isotherm.kernels.columns` for how kernels are written here and why.
+See `isotherm.kernels` for how kernels are written here and why.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -8,12 +8,12 @@ See `isotherm.kernels.columns` for how kernels are written here and why.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numba import types
 
 from isotherm.kernels.filter import WRITTEN
 from isotherm.kernels.kernel import kernel
+from isotherm.kernels.tables import table_of
 
 # What `index_batches` carries from one run of batches to the next.
 INDEXING = np.dtype(
@@ -28,16 +28,14 @@ INDEXING = np.dtype(
 )
 
 _ENTRIES_OUT = types.Array(types.int64, 2, "C")
-_WRITTEN = types.Array(numba.from_dtype(WRITTEN), 1, "C")
-_INDEXING = types.Array(numba.from_dtype(INDEXING), 1, "C")
+_WRITTEN = table_of(WRITTEN)
+_INDEXING = table_of(INDEXING)
 
 
 @kernel(
-    [
-        types.UniTuple(types.int64, 2)(
-            *(_WRITTEN, _INDEXING, types.int64, _ENTRIES_OUT, _ENTRIES_OUT),
-        )
-    ],
+    types.UniTuple(types.int64, 2)(
+        *(_WRITTEN, _INDEXING, types.int64, _ENTRIES_OUT, _ENTRIES_OUT),
+    )
 )
 def index_batches(batches, indexing, index_interval, offset_entries, time_entries):
     """The index entries of a run of batches appended to a segment, by the rule of KAFKA-806.

@@ -2,7 +2,7 @@
 
 A record that is not in the plain form in which Kafka and Isotherm write it (unknown tags, epochs out
 of order, lengths in too many bytes, damage of any kind) is marked ODD: Python looks at those, one by
-one. See serde.py of isotherm.remote.metadata for the format of values, keys.py for that of keys, and columns.py for how
+one. See serde.py of isotherm.remote.metadata for the format of values, keys.py for that of keys, and isotherm.kernels for how
 kernels are written here; nothing outside the given arrays is read, whatever the bytes say.
 """
 
@@ -11,12 +11,13 @@ kernels are written here; nothing outside the given arrays is read, whatever the
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
 from isotherm.kernels.kernel import kernel
+from isotherm.kernels.record_reader import read_int
+from isotherm.kernels.tables import BYTES, table_of
 
 EVENT = np.dtype(
     [
@@ -71,20 +72,10 @@ _TENTH_OF_MAX = (2**63 - 1) // 10
 _FNV_OFFSET = -3750763034362895579
 _FNV_PRIME = 1099511628211
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _INT32 = types.Array(types.int32, 1, "C", readonly=True)
 _BOOLEANS = types.Array(types.boolean, 1, "C", readonly=True)
-_COLUMN = types.Tuple((_BYTES, _INT32, _BOOLEANS))
-_EVENTS = types.Array(numba.from_dtype(EVENT), 1, "C")
-
-
-@register_jitable(forceinline=True)
-def _read_int(data, position, size):
-    """Signed big-endian integer of `size` bytes; the caller has checked that they are there."""
-    value = np.int64(np.int8(data[position]))
-    for index in range(1, size):
-        value = (value << 8) | np.int64(data[position + index])
-    return value
+_COLUMN = types.Tuple((BYTES, _INT32, _BOOLEANS))
+_EVENTS = table_of(EVENT)
 
 
 @register_jitable(forceinline=True)
@@ -116,9 +107,9 @@ def _read_place(data, position, end, row, is_vouched):
         name_hash = (name_hash ^ byte) * np.int64(_FNV_PRIME)
     position += size
     row.name_hash = name_hash
-    row.topic_high = _read_int(data, position, 8)
-    row.topic_low = _read_int(data, position + 8, 8)
-    row.partition = _read_int(data, position + 16, 4)
+    row.topic_high = read_int(data, position, 8)
+    row.topic_low = read_int(data, position + 8, 8)
+    row.partition = read_int(data, position + 16, 4)
     if data[position + 20] != 0:
         return end + 1
     return position + 21
@@ -135,7 +126,7 @@ def _read_epochs(data, position, end, row):
     row.epochs_count = count
     last = np.int64(_INT32_MIN) - 1
     for _ in range(count):
-        epoch = _read_int(data, position, 4)
+        epoch = read_int(data, position, 4)
         if epoch <= last or data[position + 12] != 0:
             return end + 1
         last = epoch
@@ -173,7 +164,7 @@ def _read_tags(data, position, end, row, is_segment):
         if is_segment and tag == 0 and size == 1 and data[position] <= 1:
             row.txn_index_empty = data[position]
         elif tag == (1 if is_segment else 0) and size == 4:
-            row.leader = _read_int(data, position, 4)
+            row.leader = read_int(data, position, 4)
         elif is_segment or tag != 1 or size != 8:
             return False
         last = tag
@@ -186,17 +177,17 @@ def _read_segment(data, position, end, row):
     """What follows the id of a segment, in api key 0; whether it is in plain form."""
     if end - position < 36:
         return False
-    row.start = _read_int(data, position, 8)
-    row.end = _read_int(data, position + 8, 8)
-    row.broker = _read_int(data, position + 16, 4)
-    row.max_timestamp = _read_int(data, position + 20, 8)
-    row.event_timestamp = _read_int(data, position + 28, 8)
+    row.start = read_int(data, position, 8)
+    row.end = read_int(data, position + 8, 8)
+    row.broker = read_int(data, position + 16, 4)
+    row.max_timestamp = read_int(data, position + 20, 8)
+    row.event_timestamp = read_int(data, position + 28, 8)
     if row.start < 0 or row.end < row.start:
         return False
     position = _read_epochs(data, position + 36, end, row)
     if end - position < 4:
         return False
-    row.size = _read_int(data, position, 4)
+    row.size = read_int(data, position, 4)
     position = _read_custom_metadata(data, position + 4, end, row)
     if position >= end or data[position] > _STATE_MAX:
         return False
@@ -209,8 +200,8 @@ def _read_update(data, position, end, row):
     """What follows the id of a segment, in api key 1; whether it is in plain form."""
     if end - position < 12:
         return False
-    row.broker = _read_int(data, position, 4)
-    row.event_timestamp = _read_int(data, position + 4, 8)
+    row.broker = read_int(data, position, 4)
+    row.event_timestamp = read_int(data, position + 4, 8)
     position = _read_custom_metadata(data, position + 12, end, row)
     if position >= end or data[position] > _STATE_MAX:
         return False
@@ -222,8 +213,8 @@ def _read_update(data, position, end, row):
 def _read_partition_delete(data, position, end, row):
     if end - position < 13 or data[position + 12] > _PARTITION_STATE_MAX:
         return False
-    row.broker = _read_int(data, position, 4)
-    row.event_timestamp = _read_int(data, position + 4, 8)
+    row.broker = read_int(data, position, 4)
+    row.event_timestamp = read_int(data, position + 4, 8)
     row.state = data[position + 12]
     return _read_tags(data, position + 13, end, row, False)
 
@@ -241,8 +232,8 @@ def _read_value(data, position, end, row, is_vouched):
         return PARTITION_DELETE if _read_partition_delete(data, position, end, row) else ODD
     if api_key > UPDATE or end - position < _ID_SIZE + 1 or data[position + _ID_SIZE] != 0:
         return ODD
-    row.id_high = _read_int(data, position, 8)
-    row.id_low = _read_int(data, position + 8, 8)
+    row.id_high = read_int(data, position, 8)
+    row.id_low = read_int(data, position + 8, 8)
     position += _ID_SIZE + 1
     if api_key == ADD:
         return ADD if _read_segment(data, position, end, row) else ODD
@@ -324,9 +315,7 @@ def _read_key(data, position, end):
     return -1 if is_bad else 1, high, low, partition, end_offset, sign * leader
 
 
-@kernel(
-    [types.int64(_COLUMN, _COLUMN, types.boolean, _EVENTS)],
-)
+@kernel(types.int64(_COLUMN, _COLUMN, types.boolean, _EVENTS))
 def decode_events(keys, values, is_vouched, events):
     """Fill `events` from columns of (data, Arrow offsets, is null); how many are ODD.
 

@@ -11,7 +11,6 @@ the caller's: no kernel allocates. The rules are those of cache.py, which is whe
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numba import types
 from numba.extending import register_jitable
@@ -28,6 +27,8 @@ from isotherm.kernels.metadata_events import (
     UPDATE,
 )
 from isotherm.kernels.raw_memory import prefetch
+from isotherm.kernels.record_reader import read_int
+from isotherm.kernels.tables import BYTES, table_of
 
 # A user partition. `event` is the first record of the run that is about it; `deletion` the last
 # one about its deletion: UNTOUCHED, or NO_DELETION after a tombstone.
@@ -117,11 +118,6 @@ EPOCH_STRIDE = 13
 _PREFETCH_DISTANCE = 8
 
 
-def table_of(dtype):
-    return types.Array(numba.from_dtype(dtype), 1, "C")
-
-
-BYTES_TYPE = types.Array(types.uint8, 1, "C", readonly=True)
 INDEX_TYPE = types.Array(types.int32, 1, "C")
 NUMBERS_TYPE = types.Array(types.int64, 1, "C")
 EVENTS_TYPE = table_of(EVENT)
@@ -176,7 +172,7 @@ def _find_place(row, places, index, count, by_name):
     return count
 
 
-@kernel([types.int64(EVENTS_TYPE, PLACES_TYPE, types.int64)])
+@kernel(types.int64(EVENTS_TYPE, PLACES_TYPE, types.int64))
 def find_places(events, place_table, count):
     """Give each event its partition; how many partitions there are now.
 
@@ -208,7 +204,7 @@ def find_places(events, place_table, count):
     return count
 
 
-@kernel([types.void(PLACES_TYPE, types.int64)])
+@kernel(types.void(PLACES_TYPE, types.int64))
 def index_places(place_table, count):
     """Fill an empty index."""
     places, index = place_table
@@ -298,14 +294,6 @@ def _is_valid_transition(source, target):
     return target >= DELETE_STARTED
 
 
-@register_jitable(forceinline=True)
-def _read_int(data, position, size):
-    value = np.int64(np.int8(data[position]))
-    for index in range(1, size):
-        value = (value << 8) | np.int64(data[position + index])
-    return value
-
-
 @register_jitable
 def _add_spans(row, data, spans, counts):
     """The segment cut at its epochs' borders, at the end of `spans`; how many."""
@@ -313,8 +301,8 @@ def _add_spans(row, data, spans, counts):
     for number in range(row.epochs_count):
         position = row.epochs_start + number * EPOCH_STRIDE
         span = spans[first + number]
-        span.epoch = _read_int(data, position, 4)
-        span.start = _read_int(data, position + 4, 8)
+        span.epoch = read_int(data, position, 4)
+        span.start = read_int(data, position + 4, 8)
         span.end = row.end
         if number > 0:
             spans[first + number - 1].end = span.start - 1
@@ -429,12 +417,10 @@ def _bury(row, slots, keys, key_index, operations, counts):
 
 
 @kernel(
-    [
-        types.void(
-            *(EVENTS_TYPE, BYTES_TYPE, PLACES_TYPE, SLOTS_TYPE, table_of(SPAN), KEYS_TYPE),
-            *(table_of(OPERATION), NUMBERS_TYPE, NUMBERS_TYPE),
-        )
-    ],
+    types.void(
+        *(EVENTS_TYPE, BYTES, PLACES_TYPE, SLOTS_TYPE, table_of(SPAN), KEYS_TYPE),
+        *(table_of(OPERATION), NUMBERS_TYPE, NUMBERS_TYPE),
+    )
 )
 def apply_events(
     events, value_data, place_table, slot_table, spans, key_table, operations, bad, counts

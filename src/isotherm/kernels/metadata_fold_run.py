@@ -14,7 +14,6 @@ from numba.extending import register_jitable
 
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.metadata_fold import (
-    BYTES_TYPE,
     EPOCH_STRIDE,
     EVENTS_TYPE,
     FINISH,
@@ -36,8 +35,8 @@ from isotherm.kernels.metadata_fold import (
     UNTOUCHED,
     hash_of,
     next_position,
-    table_of,
 )
+from isotherm.kernels.tables import BYTES, BYTES_OUT, table_of
 
 # A leader epoch of a partition. Its steps of the run are `count` rows of STEP from `first` on.
 GROUP = np.dtype(
@@ -69,7 +68,6 @@ _EPOCH_SIZE = 12
 _HAS_CUSTOM_METADATA = 1
 _TXN_INDEX_EMPTY = 2
 
-_BYTES_OUT = types.Array(types.uint8, 1, "C")
 GROUPS_TYPE = types.Tuple((table_of(GROUP), INDEX_TYPE))
 
 
@@ -94,7 +92,7 @@ def _find_group(place, epoch, groups, index, counts):
     return number
 
 
-@kernel([types.void(GROUPS_TYPE, types.int64)])
+@kernel(types.void(GROUPS_TYPE, types.int64))
 def index_groups(group_table, count):
     """Fill an empty index."""
     groups, index = group_table
@@ -135,12 +133,10 @@ def _choose_steps(group, steps, slots, marks, mark):
 
 
 @kernel(
-    [
-        types.void(
-            *(table_of(OPERATION), SLOTS_TYPE, table_of(SPAN), GROUPS_TYPE),
-            *(NUMBERS_TYPE, table_of(STEP), NUMBERS_TYPE, NUMBERS_TYPE),
-        )
-    ],
+    types.void(
+        *(table_of(OPERATION), SLOTS_TYPE, table_of(SPAN), GROUPS_TYPE),
+        *(NUMBERS_TYPE, table_of(STEP), NUMBERS_TYPE, NUMBERS_TYPE),
+    )
 )
 def plan_steps(operations, slot_table, spans, group_table, step_groups, steps, marks, counts):
     """Sort what happened by leader epoch, in order within each, and mark what has an effect."""
@@ -190,9 +186,7 @@ def _write_int(value, size, out, position):
     return position + size
 
 
-@kernel(
-    [types.int64(EVENTS_TYPE, BYTES_TYPE, table_of(SLOT), NUMBERS_TYPE, _BYTES_OUT, NUMBERS_TYPE)],
-)
+@kernel(types.int64(EVENTS_TYPE, BYTES, table_of(SLOT), NUMBERS_TYPE, BYTES_OUT, NUMBERS_TYPE))
 def pack_rows(events, value_data, slots, wanted, out, ends):
     """The rows (segment_rows.py) of segments whose base is in this run, one after the other.
 
@@ -255,12 +249,10 @@ def _keep_keys(keys, key_index, moved, counts):
 
 
 @kernel(
-    [
-        types.void(
-            *(SLOTS_TYPE, table_of(SPAN), table_of(SPAN), KEYS_TYPE),
-            *(NUMBERS_TYPE, NUMBERS_TYPE),
-        )
-    ],
+    types.void(
+        *(SLOTS_TYPE, table_of(SPAN), table_of(SPAN), KEYS_TYPE),
+        *(NUMBERS_TYPE, NUMBERS_TYPE),
+    )
 )
 def begin_run(slot_table, spans, kept_spans, key_table, moved, counts):
     """Drop what this run does not need: gone segments that no key names, keys after their tombstone,

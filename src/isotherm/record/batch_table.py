@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Int8Array: TypeAlias = npt.NDArray[np.int8]
     BoolArray: TypeAlias = npt.NDArray[np.bool_]
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
-    # Rows of isotherm.kernels.columns.BATCH.
+    # Rows of isotherm.kernels.tables.BATCH.
     BatchTable: TypeAlias = npt.NDArray[np.void]
 
 # Decoded record bytes per call. Arrow's 32-bit offsets allow 2 GiB - 1.
@@ -62,12 +62,13 @@ def read_batch_table(buffer: ReadBuffer) -> tuple[BatchTable, Position]:
 
     Raises CorruptRecordError at a header that `read_batch_header` refuses.
     """
-    from isotherm.kernels import columns as kernels
+    from isotherm.kernels.batches import scan_headers
+    from isotherm.kernels.tables import BATCH
 
     data = byte_array(buffer)
     # The table is as long as the buffer could make it; memory that is not written is not used.
-    table = np.empty(len(data) // HEADER_SIZE + 1, dtype=kernels.BATCH)
-    count, position_end, is_damaged = kernels.scan_headers(data, table)
+    table = np.empty(len(data) // HEADER_SIZE + 1, dtype=BATCH)
+    count, position_end, is_damaged = scan_headers(data, table)
     if is_damaged:
         read_batch_header(buffer, position_end)
         raise AssertionError(f"scan and reader disagree about a header position={position_end}")

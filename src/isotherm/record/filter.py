@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from isotherm.record.varint import ReadBuffer
     from isotherm.types import TimestampMs
 
-    # Rows of PLACE of isotherm.kernels.columns, of OUTCOME and WRITTEN of isotherm.kernels.filter.
+    # Rows of PLACE of isotherm.kernels.tables, of OUTCOME and WRITTEN of isotherm.kernels.filter.
     PlaceTable: TypeAlias = npt.NDArray[np.void]
     OutcomeTable: TypeAlias = npt.NDArray[np.void]
     WrittenTable: TypeAlias = npt.NDArray[np.void]
@@ -61,11 +61,12 @@ def locate_records(buffer: ReadBuffer, unpacked: ByteArray, batches: BatchTable)
 
     Raises CorruptRecordError at a damaged record.
     """
-    from isotherm.kernels import columns as kernels
+    from isotherm.kernels import places as kernels
+    from isotherm.kernels.tables import PLACE
 
     unread = batches["records_count"] == 0
     batches["payload_end"][unread] = batches["payload_start"][unread]
-    places = np.empty(int(batches["records_count"].sum()), dtype=kernels.PLACE)
+    places = np.empty(int(batches["records_count"].sum()), dtype=PLACE)
     damaged_row, damaged_record, _ = kernels.locate_records(
         byte_array(buffer), unpacked, batches, places
     )

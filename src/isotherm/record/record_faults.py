@@ -76,10 +76,11 @@ def _places(payload: memoryview, header: BatchHeader) -> Iterator[npt.NDArray[np
 
     Raises InvalidRecordError at a damaged record.
     """
-    from isotherm.kernels import columns as kernels
+    from isotherm.kernels.places import locate_records
+    from isotherm.kernels.tables import BATCH, PLACE
 
     data = byte_array(payload)
-    batch: npt.NDArray[Any] = np.zeros(1, dtype=kernels.BATCH)
+    batch: npt.NDArray[Any] = np.zeros(1, dtype=BATCH)
     (row,) = batch
     row["base_timestamp"] = header.base_timestamp
     row["max_timestamp"] = header.max_timestamp
@@ -90,8 +91,8 @@ def _places(payload: memoryview, header: BatchHeader) -> Iterator[npt.NDArray[np
     while left:
         count = min(left, _RECORDS_AT_ONCE)
         row["records_count"] = count
-        places = np.empty(count, dtype=kernels.PLACE)
-        damaged_row, damaged, _ = kernels.locate_records(data, data, batch, places)
+        places = np.empty(count, dtype=PLACE)
+        damaged_row, damaged, _ = locate_records(data, data, batch, places)
         # A part that does not end where the batch ends is reported like a damage behind it.
         if damaged_row >= 0 and (damaged < count or count == left):
             raise InvalidRecordError(

@@ -238,7 +238,7 @@ def _check_records(
     except CorruptRecordError as error:
         raise CorruptMessageError(*error.args) from error
     # Here and not above: Numba is loaded when the first batch is checked.
-    from isotherm.kernels import columns as kernels
+    from isotherm.kernels import produced as kernels
 
     verdict, index, timestamp_ms = kernels.check_records(
         np.frombuffer(payload.toreadonly(), dtype=np.uint8),

@@ -36,7 +36,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from isotherm.clock import SystemClock
-from isotherm.kernels.kernel_cache import settle_kernel_cache
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.option_parsing import (
     parse_common_options,
@@ -109,7 +108,6 @@ class IsothermReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, as one list: Spark takes no other sequence."""
-        settle_kernel_cache()
         from isotherm.spark.batch_query import BatchQuery
         from isotherm.spark.tiered_log import TieredLog
         from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
@@ -184,7 +182,6 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _query(self) -> StreamQuery:
         if self._opened is None:
-            settle_kernel_cache()
             from isotherm.spark.stream_query import StreamQuery
             from isotherm.spark.tiered_log import TieredLog
             from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
@@ -213,7 +210,6 @@ def read_partition(
 def _read_task(
     options: SourceOptions, spark_schema: StructType, partition: TaskPartition
 ) -> Iterator[pa.RecordBatch]:
-    settle_kernel_cache()
     from isotherm.spark.readers import ReadSettings
     from isotherm.spark.task_reading import read_task
     from isotherm.spark.tiered_log import cause_when_gone

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from isotherm.kernels import crc
-from isotherm.kernels.columns import BATCH
+from isotherm.kernels.tables import BATCH
 from isotherm.record.batch_table import first_wrong_crc_by_library
 
 CRC_START = 21

@@ -48,7 +48,12 @@ def test_text_does_not_name_unfinished_work() -> None:
 
 def test_every_module_is_imported_somewhere() -> None:
     """A module nobody imports is dead, or is an entry point that says so here."""
-    entry_points = {"isotherm.cli.main", "isotherm.cli.__main__", "isotherm.spark.session"}
+    entry_points = {
+        "isotherm.cli.main",
+        "isotherm.cli.__main__",
+        "isotherm.kernels.__main__",
+        "isotherm.spark.session",
+    }
     everything = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")]
     texts = {path: path.read_text(encoding="utf-8") for path in everything}
     dead = []

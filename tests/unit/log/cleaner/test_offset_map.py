@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from isotherm.kernels import cleaner
+from isotherm.kernels import cleaner, tables
 from isotherm.log.cleaner.offset_map import OffsetMap
 from isotherm.record.batch import build_batch
 from isotherm.record.batch_table import byte_array, read_batch_table
@@ -69,11 +69,11 @@ def chosen(
 @pytest.mark.parametrize("size", SIPHASH)
 def test_hash_is_siphash(size: int) -> None:
     message = bytes(range(size))
-    places = np.zeros(1, dtype=cleaner.PLACE)
+    places = np.zeros(1, dtype=tables.PLACE)
     places["key_size"] = size
     hashes = np.empty(2, dtype=np.uint64)
     cleaner.hash_keys(
-        *(byte_array(message), byte_array(b""), np.zeros(1, dtype=cleaner.BATCH), places),
+        *(byte_array(message), byte_array(b""), np.zeros(1, dtype=tables.BATCH), places),
         *(np.frombuffer(bytes(range(16)), dtype=np.uint64).copy(), hashes),
     )
     assert hashes.tobytes().hex() == SIPHASH[size]

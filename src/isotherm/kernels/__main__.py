@@ -1,0 +1,46 @@
+"""Compile every kernel now, so that the first process that needs one does not wait for it.
+
+Run: python -m isotherm.kernels [--into FOLDER]
+
+The machine code is kept where processes of this installation look for it. With --into it goes into a
+folder as well, which may be copied to other machines: NUMBA_CACHE_DIR names it there. It is used where
+Isotherm, Python, Numba and the processor are the same, and passed over elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from isotherm.kernels import machine_code
+from isotherm.kernels.loading import load_all
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m isotherm.kernels",
+        description=(__doc__ or "").partition("\n")[0],
+    )
+    parser.add_argument(
+        "--into", type=Path, metavar="FOLDER", help="keep a copy there, to be shipped"
+    )
+    into: Path | None = parser.parse_args().into
+    if into is not None:
+        os.environ["NUMBA_CACHE_DIR"] = str(into)
+    load_all()
+    from isotherm.kernels.kernel import kernels, name_of, stamp
+
+    if into is not None:
+        for each in kernels:
+            name = name_of(each.py_func)
+            code = machine_code.read(stamp(), name)
+            if code is None:
+                parser.error(f"folder cannot be written to folder={into}")
+            machine_code.keep_in(machine_code.chosen_folder(into), stamp(), name, code)
+    compiled = sum(sum(each.stats.cache_misses.values()) for each in kernels)
+    print(f"kernels={len(kernels)} compiled={compiled} stamp={stamp()}")
+
+
+if __name__ == "__main__":
+    main()

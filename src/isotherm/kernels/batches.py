@@ -1,0 +1,62 @@
+"""A compiled loop over the headers of batches."""
+
+# Numba types these functions by the signatures that they are compiled for.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable,var-annotated"
+
+from __future__ import annotations
+
+from numba import types
+
+from isotherm.kernels.kernel import kernel
+from isotherm.kernels.record_reader import read_int
+from isotherm.kernels.tables import BATCHES, BYTES
+
+_LOG_OVERHEAD = 12
+_HEADER_SIZE = 61
+_LENGTH_MIN = 49
+_MAGIC = 2
+_CODEC_MASK = 7
+_CODEC_MAX = 4
+_OFFSET_MAX = 2**63 - 1
+
+
+@kernel(types.UniTuple(types.int64, 3)(BYTES, BATCHES))
+def scan_headers(data, batches):
+    """Fill `batches` with the complete batches from the start of `data`.
+
+    Returns how many there are, the position after the last one, and 1 if the bytes there are a
+    header that no writer produces (`read_batch_header` says why), else 0.
+    """
+    position = 0
+    count = 0
+    while len(data) - position >= _LOG_OVERHEAD:
+        length = read_int(data, position + 8, 4)
+        if length > len(data) - position - _LOG_OVERHEAD:
+            return count, position, 0
+        if length < _LENGTH_MIN or data[position + 16] != _MAGIC:
+            return count, position, 1
+        row = batches[count]
+        row.position = position
+        row.size = length + _LOG_OVERHEAD
+        row.base_offset = read_int(data, position, 8)
+        row.crc = read_int(data, position + 17, 4) & 0xFFFFFFFF
+        row.attributes = read_int(data, position + 21, 2)
+        row.last_offset_delta = read_int(data, position + 23, 4)
+        row.base_timestamp = read_int(data, position + 27, 8)
+        row.max_timestamp = read_int(data, position + 35, 8)
+        row.producer_id = read_int(data, position + 43, 8)
+        row.records_count = read_int(data, position + 57, 4)
+        row.payload_start = position + _HEADER_SIZE
+        row.payload_end = position + row.size
+        row.is_unpacked = 0
+        if (
+            row.base_offset < 0
+            or row.last_offset_delta < 0
+            or row.base_offset >= _OFFSET_MAX - row.last_offset_delta
+            or row.records_count < 0
+            or row.attributes & _CODEC_MASK > _CODEC_MAX
+        ):
+            return count, position, 1
+        count += 1
+        position += row.size
+    return count, position, 0

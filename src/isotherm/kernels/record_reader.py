@@ -1,0 +1,129 @@
+"""How kernels read a record: what is inlined into the loops over records. Compiles nothing by itself.
+
+How damage is noticed without a test after each field: a reader that finds its bytes outside the
+bound returns a position behind the bound, all later readers then do the same, and the record's
+end, which is compared once, cannot match.
+"""
+
+# Numba types these functions by the signatures that they are compiled for.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable,var-annotated"
+
+from __future__ import annotations
+
+import numpy as np
+from numba.extending import register_jitable
+
+from isotherm.kernels.raw_memory import byte_at
+
+LOG_APPEND_TIME_FLAG = 8
+
+
+@register_jitable(forceinline=True)
+def read_int(data, position, size):
+    """Signed big-endian integer of `size` bytes; the caller has checked that they are there."""
+    value = np.int64(np.int8(data[position]))
+    for index in range(1, size):
+        value = (value << 8) | np.int64(data[position + index])
+    return value
+
+
+@register_jitable(forceinline=True)
+def _read_long_groups(data, position, end, size_max):
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    for index in range(size_max):
+        if position + index >= end:
+            return np.uint64(0), end + 1
+        byte = byte_at(data, position + index)
+        raw |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            return raw, position + index + 1
+        shift += np.uint64(7)
+    return np.uint64(0), end + 1
+
+
+@register_jitable(forceinline=True)
+def _read_groups(data, position, end, size_max):
+    """Unsigned varint, of one or two bytes as nearly all are, and the next position."""
+    if position < end:
+        first = byte_at(data, position)
+        if first < np.uint64(0x80):
+            return first, position + 1
+        if position + 1 < end:
+            second = byte_at(data, position + 1)
+            if second < np.uint64(0x80):
+                return first & np.uint64(0x7F) | second << np.uint64(7), position + 2
+    return _read_long_groups(data, position, end, size_max)
+
+
+@register_jitable(forceinline=True)
+def read_varint(data, position, end):
+    """Zigzag integer of 32 bits and the next position, which is end + 1 when it is damaged."""
+    raw, position = _read_groups(data, position, end, 5)
+    low = np.int64(raw & np.uint64(0xFFFFFFFF))
+    return (low >> 1) ^ -(low & 1), position
+
+
+@register_jitable(forceinline=True)
+def read_varlong(data, position, end):
+    """Zigzag integer of 64 bits and the next position, which is end + 1 when it is damaged."""
+    raw, position = _read_groups(data, position, end, 10)
+    return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), position
+
+
+@register_jitable(forceinline=True)
+def _skip_headers(data, position, end):
+    """Walk over the headers of a record: next position (end + 1: damaged), how many, bytes."""
+    count, position = read_varint(data, position, end)
+    names_size = 0
+    values_size = 0
+    if count < 0 or count > end - position:
+        return end + 1, 0, 0, 0
+    for _ in range(count):
+        size, position = read_varint(data, position, end)
+        if size < 0 or size > end - position:
+            return end + 1, 0, 0, 0
+        names_size += size
+        position += size
+        size, position = read_varint(data, position, end)
+        if size > end - position:
+            return end + 1, 0, 0, 0
+        if size > 0:
+            values_size += size
+            position += size
+    return position, count, names_size, values_size
+
+
+@register_jitable(forceinline=True)
+def read_record(source, position, payload_end):
+    """The record at `position`, as places in `source`; sizes are below 0 where there is null.
+
+    First come whether it is damaged, and the next position. No test stands between the two that
+    hangs on anything but the record's size: a processor is then several records ahead of the one
+    whose fields it waits for.
+    """
+    size, start = read_varint(source, position, payload_end)
+    # One that cannot be is taken for 0, which is too small for a record: its end cannot match.
+    end = start + size if 0 <= size <= payload_end - start else start
+    timestamp_delta, position = read_varlong(source, start + 1, end)
+    offset_delta, position = read_varint(source, position, end)
+    key_size, key_start = read_varint(source, position, end)
+    value_size, value_start = read_varint(source, key_start + max(key_size, 0), end)
+    headers_start = value_start + max(value_size, 0)
+    headers_end, headers_count, names_size, header_values_size = _skip_headers(
+        source, headers_start, end
+    )
+    return (
+        headers_end != end,
+        end,
+        timestamp_delta,
+        offset_delta,
+        key_start,
+        key_size,
+        value_start,
+        value_size,
+        headers_start,
+        headers_count,
+        names_size,
+        header_values_size,
+    )

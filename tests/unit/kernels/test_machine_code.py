@@ -1,0 +1,324 @@
+"""Machine code is taken for what it was compiled from, and for nothing else.
+
+Kernels import nothing of Isotherm but each other, so a copy of their package alone is a whole one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numba
+import pytest
+from llvmlite import binding
+
+from isotherm.kernels import machine_code
+from isotherm.kernels.kernel import stamp, target
+
+PACKAGE = Path(machine_code.__file__).parent
+# One record at offset 102, read by a kernel that inlines functions of two other modules.
+SCRIPT = """
+import json, logging, sys
+import numpy as np
+logging.basicConfig(level="INFO", stream=sys.stderr, format="%(levelname)s %(message)s")
+from isotherm.kernels.heads import decode_heads
+from isotherm.kernels.kernel import stamp
+from isotherm.kernels.tables import BATCH
+record = np.frombuffer(bytes([12, 0, 0, 4, 1, 1, 0]), dtype=np.uint8)
+batches = np.zeros(1, dtype=BATCH)
+batches["base_offset"], batches["last_offset_delta"] = 100, 5
+batches["records_count"], batches["payload_end"] = 1, len(record)
+rows = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int8)
+result = decode_heads(record, record[:0], batches, 0, 1000, rows)
+stats = decode_heads.stats
+print(json.dumps({
+    "result": result, "offset": int(rows[0][0]), "stamp": stamp(),
+    "loaded": sum(stats.cache_hits.values()), "compiled": sum(stats.cache_misses.values()),
+}))
+"""
+DECODED = {"result": [-1, -1, 1], "offset": 102}
+COMPILED, LOADED = {"loaded": 0, "compiled": 1}, {"loaded": 1, "compiled": 0}
+
+
+def run(*command: str, path: Path, **environment: str) -> tuple[str, str]:
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={"PYTHONPATH": str(path), "PATH": os.environ["PATH"], **environment},
+        cwd=path.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def decode(path: Path, **environment: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(run("-c", SCRIPT, path=path, **environment)[0])
+    return result
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of the package, without machine code. Returns what has to be on sys.path."""
+    root = tmp_path / "copy"
+    (root / "isotherm").mkdir(parents=True)
+    shutil.copy(PACKAGE.parent / "__init__.py", root / "isotherm")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE, root / "isotherm" / "kernels", ignore=ignored)
+    return root
+
+
+@pytest.fixture
+def zipped(copied: Path, tmp_path: Path) -> Path:
+    """The same in a zip: nothing can be written beside its sources."""
+    return Path(shutil.make_archive(str(tmp_path / "isotherm"), "zip", copied))
+
+
+def test_change_of_an_inlined_function_is_seen_and_what_did_not_change_is_loaded(
+    copied: Path,
+) -> None:
+    first = decode(copied)
+    assert first == DECODED | COMPILED | {"stamp": first["stamp"]}
+    assert decode(copied) == DECODED | LOADED | {"stamp": first["stamp"]}
+
+    inlined = copied / "isotherm" / "kernels" / "raw_memory.py"
+    text = inlined.read_text()
+    every_byte_is_0 = text.replace(
+        "return builder.zext(byte, context.get_value_type(types.uint64))",
+        "return context.get_constant(types.uint64, 0)",
+    )
+    assert every_byte_is_0 != text
+    inlined.write_text(every_byte_is_0)
+    changed = decode(copied)
+    assert changed["stamp"] != first["stamp"]
+    assert changed["result"] == [0, 0, 0]  # a record without a size is damaged
+    assert changed["compiled"] == 1
+
+    inlined.write_text(text)
+    assert decode(copied) == DECODED | LOADED | {"stamp": first["stamp"]}
+
+
+def test_copied_package_takes_its_machine_code_along(copied: Path, tmp_path: Path) -> None:
+    first = decode(copied)
+    moved = tmp_path / "elsewhere" / "copy"
+    shutil.copytree(copied, moved)
+    shutil.rmtree(copied)
+    os.utime(moved / "isotherm" / "kernels" / "heads.py", (1, 1))
+    assert decode(moved) == DECODED | LOADED | {"stamp": first["stamp"]}
+
+
+def test_every_kernel_can_be_shipped_in_a_folder(zipped: Path, tmp_path: Path) -> None:
+    run("-m", "isotherm.kernels", "--into", str(tmp_path / "made"), path=PACKAGE.parents[1])
+    shutil.copytree(tmp_path / "made", tmp_path / "shipped")
+    bare = {"HOME": "/nonexistent", "TMPDIR": str(tmp_path)}
+    folder = str(tmp_path / "shipped")
+    said, _ = run("-m", "isotherm.kernels", path=zipped, NUMBA_CACHE_DIR=folder, **bare)
+    kernels, compiled = (word.partition("=")[2] for word in said.split()[:2])
+    shipped = list((tmp_path / "shipped").glob("isotherm-kernels/*/*"))
+    assert int(kernels) == len(shipped) > 20
+    assert compiled == "0"
+
+
+def test_machine_code_goes_to_the_user_when_nothing_can_be_written_beside_the_sources(
+    zipped: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    first = decode(zipped, HOME=str(home))
+    kept = home / ".cache" / "isotherm" / "kernels" / first["stamp"]
+    assert [file.name for file in kept.iterdir()] == ["heads.decode_heads"]
+    assert decode(zipped, HOME=str(home))["loaded"] == 1
+    (kept / "heads.decode_heads").write_bytes(b"cut")
+    assert decode(zipped, HOME=str(home)) == first
+    assert decode(zipped, HOME=str(home))["loaded"] == 1
+
+
+def test_user_without_a_home_keeps_it_among_temporary_files(zipped: Path, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {"HOME": str(zipped), "TMPDIR": str(temporary)}  # no folder is made below a file
+    assert decode(zipped, **environment)["compiled"] == 1
+    (folder,) = temporary.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert decode(zipped, **environment)["loaded"] == 1
+
+
+def test_where_nothing_can_be_written_a_process_compiles_and_says_so(
+    zipped: Path, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "temporary"
+    (temporary / f"isotherm-kernels-{os.getuid()}").mkdir(parents=True)
+    (temporary / f"isotherm-kernels-{os.getuid()}").chmod(0o777)  # anyone could have written here
+    said, logged = run("-c", SCRIPT, path=zipped, HOME=str(zipped), TMPDIR=str(temporary))
+    assert json.loads(said)["offset"] == 102
+    assert logged.count("INFO kernels are compiled") == 1
+    assert logged.count("WARNING compiled kernels are not kept") == 1
+
+
+def test_other_processor_has_another_stamp(copied: Path) -> None:
+    assert decode(copied, NUMBA_CPU_NAME="generic")["stamp"] != stamp()
+
+
+# What a stamp is made of
+
+
+SOURCES = {"a.py": b"x", "b.py": b"y"}
+
+
+@pytest.mark.parametrize(
+    ("sources", "versions"),
+    [
+        ({"a.py": b"x", "b.py": b"z"}, ["3.11", "0.68.1"]),
+        ({"a.py": b"y", "b.py": b"x"}, ["3.11", "0.68.1"]),
+        ({"a.py": b"x", "c.py": b"y"}, ["3.11", "0.68.1"]),
+        ({"a.py": b"x"}, ["3.11", "0.68.1"]),
+        ({"a.py": b"xb.pyy"}, ["3.11", "0.68.1"]),
+        (SOURCES, ["3.12", "0.68.1"]),
+        (SOURCES, ["3.11", "0.68.2"]),
+        (SOURCES, ["3.110.68.1"]),
+    ],
+)
+def test_change_of_a_source_or_a_version_changes_the_digest(
+    sources: dict[str, bytes], versions: list[str]
+) -> None:
+    before = machine_code.source_digest(SOURCES, ["3.11", "0.68.1"])
+    reordered = dict(reversed(SOURCES.items()))
+    assert machine_code.source_digest(reordered, ["3.11", "0.68.1"]) == before
+    assert machine_code.source_digest(sources, versions) != before
+
+
+def test_change_of_the_target_changes_the_digest() -> None:
+    before = machine_code.target_digest(("x86_64", "znver3", "+avx2"))
+    assert machine_code.target_digest(("x86_64", "znver4", "+avx2")) != before
+    assert machine_code.target_digest(("x86_64", "znver3", "+avx2,+fma")) != before
+
+
+def test_stamp_is_of_every_source_of_the_compiler_and_of_this_processor() -> None:
+    assert machine_code.read_sources() == {
+        path.name: path.read_bytes() for path in PACKAGE.glob("*.py")
+    }
+    versions = machine_code.compiler_versions()
+    assert sys.version in versions
+    assert numba.__version__ in versions
+    assert target()[:2] == (binding.get_process_triple(), binding.get_host_cpu_name())
+    assert str(target()[2]).split(",")[0] in binding.get_host_cpu_features().flatten().split(",")
+    digests = (
+        machine_code.source_digest(machine_code.read_sources(), versions),
+        machine_code.target_digest(target()),
+    )
+    assert stamp() == "-".join(digests)
+
+
+@pytest.mark.parametrize("package", ["numba", "llvmlite", "numpy"])
+def test_other_version_of_the_compiler_finds_nothing(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = machine_code._version
+    monkeypatch.setattr(
+        machine_code, "_version", lambda name: version(name) + ".dev0" * (name == package)
+    )
+    digest = machine_code.source_digest(
+        machine_code.read_sources(), machine_code.compiler_versions()
+    )
+    assert digest != machine_code.current_source_digest()
+
+
+# Keeping and reading
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    return machine_code.chosen_folder(tmp_path)
+
+
+STAMPS = [f"{number:016x}-{number:016x}" for number in range(machine_code.STAMPS_MAX + 3)]
+
+
+def test_what_is_kept_is_read_under_its_stamp_alone(folder: Path) -> None:
+    assert machine_code.read(STAMPS[0], "a.b") is None
+    assert machine_code.keep(STAMPS[0], "a.b", b"code") == folder / STAMPS[0]
+    assert machine_code.read(STAMPS[0], "a.b") == b"code"
+    assert machine_code.read(STAMPS[1], "a.b") is None
+    assert machine_code.read(STAMPS[0], "a.c") is None
+
+
+@pytest.mark.parametrize("length", range(36))
+def test_file_that_is_cut_short_is_not_used(folder: Path, length: int) -> None:
+    machine_code.keep(STAMPS[0], "a.b", b"code")
+    file = folder / STAMPS[0] / "a.b"
+    file.write_bytes(file.read_bytes()[:length])
+    assert machine_code.read(STAMPS[0], "a.b") is None
+    machine_code.keep(STAMPS[0], "a.b", b"code")
+    assert machine_code.read(STAMPS[0], "a.b") == b"code"
+
+
+def test_write_that_fails_midway_leaves_what_was_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_code.keep(STAMPS[0], "a.b", b"code")
+
+    def fail(handle: int, mode: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(machine_code.os, "fchmod", fail)
+    with pytest.raises(KeyboardInterrupt):
+        machine_code.keep(STAMPS[0], "a.b", b"other")
+    assert machine_code.read(STAMPS[0], "a.b") == b"code"
+    assert [file.name for file in (folder / STAMPS[0]).iterdir()] == ["a.b"]
+
+
+def test_many_that_write_the_same_never_leave_half_of_it(folder: Path) -> None:
+    codes = [bytes([number]) * 100_000 for number in range(4)]
+    machine_code.keep(STAMPS[0], "a.b", codes[0])
+    seen: list[bytes | None] = []
+
+    def write(code: bytes) -> None:
+        for _ in range(20):
+            machine_code.keep_in(folder, STAMPS[0], "a.b", code)
+            seen.append(machine_code.read(STAMPS[0], "a.b"))
+
+    threads = [threading.Thread(target=write, args=(code,)) for code in codes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 80
+    assert set(seen) <= set(codes)
+
+
+def test_oldest_stamps_go_and_nothing_else(folder: Path) -> None:
+    for age, name in enumerate(STAMPS):
+        machine_code.keep(name, "a.b", b"code")
+        os.utime(folder / name, (age, age))
+    (folder / "kept.by.somebody").mkdir()
+    machine_code.keep("f" * 16 + "-" + "f" * 16, "a.b", b"code")
+    left = {path.name for path in folder.iterdir()}
+    newest = STAMPS[1 - machine_code.STAMPS_MAX :]
+    assert left == {*newest, "f" * 16 + "-" + "f" * 16, "kept.by.somebody"}
+
+
+def test_nothing_is_kept_once_the_sources_are_others_than_those_that_were_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_code.current_source_digest()
+    monkeypatch.setattr(machine_code, "read_sources", lambda: SOURCES)
+    assert machine_code.keep(STAMPS[0], "a.b", b"code") is None
+    assert machine_code.read(STAMPS[0], "a.b") is None
+
+
+def test_whether_anything_is_kept_is_known_without_numba(copied: Path, tmp_path: Path) -> None:
+    ask = (
+        "import sys; from isotherm.kernels.machine_code import is_anything_kept;"
+        "print(is_anything_kept(), 'numba' in sys.modules)"
+    )
+    bare = {"HOME": "/nonexistent", "TMPDIR": str(tmp_path)}
+    assert run("-c", ask, path=copied, **bare)[0] == "False False\n"
+    decode(copied, **bare)
+    assert run("-c", ask, path=copied, **bare)[0] == "True False\n"
