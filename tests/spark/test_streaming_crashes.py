@@ -19,7 +19,8 @@ from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_v
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from isotherm.spark.source import IsothermDataSource, IsothermStreamReader
+from isotherm.spark.source import IsothermDataSource
+from isotherm.spark.stream_source import IsothermStreamReader
 from isotherm.types import TopicIdPartition
 
 PER_RUN = 30

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -18,15 +20,36 @@ from isotherm.cli import (
     pipeline_verify,
 )
 
+JOBS: tuple[Callable[..., None], ...] = (
+    pipeline_replay.replay,
+    pipeline_project.project,
+    pipeline_verify.verify,
+    pipeline_audit.audit,
+    pipeline_sweep.sweep,
+    pipeline_scrub.scrub,
+    pipeline_rebuild.rebuild,
+    pipeline_compact.compact,
+)
+
 app = typer.Typer(no_args_is_help=True)
-app.command()(pipeline_replay.replay)
-app.command()(pipeline_project.project)
-app.command()(pipeline_verify.verify)
-app.command()(pipeline_audit.audit)
-app.command()(pipeline_sweep.sweep)
-app.command()(pipeline_scrub.scrub)
-app.command()(pipeline_rebuild.rebuild)
-app.command()(pipeline_compact.compact)
+
+
+def _checked(job: Callable[..., None]) -> Callable[..., None]:
+    """The job, refused in one line where what it needs is not installed."""
+
+    @functools.wraps(job)
+    def run(*args: object, **options: object) -> None:
+        # All of Spark's modules load PySpark, also those that only look at options.
+        from isotherm.spark.requirements import check_requirements
+
+        check_requirements()
+        job(*args, **options)
+
+    return run
+
+
+for _job in JOBS:
+    app.command()(_checked(_job))
 
 
 @app.callback()

@@ -106,11 +106,10 @@ def spark_session(master: str, spark_config: list[str] | None) -> Iterator[Spark
 
     What Spark raises in here, or its tasks do, becomes one of Isotherm's errors, and Spark logs
     nothing itself; with `isotherm pipeline --debug` the trace is its cause, and Spark logs errors.
-    ConfigError for what is no master, or saying what to run when there is no Java, or no PySpark.
+    ConfigError for what is no master, or saying what to run when there is no Java.
     """
-    from isotherm.spark.session import check_pyspark, session
+    from isotherm.spark.session import session
 
-    check_pyspark()
     if _MASTERS.fullmatch(master) is None:
         raise ConfigError(
             f"no address of a Spark cluster key=master value={master!r}"

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from isotherm.spark.option_parsing import option_texts, parse_options
+from isotherm.spark.requirements import check_requirements
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +28,7 @@ def read(spark: SparkSession, options: Mapping[str, object]) -> DataFrame:
     Choose columns by the option `columns`. Raises ConfigError for options that contradict or do
     not exist; what the tier or the brokers answer is raised by Spark when the query runs.
     """
+    check_requirements()
     from isotherm.spark.rows import chosen_schema
     from isotherm.spark.tasks_source import IsothermTasks, rows_of_tasks
 

@@ -9,8 +9,9 @@ Any subset of the columns in any order is a legal schema.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import (
     ArrayType,
@@ -85,5 +86,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     nullable = StructType([StructField(f.name, f.dataType) for f in schema.fields])
-    converted: pa.Schema = to_arrow_schema(nullable, timezone="UTC")
+    # PySpark 4.0 and 4.1 mean UTC and have no such parameter.
+    has_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
+    zone: dict[str, Any] = {"timezone": "UTC"} if has_zone else {}
+    converted: pa.Schema = to_arrow_schema(nullable, **zone)
     return converted

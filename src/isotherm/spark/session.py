@@ -17,7 +17,6 @@ answer without it in words that help nobody.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isotherm.errors import ConfigError
+from isotherm.spark.requirements import check_requirements
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,8 +66,10 @@ def session(
 
     `python` is the Python of driver and executors by the name under which both find it, such as
     `./environment/bin/python`; this interpreter's own path when not given.
-    Raises ConfigError saying what to run when there is no Java that Spark can use.
+    Raises ConfigError saying what to run when PySpark or pandas is missing or does not suit, and
+    when there is no Java that Spark can use.
     """
+    check_requirements()
     check_java()
     os.environ["PYSPARK_PYTHON"] = python or sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = python or sys.executable
@@ -90,12 +92,6 @@ def session_config(*, is_local: bool, overrides: Mapping[str, str]) -> dict[str,
         java_options += f" {overrides[_JAVA_OPTIONS]}"
     settled = {**_CONFIG, **(_LOCAL_CONFIG if is_local else {}), **overrides}
     return settled | {_JAVA_OPTIONS: java_options}
-
-
-def check_pyspark() -> None:
-    """ConfigError with what to run unless PySpark is installed."""
-    if importlib.util.find_spec("pyspark") is None:
-        raise ConfigError("this needs PySpark and there is none: run pip install 'isotherm[spark]'")
 
 
 def check_java() -> None:

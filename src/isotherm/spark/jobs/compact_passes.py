@@ -193,8 +193,7 @@ def stage_all(
     of_tasks = sql.broadcast(_numbered(spark, tasks))
     seeds = of_tasks.withColumn("relative", sql.lit(_NO_RECORD).cast("long"))
     rows = (
-        seeds.unionByName(placed.join(of_tasks, "piece"))
-        .repartitionById(max(tasks.values()) + 1, "task")
+        _by_task(seeds.unionByName(placed.join(of_tasks, "piece")), max(tasks.values()) + 1)
         .sortWithinPartitions("piece", "relative")
         .select("piece", "relative")
         .mapInArrow(rewrite, _REWRITTEN)
@@ -267,7 +266,14 @@ def _tasks(spark: SparkSession, pieces: Sequence[Piece]) -> DataFrame:
     """The numbers of the pieces as column `piece`, in as many partitions as there are tasks."""
     tasks = _task_of_pieces(spark, pieces)
     numbered = _numbered(spark, tasks)
-    return numbered.repartitionById(max(tasks.values()) + 1, "task").select("piece")
+    return _by_task(numbered, max(tasks.values()) + 1).select("piece")
+
+
+def _by_task(frame: DataFrame, count: int) -> DataFrame:
+    """Each task in one partition, and alone in it; with PySpark 4.0 some share theirs."""
+    if hasattr(type(frame), "repartitionById"):
+        return frame.repartitionById(count, "task")
+    return frame.repartition(count, "task")
 
 
 def _numbered(spark: SparkSession, tasks: Mapping[int, int]) -> DataFrame:

@@ -26,6 +26,7 @@ from isotherm.spark.jobs.replay import (
 )
 from isotherm.spark.metadata_log import LogSlice, MetadataLog, as_events
 from isotherm.spark.projection import ProjectedPartition, Projection, read_segments
+from isotherm.spark.requirements import table_package
 from isotherm.types import Offset
 
 if TYPE_CHECKING:
@@ -45,11 +46,8 @@ _FIELDS: list[Any] = [
 ]
 _TOLD = pa.schema(_FIELDS)
 _TABLE_CLASSES = {
-    "delta": ("io.delta.sql.DeltaSparkSessionExtension", "io.delta:delta-spark_SPARK_2.13"),
-    "iceberg": (
-        "org.apache.iceberg.spark.source.IcebergSource",
-        "org.apache.iceberg:iceberg-spark-runtime-SPARK_2.13",
-    ),
+    "delta": "io.delta.sql.DeltaSparkSessionExtension",
+    "iceberg": "org.apache.iceberg.spark.source.IcebergSource",
 }
 
 
@@ -133,14 +131,17 @@ def check_table_format(spark: SparkSession, name: str) -> None:
     """ConfigError saying what to add unless Spark can write tables of this format."""
     if name not in _TABLE_CLASSES:
         raise ConfigError(f"no such table format format={name} known={','.join(_TABLE_CLASSES)}")
-    class_name, package = _TABLE_CLASSES[name]
     jvm: Any = spark._jvm
-    version = ".".join(spark.version.split(".")[:2])
-    if not jvm.org.apache.spark.util.Utils.classIsLoadable(class_name):
+    if not jvm.org.apache.spark.util.Utils.classIsLoadable(_TABLE_CLASSES[name]):
+        package = table_package(name, spark.version)
+        if package is None:
+            raise ConfigError(
+                f"{name} has no package for this Spark: docs/spark.md says which go together"
+                f" spark={spark.version} hint='leave --format out: the projection is Parquet'"
+            )
         raise ConfigError(
-            f"Spark has no {name} here: add its package, as in --spark-config"
-            f" spark.jars.packages={package}:VERSION, where SPARK is this Spark's {version},"
-            " and the settings its documentation names"
+            f"Spark has no {name} here: add its package, --spark-config"
+            f" spark.jars.packages={package}, and the settings its documentation names"
         )
 
 
@@ -149,7 +150,11 @@ def write_table(spark: SparkSession, target: ObjectStoreSettings, name: str, pla
     rows, in one commit."""
     check_table_format(spark, name)
     rows = projected_segments(spark, target)
-    rows.write.format(name).mode("overwrite").save(place)
+    if name == "iceberg":
+        # Iceberg's tables are known by name to a catalog, which is to make the first one.
+        rows.writeTo(place).using(name).createOrReplace()
+    else:
+        rows.write.format(name).mode("overwrite").save(place)
 
 
 def _project_slice(

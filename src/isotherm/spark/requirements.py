@@ -1,0 +1,99 @@
+"""What the source and the jobs need beside Isotherm: PySpark of a version that suits, and pandas.
+
+One table of versions, for the checks, their messages and docs/spark.md. Nothing here loads PySpark.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+from isotherm.errors import ConfigError
+
+_INSTALL = "run pip install 'isotherm[spark]'"
+_STREAMS_SINCE = (4, 2)
+
+
+class TablePackages(NamedTuple):
+    """What `project --format` needs besides, as `spark.jars.packages`; None where there is none."""
+
+    delta: str | None
+    iceberg: str | None
+
+
+# By minor version of PySpark, each tested with these packages.
+SPARK_VERSIONS: dict[tuple[int, int], TablePackages] = {
+    (4, 0): TablePackages(
+        "io.delta:delta-spark_2.13:4.0.1",
+        "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
+    ),
+    (4, 1): TablePackages(
+        "io.delta:delta-spark_2.13:4.3.1",
+        "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
+    ),
+    (4, 2): TablePackages("io.delta:delta-spark_2.13:4.4.0", None),
+    (4, 3): TablePackages(None, None),
+}
+
+
+def check_requirements() -> None:
+    """ConfigError with what to run unless PySpark and pandas are there, in versions that suit."""
+    pyspark = _version("pyspark")
+    if pyspark is None:
+        raise ConfigError(f"this needs PySpark and there is none: {_INSTALL}")
+    check_version(pyspark)
+    if _version("pandas") is None:
+        raise ConfigError(
+            f"PySpark maps columns only where pandas is, and there is none: {_INSTALL}"
+        )
+
+
+def check_version(pyspark: str) -> None:
+    """ConfigError saying why for a version of PySpark that is not supported."""
+    minor = _minor(pyspark)
+    if minor in SPARK_VERSIONS:
+        return
+    versions = [f"{major}.{number}" for major, number in SPARK_VERSIONS]
+    why = (
+        "it has no data sources in Python"
+        if minor < min(SPARK_VERSIONS)
+        else "it is newer than this Isotherm"
+    )
+    raise ConfigError(
+        f"this version of PySpark is not supported: {why} version={pyspark}"
+        f" supported={versions[0]}-{versions[-1]}: {_INSTALL}"
+    )
+
+
+def check_streams() -> None:
+    """ConfigError where PySpark cannot run the source as a stream."""
+    pyspark = _version("pyspark")
+    if pyspark is not None and _minor(pyspark) < _STREAMS_SINCE:
+        raise ConfigError(
+            "streams need PySpark 4.2 or newer: before, a source is not told where a batch starts"
+            f" and has no limits; batch queries work version={pyspark}"
+        )
+
+
+def table_package(table_format: str, spark: str) -> str | None:
+    """The package with which this version of Spark writes such tables; None where there is none."""
+    packages = SPARK_VERSIONS.get(_minor(spark))
+    return None if packages is None else packages._asdict()[table_format]
+
+
+def _minor(pyspark: str) -> tuple[int, int]:
+    major, number = pyspark.split(".")[:2]
+    return int(major), int(number)
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    """Of what Python would import: a folder of Spark's own on the path has no metadata."""
+    if importlib.util.find_spec(package) is None:
+        return None
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return str(importlib.import_module(package).__version__)
