@@ -172,9 +172,10 @@ class PartitionLog:
                 self.last_stable_offset,
             )
 
-    def producer_snapshot_path(self, offset: Offset) -> Path | None:
-        """The snapshot of everything below `offset`, written when the log rolled there."""
-        return self._snapshots.path(offset) if offset in self._snapshots.offsets else None
+    @property
+    def snapshots(self) -> ProducerSnapshots:
+        """One for each offset at which the log rolled: of everything below it."""
+        return self._snapshots
 
     # Appending
 

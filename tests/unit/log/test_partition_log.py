@@ -118,8 +118,8 @@ def test_log_rolls_by_size_with_a_snapshot_and_trimmed_indexes(directory: Path) 
     for _ in range(12):
         append(log)
     assert base_offsets(log) == [0, 5, 10]
-    assert log.producer_snapshot_path(5) == directory / f"{5:020d}.snapshot"
-    assert log.producer_snapshot_path(6) is None
+    assert log.snapshots.path(5) == directory / f"{5:020d}.snapshot"
+    assert (5 in log.snapshots.offsets, 6 in log.snapshots.offsets) == (True, False)
     first = log.segments()[0]
     assert first.offset_index_path.stat().st_size == 16
     assert first.time_index_path.stat().st_size == 12

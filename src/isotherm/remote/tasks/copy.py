@@ -18,6 +18,7 @@ from contextlib import ExitStack
 
 from isotherm.errors import IsothermError, RejectedError, RemoteResourceNotFoundError
 from isotherm.log.log_segment import LogSegment
+from isotherm.log.mending import mend_segment
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
 from isotherm.remote.lineage import (
@@ -138,6 +139,7 @@ class CopyTask:
 
     def _copy(self, candidate: CandidateSegment[LogSegment]) -> None:
         tier = self._tier
+        mend_segment(self._log, candidate.segment, candidate.next_base_offset)
         metadata = self._metadata_of(candidate)
         with ExitStack() as on_failure:
             tier.copies.begin(metadata.segment_id)
@@ -254,8 +256,7 @@ def segment_data(log: PartitionLog, candidate: CandidateSegment[LogSegment]) -> 
     FileNotFoundError when the snapshot that was taken at its end is gone.
     """
     segment, end_offset = candidate.segment, candidate.next_base_offset
-    snapshot_path = log.producer_snapshot_path(end_offset)
-    if snapshot_path is None:
+    if end_offset not in log.snapshots.offsets:
         raise FileNotFoundError(
             f"no producer snapshot at a segment's end partition={log.topic_partition}"
             f" offset={end_offset}"
@@ -268,7 +269,7 @@ def segment_data(log: PartitionLog, candidate: CandidateSegment[LogSegment]) -> 
         transaction_index_path=(
             segment.transaction_index_path if segment.has_transaction_index else None
         ),
-        producer_snapshot_path=snapshot_path,
+        producer_snapshot_path=log.snapshots.path(end_offset),
         leader_epoch_checkpoint=encode_leader_epoch_checkpoint(epochs),
     )
 

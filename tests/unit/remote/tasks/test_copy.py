@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from isotherm.errors import RemoteStorageError, RequestTimedOutError
+from isotherm.errors import CorruptRecordError, RemoteStorageError, RequestTimedOutError
 from isotherm.record.batch import build_batch
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
 from isotherm.remote.metadata.serde import decode_event
 from isotherm.remote.segment_metadata import (
+    IndexType,
     LogSegmentData,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -274,6 +276,88 @@ class WordyStore(FaultyStore):
 def wordy(tiered: TieredPartition) -> tuple[CopyTask, WordyStore]:
     store = WordyStore(tiered.store._inner, clock=tiered.clock, rng=tiered.tier.rng)
     return CopyTask(tiered.log, tiered.partition, replace(tiered.tier, storage=store)), store
+
+
+def transactional(tiered: TieredPartition) -> None:
+    """A closed segment with an aborted transaction, one with the marker's snapshot, and on."""
+    batch = build_batch(
+        [(1, None, b"lost", ())],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    tiered.append_batch(batch)
+    for number in range(3):
+        tiered.append(b"%d" % number)
+    marker = build_end_transaction_marker(
+        ControlRecordType.ABORT,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=1,
+    )
+    tiered.append_batch(marker, origin=AppendOrigin.COORDINATOR)
+    tiered.log.roll()
+    tiered.append(b"next")
+    tiered.log.roll()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(b"garbage")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut, garble])
+@pytest.mark.parametrize("suffixes", [".index", ".timeindex", ".snapshot", ".txnindex .index"])
+def test_index_or_snapshot_that_the_disk_has_lost_is_made_again_from_the_segment(
+    tmp_path: Path, suffixes: str, damage: Callable[[Path], None]
+) -> None:
+    tiered = TieredPartition(tmp_path / "p", internal_segment_bytes=4000)
+    transactional(tiered)
+    closed = tiered.log.segments()[:-1]
+    paths = {
+        kind: path
+        for segment, ends in pairwise(tiered.log.segments())
+        for kind, path in {
+            (segment.base_offset, IndexType.OFFSET): segment.offset_index_path,
+            (segment.base_offset, IndexType.TIMESTAMP): segment.time_index_path,
+            (segment.base_offset, IndexType.TRANSACTION): segment.transaction_index_path,
+            (segment.base_offset, IndexType.PRODUCER_SNAPSHOT): tiered.log.snapshots.path(
+                ends.base_offset
+            ),
+        }.items()
+    }
+    sound = {kind: path.read_bytes() for kind, path in paths.items() if path.exists()}
+    damaged = [path for path in paths.values() if path.suffix in suffixes.split() and path.exists()]
+    assert len(damaged) >= len(closed)
+    for path in damaged:
+        damage(path)
+    for segment in closed:
+        segment.release_files()
+    tiered.copy_task.run()
+    copied = {each.start_offset: each for each in tiered.segments()}
+    assert list(copied) == [each.base_offset for each in closed]
+    assert [each.txn_index_empty for each in copied.values()] == [True, False, True]
+    assert {kind: path.read_bytes() for kind, path in paths.items() if path.exists()} == sound
+    for (start, kind), content in sound.items():
+        assert tiered.store.fetch_index(copied[start], kind) == content, kind
+    assert [each.name for each in tiered.log.directory.glob("*.cleaned")] == []
+
+
+def test_copy_of_a_segment_that_cannot_be_read_mends_nothing(filled: TieredPartition) -> None:
+    first = filled.log.segments()[0]
+    first.offset_index_path.unlink()
+    content = bytearray(first.log_path.read_bytes())
+    content[70] ^= 1
+    first.log_path.write_bytes(content)
+    with pytest.raises(CorruptRecordError):
+        filled.copy_task.run()
+    assert filled.segments() == []
+    assert not first.offset_index_path.exists()
 
 
 def test_custom_metadata_up_to_the_limit_is_kept_with_the_segment(filled: TieredPartition) -> None:
