@@ -13,10 +13,13 @@ from isotherm.broker.controller.metadata_log import METADATA_LOG_CONFIG, METADAT
 from isotherm.broker.identity import establish_identity
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
+from isotherm.errors import ConfigError
 from isotherm.log.fs import FileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
 from isotherm.types import TopicPartition, uuid_to_text
+
+_TOPICS_SHOWN = 10
 
 
 class LocalTier(NamedTuple):
@@ -57,11 +60,31 @@ def open_local_tier(
         controller = Controller(
             metadata_log, config=config, clock=clock, new_id=lambda: new_id(rng)
         )
+        check_tiered_topics(controller)
         log_manager.startup()
     except BaseException:
         log_manager.shutdown()
         raise
     return LocalTier(log_manager, controller, cluster_id)
+
+
+def check_tiered_topics(controller: Controller) -> None:
+    """ConfigError when topics are tiered and the broker is to have no remote tier, as in Kafka:
+    what only the remote tier holds would be passed over by readers."""
+    if controller.broker_config.remote.remote_log_storage_system_enable:
+        return
+    tiered = sorted(
+        name
+        for name in controller.image.topics_by_name
+        if controller.topic_config(name).remote_storage_enable
+    )
+    if tiered:
+        shown = ",".join(tiered[:_TOPICS_SHOWN]) + (",..." if len(tiered) > _TOPICS_SHOWN else "")
+        raise ConfigError(
+            "all topics with the property remote.storage.enable=true have to be deleted before"
+            " tiered storage is disabled cluster-wide: set"
+            f" remote.log.storage.system.enable=true topics={shown} count={len(tiered)}"
+        )
 
 
 def _exists(image: MetadataImage, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:

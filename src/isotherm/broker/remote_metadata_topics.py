@@ -11,15 +11,23 @@ then its records without keys are needed, and more of them do no harm (docs/deci
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.controller.features import METADATA_COMPACTION_FEATURE
 from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.topic import UNLIMITED, TopicConfig
 from isotherm.errors import ConfigError
-from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.settings import TopicBasedSettings, keys_without_effect
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
+
+_logger = logging.getLogger(__name__)
+
+_RETENTION_KEY = "remote.log.metadata.topic.retention.ms"
+_AUDIT_RETENTION_KEY = "remote.log.metadata.audit.topic.retention.ms"
 
 
 class MetadataLevels:
@@ -73,6 +81,52 @@ def ensure_metadata_topics(
             settings,
             deleted_settings(settings.remote_log_metadata_audit_topic_retention_ms),
         )
+
+
+def metadata_topic_warnings(
+    prefix: str, explicit: Mapping[str, str], topic: TopicConfig, audit_topic: TopicConfig | None
+) -> list[str]:
+    """What the keys of `explicit`, whose prefix is cut, and the topics as they are do that an operator
+    may not expect. `audit_topic` is None at level 0."""
+    warnings = [
+        f"configuration key has no effect key={prefix}{name} reason={reason}"
+        for name, reason in keys_without_effect(explicit).items()
+    ]
+    retentions = [(_RETENTION_KEY, topic)]
+    if audit_topic is not None:
+        retentions.append((_AUDIT_RETENTION_KEY, audit_topic))
+    for name, config in retentions:
+        if name not in explicit:
+            continue
+        if config.compacts:
+            reason = "the topic is compacted"
+        elif config.retention_ms != int(explicit[name]):
+            reason = f"the topic is there already, with retention.ms={config.retention_ms}"
+        else:
+            continue
+        warnings.append(f"configuration key has no effect key={prefix}{name} reason={reason}")
+    bounds = {"retention.ms": topic.retention_ms, "retention.bytes": topic.retention_bytes}
+    bounded = {name: value for name, value in bounds.items() if value != UNLIMITED}
+    if topic.deletes and bounded:
+        shown = " ".join(f"{name}={value}" for name, value in bounded.items())
+        warnings.append(
+            "metadata topic forgets events: of segments whose events are gone nothing is read, and"
+            f" their objects are never deleted topic={REMOTE_LOG_METADATA_TOPIC} {shown}"
+        )
+    return warnings
+
+
+def warn_of_metadata_topics(
+    controller: Controller, config: RemoteLogManagerConfig, levels: MetadataLevels
+) -> None:
+    """At a start, once the topics are there."""
+    audit_topic = None
+    if levels.feature_level > 0:
+        audit_topic = controller.topic_config(REMOTE_LOG_METADATA_AUDIT_TOPIC)
+    topic = controller.topic_config(REMOTE_LOG_METADATA_TOPIC)
+    prefix, explicit = config.remote_log_metadata_manager_impl_prefix, config.rlmm_config
+    for warning in metadata_topic_warnings(prefix, explicit, topic, audit_topic):
+        _logger.warning("%s", warning)
 
 
 def compact_metadata_topic(controller: Controller, settings: TopicBasedSettings) -> None:

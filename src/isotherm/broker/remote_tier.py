@@ -10,7 +10,11 @@ from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
-from isotherm.broker.remote_metadata_topics import MetadataLevels, ensure_metadata_topics
+from isotherm.broker.remote_metadata_topics import (
+    MetadataLevels,
+    ensure_metadata_topics,
+    warn_of_metadata_topics,
+)
 from isotherm.broker.remote_metadata_upgrade import MetadataUpgrade
 from isotherm.broker.remote_metadata_upkeep import (
     RemoteMetadataUpkeep,
@@ -136,6 +140,7 @@ def _open_topic_based(
     settings = TopicBasedSettings.from_config(config.rlmm_config)
     levels = MetadataLevels(controller)
     ensure_metadata_topics(controller, settings, levels)
+    warn_of_metadata_topics(controller, config, levels)
     partition_count = settings.remote_log_metadata_topic_num_partitions
     topic, audit_topic = (
         EmbeddedMetadataTopic(replica_manager, clock, partition_count, name)

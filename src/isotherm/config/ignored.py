@@ -39,6 +39,10 @@ IGNORED_KEYS: dict[str, str] = {
     ),
     "follower.fetch.last.tiered.offset.enable": _ONE_REPLICA,
     "remote.log.manager.thread.pool.size": "it sizes the pool of followers, and there are none",
+    "remote.partition.remover.task.interval.ms": (
+        "a deleted partition is removed from the remote tier at once, and after a failure as"
+        " remote.log.manager.task.retry.* say"
+    ),
     "remote.log.storage.manager.class.path": "plug-ins are Python classes on the import path",
     "remote.log.metadata.manager.class.path": "plug-ins are Python classes on the import path",
     "zookeeper.connect": _ZOOKEEPER,

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from isotherm.broker.background import PeriodicTask
+from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.broker.identity import agreed_cluster_id, establish_identity
 from isotherm.broker.node import BrokerNode
 from isotherm.config.broker import BrokerConfig, parse_broker_config
@@ -26,7 +27,7 @@ from isotherm.record.batch import build_batch
 from isotherm.record.validation import AppendOrigin
 from isotherm.testing.faulty_fs import FaultyFileSystem
 from isotherm.testing.sim_clock import SimClock
-from isotherm.types import REMOTE_LOG_METADATA_TOPIC
+from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
 
 
 def config(directory: Path, **settings: str) -> BrokerConfig:
@@ -226,6 +227,109 @@ def test_broker_without_a_remote_tier_starts(tmp_path: Path) -> None:
     assert REMOTE_LOG_METADATA_TOPIC not in node.services.controller.image.topics_by_name
 
 
+def test_broker_without_a_remote_tier_does_not_start_over_tiered_topics(tmp_path: Path) -> None:
+    """Kafka's LogManager refuses such a start, too; readers would pass over what is remote."""
+
+    async def make_topics(node: BrokerNode) -> None:
+        await node.start()
+        try:
+            topics = [
+                NewTopic(name=name, configs={"remote.storage.enable": tiered})
+                for name, tiered in (("b", "true"), ("a", "true"), ("local", "false"))
+            ]
+            controller = node.services.controller
+            await node.services.run_control(lambda: controller.create_topics(topics))
+        finally:
+            await node.stop()
+
+    asyncio.run(make_topics(BrokerNode(config(tmp_path))))
+    off = config(tmp_path, **{"remote.log.storage.system.enable": "false"})
+    with pytest.raises(
+        ConfigError, match=r"before tiered storage is disabled.* topics=a,b count=2"
+    ):
+        start_and_stop(BrokerNode(off))
+    start_and_stop(BrokerNode(config(tmp_path)))
+
+
+def warnings_of(tmp_path: Path, caplog: pytest.LogCaptureFixture, **settings: str) -> list[str]:
+    caplog.clear()
+    start_and_stop(BrokerNode(config(tmp_path, **settings)))
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "isotherm.broker.remote_metadata_topics"
+    ]
+
+
+TOPIC_KEY = "rlmm.config.remote.log.metadata.topic."
+AUDIT_KEY = "rlmm.config.remote.log.metadata.audit.topic."
+LEVEL_KEY = "remote.log.metadata.compaction.initial.level"
+
+
+def test_settings_of_the_metadata_topics_without_effect_are_told_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert warnings_of(tmp_path, caplog) == []
+    replicas = {TOPIC_KEY + "replication.factor": "3", TOPIC_KEY + "min.isr": "2"}
+    told = warnings_of(tmp_path, caplog, **replicas)
+    assert [text.partition(" reason=")[0] for text in told] == [
+        f"configuration key has no effect key={name}" for name in replicas
+    ]
+    assert warnings_of(tmp_path, caplog, **dict.fromkeys(replicas, "1")) == []
+    told = warnings_of(
+        tmp_path,
+        caplog,
+        **{TOPIC_KEY + "retention.ms": "5", AUDIT_KEY + "retention.ms": "6"},
+        **{"rlmm.config.remote.log.metadata.consumer.fetch.min.bytes": "1"},
+    )
+    assert told == [
+        (
+            "configuration key has no effect"
+            " key=rlmm.config.remote.log.metadata.consumer.fetch.min.bytes"
+            " reason=the topic is in process"
+        ),
+        (
+            f"configuration key has no effect key={TOPIC_KEY}retention.ms"
+            " reason=the topic is compacted"
+        ),
+        (
+            f"configuration key has no effect key={AUDIT_KEY}retention.ms"
+            " reason=the topic is there already, with retention.ms=-1"
+        ),
+    ]
+
+
+def test_retention_of_the_metadata_topics_is_that_of_the_settings_when_they_are_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    retentions = {TOPIC_KEY + "retention.ms": "500000", AUDIT_KEY + "retention.ms": "600000"}
+    keyed = BrokerNode(config(tmp_path / "1", **retentions))
+    start_and_stop(keyed)
+    audit = keyed.services.controller.topic_config(REMOTE_LOG_METADATA_AUDIT_TOPIC)
+    assert audit.retention_ms == 600_000
+    events = BrokerNode(config(tmp_path / "0", **retentions, **{LEVEL_KEY: "0"}))
+    start_and_stop(events)
+    topic = events.services.controller.topic_config(REMOTE_LOG_METADATA_TOPIC)
+    assert topic.retention_ms == 500_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, None),
+        ({TOPIC_KEY + "retention.ms": "5000"}, "retention.ms=5000"),
+        ({"log.retention.bytes": "70000"}, "retention.bytes=70000"),
+    ],
+)
+def test_metadata_topic_that_forgets_events_is_told_at_every_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, str], told: str | None
+) -> None:
+    for _ in range(2):
+        texts = warnings_of(tmp_path, caplog, **settings, **{LEVEL_KEY: "0"})
+        assert [text.rpartition(" ")[2] for text in texts] == ([told] if told else [])
+        assert all("forgets events" in text for text in texts)
+
+
 # Identity
 
 
@@ -236,6 +340,7 @@ def properties(cluster_id: str = "c", node_id: int = 1) -> MetaProperties:
 def test_broker_that_nobody_writes_to_is_without_arrow_and_numba(tmp_path: Path) -> None:
     script = """
 import asyncio, pathlib, sys
+from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.broker.node import BrokerNode
 from isotherm.config.broker import parse_broker_config
 from isotherm.config.layers import embedded_defaults

@@ -124,7 +124,8 @@ def test_local_retention_above_the_total_is_refused() -> None:
         )
 
 
-# Source: Kafka RemoteLogManagerConfig and ReplicationConfigs, with their defaults.
+# Source: Kafka RemoteLogManagerConfig and ReplicationConfigs, with their defaults; and KIP-405, whose
+# remover of partitions Kafka never built.
 KAFKAS_REMOTE_KEYS = {
     "remote.log.storage.system.enable": "false",
     "remote.log.storage.manager.impl.prefix": "rsm.config.",
@@ -161,6 +162,7 @@ KAFKAS_REMOTE_KEYS = {
     "remote.fetch.max.wait.ms": "500",
     "remote.list.offsets.request.timeout.ms": "30000",
     "follower.fetch.last.tiered.offset.enable": "false",
+    "remote.partition.remover.task.interval.ms": "3600000",
 }
 
 

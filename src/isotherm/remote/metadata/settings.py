@@ -31,6 +31,28 @@ CLIENT_PREFIXES = (
 _RETENTION = Check(lambda value: value == -1 or value > 0, "-1 or above 0")
 
 
+_ONE_REPLICA = "a single broker holds the only replica"
+_WITHOUT_EFFECT = {
+    "remote.log.metadata.topic.replication.factor": ("1", _ONE_REPLICA),
+    "remote.log.metadata.topic.min.isr": ("1", _ONE_REPLICA),
+    "remote.log.metadata.initialization.retry.max.timeout.ms": (None, "the topic is in process"),
+    "remote.log.metadata.initialization.retry.interval.ms": (None, "the topic is in process"),
+}
+"""Each with the value that it has in effect, if that can be told, and why it has no other."""
+
+
+def keys_without_effect(texts: Mapping[str, str]) -> dict[str, str]:
+    """Of keys whose `rlmm.config.` prefix is cut: those that a broker with the topic in process
+    does not go by, with the reason."""
+    found = {
+        name: reason
+        for name, (in_effect, reason) in _WITHOUT_EFFECT.items()
+        if name in texts and texts[name].strip() != in_effect
+    }
+    found |= {name: "the topic is in process" for name in texts if name.startswith(CLIENT_PREFIXES)}
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicBasedSettings:
     """Kafka's keys, and below them Isotherm's own. client_properties holds the keys of
