@@ -85,7 +85,7 @@ class PartitionLog:
         self.producers = producers
         self.environment = environment
         self._segments = LogSegments(environment, directory, segments, config)
-        self._snapshots = snapshots
+        self.snapshots = snapshots
         self._log_start_offset = log_start_offset
         self._log_end_offset = log_end_offset
         self._high_watermark = log_start_offset
@@ -171,11 +171,6 @@ class PartitionLog:
                 self._high_watermark,
                 self.last_stable_offset,
             )
-
-    @property
-    def snapshots(self) -> ProducerSnapshots:
-        """One for each offset at which the log rolled: of everything below it."""
-        return self._snapshots
 
     # Appending
 
@@ -333,7 +328,7 @@ class PartitionLog:
                 self._roll(self.environment.clock.now_ms())
 
     def _roll(self, now_ms: TimestampMs) -> None:
-        self._snapshots.take(self.producers)
+        self.snapshots.take(self.producers)
         self._segments.roll(self._log_end_offset, self.config, now_ms)
 
     def flush(self, *, closed_segments_only: bool = False) -> None:
@@ -354,7 +349,7 @@ class PartitionLog:
         for segment in segments:
             if segment.base_offset < end_offset:
                 segment.sync()
-        self._snapshots.sync(start_offset)
+        self.snapshots.sync(start_offset)
         self.leader_epochs.flush(end_offset)
         if segments[-1].base_offset >= start_offset:  # there are new names, as in Kafka
             self.environment.cache.fs.sync_directory(self.directory)
@@ -462,9 +457,9 @@ class PartitionLog:
         self._recovery_point = min(self._recovery_point, end_offset)
         self._high_watermark = min(self._high_watermark, end_offset)
         self.leader_epochs.truncate_from_end(end_offset)
-        self._snapshots.remove_where_above(end_offset)
+        self.snapshots.remove_where_above(end_offset)
         now_ms = self.environment.clock.now_ms()
-        rebuild_producers(self.producers, self._snapshots, self._segments.all, end_offset, now_ms)
+        rebuild_producers(self.producers, self.snapshots, self._segments.all, end_offset, now_ms)
         self._segments.active.sync()
         self.environment.cache.fs.sync_directory(self.directory)
 
@@ -478,12 +473,12 @@ class PartitionLog:
                 return
             with self._errors_fail_dir("close"):
                 active = self._segments.active
-                has_new_snapshot = self._snapshots.take(self.producers)
+                has_new_snapshot = self.snapshots.take(self.producers)
                 active.deactivate()
                 if has_new_snapshot or active.is_dirty:
                     # These even if all is flushed: they have just been written.
                     active.sync()
-                    self._snapshots.sync(self._log_end_offset)
+                    self.snapshots.sync(self._log_end_offset)
                     self.environment.cache.fs.sync_directory(self.directory)
                 self._flush(active, self._log_end_offset)
             self._is_closed = True
