@@ -42,7 +42,13 @@ from isotherm.log.log_segments import LogSegments
 from isotherm.log.producer_replay import rebuild_producers
 from isotherm.log.producer_snapshots import ProducerSnapshots
 from isotherm.log.producer_state import ProducerStateManager
-from isotherm.log.retention import DeletedSegment, RetentionState, deleted_segments, plan_retention
+from isotherm.log.retention import (
+    DeletedSegment,
+    RemoteCopies,
+    RetentionState,
+    deleted_segments,
+    plan_retention,
+)
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.record.validation import AppendOrigin, ValidatedRecords, validate_and_assign_offsets
 from isotherm.segment.producer_snapshot import LastRecord
@@ -91,6 +97,8 @@ class PartitionLog:
         self._high_watermark = log_start_offset
         self._recovery_point = recovery_point
         self._highest_offset_in_remote_storage = UNKNOWN_OFFSET
+        self.remote_copies: RemoteCopies | None = None
+        """Asked before a local segment goes because the remote tier holds it."""
         self._deletions = DeletionQueue(environment.cache.fs, snapshots)
         self._last_flush_ms = environment.clock.now_ms()
         self._is_closed = False
@@ -374,9 +382,7 @@ class PartitionLog:
         """
         with self._deletions.lock, self._errors_fail_dir("delete old segments"):
             with self._lock:
-                state = RetentionState.of(
-                    self.view(), self._highest_offset_in_remote_storage, self.remote_log_enabled
-                )
+                state = self._retention_state()
                 plan = plan_retention(state, self.config, now_ms)
                 count = len(plan.deletions)
                 if plan.roll_active or count == len(self._segments.all):
@@ -385,15 +391,24 @@ class PartitionLog:
                 return []
             # Their batches will not be here to tell their epochs after a crash.
             self.leader_epochs.flush(self._log_end_offset)
-            with self._lock:
-                doomed = self._segments.remove_first(count)
+            held_remotely = state.held_remotely(self.remote_copies, self.config, count)
+            with held_remotely as held_end_offset, self._lock:
+                # What the plan counted on may be gone by now.
+                state = self._retention_state().confirmed(held_end_offset)
+                deletions = plan_retention(state, self.config, now_ms).deletions[:count]
+                doomed = self._segments.remove_first(len(deletions))
                 keeps_start = self.remote_log_enabled and not self.config.remote_log_copy_disable
                 first_base = self._segments.first_base_offset
                 if not keeps_start and first_base > self._log_start_offset:
                     self._raise_log_start(first_base)
             self._mark_for_deletion(doomed, now_ms)
             self.leader_epochs.flush(self._log_end_offset)  # less what the log start has cut
-            return deleted_segments(doomed, plan)
+            return deleted_segments(doomed, deletions)
+
+    def _retention_state(self) -> RetentionState:
+        return RetentionState.of(
+            self.view(), self._highest_offset_in_remote_storage, self.remote_log_enabled
+        )
 
     def _mark_for_deletion(self, segments: Sequence[LogSegment], now_ms: TimestampMs) -> None:
         self._deletions.mark(segments, now_ms + self.config.file_delete_delay_ms)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from isotherm.config.topic import TopicConfig
@@ -33,6 +34,15 @@ class RetainedSegment(Protocol):
 
     @property
     def largest_timestamp_ms(self) -> TimestampMs: ...
+
+
+class RemoteCopies(Protocol):
+    """What the remote tier holds of a log."""
+
+    def held(self, start_offset: Offset, end_offset: Offset) -> AbstractContextManager[Offset]:
+        """Up to which offset (exclusive, `end_offset` is enough) finished remote segments hold the
+        records from `start_offset` on, without a gap and durably; `start_offset` when it is not
+        known. Within the block no deletion of these remote segments begins."""
 
 
 class DeletedSegment(NamedTuple):
@@ -81,6 +91,21 @@ class RetentionState:
             return self.segments[following].base_offset
         return self.log_end_offset
 
+    def held_remotely(
+        self, copies: RemoteCopies | None, config: TopicConfig, count: int
+    ) -> AbstractContextManager[Offset]:
+        """Up to where the remote tier holds the first `count` segments, at least one. Where nothing
+        can be asked, or no segment goes on its word, all of them count as held."""
+        end = self.upper_bound_offset(count - 1)
+        if copies is None or not _copies_to_remote(self, config):
+            return nullcontext(end)
+        return copies.held(max(self.segments[0].base_offset, self.log_start_offset), end)
+
+    def confirmed(self, held_end_offset: Offset) -> RetentionState:
+        """The state with what the remote tier is known to hold, and no more."""
+        highest = min(self.highest_offset_in_remote_storage, held_end_offset - 1)
+        return replace(self, highest_offset_in_remote_storage=highest)
+
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
@@ -98,12 +123,12 @@ _Breach = Callable[[int], bool]
 
 
 def deleted_segments(
-    segments: Sequence[RetainedSegment], plan: RetentionPlan
+    segments: Sequence[RetainedSegment], deletions: Sequence[SegmentDeletion]
 ) -> list[DeletedSegment]:
-    """What became of the segments that the plan named."""
+    """What became of the segments that were planned to go."""
     return [
         DeletedSegment(segment.base_offset, segment.size_in_bytes, deletion.reason)
-        for segment, deletion in zip(segments, plan.deletions, strict=True)
+        for segment, deletion in zip(segments, deletions, strict=True)
     ]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
 
@@ -99,10 +99,15 @@ def remote_log_start_offset(
     local_log_start_offset: Offset,
     segments_of_epoch: Callable[[LeaderEpoch], Sequence[RemoteLogSegmentMetadata]],
 ) -> Offset:
-    """Start offset of the first segment of the earliest epoch that has any, in any state;
-    without one, the local log's start. `segments_of_epoch` answers in order of start offset."""
+    """Where the log starts that both tiers hold together: at the first finished segment of the
+    earliest epoch that has any, or at the local log's start, whichever is lower.
+
+    Kafka counts segments in every state. Here one whose deletion has begun does not count: retention
+    had raised the log start above it, and a crash forgot that. Nor does the log start ever rise above
+    records that only the local log holds. `segments_of_epoch` answers in order of start offset.
+    """
     for entry in lineage:
-        segments = segments_of_epoch(entry.epoch)
-        if segments:
-            return segments[0].start_offset
+        for segment in segments_of_epoch(entry.epoch):
+            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                return min(segment.start_offset, local_log_start_offset)
     return local_log_start_offset

@@ -35,6 +35,7 @@ from isotherm.metrics.registry import Metrics
 from isotherm.remote.bounded_pool import BoundedPool
 from isotherm.remote.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.metadata.exclusive import exclusive_metadata
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
 from isotherm.remote.read_patience import NO_WAIT, ReadPatience
@@ -53,6 +54,7 @@ from isotherm.remote.tasks.backoff import RetryBackoff
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
+from isotherm.remote.tasks.local_deletion import RemoteCopiesOfLog
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.remote.tasks.periodic_tasks import PeriodicTasks
@@ -172,6 +174,7 @@ class RemoteLogManager:
         return RemoteTierAccess(
             storage=self._storage,
             metadata=self._metadata,
+            exclusive=exclusive_metadata(self._metadata),
             index_cache=self._index_cache,
             copies=CopiesInProgress(),
             clock=clock,
@@ -214,6 +217,7 @@ class RemoteLogManager:
                 led = self._led[partition] = _Led(
                     CopyTask(log, partition, self._tier), ExpirationTask(log, partition, self._tier)
                 )
+            log.remote_copies = RemoteCopiesOfLog(log, partition, self._tier)
             self._copies.schedule(partition, self._tick("copy", partition, led.copy))
             self._expirations.schedule(
                 partition, self._tick("expiration", partition, led.expiration)

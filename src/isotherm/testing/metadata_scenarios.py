@@ -43,7 +43,7 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
-from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.remote.tasks.tier import RemoteTierAccess, in_any_case
 from isotherm.testing.hosted_metadata_topics import HostedMetadataTopics
 from isotherm.testing.segment_files import SegmentMaker
 from isotherm.testing.sim_clock import SimClock
@@ -111,6 +111,7 @@ class Leader:
         self.tier = RemoteTierAccess(
             storage=stage.storage,
             metadata=self.metadata,
+            exclusive=self.metadata,
             index_cache=_NoIndexes(),
             copies=CopiesInProgress(),
             clock=stage.clock,
@@ -137,7 +138,7 @@ class Leader:
             broker_leader_epoch=self.epoch,
         )
         self.metadata.poll()
-        self.tier.make_way_for(metadata)
+        self.tier.make_way_for(metadata, in_any_case)
         self.metadata.add_remote_log_segment_metadata(metadata).result()
         self._stage.storage.copy_log_segment_data(metadata, made.data)
         return metadata

@@ -37,6 +37,7 @@ from isotherm.record.batch import (
 from isotherm.remote.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.metadata.cleanup import RemoteMetadataCleanupManager
 from isotherm.remote.metadata.event_writer import KeyedMetadata
+from isotherm.remote.metadata.exclusive import exclusive_metadata
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
@@ -52,6 +53,7 @@ from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
+from isotherm.remote.tasks.local_deletion import RemoteCopiesOfLog
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.segment.offset_index import Buffer
@@ -192,6 +194,7 @@ class TieredPartition:
         self.tier = RemoteTierAccess(
             storage=self.store,
             metadata=self.metadata,
+            exclusive=exclusive_metadata(self.metadata),
             index_cache=self.index_cache,
             copies=CopiesInProgress(),
             clock=self.clock,
@@ -203,6 +206,7 @@ class TieredPartition:
             custom_metadata_size_max=lambda: self.custom_metadata_size_max,
             leader_epoch_of=self.leader_epoch_of,
         )
+        self.log.remote_copies = RemoteCopiesOfLog(self.log, self.partition, self.tier)
         self.copy_task = CopyTask(self.log, self.partition, self.tier)
         self.expiration_task = ExpirationTask(self.log, self.partition, self.tier)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
@@ -81,9 +82,28 @@ class RemoteLogMetadataManager(Protocol):
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
         """Whether everything that was stored of an assigned partition is known here, be it that
-        its deletion is finished."""
+        its deletion is finished. What decides on deletions asks this first."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ExclusiveMetadata(Protocol):
+    """What a metadata manager may do besides: a decision and its record in one step."""
+
+    def exclusively(self, partition: TopicIdPartition) -> AbstractContextManager[None]:
+        """A block in which only this thread writes what is stored of the partition.
+
+        On entry everything that was stored is known. So what the block looks up still holds when
+        the block records something: compare and set. The block may write several events; it awaits
+        their futures after its end. It may be entered again within itself.
+
+        Raises what a read of the partition raises, and RemoteStorageNotReadyError while an earlier
+        write is not read back.
+        """
+
+    def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        """A live segment of an assigned partition, in whatever state."""
 
 
 @runtime_checkable

@@ -20,10 +20,10 @@ from __future__ import annotations
 import enum
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from isotherm.clock import Clock
 from isotherm.errors import CorruptMetadataError, IsothermError
@@ -190,6 +190,11 @@ def _left_over(
     return LeftOver.SUPERSEDED if is_superseded else None
 
 
+SegmentCheck: TypeAlias = Callable[
+    [RemoteLogSegmentMetadata, Sequence[RemoteLogSegmentMetadata]], bool
+]
+
+
 class CleanupTarget(Protocol):
     """What the cleanup manager acts on: the remote tier of a broker."""
 
@@ -208,8 +213,13 @@ class CleanupTarget(Protocol):
     def can_delete(self, partition: TopicIdPartition) -> bool:
         """Whether this broker looks after the partition, and knows what is stored of it."""
 
-    def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED, tombstones."""
+    def delete_segment(self, metadata: RemoteLogSegmentMetadata, still_due: SegmentCheck) -> bool:
+        """DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED, tombstones.
+
+        False, with nothing done, when the segment is in another state than `metadata` by now, is
+        being copied, or `still_due` says no. That gets the segment and the live segments of its
+        partition, as they are recorded at that moment, while nothing else is recorded.
+        """
 
     def delete_partition(self, partition: TopicIdPartition) -> None:
         """Begin to delete a partition that is gone, in the background; once is enough."""
@@ -248,19 +258,20 @@ class RemoteMetadataCleanupManager:
         ]
 
     def _run(self, number: int) -> CleanupPlan:
+        settled_before_ms = self._clock.now_ms() - self._grace_ms
         with self._target.watch_copies() as copying:
             contents = read_keyed_contents(self._topic, number)
             plan = plan_cleanup(
                 contents,
                 exists=self._target.exists,
                 in_progress=copying,
-                settled_before_ms=self._clock.now_ms() - self._grace_ms,
+                settled_before_ms=settled_before_ms,
             )
         self._bury(number, plan.tombstones, contents.end_offset)
         for metadata, reason in plan.segments:
             is_mine = self._target.can_delete(metadata.topic_id_partition)
             if is_mine and not self._cancelled.is_set():
-                self._delete(metadata, reason)
+                self._delete(metadata, reason, settled_before_ms)
         for partition in plan.partitions:
             _logger.info("deletion of a partition goes on partition=%s", partition)
             self._target.delete_partition(partition)
@@ -285,9 +296,19 @@ class RemoteMetadataCleanupManager:
                     self._topic.append(number, encoded, None, self._clock.now_ms())
                     self._count(LeftOver.LOST_TOMBSTONE)
 
-    def _delete(self, metadata: RemoteLogSegmentMetadata, reason: LeftOver) -> None:
+    def _delete(
+        self, metadata: RemoteLogSegmentMetadata, reason: LeftOver, settled_before_ms: TimestampMs
+    ) -> None:
+        def is_still_left_over(
+            current: RemoteLogSegmentMetadata, live: Sequence[RemoteLogSegmentMetadata]
+        ) -> bool:
+            is_settled = current.event_timestamp_ms < settled_before_ms
+            leaders = _latest_uploads(live)
+            return is_settled and _left_over(current, leaders, settled_before_ms) is reason
+
         try:
-            self._target.delete_segment(metadata)
+            if not self._target.delete_segment(metadata, is_still_left_over):
+                return
         except (IsothermError, OSError) as error:
             _logger.warning(
                 "left-over is kept for later segment=%s: %s", metadata.segment_id, error

@@ -26,7 +26,11 @@ from isotherm.errors import CorruptMetadataError, IsothermError
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopic, NewMetadataRecord
 from isotherm.remote.metadata.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.keyed_writes import KeyedWrite, plan_write
+from isotherm.remote.metadata.keyed_writes import (
+    KeyedWrite,
+    plan_write,
+    refuse_finish_of_deleted,
+)
 from isotherm.remote.metadata.keys import MetadataKey
 from isotherm.remote.metadata.serde import (
     KeyedEvent,
@@ -74,6 +78,7 @@ class MetadataEventWriter:
         self._clock = clock
         self._metrics = metrics
         self._locks = [threading.RLock() for _ in range(topic.partition_count)]
+        self._torn: set[int] = set()
 
     def lock(self, number: int) -> threading.RLock:
         return self._locks[number]
@@ -81,20 +86,38 @@ class MetadataEventWriter:
     def is_keyed(self, number: int) -> bool:
         return self._keyed is not None and self._keyed.level(number) > 0
 
+    def is_torn(self, number: int) -> bool:
+        """Whether a write failed: the audit topic may have an event that the metadata topic lacks."""
+        return number in self._torn
+
+    def mark_whole(self, number: int) -> None:
+        """The event of the write that failed is applied, or is in neither topic."""
+        self._torn.discard(number)
+
     def write(self, number: int, event: KeyedEvent, cache: RemoteLogMetadataCache) -> Offset | None:
         """Append `event`; the offset in the metadata topic whose reading back makes it visible.
 
-        None when there is nothing to record. What `plan_write` raises, and what the topics raise.
+        None when there is nothing to record. What `plan_write` raises, and what the topics raise:
+        then the metadata partition may be torn. At level 0 every event is appended, as in Kafka,
+        but for the end of a copy that is deleted.
         """
         if self._keyed is None or not self.is_keyed(number):
+            refuse_finish_of_deleted(event, cache)
             return self._topic.append(number, None, encode_event(event), self._clock.now_ms())
         planned = plan_write(event, cache)
         if planned is None:
             return None
-        self._keyed.audit_topic.append(
-            number, planned.key.encode(), encode_keyed_event(planned.event), self._clock.now_ms()
-        )
-        return self._append_state(number, planned)
+        try:
+            self._keyed.audit_topic.append(
+                number,
+                planned.key.encode(),
+                encode_keyed_event(planned.event),
+                self._clock.now_ms(),
+            )
+            return self._append_state(number, planned)
+        except BaseException:
+            self._torn.add(number)
+            raise
 
     def last_audited(self, number: int) -> KeyedEvent | None:
         """The last event of the audit partition, None when it is empty or holds no such thing."""

@@ -141,17 +141,26 @@ def _plan_replacement(
     return KeyedWrite(key, replacement, replacement)
 
 
+def refuse_finish_of_deleted(event: KeyedEvent, cache: RemoteLogMetadataCache) -> None:
+    """RemoteResourceNotFoundError for the end of a copy whose segment is deleted or being deleted:
+    the copier must not count on it, and local retention neither."""
+    if not isinstance(event, RemoteLogSegmentMetadataUpdate) or event.state is not FINISHED:
+        return
+    known = cache.get(event.segment_id)
+    if known is None or not is_valid_transition(known.state, FINISHED):
+        raise RemoteResourceNotFoundError(
+            "the copy of a segment that is gone or going cannot be finished"
+            f" segment={event.segment_id} state={known.state.name if known is not None else None}"
+        )
+
+
 def _plan_update(
     update: RemoteLogSegmentMetadataUpdate, cache: RemoteLogMetadataCache
 ) -> KeyedWrite | None:
+    refuse_finish_of_deleted(update, cache)
     known = cache.get(update.segment_id)
     source = known.state if known is not None else None
     if known is None or not is_valid_transition(source, update.state):
-        if update.state is FINISHED:
-            raise RemoteResourceNotFoundError(
-                "the copy of a segment that is gone or going cannot be finished"
-                f" segment={update.segment_id} state={source.name if source is not None else None}"
-            )
         _log_dropped(update.segment_id, source, update.state)
         return None
     published_under = update.broker_leader_epoch

@@ -4,6 +4,8 @@ Invariants:
 - a user partition is given each of its events once, in order of offset: those below the end of the
   fold that began with its assignment are in the fold, and passed over when they are followed;
 - a user partition takes part only from the fold that follows its assignment;
+- a user partition is opened by `open` alone, which the manager calls once its metadata is whole:
+  the fold alone may lack an event that a crash cut in two;
 - a future given to `expect` is done once the reader is past its offset, or with the failure.
 
 Source: Kafka ConsumerTask, with one position per metadata partition.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 
@@ -26,9 +29,10 @@ from isotherm.errors import (
 )
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
+from isotherm.remote.metadata.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.events import decode_record, next_offset
 from isotherm.remote.metadata.fold import fold_metadata_partition
-from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
+from isotherm.remote.metadata.partition_store import FoldedPartition, RemotePartitionMetadataStore
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.types import Offset, TopicIdPartition
 
@@ -43,6 +47,7 @@ class _User:
     """A user partition. Its events before `next_offset` are in its cache; None before its fold."""
 
     next_offset: Offset | None = None
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,44 @@ class MetadataPartitionReader:
         with self._lock:
             return user in self._users
 
+    def has_read(self, offset: Offset) -> bool:
+        """Whether the record at `offset` is applied."""
+        return offset < self._position
+
+    def has_folded(self, user: TopicIdPartition) -> bool:
+        """Whether what is stored of `user` is in its cache."""
+        with self._lock:
+            return user in self._users and self._users[user].next_offset is not None
+
+    def fold_apart(self, user: TopicIdPartition) -> FoldedPartition | None:
+        """What is stored of a partition that is not followed here; None when its deletion is
+        finished. CorruptMetadataError when a record stands in the way: this reader has failed."""
+        wanted = {user}.__contains__
+        folded = fold_metadata_partition(self._topic, self._partition, wanted, self._report)
+        if folded.deleted:
+            return None
+        return next(iter(folded.partitions), FoldedPartition(RemoteLogMetadataCache(user), None))
+
+    def unopened(self) -> list[TopicIdPartition]:
+        """The user partitions that are folded, and not open yet."""
+        with self._lock:
+            return [
+                name
+                for name, user in self._users.items()
+                if user.next_offset is not None and not user.is_open
+            ]
+
+    def open(self, names: Iterable[TopicIdPartition]) -> None:
+        """Let these answer: everything that was stored of them is in their caches."""
+        with self._lock:
+            for name in names:
+                user, cache = self._users.get(name), self._store.get(name)
+                if user is None or user.next_offset is None:
+                    continue  # unassigned meanwhile, perhaps assigned again and not folded yet
+                user.is_open = True
+                if cache is not None:
+                    cache.mark_initialized()
+
     def check_room(self) -> None:
         """NotEnoughMemoryError when too many events wait to be read back."""
         if len(self._expected) >= self._settings.remote_log_metadata_pending_writes_max:
@@ -120,7 +163,15 @@ class MetadataPartitionReader:
         """A future that is done once the event at `offset` has been applied."""
         future: Future[None] = Future()
         with self._lock:
-            self._expected.append(_Expected(offset, deadline_s, future))
+            is_followed = bool(self._users)
+            if is_followed:
+                self._expected.append(_Expected(offset, deadline_s, future))
+        if not is_followed:
+            future.set_exception(
+                RemoteResourceNotFoundError(
+                    f"metadata partition is not followed any more partition={self._partition}"
+                )
+            )
         return future
 
     def expire(self, now_s: float) -> None:
@@ -162,7 +213,7 @@ class MetadataPartitionReader:
         except CorruptMetadataError:
             return False
         if not active:
-            self._settle(active)
+            self._complete_expected()
             return False
         position = self._position
         records = self._topic.read(
@@ -175,7 +226,7 @@ class MetadataPartitionReader:
                 if not self._passes_over(error):
                     return False
         self._position = next_offset(records, position)
-        self._settle(active)
+        self._complete_expected()
         return bool(records)
 
     def _activate_users(self) -> dict[TopicIdPartition, _User]:
@@ -222,13 +273,7 @@ class MetadataPartitionReader:
         _fail(orphaned, error)
         return False
 
-    def _settle(self, active: dict[TopicIdPartition, _User]) -> None:
-        """Open the partitions that take part, which were read up to their end, and complete the
-        futures."""
-        for partition in active:
-            cache = self._store.get(partition)
-            if cache is not None:
-                cache.mark_initialized()
+    def _complete_expected(self) -> None:
         with self._lock:
             done = [item for item in self._expected if item.offset < self._position]
             self._expected = deque(item for item in self._expected if item.offset >= self._position)

@@ -1,10 +1,16 @@
 """RemoteLogMetadataManager on a topic: state is the fold of the topic's records.
 
 At feature level 0 every event is a record; at level 1 every record is the whole state under a key,
-and the events are in the audit topic (event_writer.py). The user partitions assigned to this broker are spread over the metadata topic's partitions by
-keys.py. Assigning one replays its metadata partition from the start; then the partition is
-followed live by one background thread. A write is done once it has been read back, so that a
-caller who awaited it sees it.
+and the events are in the audit topic (event_writer.py). The user partitions assigned to this broker
+are spread over the metadata topic's partitions by keys.py. Assigning one replays its metadata
+partition from the start; then the partition is followed live by one background thread. A write is
+done once it has been read back, so that its caller sees it.
+
+Invariants:
+- a partition is ready only when its metadata is whole: everything stored is read, and the event that
+  a crash or an error cut in two (it is audited, its state is not stored) is applied;
+- every write is decided and recorded under the write lock of its metadata partition, after
+  everything that was stored before it has been read. `exclusively` lets a caller decide there too.
 
 Source: Kafka TopicBasedRemoteLogMetadataManager; KIP-1266 for level 1 (docs/formats).
 """
@@ -13,12 +19,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 from isotherm.clock import Clock
 from isotherm.errors import (
-    IsothermError,
     RemoteResourceNotFoundError,
     RemoteStorageNotReadyError,
     RetriableError,
@@ -36,7 +42,10 @@ from isotherm.remote.metadata.events import partition_of
 from isotherm.remote.metadata.keyed_writes import key_of_start
 from isotherm.remote.metadata.keys import metadata_partition
 from isotherm.remote.metadata.metadata_partition_reader import MetadataPartitionReader
-from isotherm.remote.metadata.partition_store import RemotePartitionMetadataStore
+from isotherm.remote.metadata.partition_store import (
+    FoldedPartition,
+    RemotePartitionMetadataStore,
+)
 from isotherm.remote.metadata.serde import KeyedEvent
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.segment_metadata import (
@@ -82,7 +91,8 @@ class TopicBasedRemoteLogMetadataManager:
         self._lock = threading.Lock()
         self._readers: dict[int, MetadataPartitionReader] = {}
         self._writer = MetadataEventWriter(topic, keyed, clock, metrics)
-        self._audit_checked: set[int] = set()
+        # The last offset that was written to a metadata partition from here.
+        self._written: dict[int, Offset] = {}
         self._unreadable: set[int] = set()
         self._stopping = threading.Event()
         self._wakeup = threading.Event()
@@ -157,8 +167,9 @@ class TopicBasedRemoteLogMetadataManager:
 
     def predecessor(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
         key = key_of_start(metadata)
-        cache = self._cache(metadata.topic_id_partition)
-        found = cache.find_by_key(key.end_offset, key.broker_leader_epoch)
+        with self.exclusively(metadata.topic_id_partition):
+            cache = self._cache(metadata.topic_id_partition)
+            found = cache.find_by_key(key.end_offset, key.broker_leader_epoch)
         is_other = found is not None and found.segment_id != metadata.segment_id
         return found if is_other else None
 
@@ -209,7 +220,16 @@ class TopicBasedRemoteLogMetadataManager:
         cache = self._store.get(partition)
         reader = self._reader_of(partition)
         is_known = cache.is_initialized if cache is not None else self._store.is_deleted(partition)
-        return is_known and reader is not None and reader.failure is None
+        is_torn = self._writer.is_torn(metadata_partition(partition, self._topic.partition_count))
+        return is_known and reader is not None and reader.failure is None and not is_torn
+
+    @contextmanager
+    def exclusively(self, partition: TopicIdPartition) -> Iterator[None]:
+        """See `isotherm.remote.metadata.api.ExclusiveMetadata`."""
+        number = metadata_partition(partition, self._topic.partition_count)
+        with self._writer.lock(number):
+            self._catch_up(number, partition, own_writes=True)
+            yield
 
     def is_keyed(self, number: int) -> bool:
         """Whether this metadata partition is written at feature level 1."""
@@ -221,23 +241,11 @@ class TopicBasedRemoteLogMetadataManager:
         return self._writer.lock(number)
 
     def _publish(self, partition: TopicIdPartition, event: KeyedEvent) -> Future[None]:
-        if self._stopping.is_set():
-            # A copy that a stop did not wait for: nobody would read the event back.
-            raise RemoteStorageNotReadyError(
-                f"the metadata manager is closed partition={partition}"
-            )
-        reader = self._reader_of(partition)
-        if reader is None or not reader.serves(partition):
-            raise RemoteResourceNotFoundError(
-                f"metadata of a partition that is not assigned partition={partition}"
-            )
-        if reader.failure is not None:
-            raise reader.failure
-        reader.check_room()
         number = metadata_partition(partition, self._topic.partition_count)
         with self._writer.lock(number):
-            if self._writer.is_keyed(number):
-                self._read(number, reader)
+            is_keyed = self._writer.is_keyed(number)
+            reader = self._catch_up(number, partition, own_writes=is_keyed)
+            reader.check_room()
             offset = self._write(number, partition, event)
         if offset is None:
             return _done()
@@ -255,31 +263,74 @@ class TopicBasedRemoteLogMetadataManager:
         cache = self._store.get(partition)
         if cache is None:  # its deletion is finished: it has no segments
             cache = RemoteLogMetadataCache(partition)
-        try:
-            return self._writer.write(number, event, cache)
-        except (IsothermError, OSError):
-            # The audit topic may have the event; the next look finds out.
-            self._audit_checked.discard(number)
-            raise
+        offset = self._writer.write(number, event, cache)
+        if offset is not None:
+            self._written[number] = offset
+        return offset
+
+    def _catch_up(
+        self, number: int, partition: TopicIdPartition, *, own_writes: bool
+    ) -> MetadataPartitionReader:
+        """Read everything stored of a partition; the write lock is held.
+
+        RemoteResourceNotFoundError when the partition is not assigned, CorruptMetadataError when a
+        record stands in the way, RemoteStorageNotReadyError while it is being read, and with
+        `own_writes` until every write from here is read back.
+        """
+        if self._stopping.is_set():
+            # A copy that a stop did not wait for: nothing would read the event back.
+            raise RemoteStorageNotReadyError(
+                f"the metadata manager is closed partition={partition}"
+            )
+        reader = self._reader_of(partition)
+        if reader is None or not reader.serves(partition):
+            raise RemoteResourceNotFoundError(
+                f"metadata of a partition that is not assigned partition={partition}"
+            )
+        self._read(number, reader)
+        if reader.failure is not None:
+            raise reader.failure
+        is_read_back = not own_writes or reader.has_read(self._written.get(number, -1))
+        if not (is_read_back and self.is_ready(partition)):
+            raise RemoteStorageNotReadyError(
+                f"remote metadata is still being read partition={partition}"
+            )
+        return reader
 
     def _read(self, number: int, reader: MetadataPartitionReader) -> None:
-        """Read to the end; the first time at level 1, apply the event that a crash cut in two."""
+        """Read to the end, and open the partitions whose metadata is whole by that."""
         reader.poll()
-        if number in self._audit_checked or not self._writer.is_keyed(number):
+        if not self._writer.is_torn(number) and not reader.unopened():
             return
         with self._writer.lock(number):
-            event = self._writer.last_audited(number)
-            partition = partition_of(event) if event is not None else None
-            cache = self._store.get(partition) if partition is not None else None
-            if event is not None and partition is not None and cache is not None:
-                deletion = self._store.deletion(partition)
-                if reader.failure is None and is_unapplied(event, cache, deletion):
-                    _logger.warning(
-                        "audited metadata event is applied after a stop event=%s", event
-                    )
-                    self._writer.append_unapplied(number, event, cache)
-                    reader.poll()
-            self._audit_checked.add(number)
+            reader.poll()
+            whole = reader.unopened()
+            if self._writer.is_keyed(number):
+                self._apply_audited(number, reader)
+            if reader.failure is None:
+                self._writer.mark_whole(number)
+                reader.open(whole)
+
+    def _apply_audited(self, number: int, reader: MetadataPartitionReader) -> None:
+        """Apply the event that was cut in two, if there is one; the write lock is held.
+
+        It may be about a partition that is not followed here, or not yet: a later write would
+        leave it out for good, so it is applied all the same.
+        """
+        event = self._writer.last_audited(number)
+        if event is None or reader.failure is not None:
+            return
+        partition = partition_of(event)
+        if reader.has_folded(partition):
+            cache = self._store.get(partition)
+            deletion = self._store.deletion(partition)
+            stored = FoldedPartition(cache, deletion) if cache is not None else None
+        else:
+            stored = reader.fold_apart(partition)
+        if stored is not None and is_unapplied(event, stored.cache, stored.deletion):
+            _logger.warning("audited metadata event is applied after a stop event=%s", event)
+            self._writer.append_unapplied(number, event, stored.cache)
+            reader.poll()
 
     def _cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         cache = self._store.get(partition)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+from isotherm.remote.metadata.cleanup import SegmentCheck
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.tasks.tier import RemoteTierAccess
@@ -36,8 +37,12 @@ class TierCleanupTarget:
     def can_delete(self, partition: TopicIdPartition) -> bool:
         return self.metadata.is_ready(partition)
 
-    def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
-        self.tier.delete_segment(metadata)
+    def delete_segment(self, metadata: RemoteLogSegmentMetadata, still_due: SegmentCheck) -> bool:
+        def is_due(current: RemoteLogSegmentMetadata) -> bool:
+            live = self.metadata.list_remote_log_segments(current.topic_id_partition)
+            return not self.tier.copies.is_active(current.segment_id) and still_due(current, live)
+
+        return self.tier.delete_segment(metadata, is_due)
 
     def delete_partition(self, partition: TopicIdPartition) -> None:
         if partition not in self._begun:

@@ -27,6 +27,10 @@ class CopiesInProgress:
         with self._lock:
             self._active.discard(segment_id)
 
+    def is_active(self, segment_id: RemoteLogSegmentId) -> bool:
+        with self._lock:
+            return segment_id in self._active
+
     @contextmanager
     def watch(self) -> Iterator[set[RemoteLogSegmentId]]:
         """The segments in progress at any moment from here to the end of the block.

@@ -126,13 +126,21 @@ class CopyTask:
         """What the remote tier holds of this log, at the first run and after a failure."""
         log, metadata = self._log, self._tier.metadata
         lineage = log.leader_epochs.entries
-        log.maybe_increment_log_start_offset(
+        known_start_offset = log.log_start_offset
+        if log.maybe_increment_log_start_offset(
             remote_log_start_offset(
                 lineage,
                 log.local_log_start_offset,
                 lambda epoch: metadata.list_remote_log_segments(self._partition, epoch),
             )
-        )
+        ):
+            # Retention raised it, and a crash forgot that; else the metadata lacks segments.
+            _logger.warning(
+                "log start is raised to where the tiers begin partition=%s from=%d to=%d",
+                self._partition,
+                known_start_offset,
+                log.log_start_offset,
+            )
         copied_offset = find_copied_offset(self._tier, self._partition, log)
         self._cancellation.tell_copied(log, copied_offset)
         return copied_offset
@@ -144,7 +152,7 @@ class CopyTask:
         with ExitStack() as on_failure:
             tier.copies.begin(metadata.segment_id)
             on_failure.callback(tier.copies.end, metadata.segment_id)
-            tier.make_way_for(metadata)
+            tier.make_way_for(metadata, self._is_still_local)
             tier.metadata.add_remote_log_segment_metadata(metadata).result()
             tier.metrics.mark(TopicMeter.REMOTE_COPY_REQUESTS, self._partition.topic)
             custom_metadata = self._copy_objects(candidate, metadata)
@@ -195,6 +203,12 @@ class CopyTask:
         self._tier.metrics.mark(
             TopicMeter.REMOTE_COPY_BYTES, self._partition.topic, metadata.segment_size_in_bytes
         )
+
+    def _is_still_local(self, earlier: RemoteLogSegmentMetadata) -> bool:
+        """Whether this log holds all of an earlier copy. What it holds stays until the copy that
+        replaces the earlier one is finished: local retention counts on finished copies alone."""
+        first_offset = max(earlier.start_offset, self._log.log_start_offset)
+        return self._log.local_log_start_offset <= first_offset
 
     def _undo(self, metadata: RemoteLogSegmentMetadata, custom_metadata: bytes | None) -> None:
         started = self._tier.update_of(

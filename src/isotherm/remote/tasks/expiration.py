@@ -2,13 +2,15 @@
 
 The log start is raised first; then each segment goes: DELETE_STARTED stored, objects deleted,
 DELETE_FINISHED stored. The first failure ends the run, and the next run goes on: the segment is
-still listed. Source: Kafka RLMExpirationTask.
+still listed. A run may take minutes, and much changes meanwhile: each deletion is decided again
+under the write lock of the metadata, when its turn comes. Source: Kafka RLMExpirationTask.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from isotherm.errors import IsothermError
 from isotherm.log.partition_log import PartitionLog
@@ -21,6 +23,7 @@ from isotherm.remote.tasks.expiration_plan import (
     ExpirationState,
     RemoteSegmentDeletion,
     finished_size,
+    is_still_due,
     plan_expiration,
 )
 from isotherm.remote.tasks.tier import RemoteTierAccess
@@ -66,25 +69,32 @@ class ExpirationTask:
             # Else local copies of remote segments would count twice against retention.bytes.
             copied_offset = find_copied_offset(tier, self._partition, log)
             self._cancellation.tell_copied(log, copied_offset)
-        state = self._state()
+        config, state = log.config, self._state()
         began_s = tier.clock.monotonic_s()
         plan = plan_expiration(segments, state, copying)
         self._set(
             TopicGauge.REMOTE_LOG_SIZE_COMPUTATION_TIME,
             round((tier.clock.monotonic_s() - began_s) * 1000),
         )
+        if log.config is not config:
+            return []  # another retention holds now, which the next run goes by
         if plan.log_start_offset is not None:
             log.maybe_increment_log_start_offset(plan.log_start_offset)
         return self._delete(plan.deletions)
 
     def _delete(self, deletions: Sequence[RemoteSegmentDeletion]) -> list[RemoteSegmentDeletion]:
         done: list[RemoteSegmentDeletion] = []
+        skipped = 0
         try:
             for deletion in deletions:
                 if self._cancellation.is_set:
                     break
-                self._report_lag(deletions[len(done) :])
-                self._tier.delete_segment(deletion.metadata)
+                self._report_lag(deletions[len(done) + skipped :])
+                if not self._tier.delete_segment(
+                    deletion.metadata, partial(self._is_still_due, deletion)
+                ):
+                    skipped += 1
+                    continue
                 _logger.info(
                     "remote segment deleted segment=%s end_offset=%s reason=%s",
                     deletion.metadata.segment_id,
@@ -95,8 +105,17 @@ class ExpirationTask:
         except (IsothermError, OSError):
             self._tier.metrics.mark(TopicMeter.REMOTE_DELETE_ERRORS, self._partition.topic)
             raise
-        self._report_lag(deletions[len(done) :])
+        self._report_lag(deletions[len(done) + skipped :])
         return done
+
+    def _is_still_due(
+        self, deletion: RemoteSegmentDeletion, segment: RemoteLogSegmentMetadata
+    ) -> bool:
+        return (
+            not self._cancellation.is_set
+            and not self._tier.copies.is_active(segment.segment_id)
+            and is_still_due(deletion, segment, self._state())
+        )
 
     def _state(self) -> ExpirationState:
         log = self._log

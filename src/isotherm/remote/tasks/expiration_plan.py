@@ -126,9 +126,32 @@ def _reason_without_retention(
         and segment.broker_id == state.broker_id
     ):
         return RemoteDeletionReason.DANGLING
-    if state.lineage and max(segment.segment_leader_epochs) < state.lineage[0].epoch:
+    if _is_unreferenced(segment, state):
         return RemoteDeletionReason.UNREFERENCED
     return None
+
+
+def _is_unreferenced(segment: RemoteLogSegmentMetadata, state: ExpirationState) -> bool:
+    """Wholly of epochs before the log's first one. A lineage that begins above the log start does not
+    say which epochs the records below it have, so it condemns none of them."""
+    if not state.lineage or max(segment.segment_leader_epochs) >= state.lineage[0].epoch:
+        return False
+    covers_log = state.lineage[0].start_offset <= state.log_start_offset
+    return covers_log or segment.end_offset_inclusive < state.log_start_offset
+
+
+def is_still_due(
+    deletion: RemoteSegmentDeletion, segment: RemoteLogSegmentMetadata, state: ExpirationState
+) -> bool:
+    """Whether `segment`, which is what was planned to go as it is recorded now, may go. `state` is
+    the log as it is now. The log start is above what retention takes: the plan raised it first."""
+    match deletion.reason:
+        case RemoteDeletionReason.TIME | RemoteDeletionReason.SIZE:
+            return segment.end_offset_inclusive < state.log_start_offset
+        case RemoteDeletionReason.LOG_START:
+            return _is_below_log_start(segment, state)
+        case reason:
+            return _reason_without_retention(segment, state) is reason
 
 
 def _plan_retention(
@@ -177,6 +200,7 @@ def _in_epoch_order(
 def _is_below_log_start(segment: RemoteLogSegmentMetadata, state: ExpirationState) -> bool:
     return (
         segment.end_offset_inclusive < state.log_start_offset
+        and bool(state.lineage)
         and max(segment.segment_leader_epochs) <= state.lineage[0].epoch
     )
 

@@ -11,7 +11,9 @@ Source: Kafka RemoteLogManager.deleteRemoteLogPartition, which records no deleti
 
 from __future__ import annotations
 
-from isotherm.errors import RemoteResourceNotFoundError
+from concurrent.futures import Future
+
+from isotherm.errors import RemoteResourceNotFoundError, RemoteStorageNotReadyError
 from isotherm.metrics.broker_topic_metrics import TopicMeter
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
@@ -35,10 +37,21 @@ def delete_remote_partition(tier: RemoteTierAccess, partition: TopicIdPartition)
         return 0  # its deletion was finished by an earlier process
     if tier.leader_epoch_of(partition) is not None:
         return _delete_segments(tier, partition)
-    _publish_partition(tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_MARKED)
-    _publish_partition(tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_STARTED)
+    _record_partition(tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_MARKED).result()
+    _record_partition(tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_STARTED).result()
     count = _delete_segments(tier, partition)
-    _publish_partition(tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED)
+    with tier.exclusive.exclusively(partition):
+        # From here on no metadata names what lies in the bucket, so nothing may be left of it.
+        left = tier.metadata.list_remote_log_segments(partition)
+        if left:
+            raise RemoteStorageNotReadyError(
+                f"segments were added while their partition was deleted partition={partition}"
+                f" count={len(left)}"
+            )
+        finished = _record_partition(
+            tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+        )
+    finished.result()
     return count
 
 
@@ -58,10 +71,10 @@ def _delete_segments(tier: RemoteTierAccess, partition: TopicIdPartition) -> int
     return len(segments)
 
 
-def _publish_partition(
+def _record_partition(
     tier: RemoteTierAccess, partition: TopicIdPartition, state: RemotePartitionDeleteState
-) -> None:
-    tier.metadata.put_remote_partition_delete_metadata(
+) -> Future[None]:
+    return tier.metadata.put_remote_partition_delete_metadata(
         RemotePartitionDeleteMetadata(
             topic_id_partition=partition,
             state=state,
@@ -69,7 +82,7 @@ def _publish_partition(
             broker_id=tier.broker_id,
             broker_leader_epoch=tier.broker_leader_epoch(partition),
         )
-    ).result()
+    )
 
 
 def _publish_all(

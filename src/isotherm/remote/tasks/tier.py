@@ -1,16 +1,25 @@
-"""What every task on the remote tier works with, and the steps they share."""
+"""What every task on the remote tier works with, and the steps they share.
+
+A decision to delete is no licence to delete: between the two, other tasks run. So every remote
+segment is deleted by `RemoteTierAccess.delete_segment`, which looks again under the write lock of the
+partition's metadata and records DELETE_SEGMENT_STARTED in there. Local retention looks for a copy
+under the same lock (local_deletion.py). So of two copies of a record the second is never deleted on
+the word of the first (docs/destructive-acts.md).
+"""
 
 from __future__ import annotations
 
+import logging
 import random
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from isotherm.clock import Clock
+from isotherm.errors import RemoteStorageNotReadyError
 from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
-from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.metadata.api import ExclusiveMetadata, RemoteLogMetadataManager
 from isotherm.remote.quota import RemoteQuota
 from isotherm.remote.remote_tier_metrics import RetentionShares
 from isotherm.remote.segment_metadata import (
@@ -22,6 +31,17 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.types import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicIdPartition
+
+_logger = logging.getLogger(__name__)
+
+StillDue: TypeAlias = Callable[[RemoteLogSegmentMetadata], bool]
+"""Whether a segment, as it is recorded now, is still to be deleted. Called under the write lock of its
+metadata: it may look at memory, and waits for nothing."""
+
+
+def in_any_case(_: RemoteLogSegmentMetadata) -> bool:
+    """Nothing but the state of the segment decided."""
+    return True
 
 
 class CachedIndexes(Protocol):
@@ -40,6 +60,7 @@ class RemoteTierAccess:
 
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
+    exclusive: ExclusiveMetadata
     index_cache: CachedIndexes
     copies: CopiesInProgress
     clock: Clock
@@ -76,32 +97,65 @@ class RemoteTierAccess:
 
     def publish(self, update: RemoteLogSegmentMetadataUpdate) -> None:
         """Store the event and wait until it is visible here."""
-        self.metadata.update_remote_log_segment_metadata(update).result()
+        with self.exclusive.exclusively(update.segment_id.topic_id_partition):
+            stored = self.metadata.update_remote_log_segment_metadata(update)
+        stored.result()
 
-    def make_way_for(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def make_way_for(self, metadata: RemoteLogSegmentMetadata, still_local: StillDue) -> None:
         """Delete what an earlier attempt under this leader epoch left, before a copy is started:
-        once it has taken the key, no metadata names those objects (KIP-1266, Scenario 3)."""
+        once it has taken the key, no metadata names those objects (KIP-1266, Scenario 3).
+
+        An attempt that was never finished has no reader. A finished one may have: it goes only
+        where `still_local` says that the local log holds all of it. RemoteStorageNotReadyError
+        when it does not, and the copy is planned anew.
+        """
         predecessor = self.metadata.predecessor(metadata)
         if predecessor is None:
             return
         if predecessor.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            # Only the one copy task of this leader could finish it, and that one is here.
             self.storage.delete_log_segment_data(predecessor)
-        else:
-            self.delete_segment(predecessor)
+        elif not self.delete_segment(predecessor, still_local):
+            raise RemoteStorageNotReadyError(
+                f"an earlier copy cannot be replaced segment={predecessor.segment_id}"
+                f" copy={metadata.segment_id}"
+            )
 
-    def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def delete_segment(
+        self, metadata: RemoteLogSegmentMetadata, still_due: StillDue = in_any_case
+    ) -> bool:
         """DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED, each after the other.
+
+        `metadata` is the segment as it was when its deletion was decided. False, with nothing done,
+        when it is in another state now or `still_due` says no.
 
         Whatever fails, the segment stays listed, so that the expiration task tries again. The
         custom metadata goes along: the storage manager may need it to find the objects.
         """
         custom = metadata.custom_metadata
         started = self.update_of(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, custom)
-        if metadata.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
-            self.publish(started)
+        with self.exclusive.exclusively(metadata.topic_id_partition):
+            current = self.exclusive.segment(metadata.segment_id)
+            if current is None or current.state is not metadata.state or not still_due(current):
+                _logger.info(
+                    "remote segment is not deleted: it has changed since that was decided"
+                    " segment=%s decided_on=%s state=%s",
+                    metadata.segment_id,
+                    metadata.state.name,
+                    current.state.name if current is not None else None,
+                )
+                return False
+            stored = (
+                self.metadata.update_remote_log_segment_metadata(started)
+                if metadata.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+                else None
+            )
+        if stored is not None:
+            stored.result()
         self.index_cache.remove([metadata.segment_id])
         self.metrics.mark(TopicMeter.REMOTE_DELETE_REQUESTS, metadata.topic_id_partition.topic)
         self.storage.delete_log_segment_data(metadata.updated(started))
         self.publish(
             self.update_of(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED, custom)
         )
+        return True

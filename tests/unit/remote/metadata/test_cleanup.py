@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ from isotherm.remote.metadata.cleanup import (
     CleanupPlan,
     LeftOver,
     RemoteMetadataCleanupManager,
+    SegmentCheck,
     plan_cleanup,
     read_keyed_contents,
 )
@@ -215,6 +216,15 @@ class Target:
         self.copying: set[RemoteLogSegmentId] = set()
         self.is_down = False
         self.on_lock = lambda: None
+        self.now: Callable[
+            [RemoteLogSegmentMetadata],
+            tuple[RemoteLogSegmentMetadata, list[RemoteLogSegmentMetadata]],
+        ] = self._as_stored
+
+    def _as_stored(
+        self, metadata: RemoteLogSegmentMetadata
+    ) -> tuple[RemoteLogSegmentMetadata, list[RemoteLogSegmentMetadata]]:
+        return metadata, list(read_keyed_contents(self.topic, 0).newest.values())
 
     def exists(self, partition: TopicIdPartition) -> bool:
         return partition != GONE
@@ -233,10 +243,14 @@ class Target:
     def can_delete(self, partition: TopicIdPartition) -> bool:
         return partition == PARTITION
 
-    def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def delete_segment(self, metadata: RemoteLogSegmentMetadata, still_due: SegmentCheck) -> bool:
         if self.is_down:
             raise RemoteStorageError("injected")
+        current, live = self.now(metadata)
+        if not still_due(current, live):
+            return False
         self.deleted.append(metadata)
+        return True
 
     def delete_partition(self, partition: TopicIdPartition) -> None:
         self.partitions.append(partition)
@@ -293,4 +307,36 @@ def test_cancelled_manager_begins_nothing() -> None:
     manager = manager_of(topic, target)
     manager.cancel()
     assert manager.run() == []
+    assert target.deleted == []
+
+
+@pytest.mark.parametrize(
+    ("decided", "now", "live"),
+    [
+        pytest.param(STARTED, [segment(1, FINISHED)], [], id="an upload that was finished"),
+        pytest.param(
+            STARTED, [segment(1, STARTED, at_ms=NOW_MS)], [], id="an upload that has begun again"
+        ),
+        pytest.param(FINISHED, [segment(1, FINISHED)], [], id="the upload that covered it is gone"),
+        pytest.param(
+            FINISHED,
+            [segment(1, FINISHED)],
+            [segment(2, DELETE_STARTED, epoch=4)],
+            id="the upload that covered it is being deleted",
+        ),
+    ],
+)
+def test_left_over_that_has_changed_since_it_was_found_is_let_be(
+    decided: RemoteLogSegmentState,
+    now: list[RemoteLogSegmentMetadata],
+    live: list[RemoteLogSegmentMetadata],
+) -> None:
+    topic = topic_of(segment(1, decided), segment(2, FINISHED, epoch=4))
+    target = Target(topic)
+    (plan,) = manager_of(topic, target).run()
+    assert [each.metadata for each in plan.segments] == [segment(1, decided)]
+    assert target.deleted == [segment(1, decided)]
+    target.deleted.clear()
+    target.now = lambda _: (now[0], now + live)
+    manager_of(topic, target).run()
     assert target.deleted == []

@@ -1,0 +1,67 @@
+"""Lets a log delete a local segment only while the remote tier holds its records.
+
+The other side of `RemoteTierAccess.delete_segment`: both look and decide under the write lock of the
+partition's metadata. So a local segment goes only where a finished remote segment of this log's
+lineage holds its records at that moment, and the deletion of that remote segment begins afterwards,
+for reasons that do not count on the local copy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from isotherm.errors import IsothermError
+from isotherm.log.partition_log import PartitionLog
+from isotherm.remote.lineage import (
+    epoch_for_offset,
+    is_segment_within_lineage,
+    without_empty_epochs,
+)
+from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.types import Offset, TopicIdPartition
+
+_logger = logging.getLogger(__name__)
+
+
+class RemoteCopiesOfLog:
+    """See `isotherm.log.retention.RemoteCopies`."""
+
+    def __init__(
+        self, log: PartitionLog, partition: TopicIdPartition, tier: RemoteTierAccess
+    ) -> None:
+        self._log = log
+        self._partition = partition
+        self._tier = tier
+
+    @contextmanager
+    def held(self, start_offset: Offset, end_offset: Offset) -> Iterator[Offset]:
+        with ExitStack() as block:
+            try:
+                block.enter_context(self._tier.exclusive.exclusively(self._partition))
+                held = self._held_to(start_offset, end_offset)
+            except IsothermError as error:
+                _logger.info(
+                    "local segments are kept: it is not known what the remote tier holds"
+                    " partition=%s: %s",
+                    self._partition,
+                    error,
+                )
+                held = start_offset
+            yield held
+
+    def _held_to(self, start_offset: Offset, end_offset: Offset) -> Offset:
+        entries = self._log.leader_epochs.entries
+        lineage = without_empty_epochs(entries)
+        offset = start_offset
+        while offset < end_offset and (entry := epoch_for_offset(entries, offset)) is not None:
+            segment = self._tier.metadata.remote_log_segment_metadata(
+                self._partition, entry.epoch, offset
+            )
+            if segment is None or not is_segment_within_lineage(
+                segment, self._log.log_end_offset, lineage
+            ):
+                break
+            offset = segment.end_offset_inclusive + 1
+        return offset

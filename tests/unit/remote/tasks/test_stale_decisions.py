@@ -1,0 +1,325 @@
+"""What was decided on is looked at again before anything is deleted, and of two copies one stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from isotherm.errors import (
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RemoteStorageNotReadyError,
+)
+from isotherm.remote.metadata.event_writer import MetadataEventWriter
+from isotherm.remote.metadata.exclusive import LockedMetadata
+from isotherm.remote.metadata.serde import KeyedEvent, decode_event
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from isotherm.remote.tasks import partition_deletion
+from isotherm.remote.tasks.partition_deletion import delete_remote_partition
+from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
+from isotherm.testing.tiered_partition import TieredPartition
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+
+@pytest.fixture(params=[0, 1], ids=["level-0", "level-1"])
+def tiered(request: pytest.FixtureRequest, tmp_path: Path) -> TieredPartition:
+    made = TieredPartition(tmp_path / "broker", metadata_level=request.param)
+    for number in range(22):
+        made.append(b"record-%02d" % number)
+        made.clock.advance(1000)
+    return made
+
+
+@pytest.fixture
+def copied(tiered: TieredPartition) -> TieredPartition:
+    tiered.copy_task.run()
+    assert len(tiered.segments()) >= 4
+    return tiered
+
+
+class PowerOff(BaseException):
+    """The process ends here: no handler of errors runs to its end."""
+
+
+def cut_off(state: RemoteLogSegmentState) -> Callable[[int, bytes | None], None]:
+    """Ends the process at the first append of a record with this state."""
+
+    def before_append(_: int, value: bytes | None) -> None:
+        event = decode_event(value) if value else None
+        if isinstance(event, RemoteLogSegmentMetadata) and event.state is state:
+            raise PowerOff
+
+    return before_append
+
+
+@pytest.fixture
+def cut_in_two(tmp_path: Path) -> TieredPartition:
+    """After a restart: the first copy's end is audited, and the metadata topic lacks it."""
+    made = TieredPartition(tmp_path / "broker", metadata_level=1)
+    for number in range(22):
+        made.append(b"record-%02d" % number)
+    made.metadata_topic.before_append = cut_off(FINISHED)
+    with pytest.raises(PowerOff):
+        made.copy_task.run()
+    made.metadata_topic.before_append = None
+    return made
+
+
+def test_metadata_is_not_ready_before_the_event_that_was_cut_in_two_is_applied(
+    cut_in_two: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    last_audited = MetadataEventWriter.last_audited
+
+    def watched(self: MetadataEventWriter, number: int) -> KeyedEvent | None:
+        seen.append(cut_in_two.metadata.is_ready(cut_in_two.partition))
+        assert cut_in_two.expiration_task.run() == []
+        return last_audited(self, number)
+
+    monkeypatch.setattr(MetadataEventWriter, "last_audited", watched)
+    cut_in_two.restart()
+    assert seen == [False]
+    assert cut_in_two.metadata.is_ready(cut_in_two.partition)
+    (segment,) = cut_in_two.segments()
+    assert segment.state is FINISHED
+
+
+def test_segment_finished_after_its_deletion_was_planned_stays(
+    cut_in_two: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order of events that lost acknowledged records: the plan took the copy for dangling, the
+    event was applied, local retention took the local copy, the plan took the remote one."""
+    with cut_in_two.tier.copies.watch() as copying:
+        (active,) = copying
+    cut_in_two.tier.copies.end(active)
+    (stale,) = cut_in_two.metadata._store.get(cut_in_two.partition).segments()
+    assert stale.state is STARTED
+    cut_in_two.restart()
+    tier = cut_in_two.tier
+    listed = tier.metadata.list_remote_log_segments
+
+    def plan_then_apply(*_: object) -> list[RemoteLogSegmentMetadata]:
+        monkeypatch.setattr(tier.metadata, "list_remote_log_segments", listed)
+        cut_in_two.copy_task.run()
+        cut_in_two.delete_local_segments()
+        return [stale]
+
+    before = cut_in_two.log.local_log_start_offset
+    monkeypatch.setattr(tier.metadata, "list_remote_log_segments", plan_then_apply)
+    assert cut_in_two.expiration_task.run() == []
+    assert cut_in_two.log.local_log_start_offset > before
+    assert cut_in_two.read_all() == {n: b"record-%02d" % n for n in range(22)}
+
+
+def test_event_that_was_cut_in_two_is_applied_before_the_next_one(tmp_path: Path) -> None:
+    """It is about a partition that is not followed any more: a later event would bury it."""
+    topic, audit = MemoryMetadataTopic(1), MemoryMetadataTopic(1)
+    first = TieredPartition(tmp_path / "first", metadata_level=1)
+    first.damage_declared = "two buckets, one metadata topic"
+    first.metadata_topic, first.audit_topic = topic, audit
+    first._open()
+    for number in range(12):
+        first.append(b"record-%02d" % number)
+    topic.before_append = cut_off(FINISHED)
+    with pytest.raises(PowerOff):
+        first.copy_task.run()
+    topic.before_append = None
+    second = TieredPartition(tmp_path / "second", metadata_level=1)
+    second.damage_declared = first.damage_declared
+    second.partition = second.partition._replace(partition=1)
+    second.metadata_topic, second.audit_topic = topic, audit
+    second._open()
+    second.append(b"of another partition")
+    second.log.roll()
+    second.copy_task.run()
+    first.restart()
+    assert first.segments()[0].state is FINISHED
+
+
+def test_write_that_failed_keeps_the_metadata_from_being_ready(
+    tmp_path: Path,
+) -> None:
+    made = TieredPartition(tmp_path / "broker", metadata_level=1)
+    for number in range(12):
+        made.append(b"record-%02d" % number)
+
+    def refuse(_: int, value: bytes | None) -> None:
+        event = decode_event(value) if value else None
+        if isinstance(event, RemoteLogSegmentMetadata) and event.state is FINISHED:
+            raise RemoteStorageError("injected")
+
+    made.metadata_topic.before_append = refuse
+    with pytest.raises(RemoteStorageError):
+        made.copy_task.run()
+    made.copy_task.release()
+    assert not made.metadata.is_ready(made.partition)
+    assert made.expiration_task.run() == []
+    with pytest.raises(RemoteStorageError), made.metadata.exclusively(made.partition):
+        raise AssertionError("the metadata is not whole")
+    made.metadata_topic.before_append = None
+    made.metadata.poll()
+    assert made.metadata.is_ready(made.partition)
+    assert made.segments()[0].state is FINISHED
+
+
+@pytest.mark.parametrize("decided", [STARTED, DELETE_STARTED])
+def test_deletion_decided_on_another_state_is_dropped(
+    copied: TieredPartition, decided: RemoteLogSegmentState
+) -> None:
+    segment, objects = copied.segments()[0], copied.objects()
+    assert not copied.tier.delete_segment(replace(segment, state=decided))
+    assert copied.objects() == objects
+    assert copied.segments()[0] == segment
+
+
+def test_deletion_that_is_not_due_any_more_is_dropped(copied: TieredPartition) -> None:
+    asked: list[RemoteLogSegmentMetadata] = []
+
+    def not_due(current: RemoteLogSegmentMetadata) -> bool:
+        asked.append(current)
+        return False
+
+    segment = copied.segments()[0]
+    assert not copied.tier.delete_segment(segment, not_due)
+    assert asked == [segment] == copied.segments()[:1]
+
+
+def test_deletion_of_a_segment_that_is_gone_is_dropped(copied: TieredPartition) -> None:
+    segment = copied.segments()[0]
+    assert copied.tier.delete_segment(segment)
+    assert not copied.tier.delete_segment(segment)
+
+
+def test_expiration_deletes_nothing_once_it_is_cancelled(
+    copied: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied.update_config(retention_ms=0)
+    copied.clock.advance(1000)
+    update_of = type(copied.tier).update_of
+
+    def cancel_first(*arguments: object, **names: object) -> object:
+        copied.expiration_task.cancel()
+        return update_of(*arguments, **names)
+
+    monkeypatch.setattr(type(copied.tier), "update_of", cancel_first)
+    objects = copied.objects()
+    assert copied.expiration_task.run() == []
+    assert copied.objects() == objects
+
+
+def test_expiration_by_a_retention_that_has_changed_is_planned_anew(
+    copied: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied.update_config(retention_ms=0)
+    copied.clock.advance(1000)
+    plan = copied.expiration_task._state
+
+    def change_after() -> object:
+        state = plan()
+        copied.update_config(retention_ms=-1)
+        return state
+
+    monkeypatch.setattr(copied.expiration_task, "_state", change_after)
+    assert copied.expiration_task.run() == []
+    assert copied.log.log_start_offset == 0
+
+
+def test_local_segment_stays_while_its_remote_copy_is_being_deleted(
+    copied: TieredPartition,
+) -> None:
+    second = copied.segments()[1]
+    started = copied.tier.update_of(second, DELETE_STARTED, None)
+    copied.tier.publish(started)
+    copied.delete_local_segments()
+    assert copied.log.local_log_start_offset == second.start_offset
+    assert copied.log.highest_offset_in_remote_storage > second.end_offset_inclusive
+
+
+def test_local_segments_stay_while_it_is_not_known_what_the_remote_tier_holds(
+    copied: TieredPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    copied.metadata.on_stop_partitions([copied.partition])
+    copied.delete_local_segments()
+    assert copied.log.local_log_start_offset == 0
+    assert "local segments are kept" in caplog.text
+    copied.metadata.on_partition_leadership_changes([copied.partition], ())
+    copied.delete_local_segments()
+    assert copied.log.local_log_start_offset > 0
+
+
+def test_local_segment_stays_when_the_copy_has_other_epochs(tiered: TieredPartition) -> None:
+    """A deposed leader's copy of the same offsets holds other records."""
+    tiered.copy_task.run()
+    tiered.log.leader_epochs.truncate_from_start(0)
+    first = tiered.segments()[0]
+    tiered.leader_epoch = 5
+    entries = tiered.log.leader_epochs
+    entries.truncate_from_end(first.start_offset + 1)
+    entries.assign(5, first.start_offset + 1)
+    tiered.delete_local_segments()
+    assert tiered.log.local_log_start_offset == 0
+
+
+def test_finished_copy_makes_way_only_for_one_that_is_still_local(
+    copied: TieredPartition,
+) -> None:
+    if copied.metadata_level == 0:
+        pytest.skip("at level 0 every attempt has a place of its own")
+    first, second, *_ = copied.segments()
+    again = replace(second, segment_id=copied.tier.new_segment_id(copied.partition), state=STARTED)
+    copied.delete_local_segments()
+    with pytest.raises(RemoteStorageNotReadyError, match="cannot be replaced"):
+        copied.tier.make_way_for(again, copied.copy_task._is_still_local)
+    assert copied.segments()[:2] == [first, second]
+
+
+def test_copy_of_a_deleted_segment_is_not_finished(copied: TieredPartition) -> None:
+    segment = copied.segments()[0]
+    copied.tier.delete_segment(segment)
+    with pytest.raises(RemoteResourceNotFoundError, match="gone or going"):
+        copied.tier.publish(copied.tier.update_of(segment, FINISHED, None))
+
+
+def test_partition_with_a_segment_left_is_not_forgotten(
+    copied: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied.topic_exists = False
+    monkeypatch.setattr(partition_deletion, "_delete_segments", lambda *_: 0)
+    with pytest.raises(RemoteStorageNotReadyError, match="segments were added"):
+        delete_remote_partition(copied.tier, copied.partition)
+    monkeypatch.undo()
+    assert delete_remote_partition(copied.tier, copied.partition) >= 4
+
+
+def test_log_start_is_not_taken_from_a_segment_that_is_being_deleted(
+    copied: TieredPartition,
+) -> None:
+    """Retention had raised the log start, and a crash forgot that."""
+    first, second, *_ = copied.segments()
+    copied.delete_local_segments()
+    copied.tier.publish(copied.tier.update_of(first, DELETE_STARTED, None))
+    copied.restart()
+    copied.copy_task.run()
+    assert copied.log.log_start_offset == second.start_offset
+
+
+def test_manager_of_ones_own_gets_locks_around_it(copied: TieredPartition) -> None:
+    locked = LockedMetadata(copied.metadata)
+    tier = replace(copied.tier, exclusive=locked)
+    first, second, *_ = copied.segments()
+    assert not tier.delete_segment(replace(first, state=STARTED))
+    assert tier.delete_segment(first)
+    assert copied.segments()[0] == second
+    copied.metadata.on_stop_partitions([copied.partition])
+    with pytest.raises(RemoteStorageNotReadyError):
+        tier.delete_segment(second)
