@@ -37,13 +37,31 @@ def tiers(tmp_path: Path, open_tiers: Any) -> Iterator[Any]:
     started.stop()
 
 
-def scrape(tiers: Any) -> dict[str, float]:
-    """Sums over labels, by name."""
+FROM_THE_START = [
+    *MOVED,
+    "kafka_server_brokertopicmetrics_remotecopyerrors_total",
+    "kafka_server_brokertopicmetrics_remotecopylagbytes",
+    "kafka_server_delayedremotefetchmetrics_expires_total",
+    "kafka_server_delayedremotelistoffsetsmetrics_expires_total",
+    "isotherm_remote_log_copy_halted_partitions",
+    "isotherm_remote_log_task_errors_total",
+    "isotherm_remote_log_metadata_follow_errors_total",
+    "isotherm_remote_log_metadata_skipped_records_total",
+    "isotherm_remote_log_metadata_lost_tombstones_total",
+    "isotherm_remote_log_metadata_cleaned_total",
+    "isotherm_remote_log_metadata_cleanup_errors_total",
+    "isotherm_remote_compaction_replaced_segments_total",
+    "isotherm_remote_compaction_errors_total",
+]
+
+
+def scrape(tiers: Any, label: str = "") -> dict[str, float]:
+    """Sums over labels, by name; of samples that have `label`."""
     url = f"http://127.0.0.1:{tiers.broker.node.metrics_port}/metrics"
     sums: dict[str, float] = {}
     with urllib.request.urlopen(url, timeout=10) as answer:
         for line in answer.read().decode().splitlines():
-            if not line.startswith("#"):
+            if not line.startswith("#") and label in line:
                 name, _, number = line.rpartition(" ")
                 name = name.partition("{")[0]
                 sums[name] = sums.get(name, 0) + float(number)
@@ -61,3 +79,24 @@ def test_traffic_of_the_remote_tier_moves_kafkas_metrics(tiers: Any) -> None:
     tiers.expect_empty_remote("a")
     now = scrape(tiers)
     assert [name for name in MOVED if not now.get(name)] == []
+
+
+def test_metrics_are_there_from_the_start_and_go_with_their_topic(tiers: Any) -> None:
+    assert [name for name in FROM_THE_START if name not in scrape(tiers)] == []
+    tiers.create_topic("a", 2, partitions=2)
+    labelled = 'topic="a"'
+    names = {name for name in FROM_THE_START if "brokertopic" in name}
+    names |= {"kafka_log_remote_remotelogmanager_retentionsizein_percent"}
+    assert names <= scrape(tiers, labelled).keys()
+    tiers.produce("a", *[(b"k", b"%d" % number) for number in range(5)])
+    tiers.expect_earliest_local("a", 4)
+    tiers.consume("a", 4)
+    tiers.delete_topic("a")
+    tiers.expect_empty_remote("a")
+    remote = ("remote", "retentionsize")
+    tiers.expect(
+        lambda: (
+            not [name for name in scrape(tiers, labelled) if any(each in name for each in remote)]
+        ),
+        "no metrics of the deleted topic",
+    )

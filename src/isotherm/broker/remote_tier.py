@@ -28,18 +28,44 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.log.fs import FileSystem
 from isotherm.metrics.registry import Metrics
+from isotherm.remote.compaction.finisher import (
+    FINISH_ERRORS,
+    FINISH_ERRORS_TEXT,
+    REPLACED,
+    REPLACED_TEXT,
+)
 from isotherm.remote.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.index_cache_statistics import CacheStatistics
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.metadata.checked import checked_metadata, load_metadata_manager
-from isotherm.remote.metadata.event_writer import KeyedMetadata
+from isotherm.remote.metadata.cleanup import (
+    CLEANED,
+    CLEANED_TEXT,
+    CLEANUP_ERRORS,
+    CLEANUP_ERRORS_TEXT,
+    LeftOver,
+)
+from isotherm.remote.metadata.event_writer import (
+    LOST_TOMBSTONES,
+    LOST_TOMBSTONES_TEXT,
+    KeyedMetadata,
+)
+from isotherm.remote.metadata.metadata_partition_reader import (
+    SKIPPED_RECORDS,
+    SKIPPED_RECORDS_TEXT,
+)
 from isotherm.remote.metadata.settings import TopicBasedSettings
-from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.topic_based import (
+    FOLLOW_ERRORS,
+    FOLLOW_ERRORS_TEXT,
+    TopicBasedRemoteLogMetadataManager,
+)
 from isotherm.remote.plugin import place_config
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.storage.checked import checked_storage, load_storage_manager
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
+from isotherm.remote.tasks.retried_work import TASK_ERRORS, TASK_ERRORS_TEXT, TASKS
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS, LeaderEpoch, TopicIdPartition
 
 
@@ -115,6 +141,7 @@ def open_remote_tier(
         )
         topic_based.metadata.start()
     upkeep = RemoteMetadataUpkeep(work)
+    _publish_counters(metrics)
     remote_log_manager.resume_deletions(controller.partitions_removed_last)
     replica_manager.start_tiering(remote_log_manager)
     upkeep.start()
@@ -179,6 +206,23 @@ def _topic_upkeep(
         clock=clock,
         metrics=metrics,
     )
+
+
+def _publish_counters(metrics: Metrics) -> None:
+    """Counters of what goes wrong and is made good: there before the first time, with 0."""
+    for name, text in (
+        (FOLLOW_ERRORS, FOLLOW_ERRORS_TEXT),
+        (SKIPPED_RECORDS, SKIPPED_RECORDS_TEXT),
+        (LOST_TOMBSTONES, LOST_TOMBSTONES_TEXT),
+        (CLEANUP_ERRORS, CLEANUP_ERRORS_TEXT),
+        (REPLACED, REPLACED_TEXT),
+        (FINISH_ERRORS, FINISH_ERRORS_TEXT),
+    ):
+        metrics.counter(name, text)
+    for reason in LeftOver:
+        metrics.counter(CLEANED, CLEANED_TEXT, ("reason",)).labels(reason=reason.value)
+    for task in TASKS:
+        metrics.counter(TASK_ERRORS, TASK_ERRORS_TEXT, ("task",)).labels(task=task)
 
 
 def _open_index_cache(

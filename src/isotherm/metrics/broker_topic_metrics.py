@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 import threading
 
+from prometheus_client import Counter, Gauge
+
 from isotherm.metrics.registry import Metrics
 
 _PREFIX = "kafka_server_brokertopicmetrics_"
@@ -30,7 +32,7 @@ class TopicMeter(enum.StrEnum):
 
 
 class TopicGauge(enum.StrEnum):
-    """Kafka's gauges: a topic's value is the sum over its partitions."""
+    """Kafka's gauges, and one more: a topic's value is the sum over its partitions."""
 
     REMOTE_COPY_LAG_BYTES = "RemoteCopyLagBytes"
     REMOTE_COPY_LAG_SEGMENTS = "RemoteCopyLagSegments"
@@ -39,38 +41,91 @@ class TopicGauge(enum.StrEnum):
     REMOTE_LOG_METADATA_COUNT = "RemoteLogMetadataCount"
     REMOTE_LOG_SIZE_BYTES = "RemoteLogSizeBytes"
     REMOTE_LOG_SIZE_COMPUTATION_TIME = "RemoteLogSizeComputationTime"
+    COPY_HALTED_PARTITIONS = "isotherm_remote_log_copy_halted_partitions"
+    """Isotherm's own: copied no further, because custom metadata is too large (KIP-917)."""
 
 
 class BrokerTopicMetrics:
-    """Thread-safe."""
+    """Thread-safe.
+
+    The broker's values are there from the start, a topic's from `follow` of a partition of it to
+    `forget` of the last. What happens to a topic that is not followed counts for the broker alone.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._lock = threading.Lock()
         self._values: dict[tuple[TopicGauge, str], dict[int, int]] = {}
-        self._sums: dict[TopicGauge, int] = {}
+        self._sums = dict.fromkeys(TopicGauge, 0)
+        self._followed: dict[str, set[int]] = {}
+        self._show(_ALL_TOPICS)
+
+    def follow(self, topic: str, partition: int) -> None:
+        """This broker leads the partition. Idempotent."""
+        with self._lock:
+            if topic not in self._followed:
+                self._show(topic)
+            self._followed.setdefault(topic, set()).add(partition)
 
     def mark(self, meter: TopicMeter, topic: str, count: int = 1) -> None:
         """Add to the topic's count and to the broker's."""
-        name = _PREFIX + meter.removesuffix("PerSec").lower()
-        counter = self._metrics.counter(name, f"Kafka's {meter.value}.", ("topic",))
-        counter.labels(topic=topic).inc(count)
+        counter = self._counter(meter)
+        with self._lock:
+            if topic in self._followed:
+                counter.labels(topic=topic).inc(count)
         counter.labels(topic=_ALL_TOPICS).inc(count)
 
     def set(self, gauge: TopicGauge, topic: str, partition: int, value: int) -> None:
         """Set one partition's share of the topic's and of the broker's value."""
         with self._lock:
-            shares = self._values.setdefault((gauge, topic), {})
-            self._sums[gauge] = self._sums.get(gauge, 0) + value - shares.get(partition, 0)
-            shares[partition] = value
-            published = self._metrics.gauge(
-                _PREFIX + gauge.lower(), f"Kafka's {gauge.value}.", ("topic",)
-            )
-            published.labels(topic=topic).set(sum(shares.values()))
-            published.labels(topic=_ALL_TOPICS).set(self._sums[gauge])
+            if partition in self._followed.get(topic, ()):
+                self._set(gauge, topic, partition, value)
 
     def forget(self, topic: str, partition: int) -> None:
-        """Take a partition that this broker does not lead any more out of the gauges."""
+        """This broker leads the partition no more: its shares go, and with the topic's last
+        partition the topic's values do."""
+        with self._lock:
+            followed = self._followed.get(topic, set())
+            if partition not in followed:
+                return
+            for gauge in TopicGauge:
+                self._set(gauge, topic, partition, 0)
+                del self._values[gauge, topic][partition]
+            followed.remove(partition)
+            if not followed:
+                del self._followed[topic]
+                self._hide(topic)
+
+    # -- the lock is held, or nobody else knows this object yet
+
+    def _set(self, gauge: TopicGauge, topic: str, partition: int, value: int) -> None:
+        shares = self._values.setdefault((gauge, topic), {})
+        self._sums[gauge] += value - shares.get(partition, 0)
+        shares[partition] = value
+        published = self._gauge(gauge)
+        published.labels(topic=topic).set(sum(shares.values()))
+        published.labels(topic=_ALL_TOPICS).set(self._sums[gauge])
+
+    def _show(self, topic: str) -> None:
+        """A sample of value 0 for each."""
+        for meter in TopicMeter:
+            self._counter(meter).labels(topic=topic)
         for gauge in TopicGauge:
-            if (gauge, topic) in self._values:
-                self.set(gauge, topic, partition, 0)
+            self._gauge(gauge).labels(topic=topic)
+
+    def _hide(self, topic: str) -> None:
+        for meter in TopicMeter:
+            self._counter(meter).remove(topic)
+        for gauge in TopicGauge:
+            self._gauge(gauge).remove(topic)
+            self._values.pop((gauge, topic), None)
+
+    def _counter(self, meter: TopicMeter) -> Counter:
+        name = _PREFIX + meter.removesuffix("PerSec").lower()
+        return self._metrics.counter(name, f"Kafka's {meter.value}.", ("topic",))
+
+    def _gauge(self, gauge: TopicGauge) -> Gauge:
+        if gauge is TopicGauge.COPY_HALTED_PARTITIONS:
+            text = "Partitions that are copied no further: custom metadata is too large (KIP-917)."
+            return self._metrics.gauge(gauge.value, text, ("topic",))
+        return self._metrics.gauge(_PREFIX + gauge.lower(), f"Kafka's {gauge.value}.", ("topic",))

@@ -214,6 +214,8 @@ class RemoteLogManager:
             with self._lock:
                 if partition in self._led or self._closed:
                     continue
+                self._topic_metrics.follow(partition.topic, partition.partition)
+                self._retention_shares.follow(partition.topic, partition.partition)
                 led = self._led[partition] = _Led(
                     CopyTask(log, partition, self._tier), ExpirationTask(log, partition, self._tier)
                 )
@@ -445,6 +447,7 @@ class RemoteLogManager:
             led.expiration.release()
         self._topic_metrics.forget(partition.topic, partition.partition)
         self._retention_shares.forget(partition.topic, partition.partition)
+        self.expirations.forget(partition.topic, partition.partition)
         with self._lock:
             is_last = self._stopping.get(partition) is stopped
         if is_last:

@@ -59,6 +59,7 @@ class Expirations:
             "Kafka's ExpiresPerSec of look-ups by time in the remote tier.",
             ("topic", "partition"),
         )
+        self._lookups.labels(topic="", partition="")
 
     def count_fetch(self) -> None:
         self._fetches.inc()
@@ -68,12 +69,20 @@ class Expirations:
         self._lookups.labels(topic=topic, partition=str(partition)).inc()
         self._lookups.labels(topic="", partition="").inc()
 
+    def forget(self, topic: str, partition: int) -> None:
+        """Take out a partition that this broker does not lead any more."""
+        self._lookups.remove_by_labels({"topic": topic, "partition": str(partition)})
+
 
 class RetentionShares:
     """How much of its limits a partition's log takes up, in percent; 0 without a limit."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+
+    def follow(self, topic: str, partition: int) -> None:
+        """This broker leads the partition, whose values are 0 until they are set."""
+        self.set(topic, partition, total=(0, 0), local=(0, 0))
 
     def set(
         self, topic: str, partition: int, *, total: tuple[int, int], local: tuple[int, int]

@@ -171,6 +171,8 @@ class TieredPartition:
         )
         self.log.update_high_watermark(self.log.log_end_offset)
         self.metrics = Metrics()
+        topic_metrics = BrokerTopicMetrics(self.metrics)
+        topic_metrics.follow(self.partition.topic, self.partition.partition)
         self.metadata = TopicBasedRemoteLogMetadataManager(
             self.metadata_topic,
             clock=self.clock,
@@ -200,7 +202,7 @@ class TieredPartition:
             clock=self.clock,
             rng=self._rng,
             broker_id=BROKER_ID,
-            metrics=BrokerTopicMetrics(self.metrics),
+            metrics=topic_metrics,
             retention_shares=RetentionShares(self.metrics),
             copy_quota=RemoteQuota(LONG_MAX, QuotaWindows(1000, 11), self.clock),
             custom_metadata_size_max=lambda: self.custom_metadata_size_max,

@@ -11,6 +11,8 @@ from isotherm.metrics.registry import Metrics
 def test_meter_counts_for_its_topic_and_for_the_broker() -> None:
     metrics = Metrics()
     topics = BrokerTopicMetrics(metrics)
+    for topic in ("a", "b"):
+        topics.follow(topic, 0)
     topics.mark(TopicMeter.REMOTE_FETCH_BYTES, "a", 5)
     topics.mark(TopicMeter.REMOTE_FETCH_BYTES, "b", 7)
     text = generate_latest(metrics.registry).decode()
@@ -24,6 +26,8 @@ def test_gauge_sums_over_partitions_and_topics_and_forgets() -> None:
     metrics = Metrics()
     topics = BrokerTopicMetrics(metrics)
     gauge = TopicGauge.REMOTE_COPY_LAG_BYTES
+    for topic, partition in (("a", 0), ("a", 1), ("b", 0)):
+        topics.follow(topic, partition)
     topics.set(gauge, "a", 0, 10)
     topics.set(gauge, "a", 1, 5)
     topics.set(gauge, "b", 0, 100)
@@ -35,6 +39,43 @@ def test_gauge_sums_over_partitions_and_topics_and_forgets() -> None:
     assert metrics.value(name, topic="a") == 5
     assert metrics.value(name, topic="") == 105
     assert metrics.value(name, topic="unknown") == 0
+
+
+def samples(metrics: Metrics, topic: str) -> dict[str, float]:
+    return {
+        sample.name: sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.labels.get("topic") == topic and not sample.name.endswith("_created")
+    }
+
+
+def test_values_are_there_before_the_first_event_and_go_with_the_last_partition() -> None:
+    metrics = Metrics()
+    topics = BrokerTopicMetrics(metrics)
+    every = len(TopicMeter) + len(TopicGauge)
+    assert list(samples(metrics, "").values()) == [0.0] * every
+    assert samples(metrics, "a") == {}
+    for partition in (0, 1):
+        topics.follow("a", partition)
+    assert list(samples(metrics, "a").values()) == [0.0] * every
+    topics.mark(TopicMeter.REMOTE_COPY_BYTES, "a", 5)
+    topics.set(TopicGauge.REMOTE_LOG_SIZE_BYTES, "a", 0, 5)
+    topics.follow("a", 0)
+    topics.forget("a", 0)
+    assert sum(samples(metrics, "a").values()) == 5
+    topics.set(TopicGauge.REMOTE_LOG_SIZE_BYTES, "a", 0, 7)
+    assert sum(samples(metrics, "a").values()) == 5
+    topics.set(TopicGauge.REMOTE_LOG_SIZE_BYTES, "a", 1, 9)
+    topics.forget("a", 1)
+    topics.forget("a", 1)
+    assert samples(metrics, "a") == {}
+    topics.mark(TopicMeter.REMOTE_COPY_BYTES, "a", 6)
+    topics.set(TopicGauge.REMOTE_LOG_SIZE_BYTES, "a", 1, 9)
+    assert samples(metrics, "a") == {}
+    assert sum(samples(metrics, "").values()) == 11
+    topics.follow("a", 1)
+    assert sum(samples(metrics, "a").values()) == 0
 
 
 def test_metric_asked_for_twice_is_the_same() -> None:

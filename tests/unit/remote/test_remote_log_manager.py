@@ -177,6 +177,7 @@ def test_read_counts_requests_bytes_and_errors_as_kafka_does(
     manager: RemoteLogManager, partition: TieredPartition
 ) -> None:
     partition.copy_task.run()
+    manager.tier.metrics.follow("flights", 0)
     prefix = "kafka_server_brokertopicmetrics_remotefetch"
     size = sum(segment.segment_size_in_bytes for segment in partition.segments())
     partition.delete_local_segments()

@@ -82,11 +82,10 @@ class CopyTask:
         if not log.remote_log_enabled or log.config.remote_log_copy_disable:
             self._report_lag(enabled=False)
             return
-        if (
-            self._cancellation.is_set
-            or self.is_halted
-            or not self._tier.metadata.is_ready(self._partition)
-        ):
+        if self._cancellation.is_set or not self._tier.metadata.is_ready(self._partition):
+            return
+        if self.is_halted:
+            self._report_lag(enabled=True)
             return
         with ExitStack() as on_failure:
             on_failure.callback(self._report_lag, enabled=True)
@@ -240,16 +239,20 @@ class CopyTask:
         )
 
     def _report_lag(self, *, enabled: bool) -> None:
-        """Kafka's figures: closed segments that only this disk holds."""
+        """Kafka's figures: closed segments that only this disk holds. They grow also while the
+        partition is halted."""
         log = self._log
         local = [
             segment.size_in_bytes
             for segment in log.segments()[:-1]
             if enabled and segment.base_offset >= log.highest_offset_in_remote_storage
         ]
-        topic, number = self._partition.topic, self._partition.partition
-        self._tier.metrics.set(TopicGauge.REMOTE_COPY_LAG_BYTES, topic, number, sum(local))
-        self._tier.metrics.set(TopicGauge.REMOTE_COPY_LAG_SEGMENTS, topic, number, len(local))
+        for gauge, value in (
+            (TopicGauge.REMOTE_COPY_LAG_BYTES, sum(local)),
+            (TopicGauge.REMOTE_COPY_LAG_SEGMENTS, len(local)),
+            (TopicGauge.COPY_HALTED_PARTITIONS, int(enabled and self.is_halted)),
+        ):
+            self._tier.metrics.set(gauge, self._partition.topic, self._partition.partition, value)
 
 
 def epochs_within(

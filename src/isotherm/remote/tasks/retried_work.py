@@ -12,6 +12,7 @@ from isotherm.remote.tasks.backoff import RetryBackoff
 
 _logger = logging.getLogger(__name__)
 
+TASKS = ("copy", "expiration", "partition-deletion", "index-cache")
 TASK_ERRORS = "isotherm_remote_log_task_errors"
 TASK_ERRORS_TEXT = "Runs of a task of the remote tier that failed; each is tried again."
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import CorruptRecordError, RemoteStorageError, RequestTimedOutError
+from isotherm.metrics.broker_topic_metrics import TopicGauge
 from isotherm.record.batch import build_batch
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
@@ -384,6 +385,34 @@ def test_custom_metadata_over_the_limit_undoes_the_copy_and_stops_the_partition(
     assert deletions[0].custom_metadata == b"x" * 129
     task.run()
     assert len(store.trace) == 2, "one copy and one deletion, and nothing after"
+
+
+def test_partition_stopped_for_its_custom_metadata_shows_its_true_lag_and_that_it_is_stopped(
+    filled: TieredPartition,
+) -> None:
+    prefix = "kafka_server_brokertopicmetrics_remotecopylag"
+
+    def shown() -> list[float]:
+        names = [prefix + "segments", prefix + "bytes", TopicGauge.COPY_HALTED_PARTITIONS]
+        return [filled.metrics.value(name, topic="flights") for name in names]
+
+    def true_lag() -> list[float]:
+        closed = filled.log.segments()[:-1]
+        return [len(closed), sum(each.size_in_bytes for each in closed)]
+
+    task, _ = wordy(filled)
+    assert shown()[2] == 0
+    with pytest.raises(CustomMetadataTooLargeError):
+        task.run()
+    assert shown() == [*true_lag(), 1]
+    for number in range(8):
+        filled.append(b"more-%d" % number)
+    task.run()
+    assert true_lag()[0] > 2
+    assert shown() == [*true_lag(), 1]
+    filled.custom_metadata_size_max = 129
+    task.run()
+    assert shown() == [0, 0, 0]
 
 
 def test_partition_stopped_for_its_custom_metadata_goes_on_when_the_limit_changes(
