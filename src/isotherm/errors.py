@@ -7,6 +7,7 @@
     │   ├── RemoteStorageNotReadyError        the metadata of this partition is still being read
     │   ├── NotEnoughMemoryError              a bounded buffer or queue is full
     │   ├── RequestTimedOutError
+    │   ├── BrokerUnreachableError            no broker of a cluster that we are a client of answers
     │   ├── CoordinatorLoadInProgressError · CoordinatorNotAvailableError
     │   ├── NotEnoughReplicasError
     │   ├── ConcurrentTransactionsError
@@ -76,6 +77,10 @@ class NotEnoughMemoryError(RetriableError):
 
 class RequestTimedOutError(RetriableError):
     """The work did not end within the time the request allowed."""
+
+
+class BrokerUnreachableError(RetriableError):
+    """No broker answers at the address, or it answered with an error; the message says why."""
 
 
 class CoordinatorLoadInProgressError(RetriableError):

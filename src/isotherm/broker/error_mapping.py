@@ -18,6 +18,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.RemoteStorageNotReadyError: ErrorCode.replica_not_available,
     errors.NotEnoughMemoryError: ErrorCode.replica_not_available,
     errors.RequestTimedOutError: ErrorCode.request_timed_out,
+    errors.BrokerUnreachableError: ErrorCode.network_exception,
     errors.CoordinatorLoadInProgressError: ErrorCode.coordinator_load_in_progress,
     errors.CoordinatorNotAvailableError: ErrorCode.coordinator_not_available,
     errors.NotEnoughReplicasError: ErrorCode.not_enough_replicas,

@@ -10,9 +10,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.cli.client import REQUEST_TIMEOUT_S, BrokerUnreachableError
-from isotherm.errors import InvalidUpdateVersionError
+from isotherm.cli.client import REQUEST_TIMEOUT_S
+from isotherm.errors import BrokerUnreachableError, InvalidUpdateVersionError
 from isotherm.protocol.api_versions import ApiKey, request_class, response_class
+from isotherm.protocol.broker_probe import bootstrap_addresses, check_brokers
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.entities import entity_of
 
@@ -91,9 +92,10 @@ def _ask(
 
 
 def _exchange(bootstrap_server: str, request: bytes) -> bytes:
-    host, _, port = bootstrap_server.partition(",")[0].rpartition(":")
+    check_brokers({"bootstrap.servers": bootstrap_server})
+    address = bootstrap_addresses(bootstrap_server)[0]
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), REQUEST_TIMEOUT_S) as client:
+        with socket.create_connection(address, REQUEST_TIMEOUT_S) as client:
             client.sendall(_SIZE.pack(len(request)) + request)
             (size,) = _SIZE.unpack(_receive(client, _SIZE.size))
             if not 4 <= size <= _ANSWER_SIZE_MAX:
@@ -101,7 +103,8 @@ def _exchange(bootstrap_server: str, request: bytes) -> bytes:
             return _receive(client, size)
     except (OSError, ValueError) as error:
         raise BrokerUnreachableError(
-            f"the broker does not answer on a plain connection bootstrap-server={bootstrap_server}"
+            "the broker does not answer on a plain connection"
+            f" bootstrap-server={bootstrap_server} reason={str(error)!r}"
         ) from error
 
 

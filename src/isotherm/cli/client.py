@@ -11,19 +11,24 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from isotherm.errors import IsothermError, UnknownTopicOrPartitionError
+from isotherm.errors import BrokerUnreachableError, UnknownTopicOrPartitionError
+from isotherm.protocol.broker_probe import check_brokers
 
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 10.0
 
 
-class BrokerUnreachableError(IsothermError):
-    """No broker answers at the address; or it answered with an error."""
+# What librdkafka has to say of each try: errors reach the caller as one exception.
+logger.addHandler(logging.NullHandler())
+logger.propagate = False
 
 
 def client_properties(bootstrap_server: str, extra: Mapping[str, str]) -> dict[str, Any]:
-    return {"bootstrap.servers": bootstrap_server, "logger": logger, **extra}
+    """Of any client. BrokerUnreachableError, before one is made, where no broker answers."""
+    properties = {"bootstrap.servers": bootstrap_server, **extra}
+    check_brokers(properties)
+    return {**properties, "logger": logger}
 
 
 def admin_client(bootstrap_server: str, extra: Mapping[str, str]) -> AdminClient:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, BinaryIO
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from isotherm.cli.client import BrokerUnreachableError, one_line_errors, producer
+from isotherm.cli.client import one_line_errors, producer
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     BootstrapServer,
@@ -17,6 +17,7 @@ from isotherm.cli.options import (
     parse_pairs,
 )
 from isotherm.cli.output import error_console
+from isotherm.errors import BrokerUnreachableError
 
 _POLL_EVERY_RECORDS = 1000
 _BUFFER_FULL_WAIT_S = 0.5
@@ -48,8 +49,9 @@ def produce(
         if error is not None:
             failures.append(str(error))
 
-    with one_line_errors(bootstrap_server), _spinner() as progress:
+    with one_line_errors(bootstrap_server):
         client = producer(bootstrap_server, properties)
+    with one_line_errors(bootstrap_server), _spinner() as progress:
         task = progress.add_task("producing", total=None)
         for count, (key, value) in enumerate(_records(sys.stdin.buffer, key_separator), start=1):
             _send(client, topic, partition, key, value, on_delivery)

@@ -34,6 +34,7 @@ from isotherm.errors import (
     RetriableError,
     UnknownTopicOrPartitionError,
 )
+from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
 from isotherm.spark.offsets import OffsetBounds
 from isotherm.types import (
     REMOTE_LOG_METADATA_TOPICS,
@@ -101,8 +102,10 @@ class KafkaBrokers:
         )
         self._clock = clock
         self._settings = settings
+        self._properties = {**QUIET_CLIENT, **properties}
+        check_brokers(self._properties)
         try:
-            self._admin = AdminClient(dict(properties))
+            self._admin = AdminClient(self._properties)
         except KafkaException as error:
             raise ConfigError(
                 f"kafka properties are refused by the client reason={str(error)!r}"
@@ -196,13 +199,18 @@ class KafkaBrokers:
                         f"topic or partition does not exist reason={error.args[0].str()!r}"
                     ) from error
                 failure = error
+            # A broker that is gone is told of at once, by its address.
+            check_brokers(self._properties)
             if attempt < self._settings.retries:
                 self._clock.wait(never, self._settings.retry_interval_ms / 1000)
-        raise _no_answer(what, failure) from failure
+        raise self._no_answer(what, failure) from failure
 
-
-def _no_answer(what: str, failure: Exception) -> RetriableError:
-    return RequestTimedOutError(f"brokers do not answer asked_for={what} reason={str(failure)!r}")
+    def _no_answer(self, what: str, failure: Exception) -> RetriableError:
+        reason = str(failure) or f"no answer in {self._settings.timeout_s:g} s"
+        return RequestTimedOutError(
+            f"brokers do not answer asked_for={what} reason={reason!r}"
+            f" bootstrap.servers={self._properties.get('bootstrap.servers')}"
+        )
 
 
 def _topic_id(client_uuid: Any) -> uuid.UUID:

@@ -24,6 +24,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from isotherm.clock import Clock
 from isotherm.errors import OffsetOutOfRangeError, RequestTimedOutError, RetriableError
+from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
 from isotherm.spark.arrow_rows import TIMESTAMP_MS_MAX, malformed_timestamp, message_batch
 from isotherm.spark.planning import BrokerRead
 from isotherm.types import Offset, TopicPartition
@@ -80,7 +81,8 @@ def read_tail(
     brokers no longer have the offsets, RequestTimedOutError when nothing comes for
     `poll_timeout_ms`.
     """
-    consumer = Consumer(dict(properties))
+    check_brokers(properties)
+    consumer = Consumer({**QUIET_CLIENT, **properties})
     partition = read.topic_partition
     with closing(consumer):
         consumer.assign(

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from isotherm.errors import RequestTimedOutError
+from isotherm.errors import BrokerUnreachableError, RequestTimedOutError
 from isotherm.spark import brokers
 from isotherm.spark.brokers import KafkaBrokers, RequestSettings
 from isotherm.spark.option_parsing import parse_options
+from isotherm.testing.local_servers import free_ports
 from isotherm.testing.sim_clock import SimClock
 
 BROKER = {"path": "s3://b", "subscribe": "a", "kafka.bootstrap.servers": "h:9092"}
@@ -33,6 +34,7 @@ def asked_with(
 ) -> tuple[KafkaBrokers, FailingAdmin, SimClock]:
     admin, clock = FailingAdmin(failures), SimClock(auto_advance=True)
     monkeypatch.setattr(brokers, "AdminClient", lambda _: admin)
+    monkeypatch.setattr(brokers, "check_brokers", lambda _: None)
     parsed = parse_options(BROKER | options)
     settings = RequestSettings(
         retries=parsed.fetch_offset_retries,
@@ -55,3 +57,23 @@ def test_brokers_that_go_on_failing_are_given_up(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(RequestTimedOutError, match="asked_for=topics"):
         asked.topic_names()
     assert (admin.asked, clock.monotonic_s()) == (6, 1.0)
+
+
+def test_broker_that_is_not_there_is_named_at_once() -> None:
+    (port,) = free_ports(1)
+    properties = {"bootstrap.servers": f"127.0.0.1:{port}"}
+    with pytest.raises(BrokerUnreachableError, match=f"127.0.0.1:{port}: connection refused"):
+        KafkaBrokers(properties, SimClock(), RequestSettings())
+
+
+def test_answer_that_does_not_come_says_how_long_was_waited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, admin, _ = asked_with(monkeypatch, 0)
+
+    def silent(timeout: float) -> SimpleNamespace:
+        raise TimeoutError
+
+    monkeypatch.setattr(admin, "list_topics", silent)
+    with pytest.raises(RequestTimedOutError, match=r"in 60 s.*servers=h:9092"):
+        asked.topic_names()

@@ -29,6 +29,7 @@ from isotherm.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
+from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
 from isotherm.remote.metadata.events import columns_of
 from isotherm.types import (
@@ -71,7 +72,8 @@ class KafkaMetadataTopic:
     client_properties go to librdkafka; `bootstrap.servers` is among them. Reading one partition
     onward is a stream; going to another partition or back begins a new one, and costs a round
     trip, as does asking for the end of each partition before it is read. A stream ends with its
-    partition: from then on the client asks the cluster for nothing.
+    partition: from then on the client asks the cluster for nothing. BrokerUnreachableError where no
+    broker answers to begin with.
     """
 
     def __init__(
@@ -86,8 +88,9 @@ class KafkaMetadataTopic:
         self._lock = threading.Lock()
         self._stream: tuple[int, Offset] | None = None
         self._closed = False
-        self._client_properties = dict(client_properties)
-        self._consumer = Consumer({**client_properties, **_CONSUMER_PROPERTIES})
+        check_brokers(client_properties)
+        self._client_properties = {**QUIET_CLIENT, **client_properties}
+        self._consumer = Consumer({**self._client_properties, **_CONSUMER_PROPERTIES})
         self._producer: Producer | None = None
         self._partition_count: int | None = None
 

@@ -1,0 +1,52 @@
+"""Every command that talks to a broker says in one line that there is none, and why."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from isotherm.cli.main import EXIT_FAILED, EXIT_USAGE, main
+from isotherm.testing.local_servers import free_ports
+
+COMMANDS = [
+    ["topics", "create", "flights"],
+    ["topics", "list"],
+    ["topics", "describe", "flights"],
+    ["topics", "delete", "flights"],
+    ["produce", "flights"],
+    ["consume", "flights"],
+    ["remote", "segments", "flights"],
+    ["remote", "events"],
+    ["remote", "migrate", "--check"],
+    ["remote", "migrate", "--run"],
+    # Before Spark is started.
+    ["pipeline", "audit"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_broker_that_is_not_there_is_one_line(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    assert run([*command, "-b", address], monkeypatch) == EXIT_FAILED
+    told = capfd.readouterr()
+    assert told.out == ""
+    expected = f"no broker can be talked to at {address}: connection refused: nothing listens there"
+    assert told.err == f"isotherm: {expected}\n"
+
+
+def test_port_that_is_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["topics", "list", "-b", "localhost:80000"], monkeypatch) == EXIT_USAGE
+    assert "a port is 1 to 65535" in capfd.readouterr().err
+
+
+def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setattr(sys, "argv", ["isotherm", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code

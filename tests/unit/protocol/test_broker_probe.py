@@ -1,0 +1,179 @@
+"""What listens at an address, told by a probe. Kafka's own answer to ApiVersions is in the interop
+tests: every command there asks first."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from isotherm.errors import BrokerUnreachableError, ConfigError
+from isotherm.protocol.broker_probe import BrokerAddress, bootstrap_addresses, check_brokers
+from isotherm.testing.local_servers import free_ports
+
+Answer = Callable[[socket.socket], None]
+
+
+@contextlib.contextmanager
+def server(answer: Answer) -> Iterator[int]:
+    """Answers each connection in a thread, until the block ends."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    ended = threading.Event()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while not ended.is_set():
+                connection, _ = listening.accept()
+                with connection, contextlib.suppress(OSError):
+                    answer(connection)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        ended.set()
+        # An accept that waits is woken by a connection, not by a close.
+        with contextlib.suppress(OSError):
+            socket.create_connection(listening.getsockname(), 1).close()
+        thread.join(10)
+        listening.close()
+
+
+def kafka(connection: socket.socket) -> None:
+    head = connection.recv(4)
+    if not head:
+        # The connection that wakes a server to end.
+        return
+    request = connection.recv(struct.unpack(">i", head)[0])
+    api_key, version, correlation_id = struct.unpack_from(">hhi", request)
+    assert (api_key, version) == (18, 0)
+    body = struct.pack(">ihi", correlation_id, 0, 0)
+    connection.sendall(struct.pack(">i", len(body)) + body)
+
+
+def web(connection: socket.socket) -> None:
+    connection.recv(100)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def closing(connection: socket.socket) -> None:
+    connection.recv(100)
+
+
+def refusal(properties: dict[str, object], timeout_s: float = 20) -> str:
+    with pytest.raises(BrokerUnreachableError) as refused:
+        check_brokers(properties, timeout_s=timeout_s)
+    return str(refused.value)
+
+
+def test_broker_is_found_in_plain() -> None:
+    with server(kafka) as port:
+        check_brokers({"bootstrap.servers": f"127.0.0.1:{port}"})
+
+
+def test_one_broker_of_several_is_enough() -> None:
+    (dead,) = free_ports(1)
+    with server(kafka) as port:
+        check_brokers({"bootstrap.servers": f"127.0.0.1:{dead},127.0.0.1:{port}"})
+
+
+def test_each_address_is_told_with_what_is_wrong_there() -> None:
+    (dead,) = free_ports(1)
+    with server(web) as port:
+        text = refusal({"bootstrap.servers": f"127.0.0.1:{dead},127.0.0.1:{port},nowhere.invalid"})
+    assert f"127.0.0.1:{dead}: connection refused" in text
+    assert f"127.0.0.1:{port}: not Kafka: it answers b'HTTP/1.1'" in text
+    assert "nowhere.invalid:9092: no such host" in text
+
+
+def test_what_closes_the_connection_is_not_kafka() -> None:
+    with server(closing) as port:
+        text = refusal({"bootstrap.servers": f"127.0.0.1:{port}"})
+    assert text.endswith("not Kafka: it closes the connection")
+
+
+def test_silence_is_given_up() -> None:
+    ended = threading.Event()
+    with server(lambda _: ended.wait(60) and None) as port:
+        text = refusal({"bootstrap.servers": f"127.0.0.1:{port}"}, timeout_s=0.2)
+        ended.set()
+    assert text.endswith(f"127.0.0.1:{port}: no answer in 0.2 s")
+
+
+def test_listener_of_the_other_protocol_is_told(tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate(tmp_path / "cert.pem"))
+
+    def tls(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as wrapped:
+            wrapped.recv(1)
+
+    with server(tls) as port:
+        address = f"127.0.0.1:{port}"
+        assert "TLS expected: set security.protocol=SSL" in refusal({"bootstrap.servers": address})
+        check_brokers({"bootstrap.servers": address, "security.protocol": "SASL_SSL"})
+    with server(web) as port:
+        plain = {"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": "ssl"}
+        assert "not TLS: plain text is expected" in refusal(plain)
+
+
+def certificate(path: Path) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(private + made.public_bytes(pem))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("a", [("a", 9092)]),
+        ("a:1, b:2", [("a", 1), ("b", 2)]),
+        ("PLAINTEXT://a:1", [("a", 1)]),
+        ("[::1]:9093", [("::1", 9093)]),
+    ],
+)
+def test_addresses_are_read_as_the_client_reads_them(
+    text: str, addresses: list[tuple[str, int]]
+) -> None:
+    assert bootstrap_addresses(text) == [BrokerAddress(*each) for each in addresses]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a:80000", "a port is 1 to 65535.*port=80000"),
+        ("a:b", "not an address"),
+        ("", "no broker is named"),
+    ],
+)
+def test_what_is_no_address_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        check_brokers({"bootstrap.servers": text})
