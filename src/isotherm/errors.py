@@ -35,6 +35,7 @@
     │   └── RemoteResourceNotFoundError       the tier does not hold this segment or index
     ├── CorruptDataError                  stored data is damaged: quarantine or rebuild it
     │   ├── CorruptRecordError                a batch on disk or in the bucket
+    │   ├── CorruptLogError                   files of a partition's log: it is offline, the broker is not
     │   ├── CorruptIndexError · CorruptSnapshotError · CorruptCheckpointError
     │   ├── CorruptMetadataError              a metadata record or manifest
     │   └── CorruptObjectError                an object is missing bytes or disagrees with metadata
@@ -299,6 +300,15 @@ class CorruptDataError(IsothermError):
 
 class CorruptRecordError(CorruptDataError):
     """A record batch on disk or in the bucket is damaged."""
+
+
+class CorruptLogError(CorruptDataError):
+    """A file of a partition's log is damaged or lost, and cannot be made again: the partition is
+    offline. `hint` says what an operator can do."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class CorruptIndexError(CorruptDataError):

@@ -12,11 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from isotherm.errors import ConfigError, LogDirFailedError
-from isotherm.log.checkpoints import MetaProperties, load_meta_properties, save_meta_properties
+from isotherm.errors import ConfigError, CorruptCheckpointError, LogDirFailedError
+from isotherm.log.checkpoints import (
+    META_PROPERTIES_HINT,
+    MetaProperties,
+    load_meta_properties,
+    save_meta_properties,
+)
 from isotherm.log.fs import FileSystem
 from isotherm.log.log_dir import LogDir
-from isotherm.types import uuid_to_text
+from isotherm.segment.file_names import LOG_SUFFIX, parse_partition_directory
+from isotherm.types import CLUSTER_METADATA_TOPIC, uuid_to_text
 
 
 def establish_identity(
@@ -25,7 +31,8 @@ def establish_identity(
     """The cluster id; directories that are new get their `meta.properties`.
 
     Call it with the directories locked. ConfigError when one belongs to another node or cluster:
-    writing there would damage that broker's data. One that cannot be read or written goes offline.
+    writing there would damage that broker's data. CorruptCheckpointError when the file of a directory
+    with logs is damaged or lost. One that cannot be read or written goes offline.
     """
     found: dict[Path, MetaProperties | None] = {}
     new_dirs = []
@@ -33,6 +40,7 @@ def establish_identity(
         with _left_out(log_dir):
             properties = found[log_dir.path] = load_meta_properties(fs, log_dir.path)
             if properties is None:
+                _check_unused(fs, log_dir.path)
                 new_dirs.append(log_dir)
     cluster_id = agreed_cluster_id(found, node_id) or uuid_to_text(new_id())
     for log_dir in new_dirs:
@@ -41,6 +49,24 @@ def establish_identity(
             properties = MetaProperties(cluster_id, node_id, directory_id)
             save_meta_properties(fs, log_dir.path, properties)
     return cluster_id
+
+
+def _check_unused(fs: FileSystem, directory: Path) -> None:
+    """Without its file a directory with logs in it may be anybody's: Kafka refuses it too."""
+    for name in fs.list_names(directory):
+        parsed = parse_partition_directory(name)
+        # The cluster's metadata is opened first, and written after the file is.
+        if parsed is not None and (
+            parsed.topic_partition.topic != CLUSTER_METADATA_TOPIC
+            or any(
+                each.endswith(LOG_SUFFIX) and fs.file_size(directory / name / each)
+                for each in fs.list_names(directory / name)
+            )
+        ):
+            raise CorruptCheckpointError(
+                f"meta.properties is lost, though there are logs dir={directory}"
+                f" hint='{META_PROPERTIES_HINT}'"
+            )
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
-from isotherm.broker.controller.image import MetadataImage
 from isotherm.broker.controller.metadata_log import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.identity import establish_identity
 from isotherm.clock import Clock
@@ -50,7 +49,7 @@ def open_local_tier(
         fs=fs,
         rng=rng,
         on_log_dir_failure=on_log_dir_failure,
-        exists=lambda partition, topic_id: _exists(controller.image, partition, topic_id),
+        catalog=_Catalog(lambda: controller),
     )
     try:
         metadata_log = log_manager.open_metadata_log(METADATA_LOG_CONFIG, METADATA_TOPIC_ID)
@@ -87,13 +86,20 @@ def check_tiered_topics(controller: Controller) -> None:
         )
 
 
-def _exists(image: MetadataImage, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
-    topic = image.topics_by_name.get(partition.topic)
-    return (
-        topic is not None
-        and partition.partition < len(topic.partitions)
-        and topic_id in (topic.topic_id, None)
-    )
+class _Catalog:
+    """See PartitionCatalog."""
+
+    def __init__(self, controller: Callable[[], Controller]) -> None:
+        self._controller = controller
+
+    def topic_id(self, topic_partition: TopicPartition) -> uuid.UUID | None:
+        topic = self._controller().image.topics_by_name.get(topic_partition.topic)
+        if topic is None or topic_partition.partition >= len(topic.partitions):
+            return None
+        return topic.topic_id
+
+    def was_removed(self, topic_id: uuid.UUID) -> bool:
+        return topic_id in self._controller().topics_removed
 
 
 def new_id(rng: random.Random) -> uuid.UUID:

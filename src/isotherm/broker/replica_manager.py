@@ -2,8 +2,8 @@
 
 The controller's changes arrive on the control thread; requests look partitions up on the event
 loop. Topics are replaced as a whole, so a look-up sees a topic either with all its partitions or
-not at all. A partition whose log directory has failed is offline until the broker starts again
-with the directory repaired; every look-up of it says so. Source: Kafka ReplicaManager.scala.
+not at all. A partition whose log directory has failed, or whose log is damaged, is offline until the
+broker starts again with the directory repaired; every look-up of it says so. Source: Kafka ReplicaManager.scala.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class ReplicaManager:
         if found is None:
             if hosted is not None and partition in hosted.offline:
                 raise LogDirFailedError(
-                    f"the partition's log directory is offline topic={topic} partition={partition}"
+                    "the partition is offline, its log directory or a file of its log is damaged"
+                    f" topic={topic} partition={partition}"
                 )
             raise UnknownTopicOrPartitionError(
                 f"no such partition topic={topic} partition={partition}"
@@ -137,7 +138,8 @@ class ReplicaManager:
 
         Called again with more partitions, it adds those and leaves the others as they are. Of a
         topic that is not new, a partition without a log may have it in a directory that is
-        offline, so it is offline too: a new, empty log would hide its records.
+        offline, so it is offline too: a new, empty log would hide its records. So is one whose log
+        is damaged.
         """
         known = self._topics.get(name) or HostedTopic(name, topic_id, config, {})
         may_be_offline = not is_new and bool(self._log_manager.offline_log_dirs())
@@ -146,8 +148,10 @@ class ReplicaManager:
         for index, epoch in leader_epochs.items():
             if index in known.partitions or index in known.offline:
                 continue
-            log = self._log_manager.log(TopicPartition(name, index))
-            if may_be_offline and (log is None or not log.log_dir.is_online):
+            topic_partition = TopicPartition(name, index)
+            log = self._log_manager.log(topic_partition)
+            is_away = may_be_offline and (log is None or not log.log_dir.is_online)
+            if is_away or self._log_manager.is_damaged(topic_partition):
                 offline.add(index)
             else:
                 added[index] = self._lead(TopicIdPartition(topic_id, name, index), epoch, config)

@@ -15,6 +15,7 @@ from pathlib import Path
 from isotherm.errors import CorruptCheckpointError
 from isotherm.log.fs import FileSystem
 from isotherm.segment.checkpoint_text import (
+    check_not_cut,
     checkpoint_integers,
     encode_checkpoint_entries,
     read_checkpoint_entries,
@@ -27,6 +28,11 @@ from isotherm.segment.file_names import (
 from isotherm.types import Offset, TopicPartition, uuid_from_text, uuid_to_text
 
 NO_BROKER_EPOCH = -1
+
+META_PROPERTIES_HINT = (
+    "restore it, or write its lines anew: version=1, node.id, cluster.id as another directory or the"
+    " broker's log has it, and a directory.id of 22 characters"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,11 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, Offset]) -> bytes:
 
 def load_offset_checkpoint(fs: FileSystem, path: Path) -> dict[TopicPartition, Offset]:
     """Empty when there is no file. Raises CorruptCheckpointError."""
-    return read_offset_checkpoint(fs.read_bytes(path)) if fs.exists(path) else {}
+    if not fs.exists(path):
+        return {}
+    data = fs.read_bytes(path)
+    check_not_cut(data)
+    return read_offset_checkpoint(data)
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
@@ -96,7 +106,10 @@ def load_meta_properties(fs: FileSystem, log_dir: Path) -> MetaProperties | None
             directory_id=fields["directory.id"],
         )
     except (KeyError, ValueError) as error:
-        raise CorruptCheckpointError(f"meta.properties is not usable path={path}") from error
+        raise CorruptCheckpointError(
+            f"meta.properties is damaged file={path} reason='{error!r}'"
+            f" hint='{META_PROPERTIES_HINT}'"
+        ) from error
 
 
 def save_meta_properties(fs: FileSystem, log_dir: Path, properties: MetaProperties) -> None:

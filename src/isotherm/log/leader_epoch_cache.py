@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from isotherm.errors import CorruptCheckpointError
 from isotherm.log.fs import FileSystem
+from isotherm.segment.checkpoint_text import check_not_cut
 from isotherm.segment.leader_epoch_checkpoint import (
     EpochEntry,
     encode_leader_epoch_checkpoint,
@@ -37,14 +40,16 @@ UNDEFINED_EPOCH_END = EpochEndOffset(NO_LEADER_EPOCH, UNKNOWN_OFFSET)
 
 
 class LeaderEpochCache:
-    def __init__(self, fs: FileSystem, path: Path) -> None:
-        """Reads the checkpoint when there is one. Raises CorruptCheckpointError."""
+    def __init__(self, fs: FileSystem, path: Path, *, discard: bool = False) -> None:
+        """Reads the checkpoint when there is one; `discard` begins without it. Raises
+        CorruptCheckpointError."""
         self._fs = fs
         self._path = path
         self.entries: tuple[EpochEntry, ...] = ()
-        if fs.exists(path):
-            self.entries = tuple(read_leader_epoch_checkpoint(fs.read_bytes(path)))
-        self._stored = self.entries
+        # None where the file holds what is not to be kept.
+        self._stored: tuple[EpochEntry, ...] | None = None
+        if not discard:
+            self._stored = self.entries = _load(fs, path)
         self._store_lock = threading.Lock()
 
     def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
@@ -122,3 +127,17 @@ class LeaderEpochCache:
             if entries != self._stored:
                 self._fs.write_atomically(self._path, encode_leader_epoch_checkpoint(entries))
                 self._stored = entries
+
+
+def _load(fs: FileSystem, path: Path) -> tuple[EpochEntry, ...]:
+    data = fs.read_bytes(path) if fs.exists(path) else b""
+    if not data:  # Kafka makes an empty file with a partition
+        return ()
+    check_not_cut(data)
+    entries = tuple(read_leader_epoch_checkpoint(data))
+    for before, after in pairwise(entries):
+        if after.epoch <= before.epoch or after.start_offset < before.start_offset:
+            raise CorruptCheckpointError(
+                f"leader epochs do not rise epoch={after.epoch} start_offset={after.start_offset}"
+            )
+    return entries

@@ -9,33 +9,41 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from isotherm.config.topic import TopicConfig
-from isotherm.errors import CorruptIndexError, CorruptRecordError
+from isotherm.errors import (
+    CorruptIndexError,
+    CorruptLogError,
+    CorruptRecordError,
+)
 from isotherm.log.batch_scan import scan_batches
 from isotherm.log.environment import LogEnvironment
+from isotherm.log.epoch_recovery import EpochRecovery
 from isotherm.log.fs import FileSystem
-from isotherm.log.leader_epoch_cache import LeaderEpochCache
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_segment import LogSegment
+from isotherm.log.offline_logs import GIVE_UP_HINT
 from isotherm.log.partition_log import PartitionLog
 from isotherm.log.producer_replay import rebuild_producers
 from isotherm.log.producer_snapshots import ProducerSnapshots
 from isotherm.log.producer_state import ProducerStateManager
 from isotherm.log.recovery import (
+    SegmentFilesPlan,
     first_segment_to_recover,
     loaded_log_start_offset,
     plan_leftovers,
     plan_segment_files,
     plan_swaps,
 )
+from isotherm.log.segment_check import check_segment
 from isotherm.log.tiering import is_remote_log_enabled
+from isotherm.record.batch import BatchHeader
 from isotherm.segment.file_names import (
-    LEADER_EPOCH_CHECKPOINT_NAME,
     LOG_SUFFIX,
     SWAP_SUFFIX,
     segment_file_name,
@@ -53,10 +61,12 @@ class LogCheckpoints:
     log_start_offset: Offset = 0
     high_watermark: Offset = 0
     clean_shutdown: bool = False
+    knows_log_start: bool = True
+    """False when the file with the log start offsets is lost."""
 
 
 class _RecoveredSegment(NamedTuple):
-    base_offset: Offset
+    segment: LogSegment
     next_offset: Offset
     cut_size: int
 
@@ -73,8 +83,9 @@ def load_log(
 ) -> PartitionLog:
     """Open the log in `directory`, which exists; an empty one becomes an empty log.
 
-    Raises LogDirFailedError when the disk fails, CorruptCheckpointError for a damaged
-    leader-epoch checkpoint. Damaged batches are cut off, not raised.
+    What can be derived from the log's batches is made again where it is lost or damaged; batches that
+    were not flushed are cut off where they are damaged. Raises LogDirFailedError when the disk
+    fails, CorruptDataError when what was flushed is damaged: its files are left as they are.
     """
     loader = _LogLoader(environment, directory, topic_partition, config, checkpoints)
     with log_dir.errors_fail_it(f"load {topic_partition}"):
@@ -100,33 +111,30 @@ class _LogLoader:
         self._has_recovered = False
         # Whether offsets may be missing between batches, as compaction leaves them.
         self._is_sparse = config.compacts
+        self._remote_log_enabled = is_remote_log_enabled(
+            topic_partition.topic,
+            config,
+            system_enabled=environment.remote_storage_system_enable,
+        )
         self._now_ms: TimestampMs = environment.clock.now_ms()
+        self._epochs = EpochRecovery(self._fs, directory)
         self._producers = ProducerStateManager(
             topic_partition, environment.producer_id_expiration_ms
         )
 
     def load(self, log_dir: LogDir, topic_id: uuid.UUID | None) -> PartitionLog:
         names = self._finish_replacements()
-        epochs = LeaderEpochCache(self._fs, self._directory / LEADER_EPOCH_CHECKPOINT_NAME)
-        segments = self._load_segments(names, epochs)
+        segments = self._load_segments(names)
+        epochs = self._epochs.epochs
         if self._has_recovered:
             names = self._fs.list_names(self._directory)
         snapshots = ProducerSnapshots(self._fs, self._directory, names)
-        segments, log_end_offset = self._open_end(segments, epochs)
-        remote_log_enabled = is_remote_log_enabled(
-            self._topic_partition.topic,
-            self._config,
-            system_enabled=self._environment.remote_storage_system_enable,
-        )
-        log_start_offset = loaded_log_start_offset(
-            self._checkpoints.log_start_offset,
-            segments[0].base_offset,
-            remote_log_enabled=remote_log_enabled,
-        )
+        log_start_offset = self._log_start_offset(segments)
+        segments, log_end_offset = self._open_end(segments, log_start_offset)
         epochs.truncate_from_end(log_end_offset)
-        epochs.truncate_from_start(self._checkpoints.log_start_offset)
+        epochs.truncate_from_start(log_start_offset)
         epochs.flush(log_end_offset)
-        self._load_producers(snapshots, segments, log_end_offset)
+        self._load_producers(snapshots, segments, log_start_offset, log_end_offset)
         recovery_point = log_end_offset
         if not self._checkpoints.clean_shutdown:
             recovery_point = min(self._checkpoints.recovery_point, log_end_offset)
@@ -138,7 +146,11 @@ class _LogLoader:
             topic_id,
             self._config,
             segments=segments,
-            log_start_offset=log_start_offset,
+            log_start_offset=loaded_log_start_offset(
+                log_start_offset,
+                segments[0].base_offset,
+                remote_log_enabled=self._remote_log_enabled,
+            ),
             log_end_offset=log_end_offset,
             recovery_point=recovery_point,
             leader_epochs=epochs,
@@ -147,6 +159,22 @@ class _LogLoader:
         )
         log.update_high_watermark(self._checkpoints.high_watermark)
         return log
+
+    def _log_start_offset(self, segments: Sequence[LogSegment]) -> Offset:
+        """Where its checkpoint is lost: the start of the first epoch, which is cut to the log start."""
+        if self._checkpoints.knows_log_start:
+            return self._checkpoints.log_start_offset
+        base_offset = segments[0].base_offset if segments else 0
+        first = self._epochs.epochs.earliest
+        log_start_offset = base_offset if first is None else first.start_offset
+        if log_start_offset != base_offset:
+            logger.warning(
+                "log start offset is lost and taken from the leader epochs partition=%s"
+                " log_start_offset=%d",
+                self._topic_partition,
+                log_start_offset,
+            )
+        return log_start_offset
 
     def _finish_replacements(self) -> list[str]:
         """The names in the directory afterwards."""
@@ -171,52 +199,110 @@ class _LogLoader:
             next_offset = span.last_offset + 1
         return next_offset
 
-    def _load_segments(self, names: list[str], epochs: LeaderEpochCache) -> list[LogSegment]:
+    def _load_segments(self, names: list[str]) -> list[LogSegment]:
         files = plan_segment_files(names)
-        self._remove(files.deletions)
+        if files.lost:
+            raise CorruptLogError(
+                "the log file of a segment is lost, though it has an index"
+                f" file={self._directory / files.lost[0]}",
+                GIVE_UP_HINT,
+            )
         segments = [self._segment(base) for base in files.base_offsets]
         first = first_segment_to_recover(
             files.base_offsets,
             self._checkpoints.recovery_point,
             clean_shutdown=self._checkpoints.clean_shutdown,
         )
-        for segment in segments[:first]:
-            base_offset = segment.base_offset
-            if base_offset in files.without_offset_index or (
-                base_offset in files.with_transaction_index and _is_damaged(segment)
-            ):
-                self._recover(segment, epochs)
-        recovered: list[_RecoveredSegment] = []
+        ends = self._check_flushed(files, segments, first)
+        self._epochs.read(segments[:first])
         for segment in segments[first:]:
-            recovered.append(self._recover(segment, epochs))
-            if recovered[-1].cut_size > 0:
+            ends.append(self._recover(segment))
+            if ends[-1].cut_size > 0:
                 break
-        self._report_gaps(recovered)
-        kept = first + len(recovered)
+        kept = len(ends)
+        self._report_cut(segments[kept:], ends)
+        self._check_end(ends[-1].next_offset if ends else self._checkpoints.log_start_offset)
+        if self._remote_log_enabled and segments:
+            known = self._checkpoints.knows_log_start
+            self._epochs.check_known_from(
+                self._checkpoints.log_start_offset if known else None, segments[0].base_offset
+            )
+        self._report_gaps(ends)
         self._delete(segments[kept:])
         return segments[:kept]
 
-    def _report_gaps(self, recovered: list[_RecoveredSegment]) -> None:
-        """Say which offsets a power failure took from the middle of the log.
+    def _check_flushed(
+        self, files: SegmentFilesPlan, segments: Sequence[LogSegment], count: int
+    ) -> list[_RecoveredSegment]:
+        """The first `count` segments, which were flushed; their indexes made again where they are
+        damaged. CorruptLogError when one of them is."""
+        checked = []
+        for index, segment in enumerate(segments[:count]):
+            following = segments[index + 1].base_offset if index + 1 < len(segments) else None
+            known_end = self._checkpoints.recovery_point or None
+            next_offset, fault = check_segment(self._fs, segment, following, following or known_end)
+            if not fault and segment.base_offset in files.with_transaction_index:
+                fault = _transaction_index_fault(segment)
+            if fault:
+                logger.warning(
+                    "indexes are made again from the log file=%s reason='%s'",
+                    segment.log_path,
+                    fault,
+                )
+                checked.append(self._recover(segment, is_flushed=True))
+            else:
+                checked.append(_RecoveredSegment(segment, next_offset, 0))
+        return checked
+
+    def _check_end(self, log_end_offset: Offset) -> None:
+        """Records below the recovery point were on the disk: where they end before, they are lost."""
+        if log_end_offset < self._checkpoints.recovery_point:
+            raise CorruptLogError(
+                f"flushed records are missing dir={self._directory}"
+                f" first_lost_offset={log_end_offset}"
+                f" recovery_point={self._checkpoints.recovery_point}",
+                GIVE_UP_HINT,
+            )
+
+    def _report_cut(self, dropped: Sequence[LogSegment], ends: Sequence[_RecoveredSegment]) -> None:
+        if ends and ends[-1].cut_size > 0:
+            logger.warning(
+                "records that were not flushed are dropped after an unclean stop partition=%s"
+                " first_dropped_offset=%d dropped_bytes=%d dropped_segments=%d",
+                self._topic_partition,
+                ends[-1].next_offset,
+                ends[-1].cut_size + sum(segment.size_in_bytes for segment in dropped),
+                len(dropped),
+            )
+
+    def _report_gaps(self, ends: Sequence[_RecoveredSegment]) -> None:
+        """Say which offsets are missing in the middle of the log.
 
         The file of a new segment may reach the disk without the end of the one before. What
         follows is kept, as in Kafka: it is sound, and in a log that was compacted once, or whose
-        checkpoint was lost, a gap may be no loss at all (docs/decisions/0013).
+        checkpoint was lost, a gap may be no loss at all (docs/decisions/0013, 0074).
         """
-        if self._is_sparse:
+        gaps = [
+            (earlier, later.segment.base_offset)
+            for earlier, later in pairwise(ends)
+            if later.segment.base_offset > earlier.next_offset
+        ]
+        if not gaps or self._is_sparse or any(_is_sparse(each.segment) for each in ends):
             return
-        for earlier, later in pairwise(recovered):
-            if later.base_offset > earlier.next_offset:
-                logger.error(
-                    "records are missing after an unclean stop partition=%s"
-                    " first_missing_offset=%d next_offset=%d",
-                    self._topic_partition,
-                    earlier.next_offset,
-                    later.base_offset,
-                )
+        for earlier, next_offset in gaps:
+            logger.error(
+                "records are missing between segments partition=%s"
+                " first_missing_offset=%d next_offset=%d",
+                self._topic_partition,
+                earlier.next_offset,
+                next_offset,
+            )
 
-    def _recover(self, segment: LogSegment, epochs: LeaderEpochCache) -> _RecoveredSegment:
-        """Rebuild a segment's indexes from its log, and cut it at the first damaged batch."""
+    def _recover(self, segment: LogSegment, *, is_flushed: bool = False) -> _RecoveredSegment:
+        """Rebuild a segment's indexes from its log, and cut it at the first damaged batch.
+
+        Later snapshots go: they may know batches that are lost, of a segment that was not flushed.
+        """
         self._has_recovered = True
         snapshots = ProducerSnapshots(self._fs, self._directory)
         producers = ProducerStateManager(
@@ -229,19 +315,22 @@ class _LogLoader:
         ]
         rebuild_producers(producers, snapshots, earlier, segment.base_offset, self._now_ms)
         segment.activate(self._config.segment_index_bytes, discard_indexes=True)
-        size, next_offset = self._index_sound_batches(segment, epochs, producers)
+        size, next_offset = self._index_sound_batches(segment, producers)
         cut_size = segment.size_in_bytes - size
         if cut_size > 0:
+            # Before anything is changed: what was flushed is not cut off.
+            self._check_end(next_offset)
             segment.cut_file(size)
         segment.deactivate()
         segment.sync()
         producers.map_end_offset = next_offset
-        snapshots.remove_where_above(next_offset)
+        if not is_flushed:
+            snapshots.remove_where_above(next_offset)
         snapshots.take(producers)
-        return _RecoveredSegment(segment.base_offset, next_offset, cut_size)
+        return _RecoveredSegment(segment, next_offset, cut_size)
 
     def _index_sound_batches(
-        self, segment: LogSegment, epochs: LeaderEpochCache, producers: ProducerStateManager
+        self, segment: LogSegment, producers: ProducerStateManager
     ) -> tuple[int, Offset]:
         """Take in the batches up to the first damaged one: their size, and the offset after."""
         size, next_offset = 0, segment.base_offset
@@ -257,15 +346,9 @@ class _LogLoader:
                         next_offset,
                     )
                     break
-                self._is_sparse |= (
-                    header.base_offset > next_offset
-                    or header.records_count <= header.last_offset_delta
-                )
+                self._is_sparse |= _shows_compaction(header, next_offset)
                 segment.index_batch(header, position, self._config.index_interval_bytes)
-                latest = epochs.latest
-                known = -1 if latest is None else latest.epoch
-                if header.partition_leader_epoch > known:
-                    epochs.assign(header.partition_leader_epoch, header.base_offset)
+                self._epochs.note(header)
                 if header.has_producer_id:
                     batch = segment.read_batch(position, header) if header.is_control else b""
                     aborted = producers.apply(header, batch, 0)
@@ -277,10 +360,9 @@ class _LogLoader:
         return size, next_offset
 
     def _open_end(
-        self, segments: list[LogSegment], epochs: LeaderEpochCache
+        self, segments: list[LogSegment], log_start_offset: Offset
     ) -> tuple[list[LogSegment], Offset]:
         """The segments with the last one active, and the log end offset."""
-        log_start_offset = self._checkpoints.log_start_offset
         if segments:
             log_end_offset = segments[-1].read_next_offset()
             if log_end_offset < log_start_offset:
@@ -292,7 +374,7 @@ class _LogLoader:
                     log_start_offset,
                 )
                 self._delete(segments)
-                epochs.clear()
+                self._epochs.epochs.clear()
                 segments = []
         if not segments:
             segments = [self._segment(log_start_offset)]
@@ -301,18 +383,24 @@ class _LogLoader:
         return segments, log_end_offset
 
     def _load_producers(
-        self, snapshots: ProducerSnapshots, segments: list[LogSegment], log_end_offset: Offset
+        self,
+        snapshots: ProducerSnapshots,
+        segments: list[LogSegment],
+        log_start_offset: Offset,
+        log_end_offset: Offset,
     ) -> None:
         snapshots.remove_where_above(log_end_offset)
         snapshots.remove_strays({segment.base_offset for segment in segments})
-        if not snapshots.offsets and self._checkpoints.clean_shutdown:
-            # No snapshot although all is well: there has never been a producer with an id.
-            for offset in [*(segment.base_offset for segment in segments[-2:]), log_end_offset]:
-                self._producers.map_end_offset = offset
-                snapshots.take(self._producers)
-            return
-        rebuild_producers(self._producers, snapshots, segments, log_end_offset, self._now_ms)
-        snapshots.take(self._producers)
+        is_lost = self._checkpoints.clean_shutdown and log_end_offset not in snapshots.offsets
+        if is_lost and log_end_offset > log_start_offset:
+            logger.warning(
+                "producer snapshot is lost and made again from the log file=%s",
+                snapshots.path(log_end_offset),
+            )
+        bases = [] if snapshots.offsets else [segment.base_offset for segment in segments[-2:]]
+        for offset in [*bases, log_end_offset]:
+            rebuild_producers(self._producers, snapshots, segments, offset, self._now_ms)
+            snapshots.take(self._producers)
 
     def _segment(self, base_offset: Offset) -> LogSegment:
         return LogSegment(
@@ -332,11 +420,23 @@ class _LogLoader:
             self._fs.remove(self._directory / name)
 
 
-def _is_damaged(segment: LogSegment) -> bool:
-    """Whether the transaction index is; offset and time indexes are trusted, as in Kafka."""
+def _transaction_index_fault(segment: LogSegment) -> str:
+    """Why it must be made again; empty when it is sound. A file is made for its first entry."""
     try:
-        segment.aborted_transactions()
+        return "" if segment.aborted_transactions() else "transaction index is empty"
     except CorruptIndexError as error:
-        logger.warning("transaction index is rebuilt path=%s: %s", segment.log_path, error)
-        return True
+        return str(error)
+
+
+def _is_sparse(segment: LogSegment) -> bool:
+    """Whether offsets are missing within it, or records within a batch: it was compacted."""
+    next_offset = segment.base_offset
+    for _, header in segment.read_headers(segment.base_offset):
+        if _shows_compaction(header, next_offset):
+            return True
+        next_offset = header.next_offset
     return False
+
+
+def _shows_compaction(header: BatchHeader, next_offset: Offset) -> bool:
+    return header.base_offset > next_offset or header.records_count <= header.last_offset_delta

@@ -12,70 +12,54 @@ import logging
 import random
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import (
-    CorruptCheckpointError,
     CorruptDataError,
+    CorruptMetadataError,
+    IsothermError,
     LogDirFailedError,
     NotLeaderOrFollowerError,
 )
 from isotherm.log.checkpoints import (
-    encode_offset_checkpoint,
-    load_offset_checkpoint,
     load_partition_metadata,
     save_clean_shutdown,
     save_partition_metadata,
-    take_clean_shutdown,
 )
 from isotherm.log.cleaner.log_cleaner_manager import LogCleanerManager
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
-from isotherm.log.fs import FileLock, FileSystem
+from isotherm.log.fs import FileSystem
+from isotherm.log.locked_dir import LockedDir, lock_directory
 from isotherm.log.log_dir import LogDir
-from isotherm.log.log_loader import LogCheckpoints, load_log
+from isotherm.log.log_loader import load_log
+from isotherm.log.offline_logs import OfflineLog, partitions_of
+from isotherm.log.partition_directories import (
+    CLUSTER_METADATA_PARTITION,
+    FoundDirectories,
+    PartitionCatalog,
+    PartitionDirectory,
+    find_directories,
+    identify,
+    missing_directories,
+)
 from isotherm.log.partition_log import PartitionLog
 from isotherm.log.retention import DeletedSegment
 from isotherm.segment.file_names import (
-    LOCK_NAME,
-    LOG_START_OFFSET_CHECKPOINT_NAME,
-    RECOVERY_POINT_CHECKPOINT_NAME,
-    REPLICATION_OFFSET_CHECKPOINT_NAME,
     PartitionDirectoryState,
-    parse_partition_directory,
     partition_directory_name,
     retired_partition_directory_name,
 )
-from isotherm.types import CLUSTER_METADATA_TOPIC, Offset, TimestampMs, TopicPartition
+from isotherm.types import Offset, TimestampMs, TopicPartition
 
 logger = logging.getLogger(__name__)
-
-CLUSTER_METADATA_PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
-
-
-class _LockedDir(NamedTuple):
-    log_dir: LogDir
-    lock: FileLock
-    was_clean: bool
-    recovery_points: dict[TopicPartition, Offset]
-    log_start_offsets: dict[TopicPartition, Offset]
-    high_watermarks: dict[TopicPartition, Offset]
-
-    def checkpoints(self, topic_partition: TopicPartition) -> LogCheckpoints:
-        return LogCheckpoints(
-            self.recovery_points.get(topic_partition, 0),
-            self.log_start_offsets.get(topic_partition, 0),
-            self.high_watermarks.get(topic_partition, 0),
-            self.was_clean,
-        )
 
 
 class LogManager:
@@ -91,14 +75,14 @@ class LogManager:
         fs: FileSystem,
         rng: random.Random,
         on_log_dir_failure: Callable[[LogDir], None] = lambda log_dir: None,
-        exists: Callable[[TopicPartition, uuid.UUID | None], bool] = lambda *_: True,
+        catalog: PartitionCatalog | None = None,
     ) -> None:
-        """`topic_config_for` gives a topic's whole configuration; asked while loading. `exists`
+        """`topic_config_for` gives a topic's whole configuration; asked while loading. `catalog`
         tells whether a log, with the topic id that it carries, is of a partition there is: a
         crash, or a directory that was away, may have kept it from being deleted."""
         self._config = config
         self._topic_config_for = topic_config_for
-        self._exists = exists
+        self._catalog = catalog
         self._clock = clock
         self._fs = fs
         self._rng = rng
@@ -110,10 +94,11 @@ class LogManager:
             config.remote.remote_log_storage_system_enable,
             config.producer_id_expiration_ms,
         )
-        self._locked: dict[Path, _LockedDir] = {}
+        self._locked: dict[Path, LockedDir] = {}
         # Directories whose logs are all in `_logs`: of others, checkpoints would lack some.
         self._loaded: set[Path] = set()
         self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._offline: dict[TopicPartition, OfflineLog] = {}
         self._deleted_directories: list[tuple[TimestampMs, LogDir, Path]] = []
         self._lock = threading.RLock()
         self.cleaner_manager = LogCleanerManager(self.logs, clock=clock, fs=fs)
@@ -132,7 +117,13 @@ class LogManager:
             directory = log_dir.path / partition_directory_name(CLUSTER_METADATA_PARTITION)
             if not self._fs.exists(directory):
                 return self._create_in(log_dir, CLUSTER_METADATA_PARTITION, topic_id, config)
-            log = self._load(log_dir, directory, CLUSTER_METADATA_PARTITION, config)
+            try:
+                log = self._load(log_dir, directory, CLUSTER_METADATA_PARTITION, config, topic_id)
+            except CorruptDataError as error:
+                raise CorruptMetadataError(
+                    "the cluster's metadata log is damaged, and nothing is started without it"
+                    f" dir={directory} reason='{error}' hint='restore it from a copy'"
+                ) from error
             self._logs[CLUSTER_METADATA_PARTITION] = log
             return log
 
@@ -140,25 +131,108 @@ class LogManager:
         """Lock the directories and load every log in them, recovering after an unclean stop.
 
         Raises LogDirFailedError, with nothing left locked, when somebody else writes to one of
-        them or none is usable; a single failing directory is logged and stays offline.
+        them or none is usable; a single failing directory is logged and stays offline, as does a
+        single log that is damaged. CorruptMetadataError when there are logs of partitions that
+        the cluster should know and does not.
         """
         try:
             self._lock_directories()
             self._load_directories()
-        except LogDirFailedError:
+        except IsothermError:
             self.shutdown()
             raise
 
     def _load_directories(self) -> None:
+        found: dict[Path, FoundDirectories] = {}
         for log_dir in self.live_log_dirs():
-            try:
-                self._load_directory(log_dir)
-            except LogDirFailedError:
-                logger.exception("log directory is not loaded dir=%s", log_dir.path)
+            with suppress(LogDirFailedError):  # it is offline, and the log says so
+                found[log_dir.path] = find_directories(self._fs, log_dir)
+        partitions = [each for listed in found.values() for each in listed.partitions]
+        identified = identify(self._fs, partitions, self._catalog)
+        offline = missing_directories(
+            self._locked.values(), {each.topic_partition for each in partitions}, self._catalog
+        )
+        for each in (*offline, *identified.offline):
+            self._offline[each.topic_partition] = each
+        delay_ms = self._config.topic_defaults.file_delete_delay_ms
+        for log_dir in self.live_log_dirs():
+            for path in found[log_dir.path].deleted:
+                self._delete_later(log_dir, path, delay_ms)
+            with suppress(LogDirFailedError):
+                for directory in identified.deleted:
+                    if directory.log_dir is log_dir:
+                        self._retire(log_dir, directory.path, directory.topic_partition, delay_ms)
+                mine = [each for each in identified.loaded if each[0].log_dir is log_dir]
+                self._load_directory(log_dir, mine)
+        for topic_partition in self._logs.keys() & self._offline.keys():
+            del self._offline[topic_partition]  # its log is in another directory
+        for damaged in self.offline_logs():
+            damaged.report()
         if not self.live_log_dirs():
             raise LogDirFailedError(
                 f"no log directory is usable dirs={[str(d.path) for d in self._log_dirs]}"
             )
+
+    def _load_directory(
+        self,
+        log_dir: LogDir,
+        directories: Iterable[tuple[PartitionDirectory, uuid.UUID | None]],
+    ) -> None:
+        workers = self._config.num_recovery_threads_per_data_dir
+        with ThreadPoolExecutor(workers, thread_name_prefix="log-recovery") as pool:
+            logs = pool.map(lambda item: self._load_configured(*item), directories)
+            for log in logs:
+                if log is not None:
+                    with self._lock:
+                        self._logs[log.topic_partition] = log
+        self._loaded.add(log_dir.path)
+
+    def _load_configured(
+        self, directory: PartitionDirectory, topic_id: uuid.UUID | None
+    ) -> PartitionLog | None:
+        """None when it is offline, or in another directory too."""
+        log_dir, path, topic_partition = directory
+        if topic_partition in self._logs:
+            logger.error("directory is left alone, the log is in another one path=%s", path)
+            return None
+        config = self._topic_config_for(topic_partition.topic)
+        try:
+            return self._load(log_dir, path, topic_partition, config, topic_id)
+        except CorruptDataError as error:
+            # What cannot be read must not be served in part, nor written over; the rest goes on.
+            with self._lock:
+                self._offline[topic_partition] = OfflineLog(topic_partition, log_dir, path, error)
+            return None
+
+    def _load(
+        self,
+        log_dir: LogDir,
+        path: Path,
+        topic_partition: TopicPartition,
+        config: TopicConfig,
+        topic_id: uuid.UUID | None,
+    ) -> PartitionLog:
+        return load_log(
+            self._environment,
+            log_dir,
+            path,
+            topic_partition,
+            config,
+            topic_id=topic_id,
+            checkpoints=self._locked[log_dir.path].checkpoints(topic_partition),
+        )
+
+    def load_again(self, topic_partition: TopicPartition) -> PartitionLog:
+        """Of a partition that is offline, and whose files have been mended. CorruptDataError when
+        they have not; LogDirFailedError."""
+        with self._lock:
+            offline = self._offline[topic_partition]
+            topic_id = load_partition_metadata(self._fs, offline.directory)
+            config = self._topic_config_for(topic_partition.topic)
+            log = self._load(offline.log_dir, offline.directory, topic_partition, config, topic_id)
+            del self._offline[topic_partition]
+            self._logs[topic_partition] = log
+            return log
 
     def shutdown(self) -> None:
         """Close every log, mark the stop as clean, unlock. Idempotent."""
@@ -167,7 +241,11 @@ class LogManager:
             self.checkpoint()
             for path, locked in self._locked.items():
                 # A directory that was never loaded is as it was found.
-                if locked.log_dir.is_online and (path in self._loaded or locked.was_clean):
+                # One with a log that is offline may have to recover it later.
+                is_whole = not partitions_of(self.offline_logs(), locked.log_dir)
+                if locked.log_dir.is_online and (
+                    is_whole if path in self._loaded else locked.was_clean
+                ):
                     self._for_dir(
                         locked.log_dir, "shut down", partial(save_clean_shutdown, self._fs, path)
                     )
@@ -175,113 +253,16 @@ class LogManager:
             self._locked = {}
             self._loaded = set()
             self._logs = {}
+            self._offline = {}
 
     def _lock_directories(self) -> None:
         with self._lock:
             for log_dir in self._log_dirs:
                 if log_dir.is_online and log_dir.path not in self._locked:
                     try:
-                        self._locked[log_dir.path] = self._lock_directory(log_dir)
+                        self._locked[log_dir.path] = lock_directory(self._fs, log_dir)
                     except OSError as error:
                         log_dir.fail(error, "open")
-
-    def _lock_directory(self, log_dir: LogDir) -> _LockedDir:
-        path = log_dir.path
-        self._fs.make_directory(path)
-        try:
-            lock = self._fs.lock(path / LOCK_NAME)
-        except BlockingIOError as error:
-            raise LogDirFailedError(
-                "log directory is in use by another process: stop it, or give this one another"
-                f" log.dirs dir={path}"
-            ) from error
-        return _LockedDir(
-            log_dir,
-            lock,
-            take_clean_shutdown(self._fs, path),
-            self._read_checkpoint(path / RECOVERY_POINT_CHECKPOINT_NAME),
-            self._read_checkpoint(path / LOG_START_OFFSET_CHECKPOINT_NAME),
-            self._read_checkpoint(path / REPLICATION_OFFSET_CHECKPOINT_NAME),
-        )
-
-    def _read_checkpoint(self, path: Path) -> dict[TopicPartition, Offset]:
-        try:
-            return load_offset_checkpoint(self._fs, path)
-        except CorruptCheckpointError as error:
-            # As Kafka: a lost checkpoint means more recovery, not lost data.
-            logger.warning("checkpoint is ignored path=%s: %s", path, error)
-            return {}
-
-    def _load_directory(self, log_dir: LogDir) -> None:
-        loadable: list[tuple[Path, TopicPartition]] = []
-        with log_dir.errors_fail_it("list"):
-            names = self._fs.list_names(log_dir.path)
-        for name in names:
-            parsed = parse_partition_directory(name)
-            if parsed is None or parsed.topic_partition == CLUSTER_METADATA_PARTITION:
-                continue
-            path = log_dir.path / name
-            if parsed.state is PartitionDirectoryState.LIVE:
-                loadable.append((path, parsed.topic_partition))
-            elif parsed.state is PartitionDirectoryState.DELETED:
-                due_ms = self._clock.now_ms() + self._config.topic_defaults.file_delete_delay_ms
-                self._deleted_directories.append((due_ms, log_dir, path))
-            else:
-                logger.warning("directory is left alone path=%s", path)
-        workers = self._config.num_recovery_threads_per_data_dir
-        with ThreadPoolExecutor(workers, thread_name_prefix="log-recovery") as pool:
-            logs = pool.map(lambda item: self._load_configured(log_dir, *item), loadable)
-            for log in logs:
-                if log is not None:
-                    with self._lock:
-                        self._logs[log.topic_partition] = log
-        self._loaded.add(log_dir.path)
-
-    def _load_configured(
-        self, log_dir: LogDir, path: Path, topic_partition: TopicPartition
-    ) -> PartitionLog | None:
-        """None for a directory that holds no log of ours."""
-        with self._unreadable_fails(log_dir, path, topic_partition):
-            topic_id = load_partition_metadata(self._fs, path)
-            if not self._exists(topic_partition, topic_id):
-                logger.warning("log of a partition that is not there is deleted dir=%s", path)
-                delay_ms = self._config.topic_defaults.file_delete_delay_ms
-                self._retire(log_dir, path, topic_partition, delay_ms)
-                return None
-        if topic_partition in self._logs:
-            logger.error("directory is left alone, the log is in another one path=%s", path)
-            return None
-        config = self._topic_config_for(topic_partition.topic)
-        return self._load(log_dir, path, topic_partition, config)
-
-    def _load(
-        self, log_dir: LogDir, path: Path, topic_partition: TopicPartition, config: TopicConfig
-    ) -> PartitionLog:
-        with self._unreadable_fails(log_dir, path, topic_partition):
-            return load_log(
-                self._environment,
-                log_dir,
-                path,
-                topic_partition,
-                config,
-                topic_id=load_partition_metadata(self._fs, path),
-                checkpoints=self._locked[log_dir.path].checkpoints(topic_partition),
-            )
-
-    @contextmanager
-    def _unreadable_fails(
-        self, log_dir: LogDir, path: Path, topic_partition: TopicPartition
-    ) -> Iterator[None]:
-        try:
-            with log_dir.errors_fail_it(f"load {topic_partition}"):
-                yield
-        except CorruptDataError as error:
-            # As Kafka: what cannot be read must not be served in part, nor written over.
-            log_dir.fail(error, f"load {topic_partition}")
-            raise LogDirFailedError(
-                "log cannot be loaded: repair or move its directory, and start again"
-                f" partition={topic_partition} dir={path}"
-            ) from error
 
     # Logs
 
@@ -292,6 +273,14 @@ class LogManager:
         """A snapshot, those in offline directories included."""
         with self._lock:
             return tuple(self._logs.values())
+
+    def offline_logs(self) -> tuple[OfflineLog, ...]:
+        """Those whose files are damaged; of a directory that is offline all are, besides."""
+        with self._lock:
+            return tuple(self._offline.values())
+
+    def is_damaged(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self._offline
 
     def log_dirs(self) -> tuple[LogDir, ...]:
         return tuple(self._log_dirs)
@@ -318,6 +307,8 @@ class LogManager:
                         save_partition_metadata(self._fs, log.directory, topic_id)
                 assert log.topic_id == topic_id, (log, topic_id)
                 return log
+            if topic_partition in self._offline:
+                raise LogDirFailedError(f"the partition is offline partition={topic_partition}")
             live = self.live_log_dirs()
             if not live:
                 raise LogDirFailedError(f"no log directory is online partition={topic_partition}")
@@ -335,6 +326,9 @@ class LogManager:
         config: TopicConfig,
     ) -> PartitionLog:
         directory = log_dir.path / partition_directory_name(topic_partition)
+        if any(topic_partition in locked.named for locked in self._locked.values()):
+            # Of an earlier topic of this name: they would be taken for the new log's.
+            self.checkpoint()
         with log_dir.errors_fail_it(f"create {topic_partition}"):
             self._fs.make_directory(directory)
             save_partition_metadata(self._fs, directory, topic_id)
@@ -355,6 +349,10 @@ class LogManager:
 
     def _delete_log(self, topic_partition: TopicPartition) -> None:
         with self._lock:
+            damaged = self._offline.pop(topic_partition, None)
+            if damaged is not None and self._fs.exists(damaged.directory):
+                delay_ms = self._config.topic_defaults.file_delete_delay_ms
+                self._retire(damaged.log_dir, damaged.directory, topic_partition, delay_ms)
             log = self._logs.pop(topic_partition, None)
             if log is None:
                 return
@@ -377,14 +375,17 @@ class LogManager:
         with log_dir.errors_fail_it(f"delete {topic_partition}"):
             self._fs.rename(directory, retired)
             self._fs.sync_directory(log_dir.path)
+        self._delete_later(log_dir, retired, delay_ms)
+
+    def _delete_later(self, log_dir: LogDir, path: Path, delay_ms: int) -> None:
         with self._lock:
-            due_ms = self._clock.now_ms() + delay_ms
-            self._deleted_directories.append((due_ms, log_dir, retired))
+            self._deleted_directories.append((self._clock.now_ms() + delay_ms, log_dir, path))
 
     def truncate_log(self, log: PartitionLog, offset: Offset) -> None:
         """Drop the records at `offset` and above, and forget that they were ever cleaned."""
         with self.cleaner_manager.paused(log.topic_partition):
             log.truncate_to(offset)
+            self.checkpoint()  # what is flushed ends there now
             active = log.segments()[-1]
             self.cleaner_manager.truncate_checkpoint(log, active.base_offset)
 
@@ -451,24 +452,9 @@ class LogManager:
         for log_dir in self.live_log_dirs():
             if log_dir.path in self._loaded:
                 logs = [log for log in self.logs() if log.log_dir is log_dir]
-                self._for_dir(log_dir, "checkpoint", partial(self._checkpoint, log_dir, logs))
-
-    def _checkpoint(self, log_dir: LogDir, logs: Iterable[PartitionLog]) -> None:
-        recovery_points: dict[TopicPartition, Offset] = {}
-        log_start_offsets: dict[TopicPartition, Offset] = {}
-        high_watermarks: dict[TopicPartition, Offset] = {}
-        for log in logs:
-            recovery_points[log.topic_partition] = log.recovery_point
-            high_watermarks[log.topic_partition] = log.high_watermark
-            # Elsewhere the first segment's base tells; a tiered log may start far below it.
-            if log.remote_log_enabled or log.log_start_offset > log.segments()[0].base_offset:
-                log_start_offsets[log.topic_partition] = log.log_start_offset
-        for name, offsets in (
-            (RECOVERY_POINT_CHECKPOINT_NAME, recovery_points),
-            (LOG_START_OFFSET_CHECKPOINT_NAME, log_start_offsets),
-            (REPLICATION_OFFSET_CHECKPOINT_NAME, high_watermarks),
-        ):
-            self._fs.write_atomically(log_dir.path / name, encode_offset_checkpoint(offsets))
+                offline = partitions_of(self.offline_logs(), log_dir)
+                save = partial(self._locked[log_dir.path].save, self._fs, logs, offline)
+                self._for_dir(log_dir, "checkpoint", save)
 
     def _for_each_log(
         self,

@@ -51,13 +51,13 @@ class SwapPlan:
 class SegmentFilesPlan:
     """Third step: which segments there are.
 
-    `without_offset_index` must be rebuilt from the log; `deletions` are indexes of no segment.
+    `lost` are the names of `.log` files that are not there though an index of theirs is: a log file
+    is made before its indexes, and goes after them.
     """
 
     base_offsets: tuple[Offset, ...]
-    without_offset_index: frozenset[Offset]
     with_transaction_index: frozenset[Offset]
-    deletions: tuple[str, ...]
+    lost: tuple[str, ...]
 
 
 def plan_leftovers(names: Iterable[str]) -> LeftoverPlan:
@@ -76,7 +76,9 @@ def plan_leftovers(names: Iterable[str]) -> LeftoverPlan:
         elif is_swap and file.suffix == LOG_SUFFIX:
             swaps.add(file.base_offset)
     # Swap files first: were another crash to leave one without the `.cleaned` ones, it would count.
-    return LeftoverPlan((*rolled_back, *unused), tuple(sorted(swaps)))
+    # And indexes before the file that tells whose they are.
+    indexes = _indexes_on_their_way_out(files)
+    return LeftoverPlan((*rolled_back, *indexes, *unused), tuple(sorted(swaps)))
 
 
 def plan_swaps(names: Iterable[str], swapped_ranges: Sequence[tuple[Offset, Offset]]) -> SwapPlan:
@@ -104,18 +106,15 @@ def plan_swaps(names: Iterable[str], swapped_ranges: Sequence[tuple[Offset, Offs
 def plan_segment_files(names: Iterable[str]) -> SegmentFilesPlan:
     files = _segment_files(names)
     bases = {file.base_offset for file in files if file.suffix == LOG_SUFFIX}
-    indexed = {file.base_offset for file in files if file.suffix == OFFSET_INDEX_SUFFIX}
-    orphans = [
-        segment_file_name(*file)
-        for file in files
-        if file.suffix in _INDEX_SUFFIXES and file.base_offset not in bases
-    ]
-    transactional = {file.base_offset for file in files if file.suffix == TRANSACTION_INDEX_SUFFIX}
+    of = {
+        suffix: {file.base_offset for file in files if file.suffix == suffix}
+        for suffix in _INDEX_SUFFIXES
+    }
+    indexed = set[Offset]().union(*of.values())
     return SegmentFilesPlan(
         tuple(sorted(bases)),
-        frozenset(bases - indexed),
-        frozenset(bases & transactional),
-        tuple(orphans),
+        frozenset(bases & of[TRANSACTION_INDEX_SUFFIX]),
+        tuple(segment_file_name(base, LOG_SUFFIX) for base in sorted(indexed - bases)),
     )
 
 
@@ -140,6 +139,20 @@ def loaded_log_start_offset(
 ) -> Offset:
     """Under tiered storage the log may start far below the first local segment."""
     return checkpoint if remote_log_enabled else max(checkpoint, first_base_offset)
+
+
+def _indexes_on_their_way_out(files: Iterable[SegmentFileName]) -> list[str]:
+    """A crash came after the log was renamed to `.deleted`, and before they were."""
+    there = set(files)
+    return [
+        segment_file_name(*file)
+        for file in files
+        if file.suffix in _INDEX_SUFFIXES
+        and not file.temporary_suffix
+        and file._replace(suffix=LOG_SUFFIX) not in there
+        and file._replace(suffix=LOG_SUFFIX, temporary_suffix=DELETED_SUFFIX) in there
+        and file._replace(temporary_suffix=DELETED_SUFFIX) not in there
+    ]
 
 
 def _segment_files(names: Iterable[str]) -> list[SegmentFileName]:

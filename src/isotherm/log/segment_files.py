@@ -97,7 +97,10 @@ class SegmentFiles:
         self._cache.discard(self._cache_keys.values())
 
     def remove(self) -> None:
-        """For good; missing ones are fine. Idempotent."""
+        """For good; missing ones are fine. Idempotent.
+
+        The log goes last: indexes without one are those of a log that was lost.
+        """
         self.forget()
-        for path in self.paths():
+        for path in reversed(self.paths()):
             self._fs.remove(path)

@@ -38,6 +38,13 @@ def read_checkpoint_entries(data: bytes | str, field_count: int) -> list[list[st
     return entries
 
 
+def check_not_cut(data: bytes) -> None:
+    """CorruptCheckpointError for a file that ends where no writer of checkpoints ends one: a cut
+    in its last number would leave another number."""
+    if not data.endswith(b"\n"):
+        raise CorruptCheckpointError(f"checkpoint is cut off size={len(data)}")
+
+
 def encode_checkpoint_entries(entries: Iterable[Sequence[object]]) -> bytes:
     lines = [" ".join(str(field) for field in fields) for fields in entries]
     text = "\n".join([str(CHECKPOINT_VERSION), str(len(lines)), *lines])

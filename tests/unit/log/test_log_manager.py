@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 import uuid
@@ -12,7 +13,7 @@ import pytest
 
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.topic import TopicConfig
-from isotherm.errors import LogDirFailedError, NotLeaderOrFollowerError
+from isotherm.errors import CorruptMetadataError, LogDirFailedError, NotLeaderOrFollowerError
 from isotherm.log.checkpoints import read_offset_checkpoint
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_manager import LogManager
@@ -282,21 +283,149 @@ def test_directory_that_fails_later_takes_only_its_logs_along(
     assert (tmp_path / "two" / ".kafka_cleanshutdown").exists()
 
 
-def test_failed_load_leaves_the_checkpoints_for_the_next_start(
+class Catalog:
+    """Topics by partition, and the ids of those that were removed."""
+
+    def __init__(
+        self, topics: dict[TopicPartition, uuid.UUID], removed: frozenset[uuid.UUID] = frozenset()
+    ) -> None:
+        self._topics = topics
+        self._removed = removed
+
+    def topic_id(self, topic_partition: TopicPartition) -> uuid.UUID | None:
+        return self._topics.get(topic_partition)
+
+    def was_removed(self, topic_id: uuid.UUID) -> bool:
+        return topic_id in self._removed
+
+
+def test_partition_that_is_offline_keeps_its_checkpoints_for_the_next_start(
     open_manager: Open, tmp_path: Path
 ) -> None:
     manager = open_manager("one")
     append(manager.create_log(A, TOPIC_ID, CONFIG), 3)
     manager.shutdown()
     before = (tmp_path / "one" / "recovery-point-offset-checkpoint").read_bytes()
-    (tmp_path / "one" / "a-0" / "leader-epoch-checkpoint").write_text("0\nrubbish\n")
-    with pytest.raises(LogDirFailedError):
-        open_manager("one")
-    assert (tmp_path / "one" / "recovery-point-offset-checkpoint").read_bytes() == before
-    (tmp_path / "one" / "a-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    path = tmp_path / "one" / "a-0" / f"{0:020d}.log"
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-1])
+    second = open_manager("one")
+    assert (second.log(A), second.is_damaged(A)) == (None, True)
+    with pytest.raises(LogDirFailedError, match="the partition is offline partition=a-0"):
+        second.create_log(A, TOPIC_ID, CONFIG)
+    append(second.create_log(B, TOPIC_ID, CONFIG), 2)
+    second.shutdown()
+    # What a recovery finds out later is not hidden by this stop.
+    assert not (tmp_path / "one" / ".kafka_cleanshutdown").exists()
+    after = (tmp_path / "one" / "recovery-point-offset-checkpoint").read_bytes()
+    assert read_offset_checkpoint(after) == {**read_offset_checkpoint(before), B: 2}
+    path.write_bytes(sound)
     log = open_manager("one").log(A)
     assert log is not None
     assert log.log_end_offset == 3
+
+
+def test_topic_is_deleted_though_a_partition_of_it_is_offline(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    manager = open_manager("one")
+    append(manager.create_log(A, TOPIC_ID, CONFIG), 3)
+    manager.shutdown()
+    (tmp_path / "one" / "a-0" / f"{0:020d}.log").write_bytes(b"")
+    second = open_manager("one")
+    second.delete_log(A)
+    assert not second.is_damaged(A)
+    assert list((tmp_path / "one").glob("a-0.*-delete"))
+    assert second.create_log(A, TOPIC_ID, CONFIG).log_end_offset == 0
+
+
+def test_checkpoints_of_an_earlier_topic_are_not_those_of_a_later_one(
+    open_manager: Open,
+) -> None:
+    manager = open_manager("one")
+    append(manager.create_log(A, TOPIC_ID, CONFIG), 12)
+    manager.flush_dirty_logs()
+    manager.checkpoint()
+    manager.delete_log(A)
+    append(manager.create_log(A, uuid.UUID(int=8), CONFIG), 3)
+    crash(manager)
+    log = open_manager("one").log(A)
+    assert log is not None
+    assert (log.log_end_offset, log.recovery_point) == (3, 0)
+
+
+def test_log_that_ends_before_its_recovery_point_is_offline(
+    open_manager: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cut where a batch ends, it is sound by itself."""
+    manager = open_manager("one")
+    log = manager.create_log(A, TOPIC_ID, CONFIG)
+    append(log, 4)
+    log.flush()
+    manager.checkpoint()
+    crash(manager)
+    path = tmp_path / "one" / "a-0" / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert open_manager("one").is_damaged(A)
+    (error,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert "flushed records are missing" in error
+    assert "first_lost_offset=2 recovery_point=4" in error
+
+
+def test_partition_whose_directory_is_gone_is_offline(open_manager: Open, tmp_path: Path) -> None:
+    manager = open_manager("one")
+    append(manager.create_log(A, TOPIC_ID, CONFIG), 3)
+    manager.create_log(B, TOPIC_ID, CONFIG)
+    manager.shutdown()
+    for partition in ("a-0", "b-0"):
+        shutil.rmtree(tmp_path / "one" / partition)
+    second = open_manager("one", catalog=Catalog({A: TOPIC_ID, B: TOPIC_ID}))
+    assert second.is_damaged(A)
+    assert not second.is_damaged(B)  # it had no records
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAB", bytes(43)]
+)
+def test_lost_topic_id_is_taken_from_the_clusters_metadata(
+    open_manager: Open, tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = open_manager("one")
+    append(manager.create_log(A, TOPIC_ID, CONFIG), 3)
+    manager.shutdown()
+    path = tmp_path / "one" / "a-0" / "partition.metadata"
+    sound = path.read_bytes()
+    path.unlink() if content is None else path.write_bytes(content)
+    log = open_manager("one", catalog=Catalog({A: TOPIC_ID})).log(A)
+    assert log is not None
+    assert (log.topic_id, log.log_end_offset) == (TOPIC_ID, 3)
+    assert path.read_bytes() == sound
+    (record,) = caplog.records
+    assert (record.levelname, str(path) in record.getMessage()) == ("WARNING", True)
+
+
+def test_topic_id_of_no_topic_takes_the_partition_offline(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    manager = open_manager("one")
+    append(manager.create_log(A, uuid.UUID(int=8), CONFIG), 3)
+    manager.shutdown()
+    second = open_manager("one", catalog=Catalog({A: TOPIC_ID}))
+    assert second.is_damaged(A)
+    assert (tmp_path / "one" / "a-0").exists()
+
+
+def test_log_of_a_topic_that_never_was_is_not_started_on(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    """The cluster's metadata must have lost records: its topics' logs would go with them."""
+    manager = open_manager("one")
+    append(manager.create_log(A, TOPIC_ID, CONFIG), 3)
+    manager.shutdown()
+    with pytest.raises(CorruptMetadataError, match="a-0"):
+        open_manager("one", catalog=Catalog({}))
+    assert (tmp_path / "one" / "a-0").exists()
+    assert (tmp_path / "one" / ".kafka_cleanshutdown").exists()
 
 
 def test_deleted_log_goes_from_disk_after_the_delay(
@@ -388,14 +517,15 @@ def test_recovery_with_several_threads_loads_every_log(open_manager: Open) -> No
     assert [header.base_offset for header in headers] == [15, 16, 17, 18]
 
 
-def test_log_of_a_partition_that_is_not_there_is_deleted(
+def test_log_of_a_topic_that_was_deleted_is_deleted(
     open_manager: Open, tmp_path: Path, clock: SimClock
 ) -> None:
     first = open_manager("one")
-    for partition in (A, B):
-        first.create_log(partition, TOPIC_ID, CONFIG)
+    for partition, topic_id in ((A, TOPIC_ID), (B, uuid.UUID(int=8))):
+        first.create_log(partition, topic_id, CONFIG)
     first.shutdown()
-    second = open_manager("one", exists=lambda partition, topic_id: partition == A)
+    catalog = Catalog({A: TOPIC_ID}, frozenset({uuid.UUID(int=8)}))
+    second = open_manager("one", catalog=catalog)
     assert [log.topic_partition for log in second.logs()] == [A]
     assert not (tmp_path / "one" / "b-0").exists()
     assert list((tmp_path / "one").glob("b-0.*-delete"))
@@ -414,7 +544,8 @@ def test_log_of_the_topic_there_is_now_is_found_beside_that_of_an_earlier_one(
         log = manager.create_log(A, topic_id, CONFIG)
         append(log)
         manager.shutdown()
-    manager = open_manager(*names, exists=lambda _, topic_id: topic_id == TOPIC_ID)
+    catalog = Catalog({A: TOPIC_ID}, frozenset({uuid.UUID(int=1)}))
+    manager = open_manager(*names, catalog=catalog)
     found = manager.log(A)
     assert found is not None
     assert found.directory == tmp_path / "two" / "a-0"

@@ -96,12 +96,23 @@ def test_swap_with_only_an_index_left_is_finished() -> None:
     assert plan.renames == ((left, segment_file_name(0, ".timeindex")),)
 
 
-def test_indexes_without_a_log_go_and_logs_without_an_index_are_rebuilt() -> None:
+def test_index_without_a_log_tells_of_a_log_that_is_lost() -> None:
     names = [*files(0), *files(10, kinds=(".log", ".timeindex")), *files(20, kinds=KINDS[1:])]
     plan = plan_segment_files(names)
     assert plan.base_offsets == (0, 10)
-    assert plan.without_offset_index == {10}
-    assert set(plan.deletions) == set(files(20, kinds=(".index", ".timeindex")))
+    assert plan.lost == (f"{20:020d}.log",)
+
+
+def test_indexes_whose_log_was_renamed_before_a_crash_go_with_it() -> None:
+    log = f"{10:020d}.log.deleted"
+    names = [*files(0), log, *files(10, kinds=(".index", ".timeindex"))]
+    plan = plan_leftovers(names)
+    assert plan.deletions == (*files(10, kinds=(".index", ".timeindex")), log)
+    # Where theirs have been renamed too, these are of a later segment.
+    names += files(10, kinds=(".index.deleted", ".timeindex.deleted"))
+    assert set(plan_leftovers(names).deletions).isdisjoint(
+        files(10, kinds=(".index", ".timeindex"))
+    )
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ from isotherm.broker.controller.image import (
     MetadataImage,
     TopicImage,
 )
-from isotherm.broker.controller.last_removals import LastRemovals
 from isotherm.broker.controller.metadata_log import MetadataLog
 from isotherm.broker.controller.partition_growth import NewPartitions, plan_growth
 from isotherm.broker.controller.records import (
@@ -60,6 +59,7 @@ from isotherm.broker.controller.records import (
     RemoveTopicRecord,
 )
 from isotherm.broker.controller.registration import registration_record
+from isotherm.broker.controller.topic_removals import TopicRemovals
 from isotherm.broker.controller.topic_rules import (
     PARTITIONS_PER_REQUEST_MAX,
     NewTopic,
@@ -154,12 +154,14 @@ class Controller:
         self._topic_configs: dict[str, _CachedTopicConfig] = {}
         self._producer_ids = iter(range(0))
         delta = MetadataDelta(MetadataImage())
-        removals = LastRemovals()
+        removals = TopicRemovals()
         for record in self._log.replay():
             removals.note(record, delta)
             delta.replay(record)
         # Tiered partitions whose topics were removed right before this start.
         self.partitions_removed_last = removals.partitions
+        # The ids of topics that were removed before this start.
+        self.topics_removed = frozenset(removals.topic_ids)
         self._image = delta.apply(self._log.end_offset)
         self._config = self._effective_config(
             self.broker_texts(ALL_BROKERS), self.broker_texts(str(config.node_id))

@@ -4,7 +4,6 @@ import uuid
 
 from isotherm.broker.controller.delta import MetadataDelta
 from isotherm.broker.controller.image import MetadataImage
-from isotherm.broker.controller.last_removals import LastRemovals
 from isotherm.broker.controller.records import (
     TOPIC_RESOURCE,
     ConfigRecord,
@@ -14,6 +13,7 @@ from isotherm.broker.controller.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from isotherm.broker.controller.topic_removals import TopicRemovals
 from isotherm.types import TopicIdPartition
 
 TIERED, LOCAL = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -55,14 +55,14 @@ START = RegisterBrokerRecord(
 
 
 def removed_last(*records: MetadataRecord) -> tuple[TopicIdPartition, ...]:
-    removals, delta = LastRemovals(), MetadataDelta(MetadataImage())
+    removals, delta = TopicRemovals(), MetadataDelta(MetadataImage())
     for record in records:
         removals.note(record, delta)
         delta.replay(record)
     return removals.partitions
 
 
-def test_tiered_partitions_of_the_last_removals_are_known() -> None:
+def test_tiered_partitions_of_the_topic_removals_are_known() -> None:
     expected = tuple(TopicIdPartition(TIERED, "tiered", number) for number in (0, 1))
     assert removed_last(*TOPICS, *REMOVALS) == expected
     assert removed_last(*TOPICS, *REMOVALS, START) == expected

@@ -1,10 +1,13 @@
-"""The topics that were removed last before a start: their remote data may not be deleted yet.
+"""The topics that were removed before a start: the logs, and of those removed last the remote data,
+may not be deleted yet.
 
 The removal is recorded first; the deletion is remembered in another file, in the same turn of the
 control thread. A crash in between leaves the removal as the last thing that happened.
 """
 
 from __future__ import annotations
+
+import uuid
 
 from isotherm.broker.controller.delta import MetadataDelta
 from isotherm.broker.controller.records import (
@@ -20,15 +23,18 @@ from isotherm.types import TopicIdPartition
 _OF_A_START = (RegisterBrokerRecord, PartitionChangeRecord, FeatureLevelRecord)
 
 
-class LastRemovals:
+class TopicRemovals:
     """Told of each record of the log, in order, before it is replayed."""
 
     def __init__(self) -> None:
         self.partitions: tuple[TopicIdPartition, ...] = ()
+        self.topic_ids: set[uuid.UUID] = set()
+        """Of every topic that was ever removed."""
 
     def note(self, record: MetadataRecord, before: MetadataDelta) -> None:
         if isinstance(record, RemoveTopicRecord):
             if record.topic_id is not None:
+                self.topic_ids.add(record.topic_id)
                 self.partitions += before.tiered_partitions(record.topic_id)
         elif self.partitions and not isinstance(record, _OF_A_START):
             self.partitions = ()

@@ -1,0 +1,134 @@
+"""A log directory that this process writes to: its lock, its mark of a clean stop, its checkpoints.
+
+A checkpoint of the directory that is lost or damaged is made again, and a warning says so, as in
+Kafka. Without recovery points an unclean stop costs more recovery; without high watermarks the logs
+begin at their starts, and their leader raises them; without log starts each log begins where its
+leader epochs do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from isotherm.errors import CorruptCheckpointError, LogDirFailedError
+from isotherm.log.checkpoints import (
+    encode_offset_checkpoint,
+    load_offset_checkpoint,
+    take_clean_shutdown,
+)
+from isotherm.log.fs import FileLock, FileSystem
+from isotherm.log.log_dir import LogDir
+from isotherm.log.log_loader import LogCheckpoints
+from isotherm.log.partition_log import PartitionLog
+from isotherm.segment.file_names import (
+    LOCK_NAME,
+    LOG_START_OFFSET_CHECKPOINT_NAME,
+    RECOVERY_POINT_CHECKPOINT_NAME,
+    REPLICATION_OFFSET_CHECKPOINT_NAME,
+)
+from isotherm.types import Offset, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_OffsetCheckpoint = dict[TopicPartition, Offset]
+
+_NAMES = (
+    RECOVERY_POINT_CHECKPOINT_NAME,
+    LOG_START_OFFSET_CHECKPOINT_NAME,
+    REPLICATION_OFFSET_CHECKPOINT_NAME,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LockedDir:
+    """The offsets are those that the files held when the directory was locked."""
+
+    log_dir: LogDir
+    lock: FileLock
+    was_clean: bool
+    recovery_points: Mapping[TopicPartition, Offset]
+    log_start_offsets: Mapping[TopicPartition, Offset] | None
+    """None when the file is lost: what lies below a log's start is not known from here."""
+    high_watermarks: Mapping[TopicPartition, Offset]
+    named: set[TopicPartition] = field(default_factory=set)
+    """Partitions that the files on the disk name now."""
+
+    def checkpoints(self, topic_partition: TopicPartition) -> LogCheckpoints:
+        starts = self.log_start_offsets
+        return LogCheckpoints(
+            self.recovery_points.get(topic_partition, 0),
+            (starts or {}).get(topic_partition, 0),
+            self.high_watermarks.get(topic_partition, 0),
+            self.was_clean,
+            knows_log_start=starts is not None,
+        )
+
+    def save(
+        self, fs: FileSystem, logs: Iterable[PartitionLog], offline: Iterable[TopicPartition]
+    ) -> None:
+        """Write the three files: of `logs` what holds now, of partitions that are offline what
+        was found. Raises OSError."""
+        recovery_points = _of(self.recovery_points, offline)
+        log_start_offsets = _of(self.log_start_offsets or {}, offline)
+        high_watermarks = _of(self.high_watermarks, offline)
+        for log in logs:
+            recovery_points[log.topic_partition] = log.recovery_point
+            high_watermarks[log.topic_partition] = log.high_watermark
+            # Elsewhere the first segment's base tells; a tiered log may start far below it.
+            if log.remote_log_enabled or log.log_start_offset > log.segments()[0].base_offset:
+                log_start_offsets[log.topic_partition] = log.log_start_offset
+        for name, offsets in zip(
+            _NAMES, (recovery_points, log_start_offsets, high_watermarks), strict=True
+        ):
+            fs.write_atomically(self.log_dir.path / name, encode_offset_checkpoint(offsets))
+        self.named.clear()
+        self.named.update(recovery_points)
+
+
+def lock_directory(fs: FileSystem, log_dir: LogDir) -> LockedDir:
+    """Made when it is not there. LogDirFailedError while another process writes to it; OSError."""
+    path = log_dir.path
+    fs.make_directory(path)
+    try:
+        lock = fs.lock(path / LOCK_NAME)
+    except BlockingIOError as error:
+        raise LogDirFailedError(
+            "log directory is in use by another process: stop it, or give this one another"
+            f" log.dirs dir={path}"
+        ) from error
+    was_clean = take_clean_shutdown(fs, path)
+    # They are written together: where one is, the others were.
+    is_new = not any(fs.exists(path / name) for name in _NAMES)
+    recovery_points, log_starts, high_watermarks = (
+        {} if is_new else _read(fs, path / name) for name in _NAMES
+    )
+    return LockedDir(
+        log_dir,
+        lock,
+        was_clean,
+        recovery_points or {},
+        log_starts,
+        high_watermarks or {},
+        {*(recovery_points or {}), *(log_starts or {}), *(high_watermarks or {})},
+    )
+
+
+def _read(fs: FileSystem, path: Path) -> _OffsetCheckpoint | None:
+    """None when it is lost."""
+    try:
+        if fs.exists(path):
+            return load_offset_checkpoint(fs, path)
+        reason = "it is missing"
+    except CorruptCheckpointError as error:
+        reason = str(error)
+    logger.warning("checkpoint is lost and made again file=%s reason='%s'", path, reason)
+    return None
+
+
+def _of(
+    offsets: Mapping[TopicPartition, Offset], partitions: Iterable[TopicPartition]
+) -> _OffsetCheckpoint:
+    return {each: offsets[each] for each in partitions if each in offsets}

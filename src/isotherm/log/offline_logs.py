@@ -1,0 +1,81 @@
+"""Partitions whose files are damaged in a way that nothing here can make good.
+
+Such a partition is offline, and it alone: the broker serves the others. Its files stay as they are
+until they are mended and the broker starts again, or its topic is deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from isotherm.errors import CorruptDataError, CorruptLogError
+from isotherm.log.log_dir import LogDir
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS, Offset, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+RESTORE_HINT = "restore the file, or delete the topic, and start again"
+GIVE_UP_HINT = (
+    "restore the file and start again; to give up what is missing, see docs/operations.md,"
+    " damaged files"
+)
+_METADATA_HINT = (
+    "nothing of its segments is copied or deleted meanwhile; restore the file, or make the tier's"
+    " metadata again from the bucket with isotherm pipeline rebuild"
+)
+
+
+class LineageLostError(CorruptLogError):
+    """The leader epochs below the first local segment are known to the remote tier alone.
+
+    `local_epochs` are those of the local segments, which begin at `local_start`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        path: Path,
+        local_start: Offset,
+        local_epochs: tuple[EpochEntry, ...],
+    ) -> None:
+        super().__init__(message, "the remote tier has to be reachable")
+        self.path = path
+        self.local_start = local_start
+        self.local_epochs = local_epochs
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineLog:
+    topic_partition: TopicPartition
+    log_dir: LogDir
+    directory: Path
+    reason: CorruptDataError
+
+    def report(self) -> None:
+        """One line: the partition, what is wrong with which file, and what to do about it."""
+        if isinstance(self.reason, LineageLostError):
+            logger.warning(
+                "partition is offline until the remote tier has told its epochs partition=%s: %s",
+                self.topic_partition,
+                self.reason,
+            )
+            return
+        hint = self.reason.hint if isinstance(self.reason, CorruptLogError) else RESTORE_HINT
+        if self.topic_partition.topic in REMOTE_LOG_METADATA_TOPICS:
+            hint = _METADATA_HINT
+        logger.error(
+            "partition is offline partition=%s dir=%s: %s hint='%s'",
+            self.topic_partition,
+            self.directory,
+            self.reason,
+            hint,
+        )
+
+
+def partitions_of(offline: Iterable[OfflineLog], log_dir: LogDir) -> tuple[TopicPartition, ...]:
+    """Those whose files are in `log_dir`."""
+    return tuple(each.topic_partition for each in offline if each.log_dir is log_dir)

@@ -1,0 +1,199 @@
+"""The directories that a start finds, each of them a partition's: which one, and what becomes of it.
+
+The topic id in `partition.metadata` says whose log it is; the cluster's metadata knows every topic
+that there is or ever was. A log is deleted only when its topic was: a directory of a topic that the
+cluster never had says that the metadata has lost records, and nothing is started on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Container, Iterable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from isotherm.errors import (
+    CorruptCheckpointError,
+    CorruptLogError,
+    CorruptMetadataError,
+    LogDirFailedError,
+)
+from isotherm.log.checkpoints import load_partition_metadata, save_partition_metadata
+from isotherm.log.fs import FileSystem
+from isotherm.log.locked_dir import LockedDir
+from isotherm.log.log_dir import LogDir
+from isotherm.log.offline_logs import GIVE_UP_HINT, OfflineLog
+from isotherm.segment.file_names import (
+    LOG_SUFFIX,
+    PARTITION_METADATA_NAME,
+    PartitionDirectoryState,
+    parse_partition_directory,
+    partition_directory_name,
+)
+from isotherm.types import CLUSTER_METADATA_TOPIC, TopicPartition, uuid_to_text
+
+logger = logging.getLogger(__name__)
+
+CLUSTER_METADATA_PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+
+
+class PartitionCatalog(Protocol):
+    """What the cluster's metadata says of topics."""
+
+    def topic_id(self, topic_partition: TopicPartition) -> uuid.UUID | None:
+        """Of the partition there is now; None when there is none."""
+
+    def was_removed(self, topic_id: uuid.UUID) -> bool:
+        """Whether a topic of this id was deleted, whose logs may still be here."""
+
+
+class PartitionDirectory(NamedTuple):
+    log_dir: LogDir
+    path: Path
+    topic_partition: TopicPartition
+
+
+class FoundDirectories(NamedTuple):
+    partitions: list[PartitionDirectory]
+    deleted: list[Path]
+    """Marked for deletion before."""
+
+
+class IdentifiedDirectories(NamedTuple):
+    loaded: list[tuple[PartitionDirectory, uuid.UUID | None]]
+    """With their topic ids."""
+    deleted: list[PartitionDirectory]
+    """Their topics were deleted: so are their logs."""
+    offline: list[OfflineLog]
+
+
+def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
+    """LogDirFailedError when they cannot be listed; the directory is offline then."""
+    found = FoundDirectories([], [])
+    with log_dir.errors_fail_it("list"):
+        names = fs.list_names(log_dir.path)
+    for name in names:
+        parsed = parse_partition_directory(name)
+        if parsed is None or parsed.topic_partition == CLUSTER_METADATA_PARTITION:
+            continue
+        path = log_dir.path / name
+        if parsed.state is PartitionDirectoryState.LIVE:
+            found.partitions.append(PartitionDirectory(log_dir, path, parsed.topic_partition))
+        elif parsed.state is PartitionDirectoryState.DELETED:
+            found.deleted.append(path)
+        else:
+            logger.warning("directory is left alone path=%s", path)
+    return found
+
+
+def identify(
+    fs: FileSystem, directories: Iterable[PartitionDirectory], catalog: PartitionCatalog | None
+) -> IdentifiedDirectories:
+    """What becomes of each; a `partition.metadata` that is lost is made again.
+
+    Without a catalog every log is loaded. CorruptMetadataError, with nothing done, when the
+    cluster's metadata should know a partition and does not. Directories that fail are offline.
+    """
+    found = IdentifiedDirectories([], [], [])
+    counted = Counter(each.topic_partition for each in directories)
+    twice = {each for each, count in counted.items() if count > 1}
+    for each in directories:
+        try:
+            with each.log_dir.errors_fail_it(f"identify {each.topic_partition}"):
+                _identify(fs, each, catalog, twice, found)
+        except CorruptLogError as error:
+            found.offline.append(OfflineLog(each.topic_partition, each.log_dir, each.path, error))
+        except LogDirFailedError:
+            continue  # it is offline, and the log says so
+    return found
+
+
+def _identify(
+    fs: FileSystem,
+    directory: PartitionDirectory,
+    catalog: PartitionCatalog | None,
+    found_twice: Container[TopicPartition],
+    found: IdentifiedDirectories,
+) -> None:
+    path, partition = directory.path, directory.topic_partition
+    fault = None
+    try:
+        topic_id = load_partition_metadata(fs, path)
+    except CorruptCheckpointError as error:
+        topic_id, fault = None, str(error)
+    current = catalog.topic_id(partition) if catalog is not None else None
+    if catalog is None or (topic_id is not None and topic_id == current):
+        found.loaded.append((directory, topic_id))
+    elif topic_id is None and current is not None:
+        _name_again(fs, directory, current, fault, found_twice)
+        found.loaded.append((directory, current))
+    elif topic_id is None:
+        logger.error("directory is left alone, there is no such partition dir=%s", path)
+    elif catalog.was_removed(topic_id):
+        logger.warning("log of a deleted topic is deleted dir=%s", path)
+        found.deleted.append(directory)
+    elif current is not None:
+        raise CorruptLogError(
+            "topic id is of no topic that this cluster ever had"
+            f" file={path / PARTITION_METADATA_NAME}"
+            f" topic_id={uuid_to_text(topic_id)} expected={uuid_to_text(current)}",
+            "if the log is this topic's, delete the file, else move the directory away;"
+            " then start again",
+        )
+    else:
+        raise CorruptMetadataError(
+            "the cluster's metadata does not know a partition whose log is here: it has lost"
+            f" records, or the log is another cluster's dir={path}"
+            f" topic_id={uuid_to_text(topic_id)}"
+            f" hint='restore {CLUSTER_METADATA_PARTITION}, or move the directory away'"
+        )
+
+
+def missing_directories(
+    locked: Iterable[LockedDir],
+    found: Container[TopicPartition],
+    catalog: PartitionCatalog | None,
+) -> list[OfflineLog]:
+    """A partition whose records were on the disk, and whose directory is gone, is offline: an
+    empty log would hide that."""
+    return [
+        OfflineLog(
+            partition,
+            each.log_dir,
+            path := each.log_dir.path / partition_directory_name(partition),
+            CorruptLogError(f"the directory of a partition is missing dir={path}", GIVE_UP_HINT),
+        )
+        for each in locked
+        for partition, recovery_point in each.recovery_points.items()
+        if recovery_point > 0
+        and partition not in found
+        and catalog is not None
+        and catalog.topic_id(partition) is not None
+    ]
+
+
+def _name_again(
+    fs: FileSystem,
+    directory: PartitionDirectory,
+    topic_id: uuid.UUID,
+    fault: str | None,
+    found_twice: Container[TopicPartition],
+) -> None:
+    file = directory.path / PARTITION_METADATA_NAME
+    if directory.topic_partition in found_twice:
+        raise CorruptLogError(
+            f"topic id is lost, and another directory is of this partition too file={file}",
+            "move away the directory that is not the topic's, and start again",
+        )
+    # A crash may come between the directory and its id: there is no log yet.
+    if fault or any(name.endswith(LOG_SUFFIX) for name in fs.list_names(directory.path)):
+        logger.warning(
+            "topic id is lost and taken from the cluster's metadata file=%s topic_id=%s"
+            " reason='%s'",
+            file,
+            uuid_to_text(topic_id),
+            fault or "it is missing",
+        )
+    save_partition_metadata(fs, directory.path, topic_id)

@@ -1,0 +1,154 @@
+"""Whether the files of a segment that was flushed are still as they were written.
+
+A file that was cut off, written over or lost shows where it ends, and there alone it is looked at: the
+last entry of each index, and the batches from there to the end of the log. What is wrong in the
+middle is found by the CRC of each batch, which every reader checks.
+
+Where index and log disagree the log is read in full, and decides: a sound one gets new indexes, one
+that is damaged or ends before its indexes say is an error.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from isotherm.errors import CorruptDataError, CorruptIndexError, CorruptLogError
+from isotherm.log.batch_scan import scan_headers
+from isotherm.log.fs import FileSystem
+from isotherm.log.log_segment import LogSegment
+from isotherm.log.offline_logs import GIVE_UP_HINT
+from isotherm.segment.offset_index import (
+    OFFSET_INDEX_ENTRY_SIZE,
+    last_offset_index_entry,
+    read_offset_index,
+)
+from isotherm.segment.time_index import (
+    TIME_INDEX_ENTRY_SIZE,
+    last_time_index_entry,
+    read_time_index,
+)
+from isotherm.types import NO_TIMESTAMP, Offset
+
+
+class CheckedSegment(NamedTuple):
+    next_offset: Offset
+    """After the last batch."""
+    index_fault: str
+    """Why the indexes must be made again; empty when they are sound."""
+
+
+def check_segment(
+    fs: FileSystem,
+    segment: LogSegment,
+    following_base_offset: Offset | None,
+    known_end_offset: Offset | None,
+) -> CheckedSegment:
+    """`following_base_offset` is None for the last segment; `known_end_offset` is up to where the
+    segment is known to reach, if it is known. CorruptLogError names the file, and where it is
+    damaged."""
+    try:
+        next_offset, fault = _check_end(fs, segment), ""
+    except CorruptDataError as error:
+        next_offset, fault = _read_in_full(segment), str(error)
+        if known_end_offset is None or next_offset < known_end_offset:
+            _check_reaches_indexes(fs, segment, next_offset, following_base_offset)
+    if following_base_offset is not None and next_offset > following_base_offset:
+        raise CorruptLogError(
+            f"log overlaps the segment after it file={segment.log_path} next_offset={next_offset}"
+            f" following_base_offset={following_base_offset}",
+            GIVE_UP_HINT,
+        )
+    return CheckedSegment(next_offset, fault)
+
+
+def _check_end(fs: FileSystem, segment: LogSegment) -> Offset:
+    """The offset after the last batch; CorruptDataError where log and indexes do not agree."""
+    base_offset = segment.base_offset
+    entry = _index_end(fs, segment.offset_index_path, OFFSET_INDEX_ENTRY_SIZE)
+    indexed = last_offset_index_entry(entry, base_offset)
+    next_offset, end, largest_ms = base_offset, indexed.position, NO_TIMESTAMP
+    with closing(fs.open_readable(segment.log_path)) as log:
+        for position, header in scan_headers(log, indexed.position, segment.size_in_bytes):
+            if position == indexed.position > 0 and header.last_offset != indexed.offset:
+                raise CorruptIndexError(
+                    "offset index names another batch"
+                    f" offset={indexed.offset} found={header.last_offset}"
+                )
+            next_offset, end = header.next_offset, position + header.size_in_bytes
+            largest_ms = max(largest_ms, header.max_timestamp)
+    if end != segment.size_in_bytes or (indexed.position > 0 and next_offset == base_offset):
+        raise CorruptIndexError(
+            f"no batch ends where the log does position={end} size={segment.size_in_bytes}"
+        )
+    entry = _index_end(fs, segment.time_index_path, TIME_INDEX_ENTRY_SIZE)
+    youngest = last_time_index_entry(entry, base_offset)
+    if youngest.timestamp_ms < largest_ms:
+        raise CorruptIndexError(
+            f"time index ends too early timestamp_ms={youngest.timestamp_ms}"
+            f" largest_timestamp_ms={largest_ms}"
+        )
+    if youngest.timestamp_ms >= 0 and not base_offset <= youngest.offset < next_offset:
+        raise CorruptIndexError(
+            f"time index names an offset that is not there offset={youngest.offset}"
+            f" next_offset={next_offset}"
+        )
+    return next_offset
+
+
+def _index_end(fs: FileSystem, path: Path, entry_size: int) -> bytes:
+    """The last entry; the whole file where that may be padding. CorruptIndexError for a part of
+    one, or none at all."""
+    if not fs.exists(path):
+        raise CorruptIndexError(f"index is missing file={path}")
+    size = fs.file_size(path)
+    if size % entry_size != 0:
+        raise CorruptIndexError(f"index ends within an entry file={path} size={size}")
+    with closing(fs.open_readable(path)) as file:
+        entry = file.read_at(max(0, size - entry_size), entry_size)
+    return entry if any(entry) else fs.read_bytes(path)
+
+
+def _read_in_full(segment: LogSegment) -> Offset:
+    next_offset, end_position = segment.base_offset, 0
+    try:
+        for position, header in segment.scan_verified():
+            if header.base_offset < next_offset:
+                break
+            next_offset, end_position = header.next_offset, position + header.size_in_bytes
+        reason = "offsets do not rise"
+    except CorruptDataError as error:
+        reason = str(error)
+    if end_position < segment.size_in_bytes:
+        raise CorruptLogError(
+            f"flushed records are damaged file={segment.log_path} position={end_position}"
+            f" first_lost_offset={next_offset} reason='{reason}'",
+            GIVE_UP_HINT,
+        )
+    return next_offset
+
+
+def _check_reaches_indexes(
+    fs: FileSystem,
+    segment: LogSegment,
+    next_offset: Offset,
+    following_base_offset: Offset | None,
+) -> None:
+    """A log cut where a batch ends is sound by itself: only its indexes know of the rest."""
+    base_offset, ends = segment.base_offset, [next_offset - 1]
+    # An index that is rubbish, or not there, knows nothing.
+    with suppress(CorruptIndexError, FileNotFoundError):
+        offset_index = read_offset_index(fs.read_bytes(segment.offset_index_path), base_offset)
+        ends += [entry.offset for entry in offset_index[-1:]]
+    with suppress(CorruptIndexError, FileNotFoundError):
+        time_index = read_time_index(fs.read_bytes(segment.time_index_path), base_offset)
+        ends += [entry.offset for entry in time_index[-1:]]
+    if following_base_offset is not None:
+        ends = [end for end in ends if end < following_base_offset]
+    if max(ends) >= next_offset:
+        raise CorruptLogError(
+            f"flushed records are missing file={segment.log_path} first_lost_offset={next_offset}"
+            f" indexed_offset={max(ends)}",
+            GIVE_UP_HINT,
+        )
