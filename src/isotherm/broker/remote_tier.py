@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.lineage_restorer import LineageRestorer, restorer_upkeep
 from isotherm.broker.remote_metadata_topics import (
     MetadataLevels,
     ensure_metadata_topics,
@@ -140,6 +141,11 @@ def open_remote_tier(
             topic_based, controller, remote_log_manager, config, run_control, clock, metrics
         )
         topic_based.metadata.start()
+    restorer = LineageRestorer(
+        controller, replica_manager, metadata, storage, run_control=run_control, fs=fs
+    )
+    if restorer.has_work:
+        work.append(restorer_upkeep(restorer, clock))
     upkeep = RemoteMetadataUpkeep(work)
     _publish_counters(metrics)
     remote_log_manager.resume_deletions(controller.partitions_removed_last)

@@ -24,6 +24,7 @@ from isotherm.errors import (
 )
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
+from isotherm.log.offline_logs import OfflineLog
 from isotherm.log.partition_log import PartitionLog
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.types import (
@@ -114,6 +115,9 @@ class ReplicaManager:
     def log_dirs(self) -> tuple[LogDir, ...]:
         return self._log_manager.log_dirs()
 
+    def damaged_logs(self) -> tuple[OfflineLog, ...]:
+        return self._log_manager.offline_logs()
+
     # ---- changes, on the control thread
 
     def start_tiering(self, remote_log_manager: RemoteLogManager) -> None:
@@ -172,6 +176,25 @@ class ReplicaManager:
         partition = Partition(topic_id_partition, log, epoch, self.fetch_purgatory.notify)
         partition.make_leader()
         return partition
+
+    def bring_online(self, topic_id_partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
+        """Lead a partition whose damaged log has been mended; nothing when its topic was deleted.
+
+        CorruptDataError when the log is damaged still, LogDirFailedError.
+        """
+        name, index = topic_id_partition.topic, topic_id_partition.partition
+        hosted = self._topics.get(name)
+        if hosted is None or index not in hosted.offline:
+            return
+        self._log_manager.load_again(topic_id_partition.topic_partition)
+        partition = self._lead(topic_id_partition, leader_epoch, hosted.config)
+        self._topics[name] = replace(
+            hosted,
+            partitions={**hosted.partitions, index: partition},
+            offline=hosted.offline - {index},
+        )
+        logger.info("partition is served again partition=%s", topic_id_partition)
+        self._tell_remote([partition])
 
     def take_offline(self, log_dir: LogDir) -> None:
         """Serve no partition of a directory that has failed, and wake what waits for one.

@@ -158,9 +158,7 @@ class Controller:
         for record in self._log.replay():
             removals.note(record, delta)
             delta.replay(record)
-        # Tiered partitions whose topics were removed right before this start.
         self.partitions_removed_last = removals.partitions
-        # The ids of topics that were removed before this start.
         self.topics_removed = frozenset(removals.topic_ids)
         self._image = delta.apply(self._log.end_offset)
         self._config = self._effective_config(
