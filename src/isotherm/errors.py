@@ -6,6 +6,7 @@
     │   │   └── RemoteStorageThrottledError      the store asked for fewer requests
     │   ├── RemoteStorageNotReadyError        the metadata of this partition is still being read
     │   ├── NotEnoughMemoryError              a bounded buffer or queue is full
+    │   ├── SegmentKeyTakenError              an earlier copy of a remote segment is there still
     │   ├── RequestTimedOutError
     │   ├── BrokerUnreachableError            no broker of a cluster that we are a client of answers
     │   ├── CoordinatorLoadInProgressError · CoordinatorNotAvailableError
@@ -74,6 +75,10 @@ class RemoteStorageNotReadyError(RetriableError):
 
 class NotEnoughMemoryError(RetriableError):
     """A bounded buffer or queue is full."""
+
+
+class SegmentKeyTakenError(RetriableError):
+    """An earlier copy of this segment, as a crash may leave one, holds its key: ask what it is."""
 
 
 class RequestTimedOutError(RetriableError):

@@ -68,6 +68,11 @@ def _check_end(fs: FileSystem, segment: LogSegment) -> Offset:
     base_offset = segment.base_offset
     entry = _index_end(fs, segment.offset_index_path, OFFSET_INDEX_ENTRY_SIZE)
     indexed = last_offset_index_entry(entry, base_offset)
+    if not 0 <= indexed.position <= segment.size_in_bytes:
+        raise CorruptIndexError(
+            f"offset index names a position that is not there position={indexed.position}"
+            f" size={segment.size_in_bytes}"
+        )
     next_offset, end, largest_ms = base_offset, indexed.position, NO_TIMESTAMP
     with closing(fs.open_readable(segment.log_path)) as log:
         for position, header in scan_headers(log, indexed.position, segment.size_in_bytes):

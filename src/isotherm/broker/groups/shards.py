@@ -243,8 +243,8 @@ class GroupShards:
             fold = functools.partial(self._fold, index)
             try:
                 self._shards[index] = await loop.run_in_executor(None, fold)
-            except IsothermError:
-                logger.exception("groups cannot be loaded partition=%d", index)
+            except IsothermError as error:
+                logger.error("groups cannot be loaded partition=%d: %s", index, error)  # noqa: TRY400
                 self._failed.add(index)
 
     def _fold(self, index: int) -> GroupShard:

@@ -139,8 +139,10 @@ class TransactionCoordinator:
             try:
                 by_id = await self._loop.run_in_executor(None, self._log.read, index)
                 epoch = self._log.coordinator_epoch(index)
-            except IsothermError:
-                logger.exception("transaction state cannot be loaded partition=%d", index)
+            except IsothermError as error:
+                logger.error(  # noqa: TRY400
+                    "transaction state cannot be loaded partition=%d: %s", index, error
+                )
                 continue
             if self._is_closed:
                 return

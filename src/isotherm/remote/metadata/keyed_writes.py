@@ -16,7 +16,7 @@ import logging
 from dataclasses import replace
 from typing import NamedTuple
 
-from isotherm.errors import InvalidRequestError, RemoteResourceNotFoundError
+from isotherm.errors import RemoteResourceNotFoundError, SegmentKeyTakenError
 from isotherm.remote.metadata.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.keys import (
     MetadataKey,
@@ -60,7 +60,7 @@ def plan_write(event: KeyedEvent, cache: RemoteLogMetadataCache) -> KeyedWrite |
     None when there is nothing to record: a deletion of a segment that nobody knows any more, or a
     state that cannot follow. RemoteResourceNotFoundError for a COPY_SEGMENT_FINISHED of such a
     segment: whoever copied it must not count on it; and for a compacted segment (a whole
-    COPY_SEGMENT_FINISHED) that has none to replace. InvalidRequestError for a start under the key
+    COPY_SEGMENT_FINISHED) that has none to replace. SegmentKeyTakenError for a start under the key
     of a segment that is to be deleted before.
     """
     match event:
@@ -105,7 +105,7 @@ def _plan_start(
         return KeyedWrite(key, state, state)
     occupant = cache.get(RemoteLogSegmentId(started.topic_id_partition, before))
     if occupant is not None and occupant.state is not STARTED:
-        raise InvalidRequestError(
+        raise SegmentKeyTakenError(
             "a segment cannot be copied again while an earlier copy has this key"
             f" key={key} segment={occupant.segment_id} state={occupant.state.name}"
         )

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 
 from isotherm.clock import Clock
 from isotherm.errors import (
+    IsothermError,
     RemoteResourceNotFoundError,
     RemoteStorageNotReadyError,
     RetriableError,
@@ -378,10 +379,15 @@ class TopicBasedRemoteLogMetadataManager:
     def _tick(self, number: int, reader: MetadataPartitionReader) -> None:
         try:
             self._read(number, reader)
-        except Exception:  # the background tick: logged and counted, tried again
+        except Exception as error:  # the background tick: logged and counted, tried again
             # Once for each spell of it: a partition on a failed disk is tried ten times a second.
             if number not in self._unreadable:
-                _logger.exception("metadata topic cannot be read partition=%d", number)
+                _logger.error(  # noqa: TRY400 - an error of our own names its place
+                    "metadata topic cannot be read partition=%d: %s",
+                    number,
+                    error,
+                    exc_info=not isinstance(error, IsothermError),
+                )
             self._unreadable.add(number)
             self._metrics.counter(FOLLOW_ERRORS, FOLLOW_ERRORS_TEXT).inc()
         else:

@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from isotherm.errors import RetriableError
+from isotherm.errors import IsothermError, RetriableError
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.tasks.backoff import RetryBackoff
 
@@ -47,11 +47,12 @@ class RetriedWork:
                 *(self._task, self._place, self._failure_count, wait_s, error),
             )
             return wait_s
-        except Exception:  # the background tick: whatever it is, the schedule goes on
+        except Exception as error:  # the background tick: whatever it is, the schedule goes on
             wait_s = self._wait_after_failure()
-            _logger.exception(
-                "remote tier task failed task=%s partition=%s failures=%d retry_s=%.1f",
-                *(self._task, self._place, self._failure_count, wait_s),
+            _logger.error(  # noqa: TRY400 - an error of our own names its place
+                "remote tier task failed task=%s partition=%s failures=%d retry_s=%.1f: %s",
+                *(self._task, self._place, self._failure_count, wait_s, error),
+                exc_info=not isinstance(error, IsothermError),
             )
             return wait_s
         self._failure_count = 0

@@ -11,9 +11,9 @@ import pytest
 
 from isotherm.errors import (
     CorruptMetadataError,
-    InvalidRequestError,
     RemoteResourceNotFoundError,
     RequestTimedOutError,
+    SegmentKeyTakenError,
 )
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.event_writer import LOST_TOMBSTONES, KeyedMetadata
@@ -262,7 +262,7 @@ def test_start_under_the_key_of_a_copy_that_is_needed_is_refused(
     other = replace(segment, segment_id=replace(segment.segment_id, id=uuid.UUID(int=99)))
     assert world.manager.predecessor(other) == segment
     world.move(segment, *states)
-    with pytest.raises(InvalidRequestError, match="0:9:5"):
+    with pytest.raises(SegmentKeyTakenError, match="0:9:5"):
         world.add(other)
     assert list(world.states()) == [segment.segment_id.id]
 
