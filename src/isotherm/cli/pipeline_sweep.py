@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from isotherm.remote.storage.settings import ObjectStoreSettings
+    from isotherm.spark.jobs.recheck import MetadataNow
     from isotherm.spark.jobs.sweep import Completeness, SweepReport
 
 _COLUMNS = ["kind", "topic", "partition", "start_offset", "key", "size", "detail"]
@@ -105,6 +106,7 @@ def sweep(
         raise ConfigError("choose one of --bootstrap-server, --log-dir and --dump")
     if for_good and not delete:
         raise ConfigError("--for-good goes with --delete")
+    from isotherm.spark.jobs import recheck
     from isotherm.spark.jobs.deleted_segments import deleted_segments
     from isotherm.spark.jobs.replay import replay
     from isotherm.spark.jobs.sweep import SweepSettings, spared_segments
@@ -134,7 +136,14 @@ def sweep(
         kept.callback(report.close)
         count = _print_report(report, as_json=as_json)
         if delete:
-            _take_away(report, store, None if for_good else at_ms, as_json=as_json)
+            again = kept.enter_context(replay(spark, log))
+            audited = bucket_metadata(
+                bootstrap_server, client_property, log_dir, dump, option, audit=True
+            )
+            assert audited is not None, "the same place as the metadata's"
+            finished_last = recheck.segments_finished_last(audited)
+            now = recheck.MetadataNow(again.segments, finished_last)
+            _take_away(report, store, now, None if for_good else at_ms, as_json=as_json)
     if count or report.refusals:
         raise typer.Exit(EXIT_FOUND)
 
@@ -199,14 +208,19 @@ def _print_report(report: SweepReport, *, as_json: bool) -> int:
 
 
 def _take_away(
-    report: SweepReport, store: ObjectStoreSettings, at_ms: int | None, *, as_json: bool
+    report: SweepReport,
+    store: ObjectStoreSettings,
+    now: MetadataNow,
+    at_ms: int | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Into the quarantine of that time; None is for good."""
     from isotherm.spark.jobs.quarantine import quarantine_prefix, take_away
 
     prefix = None if at_ms is None else quarantine_prefix(at_ms)
     with progress("objects are moved" if prefix else "objects are deleted"):
-        moved = take_away(report, store, prefix=prefix)
+        moved = take_away(report, store, now, prefix=prefix)
     if as_json:
         print_frame(moved, [], as_json=True)
         return

@@ -190,6 +190,8 @@ class CopyTask:
         try:
             self._tier.publish(finished)
         except RemoteResourceNotFoundError:
+            if not self._is_given_up(metadata):
+                raise
             # Deleted as abandoned: no metadata will ever name these objects, so they go.
             self._tier.storage.delete_log_segment_data(metadata.updated(finished))
             self._unconfirmed = None
@@ -202,6 +204,12 @@ class CopyTask:
         self._tier.metrics.mark(
             TopicMeter.REMOTE_COPY_BYTES, self._partition.topic, metadata.segment_size_in_bytes
         )
+
+    def _is_given_up(self, metadata: RemoteLogSegmentMetadata) -> bool:
+        """Whether the segment is deleted, or being deleted, which no event can take back."""
+        with self._tier.exclusive.exclusively(self._partition):
+            current = self._tier.exclusive.segment(metadata.segment_id)
+        return current is None or current.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
     def _is_still_local(self, earlier: RemoteLogSegmentMetadata) -> bool:
         """Whether this log holds all of an earlier copy. What it holds stays until the copy that

@@ -23,7 +23,9 @@ class TierReplacementTarget:
         return is_led and self.metadata.is_ready(partition)
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
-        return self.metadata.segment(segment_id)
+        # What is deleted on the ground of this answer must not go by less than all that is stored.
+        with self.tier.exclusive.exclusively(segment_id.topic_id_partition):
+            return self.metadata.segment(segment_id)
 
     def replace(self, compacted: RemoteLogSegmentMetadata) -> None:
         self.metadata.replace_remote_log_segment(compacted).result()

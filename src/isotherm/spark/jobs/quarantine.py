@@ -3,8 +3,8 @@
     isotherm-quarantine/<time of the sweep>/<key>
 
 Each object is dealt with alone, and again without harm after a crash: where the copy is there and
-the original is not, nothing is left to do. An object that has changed since it was listed, or whose
-segment has become whole, is left alone.
+the original is not, nothing is left to do. An object that has changed since it was listed, whose
+segment has become whole, or that the metadata counts on by now (recheck.py), is left alone.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.bucket_listing import QUARANTINE_PREFIX, spread_over
+from isotherm.spark.jobs.recheck import MetadataNow, still_deletable
 from isotherm.spark.jobs.sweep import SweepReport
 from isotherm.types import TimestampMs
 
@@ -49,13 +50,14 @@ def quarantine_prefix(at_ms: TimestampMs) -> str:
 def take_away(
     report: SweepReport,
     store: ObjectStoreSettings,
+    now: MetadataNow,
     *,
     prefix: str | None,
 ) -> DataFrame:
     """What became of each deletable object; a row for each, kept (persist) by this call.
 
-    They are moved below `prefix`; with None they are deleted for good. Raises PolicyViolationError
-    when the report has refusals.
+    They are moved below `prefix`; with None they are deleted for good. `now` is read after the
+    report was made. Raises PolicyViolationError when the report has refusals.
     """
     if report.refusals:
         raise PolicyViolationError(
@@ -69,7 +71,8 @@ def take_away(
             rows = [_taken(client, row, prefix, commit_suffix) for row in batch.to_pylist()]
             yield pa.RecordBatch.from_pylist(rows, schema=OUTCOMES)
 
-    doomed = report.findings.where("is_deletable").select("kind", "key", "size")
+    found = report.findings.where("is_deletable").select("kind", "key", "size", "segment_id")
+    doomed = still_deletable(found, now).select("kind", "key", "size", "is_due")
     # An order that spreads neighbours: stores limit requests by prefix.
     tasks = spread_over(report.findings.sparkSession)
     moved = doomed.repartition(tasks, sql.hash("key")).mapInArrow(take, from_arrow_schema(OUTCOMES))
@@ -83,6 +86,9 @@ def _taken(
 ) -> dict[str, Any]:
     key, size = row["key"], row["size"]
     target = None if prefix is None else prefix + key
+    if not row["is_due"]:
+        outcome = "the metadata counts on it now: left alone"
+        return {"key": key, "moved_to": None, "outcome": outcome, "size": size}
     try:
         found = client.object_size(key)
     except RemoteResourceNotFoundError:

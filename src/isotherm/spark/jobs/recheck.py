@@ -1,0 +1,98 @@
+"""Whether what a sweep found deletable is so still, asked right before anything goes.
+
+Between the listing and the deletion minutes pass, and brokers go on. What is asked again:
+
+    kind of finding                               goes only while the metadata
+    failed copy                                   says COPY_SEGMENT_STARTED, or nothing
+    unfinished deletion                           says DELETE_SEGMENT_STARTED or _FINISHED, or nothing
+    deleted, unknown, partial, unknown topic      says DELETE_SEGMENT_FINISHED, or nothing
+
+and never while the last event of an audit partition finishes the copy: a broker that died between
+its two appends will apply that event when it starts again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sql
+
+from isotherm.errors import CorruptMetadataError, UnknownTopicOrPartitionError
+from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.scrub.findings import FindingKind
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from isotherm.types import uuid_to_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from isotherm.spark.metadata_log import MetadataLog
+
+_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+_DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataNow:
+    """`segments` has `segment_id` (as text) and `state` of every live segment; `finished_last` are
+    the segments whose copy the last event of an audit partition finishes."""
+
+    segments: DataFrame
+    finished_last: Collection[str] = ()
+
+
+def still_deletable(doomed: DataFrame, now: MetadataNow) -> DataFrame:
+    """`doomed`, findings of a sweep, with the column `is_due`."""
+    kind, state = sql.col("kind"), sql.col("state_now")
+    allowed = (
+        sql.when(kind == FindingKind.FAILED_COPY.value, state == _STARTED.name)
+        .when(
+            kind == FindingKind.UNFINISHED_DELETION.value,
+            state.isin(_DELETE_STARTED.name, _DELETE_FINISHED.name),
+        )
+        .otherwise(state == _DELETE_FINISHED.name)
+    )
+    is_finished = sql.coalesce(sql.col("segment_id").isin(list(now.finished_last)), sql.lit(False))
+    states = now.segments.select("segment_id", sql.col("state").alias("state_now"))
+    joined = doomed.join(states, "segment_id", "left")
+    return joined.withColumn("is_due", (state.isNull() | allowed) & ~is_finished)
+
+
+def segments_finished_last(audit: MetadataLog) -> frozenset[str]:
+    """Segments (ids as text) whose COPY_SEGMENT_FINISHED is the last event of its partition of the
+    audit topic; none where there is no such topic."""
+    try:
+        slices = audit.slices()
+    except UnknownTopicOrPartitionError:
+        return frozenset()
+    found = set()
+    for each in slices:
+        tail = each.since(max((file.base_offset for file in each.files), default=each.start_offset))
+        if each.end_offset is not None:
+            tail = each.since(max(each.start_offset, each.end_offset - 1))
+        value = None
+        for run in audit.read(tail, lambda offset, reason: None):
+            if len(run.columns.value):
+                value = run.columns.value[-1].as_py()
+        segment_id = _finished_segment(value) if value else None
+        if segment_id is not None:
+            found.add(segment_id)
+    return frozenset(found)
+
+
+def _finished_segment(value: bytes) -> str | None:
+    try:
+        event = decode_event(value)
+    except CorruptMetadataError:
+        return None  # a broker passes it over, too
+    if isinstance(event, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate):
+        return uuid_to_text(event.segment_id.id) if event.state is _FINISHED else None
+    return None
