@@ -1,0 +1,73 @@
+"""The tasks of the remote tier under schedules that preempt and crash them anywhere: nothing lost,
+doubled or left over (docs/simulation.md)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+PROGRAM = [sys.executable, "-m", "isotherm.testing.schedules"]
+
+
+def play(*arguments: str) -> str:
+    """Played in a process of its own: the order of sets is part of a schedule."""
+    done = subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def counts(output: str, kind: str) -> Counter[str]:
+    found = re.findall(rf"^{kind} '(.*)' (\d+)$", output, re.MULTILINE)
+    return Counter({what: int(count) for what, count in found})
+
+
+@pytest.mark.slow
+def test_random_schedules_lose_nothing_and_leave_nothing_over() -> None:
+    output = play("--seeds", "0:2000")
+    crashes = counts(output, "crashes")
+    states = ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED")
+    between = {f"append metadata {state}" for state in (*states, "DELETE_SEGMENT_FINISHED")}
+    assert between <= crashes.keys(), "between the audit topic's event and the state"
+    objects = {"put log", "put indexes", "put rsm-manifest", "delete log", "delete rsm-manifest"}
+    assert objects <= crashes.keys()
+    assert {"append metadata tombstone", "cluster metadata", "rename .log"} <= crashes.keys()
+    assert crashes["append metadata COPY_SEGMENT_FINISHED"] > 20
+    assert {f"{each} reply" for each in ("append metadata", "append audit", "put", "delete")} <= (
+        counts(output, "faults").keys()
+    )
+    assert min(counts(output, "actions").values()) > 100
+    (distinct,) = re.findall(r"distinct=(\d+)", output)
+    assert int(distinct) > 1900
+
+
+def test_a_seed_does_the_same_in_every_process() -> None:
+    first, again = (re.sub(r"seconds=\d+", "", play("--seeds", "3:9", "--story")) for _ in range(2))
+    assert first == again
+    assert "CRASH" in first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "untier-retain",
+    ],
+)
+def test_no_schedule_of_a_few_tasks_and_a_crash_loses_anything(scenario: str) -> None:
+    play("--scenario", scenario)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(6 * 3600)
+def test_very_many_random_schedules() -> None:
+    play("--seeds", "1000000:1100000")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_every_scenario_with_more_preemptions() -> None:
+    play("--explore", "--preemptions", "2")
