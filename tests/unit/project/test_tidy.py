@@ -42,6 +42,7 @@ def test_every_module_is_imported_somewhere() -> None:
         "isotherm.cli.__main__",
         "isotherm.kernels.__main__",
         "isotherm.spark.session",
+        "isotherm.testing.schedules.__main__",
     }
     everything = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")]
     texts = {path: path.read_text(encoding="utf-8") for path in everything}

@@ -30,6 +30,7 @@ from isotherm.testing.schedules.scenarios import SCENARIOS, Scenario, explore, p
 say = partial(print, flush=True)
 _CLOCK = SystemClock()
 _PROGRESS_S = 20.0
+_FAILURES_MAX = 20
 _RUNS_PER_COLLECTION = 50
 
 
@@ -71,9 +72,9 @@ def _range_of(text: str) -> range:
 
 
 def _chosen(options: argparse.Namespace) -> tuple[Scenario, ...]:
-    chosen = (scenario_of(options.scenario),) if options.scenario is not None else ()
-    if options.explore:
-        chosen = SCENARIOS
+    chosen = SCENARIOS if options.explore else ()
+    if options.scenario is not None:
+        chosen = (scenario_of(options.scenario),)
     if options.preemptions is None:
         return chosen
     return tuple(replace(each, preemptions=options.preemptions) for each in chosen)
@@ -115,6 +116,8 @@ def _play_seeds(seeds: range, folder: Path, *, story: bool) -> bool:
         if seed % _RUNS_PER_COLLECTION == 0:
             gc.collect()
         figures.tell_progress(len(seeds))
+        if len(figures.failed) >= _FAILURES_MAX:
+            break
     figures.tell()
     return not figures.failed
 
@@ -174,7 +177,7 @@ class Figures:
 
 def _explore(scenario: Scenario, folder: Path, limit: int | None) -> bool:
     began_s = _CLOCK.monotonic_s()
-    explored = explore(scenario, folder, limit=limit)
+    explored = explore(scenario, folder / scenario.name, limit=limit)
     say(
         f"scenario={scenario.name} schedules={explored.schedules} distinct={len(explored.traces)}"
         f" points={explored.points} crashes={explored.crashes.total()}"

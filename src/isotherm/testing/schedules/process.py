@@ -16,7 +16,11 @@ from typing import Any
 from isotherm.broker.background import PeriodicTask
 from isotherm.broker.remote_metadata_topics import MetadataLevels
 from isotherm.broker.remote_metadata_upgrade import MetadataUpgrade
-from isotherm.broker.remote_metadata_upkeep import RemoteMetadataUpkeep
+from isotherm.broker.remote_metadata_upkeep import (
+    RemoteMetadataUpkeep,
+    compaction_upkeep,
+    topic_upkeep,
+)
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.log.environment import LogEnvironment
@@ -182,15 +186,27 @@ class BrokerProcess:
         )
         config: Any = SimpleNamespace(remote=TASKS, log_initial_task_delay_ms=1_000)
         self.upkeep = RemoteMetadataUpkeep(
-            self.upgrade,
-            topic,
-            self.metadata,
-            self.manager,
-            self.storage,
-            config,
-            SETTINGS,
-            clock=self.clock,
-            metrics=self.metrics,
+            [
+                *topic_upkeep(
+                    self.upgrade,
+                    topic,
+                    self.metadata,
+                    self.manager,
+                    config,
+                    SETTINGS,
+                    clock=self.clock,
+                    metrics=self.metrics,
+                ),
+                *compaction_upkeep(
+                    self.storage,
+                    self.metadata,
+                    self.manager,
+                    config,
+                    SETTINGS,
+                    clock=self.clock,
+                    metrics=self.metrics,
+                ),
+            ]
         )
         journals: Any = durable.objects
         self._finisher = CompactionFinisher(

@@ -96,7 +96,7 @@ class RandomRun:
 
     def play(self) -> Outcome:
         """Violation, or what else went wrong, is raised."""
-        with cooperative_threading(self.run), _UnexpectedErrors():
+        with cooperative_threading(self.run), UnexpectedErrors():
             self.durable = Durable.empty(
                 self.run, self._directory, self._rng, level=min(self._level, 1)
             )
@@ -333,7 +333,7 @@ def _void(_: object) -> None:
     """The answer says nothing that is needed."""
 
 
-class _UnexpectedErrors(logging.Handler):
+class UnexpectedErrors(logging.Handler):
     """An error of the tier's own making that a task logs and tries again."""
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ the oracle looks at everything.
 from __future__ import annotations
 
 import random
+import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataMana
 from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
+from isotherm.remote.tasks.local_deletion import RemoteCopiesOfLog
 from isotherm.testing.schedules.cooperative import cooperative_threading
 from isotherm.testing.schedules.durable import HostedPartition
 from isotherm.testing.schedules.oracle import Expected, Oracle
@@ -34,6 +36,7 @@ from isotherm.testing.schedules.process import (
     Durable,
     MetadataManager,
 )
+from isotherm.testing.schedules.random_runs import UnexpectedErrors
 from isotherm.testing.schedules.scheduler import Decision, Scheduler, SimulatedThread
 from isotherm.testing.schedules.staging import stage_again
 from isotherm.testing.schedules.strategies import Exploration, ListedChoices
@@ -75,6 +78,8 @@ class World:
         """A process whose metadata is not read yet."""
         process = self.oracle.process = BrokerProcess(self.durable)
         process.metadata.on_partition_leadership_changes([PARTITION], ())
+        log, tier = process.logs[PARTITION], process.manager.tier
+        log.remote_copies = RemoteCopiesOfLog(log, PARTITION, tier)
         self.copy_task: CopyTask = process.copy_task(PARTITION)
         self.expiration_task: ExpirationTask = process.expiration_task(PARTITION)
         topic: Any = self.durable.metadata_topic
@@ -259,7 +264,7 @@ def play(
     strategy = _ScenarioChoices(choices, scenario)
     run = Scheduler(strategy, _START_MS)
     failure = None
-    with cooperative_threading(run):
+    with cooperative_threading(run), UnexpectedErrors():
         world = World(run, directory, manager, scenario.level)
         try:
             scenario.prepare(world)
@@ -277,6 +282,7 @@ def play(
             run.is_quiet = True
             run.kill()
             world.process.release()
+            shutil.rmtree(directory)
     return Played(run, strategy, failure)
 
 

@@ -1,0 +1,79 @@
+"""The schedules find what they are there for: with the old order restored, in which a partition was
+ready before the event that a crash had cut in two was applied, and a plan to delete was carried out
+without another look, an acknowledged record is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isotherm.remote.metadata.event_writer import is_unapplied
+from isotherm.remote.metadata.events import partition_of
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.testing.schedules.oracle import Violation
+from isotherm.testing.schedules.scenarios import explore, play, scenario_of
+
+
+class ReadyTooEarly(TopicBasedRemoteLogMetadataManager):
+    """Opens what it has read before it looks at the audit topic."""
+
+    _audit_checked: frozenset[int] = frozenset()
+
+    def _read(self, number: int, reader: Any) -> None:
+        reader.poll()
+        reader.open(reader.unopened())
+        if number in self._audit_checked or not self._writer.is_keyed(number):
+            return
+        with self._writer.lock(number):
+            event = self._writer.last_audited(number)
+            partition = partition_of(event) if event is not None else None
+            cache = self._store.get(partition) if partition is not None else None
+            if event is not None and partition is not None and cache is not None:
+                deletion = self._store.deletion(partition)
+                if is_unapplied(event, cache, deletion):
+                    self._writer.append_unapplied(number, event, cache)
+                    reader.poll()
+            self._audit_checked |= {number}
+
+
+def delete_without_another_look(
+    tier: RemoteTierAccess, metadata: RemoteLogSegmentMetadata, *_: object
+) -> bool:
+    started = tier.update_of(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, None)
+    if metadata.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+        tier.publish(started)
+    tier.storage.delete_log_segment_data(metadata.updated(started))
+    tier.publish(tier.update_of(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED, None))
+    return True
+
+
+def test_a_plan_from_before_the_cut_event_loses_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RemoteTierAccess, "delete_segment", delete_without_another_look)
+    scenario = scenario_of("cut-event")
+    (found,) = explore(scenario, tmp_path / "explored", ReadyTooEarly, limit=455).failures
+    assert isinstance(found.error, Violation)
+    assert "acknowledged record is lost" in str(found.error)
+    assert any("CRASH before append metadata COPY_SEGMENT_FINISHED" in line for line in found.story)
+
+    again = play(scenario, found.choices, tmp_path / "again", ReadyTooEarly).failure
+    assert again is not None
+    assert (str(again.error), again.story) == (str(found.error), found.story)
+
+
+@pytest.mark.parametrize("guard", ["whole", "another look"])
+def test_either_guard_alone_keeps_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
+) -> None:
+    """What is to be: ready means whole, and a plan is no licence."""
+    manager = TopicBasedRemoteLogMetadataManager if guard == "whole" else ReadyTooEarly
+    if guard == "whole":
+        monkeypatch.setattr(RemoteTierAccess, "delete_segment", delete_without_another_look)
+    explored = explore(scenario_of("cut-event"), tmp_path, manager, limit=150)
+    assert explored.failures == []
+    assert explored.crashes["append metadata COPY_SEGMENT_FINISHED"] > 50
