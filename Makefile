@@ -45,9 +45,11 @@ imports: setup ## Check the direction of imports
 check: lint types imports test ## Everything that has to hold before a commit
 
 SOAK_SECONDS ?= 1200
-soak: setup ## The longest tests; then let clients work while the broker is killed and paused, for SOAK_SECONDS
+SOAK_KILLS ?= 500
+soak: setup ## The longest tests; clients at work for SOAK_SECONDS; a loop of SOAK_KILLS kills, both stores and levels
 	$(BIN)/python -m pytest -q -m soak
 	$(BIN)/python -m isotherm.testing.correctness.run --seconds $(SOAK_SECONDS)
+	$(BIN)/python -m isotherm.testing.correctness.run --kills $(SOAK_KILLS) --precise --level 0 1 --store folder s3
 
 demo: setup ## Produce a year of flights, tier them, read them back with Kafka clients and Spark
 	$(BIN)/python examples/demo/flights.py

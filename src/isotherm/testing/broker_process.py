@@ -8,12 +8,23 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from isotherm.testing.embedded_broker import TEST_SETTINGS
 
+ISOTHERM = ("-m", "isotherm.cli.main")
+"""What the interpreter is given before the arguments of `isotherm`."""
+
 _SERVES = re.compile(rb"broker serves .*listeners=PLAINTEXT://(\S+)")
+
+
+class BrokerDiedError(AssertionError):
+    """A broker ended before it served; `log_lines` is all that it said."""
+
+    def __init__(self, log_lines: list[bytes]) -> None:
+        super().__init__(f"the broker did not start:\n{b''.join(log_lines).decode()}")
+        self.log_lines = log_lines
 
 
 class BrokerProcess:
@@ -22,13 +33,18 @@ class BrokerProcess:
     bootstrap_servers: str
 
     def __init__(
-        self, directory: Path, settings: Mapping[str, str], *, config: Path | None = None
+        self,
+        directory: Path,
+        settings: Mapping[str, str],
+        *,
+        config: Path | None = None,
+        program: Sequence[str] = ISOTHERM,
     ) -> None:
-        """`settings` go over TEST_SETTINGS, and over the file `config`. AssertionError with the
-        log when it does not start."""
+        """`settings` go over TEST_SETTINGS, and over the file `config`. BrokerDiedError when it
+        does not start."""
         texts = {**TEST_SETTINGS, **settings}
         self.process = subprocess.Popen(  # noqa: S603 - this interpreter, our own module
-            [sys.executable, "-m", "isotherm.cli.main", "serve", "--data-dir", str(directory)]
+            [sys.executable, *program, "serve", "--data-dir", str(directory)]
             + (["--config", str(config)] if config else [])
             + [item for key, value in texts.items() for item in ("--override", f"{key}={value}")],
             stdout=subprocess.DEVNULL,
@@ -43,7 +59,8 @@ class BrokerProcess:
         self._reader.start()
         self._ready.wait()
         if self.process.poll() is not None:
-            raise AssertionError(f"the broker did not start:\n{self.log_text}")
+            self._reader.join()
+            raise BrokerDiedError(self.log_lines)
 
     @property
     def log_text(self) -> str:
@@ -55,6 +72,14 @@ class BrokerProcess:
     def stop(self, timeout_s: float | None = None) -> int:
         """Its exit status. TimeoutExpired when it has not ended by then."""
         return self._end(signal.SIGTERM, timeout_s)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself; its log is whole then."""
+        if self.process.poll() is None:
+            return False
+        self._reader.join()
+        return True
 
     def reload(self) -> None:
         """Tell it to read its configuration again; the log says when it has."""

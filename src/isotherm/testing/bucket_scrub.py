@@ -39,7 +39,7 @@ _CRC_FROM = 21
 
 def scrub(objects: Mapping[str, bytes], values: Iterable[bytes | None]) -> list[str]:
     """`values` are those of the metadata topic's records, in the order of each partition."""
-    live = _live_segments(values)
+    live = live_segments(values)
     held: dict[uuid.UUID, dict[str, bytes]] = {}
     findings = []
     for name, content in objects.items():
@@ -55,7 +55,7 @@ def scrub(objects: Mapping[str, bytes], values: Iterable[bytes | None]) -> list[
     return sorted(findings)
 
 
-def _live_segments(values: Iterable[bytes | None]) -> dict[uuid.UUID, RemoteLogSegmentMetadata]:
+def live_segments(values: Iterable[bytes | None]) -> dict[uuid.UUID, RemoteLogSegmentMetadata]:
     """Segments by id; a state is never followed by an earlier one. A record with a leader epoch has
     a key, and takes the place of another segment's under it."""
     segments: dict[uuid.UUID, RemoteLogSegmentMetadata] = {}

@@ -254,3 +254,18 @@ def test_record_left_out_of_the_copies() -> None:
         check_copies([*operations, poll(reads((6, 12), partition=copies))], "events", "copies")
         == []
     )
+
+
+def test_offset_that_is_not_in_the_log_is_told_once() -> None:
+    lost = Operation(READER, Kind.POLL, OK, out_of_range=((P0, 1),))
+    again = Operation(OTHER, Kind.POLL, OK, out_of_range=((P0, 1),))
+    assert [each for each in check([lost, again]) if each.name == "out-of-range"] == [
+        ("out-of-range", "events-0@1")
+    ]
+
+
+def test_what_expired_on_purpose_is_not_lost() -> None:
+    history = [*THREE_SENDS, assign({P0: 2}), poll(reads((2, 12)))]
+    assert {each.name for each in check(history)} == {"lost-write"}
+    assert check(history, {P0: 2}) == []
+    assert {each.name for each in check(history, {P0: 1})} == {"lost-write"}

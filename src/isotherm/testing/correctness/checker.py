@@ -13,8 +13,9 @@
     int-nonmonotonic-send    inside one operation a later send got a lower offset
     nonmonotonic-send        ... or in a later operation of the process
 
-and three that its model has no need of:
+and four that its model has no need of:
 
+    out-of-range             the log does not hold an offset that a reader has come to
     unwritten-read           a value that nobody wrote, or bytes that no writer makes
     early-read               read_committed handed out a record before its commit was asked for
     uncopied                 a record that a consume-transform-produce chain has left out
@@ -32,7 +33,8 @@ from __future__ import annotations
 import bisect
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from isotherm.testing.correctness.history import (
@@ -45,6 +47,8 @@ from isotherm.testing.correctness.history import (
     Value,
 )
 from isotherm.types import Offset, TopicPartition
+
+_NO_STARTS: Mapping[TopicPartition, Offset] = MappingProxyType({})
 
 Place: TypeAlias = tuple[TopicPartition, Offset]
 TopicValue: TypeAlias = tuple[str, Value]
@@ -83,8 +87,12 @@ class Observation(NamedTuple):
 class Evidence:
     """A history, ordered by value and by place."""
 
-    def __init__(self, operations: Sequence[Operation]) -> None:
+    def __init__(
+        self, operations: Sequence[Operation], log_starts: Mapping[TopicPartition, Offset]
+    ) -> None:
+        """`log_starts`: where the logs begin whose first records were deleted on purpose."""
         self.operations = operations
+        self.log_starts = log_starts
         self.observations = [
             Observation(operation, read)
             for operation in operations
@@ -131,9 +139,14 @@ class Evidence:
         return any(o.of_committed and o.place == write.place for o in found)
 
 
-def check(operations: Sequence[Operation]) -> list[Anomaly]:
-    """Every anomaly of a history whose operations come in the order in which they completed."""
-    evidence = Evidence(operations)
+def check(
+    operations: Sequence[Operation], log_starts: Mapping[TopicPartition, Offset] = _NO_STARTS
+) -> list[Anomaly]:
+    """Every anomaly of a history whose operations come in the order in which they completed.
+
+    `log_starts` has the partitions whose oldest records expire, and where they begin in the end.
+    """
+    evidence = Evidence(operations, log_starts)
     return [Anomaly(name, detail) for find in _SEARCHES for name, detail in find(evidence)]
 
 
@@ -145,7 +158,7 @@ def check_copies(operations: Sequence[Operation], source: str, target: str) -> l
 
     That none is there twice is for `check` to say.
     """
-    evidence = Evidence(operations)
+    evidence = Evidence(operations, _NO_STARTS)
     committed = {
         topic: {
             observation.read.value
@@ -194,6 +207,9 @@ def _lost_and_unseen(evidence: Evidence) -> _Found:
         topic_value = (partition.topic, value)
         if evidence.trusted_observations(topic_value):
             continue
+        log_start = evidence.log_starts.get(partition)
+        if log_start is not None and (offset is None or offset < log_start):
+            continue
         by_committed = evidence.in_transaction(topic_value)
         passed = offset is not None and furthest[partition, by_committed] > offset
         name = "lost-write" if passed else "unseen"
@@ -231,6 +247,12 @@ def _early_reads(evidence: Evidence) -> _Found:
                 and observation.operation.completed_s < operation.commit_invoked_s
             ):
                 yield "early-read", _reading(observation)
+
+
+def _out_of_range(evidence: Evidence) -> _Found:
+    places = {place for operation in evidence.operations for place in operation.out_of_range}
+    for partition, offset in sorted(places):
+        yield "out-of-range", f"{partition}@{offset}"
 
 
 def _send_order(evidence: Evidence) -> _Found:
@@ -315,6 +337,7 @@ _SEARCHES: tuple[Callable[[Evidence], _Found], ...] = (
     _lost_and_unseen,
     _aborted_reads,
     _early_reads,
+    _out_of_range,
     _send_order,
     _poll_order,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -31,8 +31,8 @@ POLL_TIMEOUT_S = 0.2
 POLLS_PER_LIFE_MAX = 60
 SESSION_TIMEOUT_MS = 6_000
 
-# The log does not hold the offset that this consumer has reached: it never may happen here.
-_POSITION_LOST = frozenset(
+# The log does not hold the offset that a consumer has reached.
+_OUT_OF_RANGE = frozenset(
     {
         KafkaError.OFFSET_OUT_OF_RANGE,
         KafkaError._AUTO_OFFSET_RESET,
@@ -41,8 +41,18 @@ _POSITION_LOST = frozenset(
 )
 
 
-class PositionLostError(Exception):
-    """A consumer was told that its offset is not in the log."""
+class Ends:
+    """Where a consumer's partitions have come to an end of some kind. One thread."""
+
+    def __init__(self) -> None:
+        self.reached: set[TopicPartition] = set()
+        """The end of the log, with no record after it."""
+        self.out_of_range: dict[TopicPartition, Offset] = {}
+        """Offsets that are not in the log: it may never happen here."""
+
+    def clear(self) -> None:
+        self.reached.clear()
+        self.out_of_range.clear()
 
 
 class AssignedReader:
@@ -50,8 +60,8 @@ class AssignedReader:
 
     def __init__(self, workload: Workload, process: int, isolation: Isolation) -> None:
         self.process = process
-        self.ended: set[TopicPartition] = set()
-        """Partitions whose end the consumer has met since the last `assign`."""
+        self.ends = Ends()
+        """Since the last `assign`."""
         self.positions: dict[TopicPartition, Offset] = {}
         self._workload = workload
         self._isolation = isolation
@@ -61,8 +71,8 @@ class AssignedReader:
 
     def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         self.positions = dict(positions)
-        self.ended.clear()
-        self._consumer.assign([ClientPartition(*where, at) for where, at in positions.items()])
+        self.ends.clear()
+        self._assign_positions()
         self._workload.history.add(
             Operation(
                 self.process,
@@ -77,9 +87,8 @@ class AssignedReader:
         """What came; the caller puts it into the history."""
         reads = []
         for message in self._consumer.consume(count_max, timeout_s):
-            read = to_read(message, self.ended)
+            read = to_read(message, self.ends)
             if read is not None:
-                self.ended.discard(read.partition)
                 self.positions[read.partition] = read.offset + 1
                 reads.append(read)
         return Poll(tuple(reads))
@@ -88,8 +97,22 @@ class AssignedReader:
         """Polls once as an operation of its own; how many records came."""
         invoked_s = self._workload.clock.monotonic_s()
         poll = self.poll()
-        _add_poll(self._workload, self.process, self._isolation, (poll,), invoked_s)
+        _add_poll(self._workload, self.process, self._isolation, (poll,), invoked_s, self.ends)
+        self._pass_over_holes()
         return len(poll.reads)
+
+    def _pass_over_holes(self) -> None:
+        """Go on behind an offset that is not in the log, so that what lies behind it is judged."""
+        if not self.ends.out_of_range:
+            return
+        for partition, offset in self.ends.out_of_range.items():
+            self.positions[partition] = offset + 1
+        self.ends.out_of_range.clear()
+        # librdkafka has let go of such a partition: there is nothing to seek in.
+        self._assign_positions()
+
+    def _assign_positions(self) -> None:
+        self._consumer.assign([ClientPartition(*each, at) for each, at in self.positions.items()])
 
     def close(self) -> None:
         self._consumer.close()
@@ -111,14 +134,16 @@ def run_assigned_reader(workload: Workload, rng: random.Random, isolation: Isola
 
 
 def read_to_the_end(
-    workload: Workload, topics: list[str], isolation: Isolation, timeout_s: float
+    workload: Workload,
+    starts: Mapping[TopicPartition, Offset],
+    isolation: Isolation,
+    timeout_s: float,
 ) -> None:
     """The final polls: everything there is, from the first record on, or until time is up."""
     reader = AssignedReader(workload, workload.history.new_process(), isolation)
-    wanted = [partition for topic in topics for partition in workload.partitions(topic)]
-    reader.assign(dict.fromkeys(wanted, 0))
+    reader.assign(starts)
     deadline_s = workload.clock.monotonic_s() + timeout_s
-    while len(reader.ended) < len(wanted) and workload.clock.monotonic_s() < deadline_s:
+    while len(reader.ends.reached) < len(starts) and workload.clock.monotonic_s() < deadline_s:
         reader.record_poll()
     reader.close()
 
@@ -144,12 +169,15 @@ def run_group_member(
                 break
             rebalances.clear()
             invoked_s = workload.clock.monotonic_s()
-            reads = [to_read(m, set()) for m in consumer.consume(POLL_RECORDS_MAX, POLL_TIMEOUT_S)]
+            ends = Ends()
+            reads = [to_read(m, ends) for m in consumer.consume(POLL_RECORDS_MAX, POLL_TIMEOUT_S)]
             poll = tuple(read for read in reads if read is not None)
             # Records from before and after a rebalance need not follow one another.
             polls = [(Poll((read,)),) for read in poll] if rebalances else [(Poll(poll),)]
             for each in polls:
-                _add_poll(workload, process, isolation, each, invoked_s)
+                _add_poll(workload, process, isolation, each, invoked_s, ends)
+            if ends.out_of_range:
+                break
             if rng.random() < 0.3:
                 _commit(consumer)
         consumer.close()
@@ -179,19 +207,20 @@ def new_consumer(workload: Workload, isolation: Isolation, **settings: Any) -> C
     )
 
 
-def to_read(message: Message, ended: set[TopicPartition]) -> Read | None:
-    """None for what is no record; PositionLostError for an offset that is not in the log; `ended` takes in partitions whose end was met."""
+def to_read(message: Message, ends: Ends) -> Read | None:
+    """None for what is no record; `ends` takes in where a partition has come to one."""
     topic, number, offset = message.topic(), message.partition(), message.offset()
     if topic is None or number is None or offset is None:
         return None  # an error of the client as a whole: its broker is away
     partition = TopicPartition(topic, number)
     error = message.error()
     if error is None:
+        ends.reached.discard(partition)
         return Read(partition, offset, decode_value(message.value()))
     if error.code() == KafkaError._PARTITION_EOF:
-        ended.add(partition)
-    elif error.code() in _POSITION_LOST:
-        raise PositionLostError(f"{partition}@{offset}: {error}")
+        ends.reached.add(partition)
+    elif error.code() in _OUT_OF_RANGE:
+        ends.out_of_range[partition] = offset
     return None
 
 
@@ -201,6 +230,7 @@ def _add_poll(
     isolation: Isolation,
     polls: tuple[Poll, ...],
     invoked_s: float,
+    ends: Ends,
 ) -> None:
     workload.history.add(
         Operation(
@@ -208,8 +238,22 @@ def _add_poll(
             Kind.POLL,
             Outcome.OK,
             polls,
+            out_of_range=tuple(ends.out_of_range.items()),
             isolation=isolation,
             invoked_s=invoked_s,
             completed_s=workload.clock.monotonic_s(),
         )
     )
+
+
+def log_starts(
+    workload: Workload, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, Offset]:
+    """The first offset that the log of each partition holds, as the broker says."""
+    consumer = new_consumer(workload, Isolation.READ_UNCOMMITTED, group_id="unused")
+    starts = {
+        each: consumer.get_watermark_offsets(ClientPartition(*each), REQUEST_TIMEOUT_S)[0]
+        for each in partitions
+    }
+    consumer.close()
+    return starts

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import random
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from isotherm.testing.correctness.consuming import SESSION_TIMEOUT_MS, new_consumer, to_read
+from isotherm.testing.correctness.consuming import (
+    SESSION_TIMEOUT_MS,
+    Ends,
+    new_consumer,
+    to_read,
+)
 from isotherm.testing.correctness.history import (
     Isolation,
     Kind,
@@ -19,6 +24,7 @@ from isotherm.testing.correctness.history import (
     Poll,
     Read,
 )
+from isotherm.testing.correctness.producing import FATAL_ERRORS, fatal_error
 from isotherm.testing.correctness.transacting import Transaction, transactional_producer
 from isotherm.testing.correctness.workload import COPIES, EVENTS, REQUEST_TIMEOUT_S, Workload
 from isotherm.types import TopicPartition
@@ -33,8 +39,8 @@ class Copier:
     """One life of a member of GROUP and of the producer that writes for it."""
 
     def __init__(self, workload: Workload, transactional_id: str) -> None:
-        self.ended: set[TopicPartition] = set()
-        """Partitions whose end this member has met after their last record."""
+        self.ends = Ends()
+        """Of this member's partitions, after their last record."""
         self._workload = workload
         self._process = workload.history.new_process()
         self._producer: Producer = transactional_producer(workload, transactional_id)
@@ -60,7 +66,7 @@ class Copier:
         invoked_s = self._workload.clock.monotonic_s()
         reads = self._read_some()
         if not reads:
-            return True
+            return not self._has_lost_a_position(invoked_s)
         transaction = Transaction(self._workload, self._producer)
         attempts = [
             transaction.send(TopicPartition(COPIES, read.value % 2), read.value) for read in reads
@@ -72,8 +78,8 @@ class Copier:
                 self._consumer.consumer_group_metadata(),
                 REQUEST_TIMEOUT_S,
             )
-        except KafkaException as raised:
-            transaction.error = raised.args[0].name()
+        except FATAL_ERRORS as raised:
+            transaction.error = fatal_error(raised).name()
             outcome = transaction.abort()
         else:
             outcome = transaction.commit()
@@ -102,14 +108,29 @@ class Copier:
             message = self._consumer.poll(POLL_TIMEOUT_S)
             if self._rebalanced:
                 reads.clear()
-                self.ended.clear()
+                self.ends.clear()
             if message is None:
                 break
-            read = to_read(message, self.ended)
+            read = to_read(message, self.ends)
             if read is not None:
-                self.ended.discard(read.partition)
                 reads.append(read)
         return reads
+
+    def _has_lost_a_position(self, invoked_s: float) -> bool:
+        """Whether the log does not hold an offset that the group has reached; told if so."""
+        lost = tuple(self.ends.out_of_range.items())
+        if lost:
+            self._workload.history.add(
+                Operation(
+                    self._process,
+                    Kind.POLL,
+                    Outcome.OK,
+                    out_of_range=lost,
+                    invoked_s=invoked_s,
+                    completed_s=self._workload.clock.monotonic_s(),
+                )
+            )
+        return bool(lost)
 
     def _on_rebalance(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
         self._rebalanced = True
@@ -129,7 +150,7 @@ def copy_the_rest(workload: Workload, transactional_id: str, timeout_s: float) -
     deadline_s = workload.clock.monotonic_s() + timeout_s
     wanted = set(workload.partitions(EVENTS))
     copier = Copier(workload, transactional_id)
-    while not copier.ended >= wanted and workload.clock.monotonic_s() < deadline_s:
+    while not copier.ends.reached >= wanted and workload.clock.monotonic_s() < deadline_s:
         if not copier.copy_some():
             copier.close()
             copier = Copier(workload, transactional_id)

@@ -96,6 +96,8 @@ class Operation:
     commit_invoked_s: float | None = None
     """Of TXN: when the commit was asked for; None when it never was."""
     error: str = ""
+    out_of_range: tuple[tuple[TopicPartition, Offset], ...] = ()
+    """Places that its polls asked for, and which the broker said are not in the log."""
 
     def sends(self) -> tuple[Send, ...]:
         return tuple(step for step in self.micro_operations if isinstance(step, Send))

@@ -1,75 +1,161 @@
-"""What happens to the broker while clients work: it is killed, paused, stopped, started again."""
+"""What happens to the broker while clients work: it is killed, paused, stopped, started again.
+
+Under a profile that is `precise` each life of the broker is given a durable write to kill itself
+at (`crash_points`); one that does not come to it in time is killed from outside.
+"""
 
 from __future__ import annotations
 
-import enum
+import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from isotherm.clock import Clock
-from isotherm.testing.broker_process import BrokerProcess
+from isotherm.testing.broker_process import ISOTHERM, BrokerDiedError, BrokerProcess
+from isotherm.testing.correctness.crash_points import CrashPlan, CrashSchedule
+from isotherm.testing.correctness.profile import Fault, Profile
 
-# How long the broker stands still or is away, at most: shorter than what its clients wait.
-PAUSE_S_MAX = 3.0
-AWAY_S_MAX = 1.0
-CALM_S_MIN, CALM_S_MAX = 0.5, 3.0
-
-
-class Fault(enum.Enum):
-    KILL = "kill"
-    """SIGKILL: what it acknowledged lies in the page cache and has to be there again."""
-    PAUSE = "pause"
-    """SIGSTOP, later SIGCONT: requests wait in its sockets, timers all fire at once."""
-    RESTART = "restart"
-    """SIGTERM: the orderly stop."""
+# A broker may die at what it writes when it starts; after so many times it is to serve.
+DEATHS_AT_START_MAX = 2
+_LOOK_S = 0.02
+_MEANT = frozenset({Fault.KILL, Fault.CRASH, Fault.PAUSE})
 
 
 class Nemesis:
     """Owns the broker process of one round. `faults` counts what it has done."""
 
     def __init__(
-        self, directory: Path, settings: Mapping[str, str], *, rng: random.Random, clock: Clock
+        self,
+        directory: Path,
+        settings: Mapping[str, str],
+        profile: Profile,
+        schedule: CrashSchedule,
+        *,
+        rng: random.Random,
+        clock: Clock,
     ) -> None:
         """Starts the broker; `settings` name its port, which stays the same."""
         self.faults: Counter[Fault] = Counter()
+        self.log_path = directory / "broker.log"
+        """All that its lives have said, once each has ended."""
         self._directory = directory
         self._settings = settings
+        self._profile = profile
+        self._schedule = schedule
         self._rng = rng
         self._clock = clock
-        self.broker = BrokerProcess(directory, settings)
+        self.broker = self._new_broker(None)
 
     def run(self, stopping: threading.Event) -> None:
-        """Faults with calm in between until `stopping` is set; the broker serves afterwards."""
-        while not self._clock.wait(stopping, self._rng.uniform(CALM_S_MIN, CALM_S_MAX)):
-            fault = self._rng.choice(list(Fault))
-            self.faults[fault] += 1
-            if fault is Fault.PAUSE:
-                self.broker.pause()
-                self._clock.wait(stopping, self._rng.uniform(0.1, PAUSE_S_MAX))
-                self.broker.resume()
-            else:
-                self._start_again(stopping, killed=fault is Fault.KILL)
+        """Faults with calm in between until `stopping` is set, or all the faults of a round are
+        done, which sets it; the broker serves afterwards."""
+        try:
+            while not self._is_done() and not self._await_end_of_calm(stopping):
+                if self.broker.has_ended:
+                    self._take_up_crash(self.broker.log_lines)
+                    self._start(stopping)
+                    continue
+                fault = self._choose()
+                self.faults[fault] += 1
+                if fault is Fault.PAUSE:
+                    self.broker.pause()
+                    self._clock.wait(stopping, self._rng.uniform(0.1, self._profile.pause_s_max))
+                    self.broker.resume()
+                else:
+                    self._end_broker(killed=fault is Fault.KILL)
+                    self._start(stopping)
+            self._leave_a_broker_at_peace()
+        finally:
+            stopping.set()
 
     def stop(self) -> int:
         """The exit status of an orderly stop."""
-        return self.broker.stop()
+        status = self.broker.stop()
+        self._keep_log(self.broker.log_lines)
+        return status
 
     def kill(self) -> None:
         """Leave nothing running, whatever state the broker is in. Idempotent."""
-        if self.broker.process.poll() is None:
+        if not self.broker.has_ended:
             self.broker.kill()
+            self._keep_log(self.broker.log_lines)
 
-    def _start_again(self, stopping: threading.Event, *, killed: bool) -> None:
+    def _is_done(self) -> bool:
+        wanted = self._profile.faults_max
+        return wanted is not None and sum(self.faults[fault] for fault in _MEANT) >= wanted
+
+    def _await_end_of_calm(self, stopping: threading.Event) -> bool:
+        """Until calm is over or the broker has died; True when the round is over instead."""
+        end_s = self._clock.monotonic_s() + self._rng.uniform(*self._profile.calm_s)
+        while not self.broker.has_ended and self._clock.monotonic_s() < end_s:
+            if self._clock.wait(stopping, _LOOK_S):
+                return True
+        return False
+
+    def _choose(self) -> Fault:
+        faults = self._profile.faults
+        (fault,) = self._rng.choices(list(faults), list(faults.values()))
+        return fault
+
+    def _end_broker(self, *, killed: bool) -> None:
         if killed:
             self.broker.kill()
+            self._schedule.learn(self.broker.log_lines)
         else:
             status = self.broker.stop()
-            if status != 0:
+            # A plan may come to pass in the middle of an orderly stop.
+            hit = self._schedule.learn(self.broker.log_lines)
+            if status != 0 and hit is None:
                 raise AssertionError(
                     f"broker stopped badly status={status}\n{self.broker.log_text}"
                 )
-        self._clock.wait(stopping, self._rng.uniform(0, AWAY_S_MAX))
+        self._keep_log(self.broker.log_lines)
+
+    def _start(self, stopping: threading.Event) -> None:
+        for death in range(DEATHS_AT_START_MAX + 1):
+            self._clock.wait(stopping, self._rng.uniform(0, self._profile.away_s_max))
+            is_planned = self._profile.precise and death < DEATHS_AT_START_MAX
+            try:
+                self.broker = self._new_broker(self._schedule.choose() if is_planned else None)
+            except BrokerDiedError as died:
+                if not is_planned:
+                    raise
+                self._take_up_crash(died.log_lines)
+            else:
+                return
+
+    def _leave_a_broker_at_peace(self) -> None:
+        """One that dies at nothing, and is held up by nothing."""
+        if not self._profile.is_watched:
+            return
+        if self.broker.has_ended:
+            self._take_up_crash(self.broker.log_lines)
+        else:
+            self._end_broker(killed=True)
+            self.faults[Fault.KILL] += 1
         self.broker = BrokerProcess(self._directory, self._settings)
+
+    def _take_up_crash(self, log_lines: list[bytes]) -> None:
+        """The broker is gone; AssertionError when it was not meant to be."""
+        self._keep_log(log_lines)
+        if self._schedule.learn(log_lines) is None:
+            raise AssertionError(f"broker ended by itself\n{b''.join(log_lines).decode()}")
+        self.faults[Fault.CRASH] += 1
+
+    def _new_broker(self, plan: CrashPlan | None) -> BrokerProcess:
+        program: Sequence[str] = ISOTHERM
+        if self._profile.is_watched:
+            wanted: dict[str, Any] = {"delays": dict(self._profile.delays)}
+            if plan is not None:
+                point = plan.point
+                wanted |= {"write": point.write, "side": point.side.value, "nth": plan.nth}
+            program = ("-m", "isotherm.testing.crashing_broker", json.dumps(wanted))
+        return BrokerProcess(self._directory, self._settings, program=program)
+
+    def _keep_log(self, log_lines: list[bytes]) -> None:
+        with self.log_path.open("ab") as log:
+            log.writelines([*log_lines, b"-- the process has ended --\n"])

@@ -22,7 +22,6 @@ from isotherm.types import TopicPartition
 
 MESSAGE_TIMEOUT_MS = 10_000
 SENDS_PER_OPERATION_MAX = 40
-PAUSE_S = 0.02
 OPERATIONS_PER_LIFE_MAX = 200
 
 # The whole batch was turned away, now and at any earlier attempt.
@@ -76,7 +75,27 @@ def send(producer: Producer, attempt: Attempt, size: int = VALUE_SIZE) -> None:
         attempt.code = error.code()
 
 
-def run_producer(workload: Workload, rng: random.Random, *, idempotent: bool) -> None:
+# What comes out of a call that serves the client's callbacks once its producer has met a fatal
+# error: SystemError where a delivery callback ran with the exception already set.
+FATAL_ERRORS = (KafkaException, SystemError)
+
+
+def fatal_error(raised: BaseException) -> KafkaError:
+    return raised.args[0] if isinstance(raised, KafkaException) else KafkaError(KafkaError._FATAL)
+
+
+def flush(producer: Producer, timeout_s: float) -> KafkaError | None:
+    """The fatal error that ended it, if one did; what was not delivered by then stays unknown."""
+    try:
+        producer.flush(timeout_s)
+    except FATAL_ERRORS as raised:
+        return fatal_error(raised)
+    return None
+
+
+def run_producer(
+    workload: Workload, rng: random.Random, topic: str = EVENTS, *, idempotent: bool
+) -> None:
     """Batches of records, each batch an operation (or one for each outcome in it).
 
     Without idempotence nothing is sent twice, so that a duplicate is the broker's fault too.
@@ -96,25 +115,25 @@ def run_producer(workload: Workload, rng: random.Random, *, idempotent: bool) ->
             | {"compression.type": rng.choice(["none", "lz4", "zstd"])}
         )
         for _ in range(rng.randrange(1, OPERATIONS_PER_LIFE_MAX)):
-            if workload.clock.wait(workload.stopping, PAUSE_S):
+            if workload.clock.wait(workload.stopping, workload.pause_s):
                 break
-            if KafkaError._FATAL in _send_batch(workload, rng, producer, process):
+            if KafkaError._FATAL in _send_batch(workload, rng, producer, process, topic):
                 break
 
 
 def _send_batch(
-    workload: Workload, rng: random.Random, producer: Producer, process: int
+    workload: Workload, rng: random.Random, producer: Producer, process: int, topic: str
 ) -> set[int]:
     """The codes of the errors that records met."""
     invoked_s = workload.clock.monotonic_s()
     attempts = [
-        Attempt(workload.any_partition(EVENTS, rng), workload.new_value())
+        Attempt(workload.any_partition(topic, rng), workload.new_value())
         for _ in range(rng.randrange(1, SENDS_PER_OPERATION_MAX))
     ]
     for attempt in attempts:
         refused = rng.random() < 0.002
         send(producer, attempt, REFUSED_VALUE_SIZE if refused else VALUE_SIZE)
-    producer.flush(MESSAGE_TIMEOUT_MS / 1000 + REQUEST_TIMEOUT_S)
+    fatal = flush(producer, MESSAGE_TIMEOUT_MS / 1000 + REQUEST_TIMEOUT_S)
     by_outcome: defaultdict[Outcome, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
         by_outcome[attempt.outcome].append(attempt)
@@ -130,4 +149,4 @@ def _send_batch(
                 error=group[0].error,
             )
         )
-    return {attempt.code for attempt in attempts}
+    return {attempt.code for attempt in attempts} | ({KafkaError._FATAL} if fatal else set())

@@ -25,7 +25,14 @@ from isotherm.testing.correctness.history import (
     Poll,
     Value,
 )
-from isotherm.testing.correctness.producing import MESSAGE_TIMEOUT_MS, Attempt, send
+from isotherm.testing.correctness.producing import (
+    FATAL_ERRORS,
+    MESSAGE_TIMEOUT_MS,
+    Attempt,
+    fatal_error,
+    flush,
+    send,
+)
 from isotherm.testing.correctness.workload import BATCH_SIZE, EVENTS, REQUEST_TIMEOUT_S, Workload
 from isotherm.types import TopicPartition
 
@@ -33,7 +40,6 @@ TRANSACTION_TIMEOUT_MS = 5_000
 STEPS_MAX = 4
 RECORDS_PER_STEP_MAX = 10
 TRANSACTIONS_PER_LIFE_MAX = 60
-PAUSE_S = 0.02
 
 
 class Transaction:
@@ -52,7 +58,9 @@ class Transaction:
         return attempt
 
     def flush(self) -> None:
-        self.producer.flush(MESSAGE_TIMEOUT_MS / 1000)
+        error = flush(self.producer, MESSAGE_TIMEOUT_MS / 1000)
+        if error is not None:
+            self.error = error.name()
 
     def commit(self) -> Outcome:
         """FAIL where the commit was refused and the transaction aborted for it."""
@@ -76,8 +84,8 @@ class Transaction:
         while True:
             try:
                 step(REQUEST_TIMEOUT_S)
-            except KafkaException as raised:
-                error: KafkaError = raised.args[0]
+            except FATAL_ERRORS as raised:
+                error = fatal_error(raised)
                 self.error = error.name()
                 if not error.retriable() or clock.monotonic_s() > deadline_s:
                     return error
@@ -114,7 +122,7 @@ def run_transactions(workload: Workload, rng: random.Random, transactional_id: s
         reader = AssignedReader(workload, process, Isolation.READ_COMMITTED)
         reader.assign(dict.fromkeys(workload.partitions(EVENTS), 0))
         for _ in range(rng.randrange(1, TRANSACTIONS_PER_LIFE_MAX)):
-            if workload.clock.wait(workload.stopping, PAUSE_S):
+            if workload.clock.wait(workload.stopping, workload.pause_s):
                 break
             if not _run_transaction(workload, rng, producer, reader):
                 break

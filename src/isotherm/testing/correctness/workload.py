@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import socket
-import struct
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,17 +18,9 @@ from isotherm.types import TopicPartition
 
 EVENTS = "events"
 COPIES = "copies"
-PARTITIONS: Mapping[str, int] = {EVENTS: 4, COPIES: 2}
-
-# Small segments that leave the local disk as soon as they are in the bucket.
-TOPIC_CONFIG: Mapping[str, str] = {
-    "remote.storage.enable": "true",
-    "local.retention.bytes": "1",
-    "retention.ms": "-1",
-    "internal.segment.bytes": "131072",
-    "file.delete.delay.ms": "100",
-    "max.message.bytes": "65536",
-}
+EXPIRING = "expiring"
+"""Its oldest segments go. The other two keep all."""
+PARTITIONS: Mapping[str, int] = {EVENTS: 4, COPIES: 2, EXPIRING: 1}
 VALUE_SIZE = 800
 BATCH_SIZE = 50_000
 """What producers put into a batch: within `max.message.bytes`."""
@@ -39,9 +29,6 @@ REFUSED_VALUE_SIZE = 70_000
 
 REQUEST_TIMEOUT_S = 30
 
-_API_VERSIONS_KEY = 18
-JOIN_GROUP_KEY, ADD_PARTITIONS_TO_TXN_KEY, CONSUMER_GROUP_HEARTBEAT_KEY = 11, 24, 68
-
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -49,6 +36,8 @@ class Workload:
 
     bootstrap_servers: str
     clock: Clock
+    pause_s: float = 0.02
+    """Of a client that writes, between two operations."""
     history: History = field(default_factory=History)
     stopping: threading.Event = field(default_factory=threading.Event)
     _values: Iterator[Value] = field(default_factory=lambda: itertools.count(1))
@@ -77,11 +66,12 @@ class Workload:
     def any_partition(self, topic: str, rng: random.Random) -> TopicPartition:
         return rng.choice(self.partitions(topic))
 
-    def make_topics(self) -> None:
+    def make_topics(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """By name, their settings."""
         admin = AdminClient(self.client_config())
         wanted = [
-            NewTopic(topic, count, 1, config=dict(TOPIC_CONFIG))
-            for topic, count in PARTITIONS.items()
+            NewTopic(topic, PARTITIONS[topic], 1, config=dict(config))
+            for topic, config in configs.items()
         ]
         for future in admin.create_topics(wanted).values():
             future.result(REQUEST_TIMEOUT_S)
@@ -100,20 +90,3 @@ def decode_value(payload: bytes | None) -> Value:
     except ValueError:
         return UNREADABLE_VALUE
     return value if payload == encode_value(value, len(payload or b"")) else UNREADABLE_VALUE
-
-
-def served_api_keys(bootstrap_servers: str) -> frozenset[int]:
-    """What the broker names in its answer to ApiVersions, version 0."""
-    host, port = bootstrap_servers.rsplit(":", 1)
-    request = struct.pack(">hhih", _API_VERSIONS_KEY, 0, 1, -1)
-    with socket.create_connection((host, int(port)), REQUEST_TIMEOUT_S) as connection:
-        connection.sendall(struct.pack(">i", len(request)) + request)
-        with connection.makefile("rb") as stream:
-            (size,) = struct.unpack(">i", stream.read(4))
-            answer = stream.read(size)
-    _, error_code, count = struct.unpack_from(">ihi", answer)
-    if error_code != 0:
-        raise AssertionError(f"broker refuses ApiVersions error_code={error_code}")
-    return frozenset(
-        struct.unpack_from(">hhh", answer, 10 + 6 * index)[0] for index in range(count)
-    )

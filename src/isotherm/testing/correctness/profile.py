@@ -1,0 +1,128 @@
+"""What a round of the correctness run works on: the tier, how fast it turns, and the faults."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+# Of a topic that keeps two or three segments in both tiers together.
+EXPIRING_SEGMENTS = 3
+
+
+class Fault(enum.Enum):
+    KILL = "kill"
+    """SIGKILL: what it acknowledged lies in the page cache and has to be there again."""
+    PAUSE = "pause"
+    """SIGSTOP, later SIGCONT: requests wait in its sockets, timers all fire at once."""
+    RESTART = "restart"
+    """SIGTERM: the orderly stop."""
+    CRASH = "crash"
+    """SIGKILL by itself, before or after a durable write."""
+
+
+class Store(enum.Enum):
+    FOLDER = "folder"
+    S3 = "s3"
+
+
+_EVENLY: Mapping[Fault, float] = MappingProxyType(
+    {Fault.KILL: 1.0, Fault.PAUSE: 1.0, Fault.RESTART: 1.0}
+)
+_MOSTLY_KILLS: Mapping[Fault, float] = MappingProxyType(
+    {Fault.KILL: 0.75, Fault.PAUSE: 0.2, Fault.RESTART: 0.05}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Sizes in bytes, intervals in ms, the broker's calm between faults in seconds.
+
+    `faults_max` ends a round after so many kills and pauses. `precise`: the broker kills itself at
+    a durable write. `deletes`: topics take part that expire, and that are deleted.
+    """
+
+    level: int = 1
+    store: Store = Store.FOLDER
+    segment_bytes: int = 131072
+    local_retention_bytes: int = 1
+    task_interval_ms: int = 100
+    write_pause_s: float = 0.02
+    """Between two operations of a client that writes."""
+    calm_s: tuple[float, float] = (0.5, 3.0)
+    away_s_max: float = 1.0
+    pause_s_max: float = 3.0
+    faults: Mapping[Fault, float] = field(default_factory=lambda: _EVENLY)
+    faults_max: int | None = None
+    precise: bool = False
+    writes: Sequence[str] = ()
+    """The kinds of write to die at, when it is not every kind."""
+    deletes: bool = False
+    delays: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by which a kind of read or write is held up; see `crash_points`."""
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the broker runs under `crashing_broker`."""
+        return self.precise or bool(self.delays)
+
+    def broker_settings(self) -> dict[str, str]:
+        interval = str(self.task_interval_ms)
+        return {
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": "100",
+            "remote.log.metadata.compaction.initial.level": str(self.level),
+            "remote.log.manager.task.interval.ms": interval,
+            "log.retention.check.interval.ms": interval,
+            "remote.log.manager.task.retry.backoff.max.ms": "1000",
+            # An upload or a deletion that a crash has cut is taken up within seconds.
+            "rlmm.config.remote.log.metadata.cleanup.interval.ms": "1000",
+            "rlmm.config.remote.log.metadata.cleanup.grace.ms": "2000",
+        }
+
+    def topic_config(self) -> dict[str, str]:
+        """Of topics that keep all: small segments that leave the local disk once they are copied."""
+        return {
+            "remote.storage.enable": "true",
+            "local.retention.bytes": str(self.local_retention_bytes),
+            "retention.ms": "-1",
+            "internal.segment.bytes": str(self.segment_bytes),
+            "file.delete.delay.ms": "100",
+            "max.message.bytes": "65536",
+        }
+
+    @property
+    def expiring_bytes(self) -> int:
+        """`retention.bytes` of the topic that expires."""
+        return EXPIRING_SEGMENTS * self.segment_bytes
+
+
+def kill_loop(
+    *,
+    level: int,
+    store: Store,
+    faults_max: int,
+    precise: bool,
+    writes: Sequence[str] = (),
+    delays: Mapping[str, float],
+) -> Profile:
+    """Small segments, quick tasks, and a broker that never works for long."""
+    return Profile(
+        level=level,
+        store=store,
+        segment_bytes=100_000,
+        task_interval_ms=300,
+        # What is lost, or lost twice, is found in little as well, and all of it is read again.
+        write_pause_s=0.1,
+        # A broker that has a point to die at gets the time to come to it.
+        calm_s=(1.5, 3.0) if precise else (1.0, 2.0),
+        away_s_max=0.2,
+        pause_s_max=2.0,
+        faults=_MOSTLY_KILLS,
+        faults_max=faults_max,
+        precise=precise,
+        writes=writes,
+        deletes=True,
+        delays=delays,
+    )

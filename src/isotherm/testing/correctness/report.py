@@ -1,0 +1,103 @@
+"""What a correctness run did and found."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from isotherm.testing.correctness.checker import Anomaly
+from isotherm.testing.correctness.crash_points import CrashPoint, CrashSchedule, table
+from isotherm.testing.correctness.history import Operation
+from isotherm.testing.correctness.profile import Fault
+from isotherm.testing.correctness.settled_tier import TierFindings
+
+ANOMALIES_SHOWN_MAX = 20
+_SHOWN_PER_NAME_MAX = 4
+_LOGGED = re.compile(r"^\S+ \S+ (WARNING|ERROR|CRITICAL) ([\w.]+: (?:[a-zA-Z,;]+ )*)", re.MULTILINE)
+_LOGGED_CHARACTERS_MAX = 100
+
+
+@dataclass(slots=True)
+class Report:
+    """Counts of all rounds together."""
+
+    rounds: int = 0
+    faults: Counter[Fault] = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    """What operations met that did not succeed."""
+    records_sent: int = 0
+    records_read: int = 0
+    segments_in_bucket: int = 0
+    unfinished_uploads: int = 0
+    partitions_in_both_tiers: int = 0
+    """Partitions that the final readers began in the bucket and ended on the local disk."""
+    logged: Counter[str] = field(default_factory=Counter)
+    """Warnings and errors of the broker, without their details."""
+    hits: Counter[CrashPoint] = field(default_factory=Counter)
+    life: tuple[str, ...] = ()
+    """The writes that a precise run has to come to."""
+    anomalies: list[Anomaly] = field(default_factory=list)
+
+    @property
+    def kills_and_pauses(self) -> int:
+        return sum(self.faults[each] for each in (Fault.KILL, Fault.CRASH, Fault.PAUSE))
+
+    def add_operations(self, operations: Sequence[Operation]) -> None:
+        for operation in operations:
+            self.operations[f"{operation.kind.value}:{operation.outcome.value}"] += 1
+            if operation.error:
+                self.errors[f"{operation.kind.value}:{operation.error}"] += 1
+            self.records_sent += len(operation.sends())
+            self.records_read += sum(len(poll.reads) for poll in operation.polls())
+
+    def add_tiers(self, findings: TierFindings) -> None:
+        self.anomalies += findings.anomalies
+        self.segments_in_bucket += findings.finished_segments
+        self.unfinished_uploads += findings.unfinished_uploads
+
+    def add_log(self, text: str) -> None:
+        for level, what in _LOGGED.findall(text):
+            self.logged[f"{level} {what.strip()[:_LOGGED_CHARACTERS_MAX]}"] += 1
+
+    def add_points(self, schedules: Iterable[CrashSchedule]) -> None:
+        writes: dict[str, None] = {}
+        for schedule in sorted(schedules, key=lambda each: -len(each.life)):
+            self.hits += schedule.hits
+            writes |= dict.fromkeys(schedule.life)
+        self.life = tuple(writes)
+
+    def lines(self) -> list[str]:
+        faults = " ".join(f"{fault.value}={self.faults[fault]}" for fault in Fault)
+        names = Counter(anomaly.name for anomaly in self.anomalies)
+        points = table(self.hits, self.life) if self.hits else []
+        return [
+            f"rounds={self.rounds}",
+            f"segments in_bucket={self.segments_in_bucket}",
+            f"uploads unfinished={self.unfinished_uploads}",
+            f"partitions in_both_tiers={self.partitions_in_both_tiers}",
+            f"records sent={self.records_sent} read={self.records_read}",
+            f"faults {faults}",
+            f"operations {_counts(self.operations)}",
+            f"errors {_counts(self.errors)}",
+            *(f"logged {count} x {what}" for what, count in sorted(self.logged.items())),
+            *([f"killed at a durable write: {'before':>36} {'after':>6}"] if points else []),
+            *points,
+            *self._anomalies_shown(),
+            f"anomalies {_counts(names)}",
+        ]
+
+    def _anomalies_shown(self) -> list[str]:
+        shown: list[str] = []
+        by_name: Counter[str] = Counter()
+        for name, detail in self.anomalies:
+            by_name[name] += 1
+            if by_name[name] <= _SHOWN_PER_NAME_MAX and len(shown) < ANOMALIES_SHOWN_MAX:
+                shown.append(f"  {name}: {detail}")
+        return shown
+
+
+def _counts(counts: Counter[str]) -> str:
+    return " ".join(f"{name}={count}" for name, count in sorted(counts.items())) or "none"

@@ -1,0 +1,192 @@
+"""Whether both tiers hold together once a broker has come to rest: found out from its files.
+
+    hole                   an offset between log start and log end that no batch of either tier covers
+    leaked-object          an object of a segment that no live metadata names
+    missing-object         an object of a finished segment that is not there
+    damaged-object         a `.log` is not what the metadata says
+    unfinished-segment     COPY_SEGMENT_STARTED or DELETE_SEGMENT_STARTED stayed
+    undeleted-topic        metadata of a topic that is deleted
+    expired-early          the topic that expires holds less than its `retention.bytes`
+    unsettled              copies and deletions did not come to an end
+
+`isotherm.testing.bucket_scrub` finds the first four kinds of objects without the broker's own code.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from isotherm.clock import Clock
+from isotherm.errors import IsothermError
+from isotherm.log.checkpoints import read_offset_checkpoint
+from isotherm.record.batch import iterate_batches
+from isotherm.remote.metadata.events import iterate_records
+from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.testing.bucket_scrub import (
+    live_segments,
+    metadata_values_below,
+    objects_below,
+    scrub,
+)
+from isotherm.testing.correctness.checker import Anomaly
+from isotherm.testing.correctness.workload import EXPIRING, PARTITIONS
+from isotherm.types import Offset, TopicPartition, uuid_to_text
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_LOG_STARTS = "log-start-offset-checkpoint"
+_SCRUBBED = {"leaked": "leaked-object", "missing": "missing-object", "damaged": "damaged-object"}
+
+# What a crash may leave, and no listing of the store shows.
+_UNFINISHED_UPLOAD = re.compile(r".*#\d+$|\.sgwtmp/.*")
+
+_LOOK_S = 0.5
+_QUIET_LOOKS = 4
+"""Looks that have to show the same: tasks come round several times in between."""
+
+
+def await_settled(bootstrap_servers: str, bucket: Path, clock: Clock, *, timeout_s: float) -> bool:
+    """Return once copies and deletions are over; False when they are not by then."""
+    topic = KafkaMetadataTopic({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    deadline_s = clock.monotonic_s() + timeout_s
+    before: frozenset[str] = frozenset()
+    quiet = 0
+    try:
+        while quiet < _QUIET_LOOKS and clock.monotonic_s() < deadline_s:
+            clock.wait(threading.Event(), _LOOK_S)
+            try:
+                segments = _live_segments(topic)
+            except IsothermError:
+                continue  # the topic moves on under the reader: it is compacted
+            names = frozenset(_object_names(bucket))
+            is_quiet = names == before and not any(_unsettled(segments, names))
+            quiet = quiet + 1 if is_quiet else 0
+            before = names
+    finally:
+        topic.close()
+    return quiet >= _QUIET_LOOKS
+
+
+def _live_segments(topic: KafkaMetadataTopic) -> dict[uuid.UUID, RemoteLogSegmentMetadata]:
+    return live_segments(
+        record.value
+        for number in range(topic.partition_count)
+        for record in iterate_records(topic, number)
+    )
+
+
+def _object_names(bucket: Path) -> Iterator[str]:
+    for path in bucket.rglob("*"):
+        name = path.relative_to(bucket).as_posix()
+        if not path.is_dir() and not _UNFINISHED_UPLOAD.fullmatch(name):
+            yield name
+
+
+def _unsettled(
+    segments: Mapping[uuid.UUID, RemoteLogSegmentMetadata], names: Iterable[str] = ()
+) -> Iterator[Anomaly]:
+    for each in segments.values():
+        if each.topic_id_partition.topic not in PARTITIONS:
+            yield Anomaly("undeleted-topic", f"{each.segment_id} state={each.state.name}")
+        elif each.state is not FINISHED:
+            yield Anomaly("unfinished-segment", f"{each.segment_id} state={each.state.name}")
+    texts = [uuid_to_text(each) for each in segments]
+    for name in names:
+        if not any(text in name for text in texts):
+            yield Anomaly("leaked-object", name)
+
+
+@dataclass(frozen=True, slots=True)
+class TierFindings:
+    anomalies: list[Anomaly]
+    finished_segments: int
+    unfinished_uploads: int
+    """Files that no listing shows; a folder that is lost to a crash, and no anomaly."""
+
+
+def check_tiers(
+    log_directory: Path, bucket: Path, *, expiring_bytes: int | None = None
+) -> TierFindings:
+    """Of a broker that was stopped in order. `expiring_bytes` is the `retention.bytes` of EXPIRING,
+    None without that topic."""
+    values = metadata_values_below(log_directory)
+    held = objects_below(bucket)
+    objects = {name: held[name] for name in held if not _UNFINISHED_UPLOAD.fullmatch(name)}
+    segments = live_segments(values)
+    anomalies = list(_unsettled(segments))
+    for finding in scrub(objects, values):
+        kind, _, detail = finding.partition(" ")
+        anomalies.append(Anomaly(_SCRUBBED[kind], detail))
+    checkpoint = log_directory / _LOG_STARTS
+    log_starts = read_offset_checkpoint(checkpoint.read_bytes()) if checkpoint.exists() else {}
+    by_uuid = {
+        segment: content
+        for segment, metadata in segments.items()
+        if metadata.state is FINISHED
+        for name, content in objects.items()
+        if name.endswith(f"{uuid_to_text(segment)}.log")
+    }
+    for topic, count in PARTITIONS.items():
+        for number in range(count):
+            partition = TopicPartition(topic, number)
+            remote = [
+                by_uuid[each]
+                for each, metadata in segments.items()
+                if each in by_uuid and _partition_of(metadata) == partition
+            ]
+            local = [
+                path.read_bytes()
+                for path in sorted((log_directory / f"{topic}-{number}").glob("*.log"))
+            ]
+            if not local:
+                continue
+            start = log_starts.get(partition, 0)
+            anomalies += holes(partition, start, [*remote, *local])
+            if topic == EXPIRING and expiring_bytes is not None and start > 0:
+                anomalies += _expired_early(partition, start, [*remote, *local], expiring_bytes)
+    return TierFindings(anomalies, len(by_uuid), len(held) - len(objects))
+
+
+def _partition_of(metadata: RemoteLogSegmentMetadata) -> TopicPartition:
+    partition = metadata.topic_id_partition
+    return TopicPartition(partition.topic, partition.partition)
+
+
+def holes(partition: TopicPartition, start: Offset, contents: Iterable[bytes]) -> Iterator[Anomaly]:
+    """Offsets from `start` on that no batch covers, below the last one that one does. For topics
+    that are not compacted: their batches follow one another."""
+    next_offset = start
+    for first, following in sorted(_ranges(contents)):
+        if first > next_offset:
+            yield Anomaly(
+                "hole", f"{partition}@{next_offset}-{first - 1} count={first - next_offset}"
+            )
+        next_offset = max(next_offset, following)
+
+
+def _ranges(contents: Iterable[bytes]) -> set[tuple[Offset, Offset]]:
+    """First offset, and the one after the last, of each batch."""
+    return {
+        (header.base_offset, header.next_offset)
+        for content in contents
+        for _, header in iterate_batches(content)
+    }
+
+
+def _expired_early(
+    partition: TopicPartition, start: Offset, contents: Iterable[bytes], retention_bytes: int
+) -> Iterator[Anomaly]:
+    sizes = {
+        header.base_offset: header.size_in_bytes
+        for content in contents
+        for _, header in iterate_batches(content)
+        if header.next_offset > start
+    }
+    held = sum(sizes.values())
+    if held < retention_bytes:
+        yield Anomaly("expired-early", f"{partition} held={held} retention_bytes={retention_bytes}")

@@ -1,0 +1,52 @@
+"""Which clients a round has."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from isotherm.testing.correctness.consuming import (
+    SESSION_TIMEOUT_MS,
+    run_assigned_reader,
+    run_group_member,
+)
+from isotherm.testing.correctness.copying import run_copier
+from isotherm.testing.correctness.history import Isolation
+from isotherm.testing.correctness.passing_topics import run_passing_topics
+from isotherm.testing.correctness.producing import run_producer
+from isotherm.testing.correctness.profile import Profile
+from isotherm.testing.correctness.transacting import run_transactions
+from isotherm.testing.correctness.workload import EXPIRING, Workload
+
+COPIER_IDS = ("copier-0", "copier-1")
+
+CLASSIC: Mapping[str, str] = {
+    "group_id": "classic",
+    "group_protocol": "classic",
+    "session_timeout_ms": str(SESSION_TIMEOUT_MS),
+    "heartbeat_interval_ms": "500",
+}
+CONSUMER: Mapping[str, str] = {"group_id": "consumer", "group_protocol": "consumer"}
+
+
+def workers(workload: Workload, rng: random.Random, profile: Profile) -> list[Callable[[], None]]:
+    """Each with choices of its own. A profile that deletes has fewer that read: what takes part in
+    its faults is written, copied and deleted, and a broker that is killed each second or two has
+    little time for the others."""
+
+    def own() -> random.Random:
+        return random.Random(rng.random())  # noqa: S311
+
+    works: list[Callable[[], None]] = []
+    works += [partial(run_producer, workload, own(), idempotent=each) for each in (False, True)]
+    works += [partial(run_assigned_reader, workload, own(), each) for each in Isolation]
+    works += [partial(run_transactions, workload, own(), f"txn-{each}") for each in range(2)]
+    works += [partial(run_copier, workload, own(), each) for each in COPIER_IDS]
+    if profile.deletes:
+        works.append(partial(run_producer, workload, own(), EXPIRING, idempotent=True))
+        works.append(partial(run_passing_topics, workload, own(), profile.topic_config()))
+    else:
+        for group in (CLASSIC, CONSUMER):
+            works += [partial(run_group_member, workload, own(), each, group) for each in Isolation]
+    return works

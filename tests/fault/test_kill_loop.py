@@ -1,0 +1,36 @@
+"""A short kill loop with a new seed each time, at durable writes of a segment's life; `make soak` has
+the long one, on both kinds of store and at both levels."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from isotherm.clock import SystemClock
+from isotherm.testing.correctness.profile import Fault, Store, kill_loop
+from isotherm.testing.correctness.run import run
+
+FAULTS = 6
+
+
+@pytest.mark.slow
+def test_broker_that_dies_between_durable_writes_loses_nothing(tmp_path: Path) -> None:
+    seed = time.time_ns()
+    profile = kill_loop(level=1, store=Store.FOLDER, faults_max=FAULTS, precise=True, delays={})
+    report = run(
+        seed=seed,
+        seconds=None,
+        faults=FAULTS,
+        profiles=[profile],
+        directory=tmp_path,
+        clock=SystemClock(),
+        say=print,
+    )
+    told = "\n".join([f"seed={seed} directory={tmp_path}", *report.lines()])
+    assert report.anomalies == [], told
+    assert report.kills_and_pauses >= FAULTS, told
+    assert report.faults[Fault.CRASH] >= 1, told
+    assert sum(report.hits.values()) >= report.faults[Fault.CRASH], told
+    assert report.segments_in_bucket > 0, told

@@ -1,0 +1,57 @@
+"""What is found in the tiers of a broker at rest, once it is planted there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from isotherm.record.batch import assign_offsets, build_batch
+from isotherm.testing.correctness.settled_tier import check_tiers, holes
+from isotherm.types import TopicPartition
+
+P0 = TopicPartition("events", 0)
+NOW_MS = 1_700_000_000_000
+
+
+def log(first: int, *counts: int) -> bytes:
+    """Batches of so many records each, one after the other."""
+    content = b""
+    for count in counts:
+        batch = build_batch([(NOW_MS, None, b"v", ())] * count)
+        assign_offsets(batch, 0, first, 0)
+        content += batch
+        first += count
+    return content
+
+
+def found(start: int, contents: Sequence[bytes]) -> list[str]:
+    return [f"{each.name} {each.detail}" for each in holes(P0, start, contents)]
+
+
+def test_tiers_that_follow_one_another_or_overlap_have_no_hole() -> None:
+    assert found(0, [log(0, 3, 4), log(7, 2)]) == []
+    assert found(0, [log(3, 4, 2), log(0, 3, 4)]) == []
+    assert found(3, [log(3, 4)]) == []
+
+
+def test_offsets_that_no_batch_covers_are_a_hole() -> None:
+    assert found(0, [log(0, 3), log(7, 2)]) == ["hole events-0@3-6 count=4"]
+    assert found(1, [log(3, 4)]) == ["hole events-0@1-2 count=2"]
+    assert found(0, [log(0, 1) + log(2, 1), log(3, 1) + log(5, 1)]) == [
+        "hole events-0@1-1 count=1",
+        "hole events-0@4-4 count=1",
+    ]
+
+
+def test_objects_without_metadata_are_leaked_but_for_uploads_that_a_crash_has_cut(
+    tmp_path: Path,
+) -> None:
+    bucket, directory = tmp_path / "bucket", tmp_path / "log"
+    name = "00000000000000000000-AAAAAAAAAAAAAAAAAAAAAQ.log"
+    for path in (bucket / "t" / name, bucket / "t" / f"{name}#1"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    directory.mkdir()
+    findings = check_tiers(directory, bucket)
+    assert [each.name for each in findings.anomalies] == ["leaked-object"]
+    assert findings.unfinished_uploads == 1
