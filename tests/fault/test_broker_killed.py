@@ -116,9 +116,7 @@ def make_topic(bootstrap_servers: str) -> None:
 
 def test_sigterm_leaves_a_clean_folder(broker_process: Callable[..., Any], tmp_path: Path) -> None:
     broker = broker_process()
-    started = time.monotonic()
-    assert broker.stop() == 0
-    assert time.monotonic() - started < 30
+    assert broker.stop(TIMEOUT_S) == 0
     assert (tmp_path / "broker" / "log" / ".kafka_cleanshutdown").exists()
     broker_process().kill()
     assert not (tmp_path / "broker" / "log" / ".kafka_cleanshutdown").exists()

@@ -35,7 +35,7 @@ from isotherm.protocol.framing import read_request_frame
 from isotherm.record.batch import build_batch
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 MUTANTS = 5
 MEMORY_GROWTH_MAX = 192 * 1024 * 1024
 REQUESTS = [

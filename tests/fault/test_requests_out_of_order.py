@@ -37,8 +37,8 @@ CLIENTS = 6
 STEPS = 300
 # How the clients' requests meet is up to the machine: what one walk missed, another may find.
 WALKS_MAX = 5
-ANSWER_TIMEOUT_S = 10
-GONE_TIMEOUT_S = 20
+ANSWER_TIMEOUT_S = 60
+GONE_TIMEOUT_S = 60
 SESSION_MS, REBALANCE_MS, TRANSACTION_MS = 300, 200, 500
 TOPICS = ("left", "right")
 GROUPS = ("g1", "g2", "g3")

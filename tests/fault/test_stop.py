@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 TIMEOUT_S = 30
 
-# What supervisors give a process before they kill it, at the least.
-STOP_TIMEOUT_S = 5
+# A stop that waits for the copy or the client never ends.
+STOP_TIMEOUT_S = 60
 
 SLOW_STORE = """
 import sys, threading

@@ -38,11 +38,16 @@ from oracle.tools import (
 pytestmark = pytest.mark.oracle
 
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 COPIED = 200
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # Of a producer whose coordinator knows nothing of its transaction.
 LOST_PRODUCER_ID = 4711
+
+
+def until(count: int) -> tuple[str, str]:
+    """How long a console consumer reads: the time limit is there for a broker that lacks records."""
+    return f"--max-messages={count}", f"--timeout-ms={TIMEOUT_S * 1000}"
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +142,7 @@ def printed(broker: EmbeddedBroker) -> dict[str, str]:
         ],
         "read copies": [
             *(CONSOLE_CONSUMER, server, "--topic=copied", "--from-beginning"),
-            *("--timeout-ms=2000", "--isolation-level=read_committed"),
+            *("--isolation-level=read_committed", *until(2 * COPIED)),
         ],
         "cluster id": [CLUSTER, "cluster-id", server],
         "endpoints": [CLUSTER, "list-endpoints", server],
@@ -241,7 +246,7 @@ def test_lines_typed_into_the_console_come_out_again(broker: EmbeddedBroker) -> 
     )
     (output,) = run_tools(
         [
-            *(CONSOLE_CONSUMER, server, "--topic=typed", "--from-beginning", "--timeout-ms=1500"),
+            *(CONSOLE_CONSUMER, server, "--topic=typed", "--from-beginning", *until(2)),
             *("--formatter-property=print.key=true", "--formatter-property=key.separator=:"),
         ]
     )

@@ -20,7 +20,7 @@ with warnings.catch_warnings():
 
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
 _numbers = itertools.count()
 
 

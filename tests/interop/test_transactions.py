@@ -150,7 +150,9 @@ def test_waiting_consumer_gets_the_records_once_they_are_committed(
         {
             "bootstrap.servers": broker.bootstrap_servers,
             "group.id": "never-used",
-            "fetch.wait.max.ms": 20_000,
+            # Longer than this test waits: the records come with the marker, or not at all.
+            "fetch.wait.max.ms": 290_000,
+            "socket.timeout.ms": 300_000,
             # More than the marker has: what it uncovers counts.
             "fetch.min.bytes": 1000,
         }
@@ -161,10 +163,8 @@ def test_waiting_consumer_gets_the_records_once_they_are_committed(
     consumer.assign([TopicPartition(topic, 0, 0)])
     wait_until(lambda: len(broker.node.services.replica_manager.fetch_purgatory) > 0)
     made.commit_transaction(TIMEOUT_S)
-    started = time.monotonic()
     messages = consumer.consume(2, TIMEOUT_S)
     assert [message.value() for message in messages] == [b"a" * 500, b"b" * 500]
-    assert time.monotonic() - started < 15
     consumer.close()
 
 
@@ -233,7 +233,9 @@ def test_transaction_that_takes_too_long_is_aborted(
         {
             "bootstrap.servers": broker.bootstrap_servers,
             "group.id": "never-used",
-            "fetch.wait.max.ms": 20_000,
+            # Longer than this test waits: the records come with the marker, or not at all.
+            "fetch.wait.max.ms": 290_000,
+            "socket.timeout.ms": 300_000,
         }
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
