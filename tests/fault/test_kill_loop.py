@@ -4,26 +4,38 @@ the long one, on both kinds of store and at both levels."""
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from isotherm.clock import SystemClock
+from isotherm.testing.correctness.crash_points import segment_life
 from isotherm.testing.correctness.profile import Fault, Store, kill_loop
 from isotherm.testing.correctness.run import run
 
 FAULTS = 6
+# A broker that clients write to comes to each of these, however slow the machine is.
+WRITES = segment_life(1)[:8]
+PATIENCE_S = 120.0
 
 
 @pytest.mark.slow
 def test_broker_that_dies_between_durable_writes_loses_nothing(tmp_path: Path) -> None:
     seed = time.time_ns()
-    profile = kill_loop(level=1, store=Store.FOLDER, faults_max=FAULTS, precise=True, delays={})
+    profile = kill_loop(
+        level=1,
+        store=Store.FOLDER,
+        faults_max=FAULTS,
+        precise=True,
+        writes=WRITES,
+        delays={"read audit": 0.2},
+    )
     report = run(
         seed=seed,
         seconds=None,
         faults=FAULTS,
-        profiles=[profile],
+        profiles=[replace(profile, patience_s=PATIENCE_S)],
         directory=tmp_path,
         clock=SystemClock(),
         say=print,
@@ -31,6 +43,5 @@ def test_broker_that_dies_between_durable_writes_loses_nothing(tmp_path: Path) -
     told = "\n".join([f"seed={seed} directory={tmp_path}", *report.lines()])
     assert report.anomalies == [], told
     assert report.kills_and_pauses >= FAULTS, told
-    assert report.faults[Fault.CRASH] >= 1, told
-    assert sum(report.hits.values()) >= report.faults[Fault.CRASH], told
+    assert report.faults[Fault.CRASH] == sum(report.hits.values()) >= FAULTS // 3, told
     assert report.segments_in_bucket > 0, told

@@ -21,6 +21,8 @@ from isotherm.testing.correctness.profile import Fault, Profile
 
 # A broker may die at what it writes when it starts; after so many times it is to serve.
 DEATHS_AT_START_MAX = 2
+# Lives that follow one with a plan and have none: they work on what it has left.
+UNPLANNED_SHARE = 0.5
 _LOOK_S = 0.02
 _MEANT = frozenset({Fault.KILL, Fault.CRASH, Fault.PAUSE})
 
@@ -48,6 +50,7 @@ class Nemesis:
         self._schedule = schedule
         self._rng = rng
         self._clock = clock
+        self._has_plan = False
         self.broker = self._new_broker(None)
 
     def run(self, stopping: threading.Event) -> None:
@@ -90,7 +93,8 @@ class Nemesis:
 
     def _await_end_of_calm(self, stopping: threading.Event) -> bool:
         """Until calm is over or the broker has died; True when the round is over instead."""
-        end_s = self._clock.monotonic_s() + self._rng.uniform(*self._profile.calm_s)
+        calm_s = self._rng.uniform(*self._profile.calm_s)
+        end_s = self._clock.monotonic_s() + (self._profile.patience_s if self._has_plan else calm_s)
         while not self.broker.has_ended and self._clock.monotonic_s() < end_s:
             if self._clock.wait(stopping, _LOOK_S):
                 return True
@@ -118,15 +122,19 @@ class Nemesis:
     def _start(self, stopping: threading.Event) -> None:
         for death in range(DEATHS_AT_START_MAX + 1):
             self._clock.wait(stopping, self._rng.uniform(0, self._profile.away_s_max))
-            is_planned = self._profile.precise and death < DEATHS_AT_START_MAX
+            self._has_plan = death < DEATHS_AT_START_MAX and self._is_next_planned()
             try:
-                self.broker = self._new_broker(self._schedule.choose() if is_planned else None)
+                self.broker = self._new_broker(self._schedule.choose() if self._has_plan else None)
             except BrokerDiedError as died:
-                if not is_planned:
+                if not self._has_plan:
                     raise
                 self._take_up_crash(died.log_lines)
             else:
                 return
+
+    def _is_next_planned(self) -> bool:
+        is_free = not self._has_plan or self._rng.random() > UNPLANNED_SHARE
+        return self._profile.precise and is_free
 
     def _leave_a_broker_at_peace(self) -> None:
         """One that dies at nothing, and is held up by nothing."""

@@ -40,7 +40,7 @@ class Profile:
     """Sizes in bytes, intervals in ms, the broker's calm between faults in seconds.
 
     `faults_max` ends a round after so many kills and pauses. `precise`: the broker kills itself at
-    a durable write. `deletes`: topics take part that expire, and that are deleted.
+    a durable write, if it comes to it within `patience_s`. `deletes`: topics take part that expire, and that are deleted.
     """
 
     level: int = 1
@@ -56,6 +56,7 @@ class Profile:
     faults: Mapping[Fault, float] = field(default_factory=lambda: _EVENLY)
     faults_max: int | None = None
     precise: bool = False
+    patience_s: float = 8.0
     writes: Sequence[str] = ()
     """The kinds of write to die at, when it is not every kind."""
     deletes: bool = False
@@ -115,8 +116,7 @@ def kill_loop(
         task_interval_ms=300,
         # What is lost, or lost twice, is found in little as well, and all of it is read again.
         write_pause_s=0.1,
-        # A broker that has a point to die at gets the time to come to it.
-        calm_s=(1.5, 3.0) if precise else (1.0, 2.0),
+        calm_s=(1.0, 3.0),
         away_s_max=0.2,
         pause_s_max=2.0,
         faults=_MOSTLY_KILLS,

@@ -61,6 +61,7 @@ class Options:
     local_retention_bytes: int | None
     task_interval_ms: int | None
     calm_s: tuple[float, float] | None
+    patience_s: float | None
     delays: dict[str, float]
 
     def profiles(self) -> list[Profile]:
@@ -91,6 +92,8 @@ class Options:
             profile = replace(profile, local_retention_bytes=self.local_retention_bytes)
         if self.task_interval_ms is not None:
             profile = replace(profile, task_interval_ms=self.task_interval_ms)
+        if self.patience_s is not None:
+            profile = replace(profile, patience_s=self.patience_s)
         if self.calm_s is not None:
             profile = replace(profile, calm_s=self.calm_s)
         return profile
@@ -132,8 +135,9 @@ def parse_options(arguments: Sequence[str] | None) -> Options:
     add("--task-interval-ms", type=int, metavar="MS",
         help="between runs of copy, expiration and retention; default 100; 300 with --kills")  # fmt: skip
     add("--calm-s", type=float, nargs=2, metavar=("MIN", "MAX"),
-        help="how long the broker works between two faults; default 0.5 3; 1 2 with --kills, 1.5 3 with"
-        " --precise, which is how long it may take to come to its write")  # fmt: skip
+        help="how long the broker works between two faults; default 0.5 3; 1 3 with --kills")  # fmt: skip
+    add("--patience-s", type=float, metavar="S",
+        help="with --precise: how long the broker may take to come to its write; default 8")  # fmt: skip
     add("--delay", type=_delay, action="append", default=[], metavar="KIND=SECONDS",
         help="hold up each read or write of a kind, such as 'read audit=0.8'; may be repeated")  # fmt: skip
     chosen = parser.parse_args(arguments)
@@ -154,5 +158,6 @@ def parse_options(arguments: Sequence[str] | None) -> Options:
         local_retention_bytes=chosen.local_retention_bytes,
         task_interval_ms=chosen.task_interval_ms,
         calm_s=None if chosen.calm_s is None else tuple(chosen.calm_s),
+        patience_s=chosen.patience_s,
         delays=dict(chosen.delay),
     )

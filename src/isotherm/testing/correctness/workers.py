@@ -31,9 +31,8 @@ CONSUMER: Mapping[str, str] = {"group_id": "consumer", "group_protocol": "consum
 
 
 def workers(workload: Workload, rng: random.Random, profile: Profile) -> list[Callable[[], None]]:
-    """Each with choices of its own. A profile that deletes has fewer that read: what takes part in
-    its faults is written, copied and deleted, and a broker that is killed each second or two has
-    little time for the others."""
+    """Each with choices of its own. A profile that deletes has one of a kind and no groups that only
+    read: a broker that is killed each second or two has little time for more."""
 
     def own() -> random.Random:
         return random.Random(rng.random())  # noqa: S311
@@ -41,8 +40,10 @@ def workers(workload: Workload, rng: random.Random, profile: Profile) -> list[Ca
     works: list[Callable[[], None]] = []
     works += [partial(run_producer, workload, own(), idempotent=each) for each in (False, True)]
     works += [partial(run_assigned_reader, workload, own(), each) for each in Isolation]
-    works += [partial(run_transactions, workload, own(), f"txn-{each}") for each in range(2)]
-    works += [partial(run_copier, workload, own(), each) for each in COPIER_IDS]
+    of_a_kind = 1 if profile.deletes else 2
+    for number, copier_id in enumerate(COPIER_IDS[:of_a_kind]):
+        works.append(partial(run_transactions, workload, own(), f"txn-{number}"))
+        works.append(partial(run_copier, workload, own(), copier_id))
     if profile.deletes:
         works.append(partial(run_producer, workload, own(), EXPIRING, idempotent=True))
         works.append(partial(run_passing_topics, workload, own(), profile.topic_config()))
