@@ -63,6 +63,7 @@ and history_readers take shares of the capacity that produce has found."""
 FURTHER = (
     Task("growth", 3.0),
     Task("start_stop", 3.0),
+    Task("first_record", 3.0),
     Task("hostile_clients", 2.0),
     Task("metadata_memory", 3.0),
     Task("metadata_pipeline", 4.0),

@@ -65,6 +65,11 @@ FIGURES = {
         "threads": "threads",
         "idle_cpu_percent": "percent of a CPU while idle",
     },
+    "first_record": {
+        "first_record_ms": "ms to the first acknowledgement",
+        "slowest_after_ms": "the slowest of the 99 after it",
+        "hundred_records_ms": "all 100, one after the other",
+    },
     "connections": {
         "publish_p50_ms": "ms to publish, p50",
         "publish_p99_ms": "ms to publish, p99",

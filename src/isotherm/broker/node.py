@@ -27,7 +27,7 @@ from isotherm.broker.controller.controller import Controller, MetadataChange
 from isotherm.broker.coordinators import open_group_coordinator, open_transaction_coordinator
 from isotherm.broker.dispatch import Dispatcher
 from isotherm.broker.fetch_sessions import FetchSessionCache
-from isotherm.broker.kernel_warm_up import KernelWarmUp
+from isotherm.broker.kernel_warm_up import KernelCompilation, KernelWarmUp
 from isotherm.broker.led_partitions import lead_partitions
 from isotherm.broker.local_tier import LocalTier, open_local_tier
 from isotherm.broker.metrics_endpoint import MetricsEndpoint
@@ -168,6 +168,9 @@ class BrokerNode:
         self.metrics.registry.register(dispatcher.metrics)
         await self._serve_metrics(started)
         await server.serve(dispatcher)
+        compilation = KernelCompilation()
+        started.callback(compilation.stop)
+        compilation.start()
         logger.info(
             "broker serves node_id=%d cluster_id=%s listeners=%s",
             self._config.node_id,

@@ -1,6 +1,6 @@
 """Compile every kernel now, so that the first process that needs one does not wait for it.
 
-Run: python -m isotherm.kernels [--into FOLDER]
+Run: python -m isotherm.kernels [--into FOLDER] [--in-background]
 
 The machine code is kept where processes of this installation look for it. With --into it goes into a
 folder as well, which may be copied to other machines: NUMBA_CACHE_DIR names it there. It is used where
@@ -16,6 +16,8 @@ from pathlib import Path
 from isotherm.kernels import machine_code
 from isotherm.kernels.loading import load_all
 
+_LOWEST_PRIORITY = 19
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -25,7 +27,11 @@ def main() -> None:
     parser.add_argument(
         "--into", type=Path, metavar="FOLDER", help="keep a copy there, to be shipped"
     )
-    into: Path | None = parser.parse_args().into
+    parser.add_argument("--in-background", action="store_true", help="let all others go first")
+    options = parser.parse_args()
+    into: Path | None = options.into
+    if options.in_background:
+        os.nice(_LOWEST_PRIORITY)
     if into is not None:
         os.environ["NUMBA_CACHE_DIR"] = str(into)
     load_all()

@@ -45,6 +45,7 @@ from isotherm.record.batch import (
 )
 from isotherm.record.batch_header import PRODUCER_ATTRIBUTES_MASK, read_codec
 from isotherm.record.compression import COMPRESSION_TYPE_MAX
+from isotherm.record.few_records import vouch_for
 from isotherm.record.record_faults import RecordRules, refused_records
 from isotherm.types import NO_TIMESTAMP
 
@@ -76,7 +77,13 @@ class AppendOrigin(Enum):
     """
 
     CLIENT = "client"
+    # While the kernels are not loaded, and `count_without_kernels` says that none is needed.
+    CLIENT_BEFORE_KERNELS = "client before kernels"
     COORDINATOR = "coordinator"
+
+    @property
+    def is_client(self) -> bool:
+        return self is not AppendOrigin.COORDINATOR
 
 
 class ValidatedRecords(NamedTuple):
@@ -118,9 +125,30 @@ def validate_and_assign_offsets(
         largest = [header.max_timestamp for _, header in batches]
     else:
         rules = _record_rules(topic_partition, config, now_ms)
-        largest = [_check_records(records, *batch, rules) for batch in batches]
+        vouched = None
+        if origin is AppendOrigin.CLIENT_BEFORE_KERNELS:
+            vouched = vouch_for(records, rules)
+        largest = (
+            [vouched.largest_timestamp]
+            if vouched
+            else [_check_records(records, *batch, rules) for batch in batches]
+        )
     stored = _with_stored_codec(records, batches, config)
     return _assign(stored, largest, config, next_offset, leader_epoch, now_ms)
+
+
+def count_without_kernels(
+    records: bytearray | memoryview,
+    topic_partition: TopicPartition,
+    *,
+    config: TopicConfig,
+    now_ms: TimestampMs,
+    count_max: int,
+) -> int | None:
+    """How many records a batch has, when it can be validated as CLIENT_BEFORE_KERNELS without any
+    kernel; None when it has more than `count_max`, or one of them may be at fault."""
+    vouched = vouch_for(records, _record_rules(topic_partition, config, now_ms), count_max)
+    return vouched and vouched.records_count
 
 
 def _read_batches(
@@ -133,7 +161,7 @@ def _read_batches(
         raise CorruptMessageError(*error.args) from error
     if not batches:
         raise CorruptMessageError(f"record batch is cut off size={len(records)}")
-    if origin is AppendOrigin.CLIENT and len(batches) > 1:
+    if origin.is_client and len(batches) > 1:
         raise InvalidRecordError(
             f"a produce request holds one record batch per partition batches={len(batches)}"
         )
@@ -172,7 +200,7 @@ def _check_batch(
     except CorruptRecordError as error:
         raise CorruptMessageError(*error.args) from error
     reason = _count_fault(header)
-    if reason is None and origin is AppendOrigin.CLIENT:
+    if reason is None and origin.is_client:
         reason = _client_fault(header)
     if reason is not None:
         raise InvalidRecordError(f"{reason} producer_id={header.producer_id}")

@@ -4,6 +4,7 @@ import asyncio
 import struct
 import threading
 import uuid
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from isotherm.protocol.produce import (
     ProduceTopic,
 )
 from isotherm.record.batch import CompressionType, build_batch
+from isotherm.record.few_records import FEW_RECORDS_MAX
 from isotherm.record.validation import AppendOrigin
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 
@@ -314,19 +316,81 @@ def test_record_of_a_coordinator_is_on_disk_on_return(parts: Any) -> None:
 # Waiting for the compiled kernels
 
 
-def test_produce_before_the_kernels_are_loaded_waits_for_them(parts: Any) -> None:
+MANY = [b"v"] * (FEW_RECORDS_MAX + 1)
+
+
+def test_many_records_before_the_kernels_are_loaded_wait_for_them(parts: Any) -> None:
     async def scenario() -> None:
         loaded = threading.Event()
         parts.services.kernels = KernelWarmUp(loaded.wait)
         waiting = asyncio.ensure_future(
-            produce.handle(parts.context(0, 9), request(batch(parts, b"a")))
+            produce.handle(parts.context(0, 9), request(batch(parts, *MANY)))
         )
         await asyncio.sleep(0)
         assert not waiting.done()
         assert parts.partition().log.log_end_offset == 0
         loaded.set()
         assert (await waiting).topics[0].partitions[0].error_code == 0
-        assert parts.partition().log.log_end_offset == 1
+        assert parts.partition().log.log_end_offset == len(MANY)
+
+    parts.run(scenario)
+
+
+def test_few_records_before_the_kernels_are_loaded_do_not_wait_but_have_them_loaded(
+    parts: Any,
+) -> None:
+    async def scenario() -> None:
+        begun, loaded = threading.Event(), threading.Event()
+
+        def load() -> None:
+            begun.set()
+            loaded.wait()
+
+        parts.services.kernels = kernels = KernelWarmUp(load)
+        parts.partition().log.update_config(TopicConfig(cleanup_policy=("compact",)))
+        for number in range(3):
+            assert answer(parts, request(batch(parts, b"a"))).base_offset == number
+        await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+        assert answer(parts, request(batch(parts, b"a"))).base_offset == 3
+        assert not kernels.is_ready
+        loaded.set()
+        await kernels.wait()
+        assert answer(parts, request(batch(parts, b"a"))).base_offset == 4
+
+    parts.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda records: records + b"x", ErrorCode.corrupt_message),
+        (lambda records: records[:-1] + b"x", ErrorCode.corrupt_message),
+        (lambda records: b"", ErrorCode.invalid_record),
+    ],
+    ids=["longer", "crc", "none"],
+)
+def test_wrong_records_before_the_kernels_are_loaded_are_refused_as_after(
+    parts: Any, change: Any, error: ErrorCode
+) -> None:
+    async def scenario() -> None:
+        records = bytearray(change(batch(parts, b"a")))
+        parts.services.kernels = KernelWarmUp(lambda: None)
+        before = produce.handle(parts.context(0, 9), request(records))
+        before = await before if isinstance(before, Awaitable) else before
+        await parts.services.kernels.wait()
+        assert before.topics[0].partitions == [answer(parts, request(records))]
+        assert before.topics[0].partitions[0].error_code == error
+
+    parts.run(scenario)
+
+
+def test_partition_that_is_not_there_is_refused_before_the_kernels_are_loaded(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.services.kernels = KernelWarmUp(lambda: None)
+        wanted = request(batch(parts, b"a"), topic="nowhere")
+        response = await produce.handle(parts.context(0, 9), wanted)
+        code = response.topics[0].partitions[0].error_code
+        assert code == ErrorCode.unknown_topic_or_partition
 
     parts.run(scenario)
 

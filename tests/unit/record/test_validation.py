@@ -415,3 +415,21 @@ def test_import_of_batches_and_validation_does_not_load_numba() -> None:
         "sys.exit('numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_few_records_are_validated_without_numba() -> None:
+    script = """
+import sys
+from isotherm.config.topic import TopicConfig
+from isotherm.record.batch import NewRecord, build_batch
+from isotherm.record.validation import AppendOrigin, validate_and_assign_offsets
+from isotherm.types import TopicPartition
+validated = validate_and_assign_offsets(
+    build_batch([NewRecord(1000, b"k", b"v")] * 3), TopicPartition("t", 0), config=TopicConfig(),
+    next_offset=7, leader_epoch=0, now_ms=1000, origin=AppendOrigin.CLIENT_BEFORE_KERNELS,
+)
+print(validated.last_offset, validated.max_timestamp, "numba" in sys.modules)
+"""
+    command = [sys.executable, "-c", script]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == "9 1000 False\n"

@@ -71,6 +71,8 @@ from isotherm.record.batch_header import (
     read_magic,
 )
 from isotherm.record.compression import CompressionType
+from isotherm.record.few_records import FEW_RECORDS_MAX
+from isotherm.record.validation import AppendOrigin, count_without_kernels
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS
 
 logger = logging.getLogger(__name__)
@@ -106,9 +108,37 @@ def handle(
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         return error_response(context, request, ErrorCode.invalid_required_acks)
-    if not context.services.kernels.is_ready:
+    kernels = context.services.kernels
+    if kernels.is_ready:
+        return _append_now(context, request)
+    if _needs_kernels(context, request):
         return _append_later(context, request)
-    return _append_now(context, request)
+    kernels.begin_soon()
+    return _append_now(context, request, AppendOrigin.CLIENT_BEFORE_KERNELS)
+
+
+def _needs_kernels(context: RequestContext, request: ProduceRequest) -> bool:
+    """False for few records that are surely right; what is refused may ask for kernels."""
+    services, left = context.services, FEW_RECORDS_MAX
+    for topic in request.topics:
+        for produced in topic.partitions:
+            try:
+                partition = services.replica_manager.find_partition(
+                    topic.name, topic.topic_id, produced.partition
+                )
+            except IsothermError:
+                return True
+            count = count_without_kernels(
+                produced.records or memoryview(b""),
+                partition.topic_partition,
+                config=partition.log.config,
+                now_ms=services.clock.now_ms(),
+                count_max=left,
+            )
+            if count is None:
+                return True
+            left -= count
+    return False
 
 
 async def _append_later(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
@@ -118,10 +148,10 @@ async def _append_later(context: RequestContext, request: ProduceRequest) -> Pro
 
 
 def _append_now(
-    context: RequestContext, request: ProduceRequest
+    context: RequestContext, request: ProduceRequest, origin: AppendOrigin = AppendOrigin.CLIENT
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     appended = [
-        [_produce(context, request, topic, produced) for produced in topic.partitions]
+        [_produce(context, request, topic, produced, origin) for produced in topic.partitions]
         for topic in request.topics
     ]
     if any(each.unflushed is not None for topic in appended for each in topic):
@@ -171,6 +201,7 @@ def _produce(
     request: ProduceRequest,
     topic: ProduceTopic,
     produced: ProducePartition,
+    origin: AppendOrigin,
 ) -> _Appended:
     services = context.services
     partition, traffic = None, None
@@ -181,7 +212,12 @@ def _produce(
         traffic = services.traffic.of(partition.topic_partition.topic)
         traffic.total_produce_requests += 1
         records = _checked_records(context, request, partition, produced)
-        info = partition.append(records, required_acks=request.acks, now_ms=services.clock.now_ms())
+        info = partition.append(
+            records,
+            required_acks=request.acks,
+            now_ms=services.clock.now_ms(),
+            origin=origin,
+        )
     except IsothermError as error:
         logger.debug("produce refused topic=%s partition=%d", topic.name, produced.partition)
         if traffic is not None:
