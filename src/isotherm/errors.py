@@ -62,7 +62,14 @@ class RetriableError(IsothermError):
 
 
 class RemoteStorageError(RetriableError):
-    """A call to the object store failed. Kafka: RemoteStorageException."""
+    """A call to the object store failed. Kafka: RemoteStorageException.
+
+    `reason` are the store's words, where it said any; `is_refusal` tells that they stay the same
+    until the configuration or the rights are changed.
+    """
+
+    reason: str = ""
+    is_refusal: bool = False
 
 
 class RemoteStorageThrottledError(RemoteStorageError):

@@ -65,6 +65,7 @@ from isotherm.remote.plugin import place_config
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.storage.checked import checked_storage, load_storage_manager
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.remote.tasks.retried_work import TASK_ERRORS, TASK_ERRORS_TEXT, TASKS
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS, LeaderEpoch, TopicIdPartition
@@ -92,7 +93,8 @@ def open_remote_tier(
     """Make the remote tier and hand it the partitions; the caller closes it.
 
     Makes the metadata topics when they are not there. On the control thread, or before there is
-    one. ConfigError names the key that is wrong, or the class that cannot be used.
+    one. ConfigError names the key that is wrong, the class that cannot be used, or what is wrong
+    with the bucket; RemoteStorageError where the store does not answer.
     """
     remote = config.remote
     place = partial(
@@ -114,6 +116,8 @@ def open_remote_tier(
     own_storage = load_storage_manager(
         remote.remote_log_storage_manager_class_name, place(remote.rsm_config)
     )
+    if isinstance(own_storage, ObjectStoreRemoteStorageManager):
+        own_storage.check_usable()
     storage = checked_storage(own_storage, clock)
     remote_log_manager = RemoteLogManager(
         remote,

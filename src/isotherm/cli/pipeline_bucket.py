@@ -29,12 +29,17 @@ DryRun = Annotated[
 ]
 
 
-def bucket(path: str | None, option: list[str] | None) -> tuple[SourceOptions, ObjectStoreSettings]:
-    """The options of the source, and the store that they name. Brokers play no part."""
+def bucket(
+    path: str | None, option: list[str] | None, *, writes: bool = False
+) -> tuple[SourceOptions, ObjectStoreSettings]:
+    """The options of the source, and the store that they name, which has answered; with `writes` it
+    takes objects. Brokers play no part."""
+    from isotherm.remote.storage.store_check import check_store
     from isotherm.spark.option_parsing import parse_options
-    from isotherm.spark.tiers import tier_settings
+    from isotherm.spark.tiers import named_store, tier_settings
 
     options = parse_options(source_texts(path, option, None, None))
+    check_store(named_store(options), writes=writes)
     return options, tier_settings(options)
 
 

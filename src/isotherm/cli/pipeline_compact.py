@@ -115,6 +115,7 @@ def compact(
 
     Exit codes: 0 done · 1 failed, or refused by --max-bytes · 2 wrong options · 3 damage was met.
     """
+    from isotherm.remote.storage.store_check import check_store
     from isotherm.spark.jobs import compact as job
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.option_parsing import parse_options
@@ -130,6 +131,9 @@ def compact(
         to_storage=parse_pairs(to_option),
     )
     job.check_settings(settings, options)
+    check_store(settings.source, writes=False)
+    if settings.target is not None:
+        check_store(settings.target, writes=run)
     if recover:
         with progress("what was cut off is looked for"):
             found = job.unfinished_runs(

@@ -108,12 +108,18 @@ def metadata_log(
     return log
 
 
-def store_settings(place: str, store_option: list[str] | None) -> ObjectStoreSettings:
-    """A folder's path or a bucket's URL."""
+def store_settings(
+    place: str, store_option: list[str] | None, *, writes: bool = False
+) -> ObjectStoreSettings:
+    """A folder's path or a bucket's URL, which has answered; with `writes` it takes objects."""
     from isotherm.remote.storage.settings import ObjectStoreSettings
+    from isotherm.remote.storage.store_check import check_store
     from isotherm.spark.options import storage_url
 
-    return ObjectStoreSettings.from_config({**parse_pairs(store_option), "url": storage_url(place)})
+    config = {**parse_pairs(store_option), "url": storage_url(place)}
+    settings = ObjectStoreSettings.from_config(config)
+    check_store(settings, writes=writes)
+    return settings
 
 
 def as_of(time: str | None, offsets: str | None) -> AsOf:

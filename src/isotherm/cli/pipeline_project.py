@@ -94,7 +94,7 @@ def project(
     """
     _check_options(table_format, table, bootstrap_server, to_topic)
     log = metadata_log(bootstrap_server, client_property, log_dir, dump, topic, option, audit=audit)
-    target = store_settings(to, option)
+    target = store_settings(to, option, writes=True)
     from isotherm.spark.jobs import project as job
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.project_topic import project_to_topic

@@ -98,7 +98,7 @@ def sweep(
 
     Exit codes: 0 clean · 1 failed, or deletion or --max-bytes refused · 2 wrong options · 3 findings.
     """
-    _, store = bucket(path, option)
+    _, store = bucket(path, option, writes=delete)
     log = bucket_metadata(
         bootstrap_server, client_property, log_dir, dump, option, audit=audit, max_bytes=max_bytes
     )

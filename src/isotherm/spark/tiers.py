@@ -25,9 +25,14 @@ def tier_settings(options: SourceOptions, layout: str | None = None) -> ObjectSt
 
     ConfigError for settings that do not hold together, and for a folder that is not there.
     """
-    config = {**options.storage_settings, "url": storage_url(options.path)}
-    settings = ObjectStoreSettings.from_config(config)
+    settings = named_store(options)
     return replace(settings, layout=layout or options.layout or detect_layout(settings))
+
+
+def named_store(options: SourceOptions) -> ObjectStoreSettings:
+    """The store alone, which is not asked anything."""
+    config = {**options.storage_settings, "url": storage_url(options.path)}
+    return ObjectStoreSettings.from_config(config)
 
 
 def detect_layout(settings: ObjectStoreSettings) -> str:

@@ -36,11 +36,11 @@ from isotherm.errors import (
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.storage.folder_objects import store_object
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.remote.storage.store_reasons import REFUSALS, is_absence, store_reason
 from isotherm.types import Position, TimestampMs
 
 # obstore gives the status and code of a refused request in the text of its error only.
 _THROTTLED = re.compile(r"status code: (429|503)|SlowDown|TooManyRequests")
-_NO_BUCKET = re.compile("NoSuchBucket|bucket does not exist|ContainerNotFound")
 _RANGE_REFUSED = re.compile("range", re.IGNORECASE)
 
 
@@ -287,18 +287,26 @@ class ObjectClient:
         try:
             yield
         except FileNotFoundError as error:
-            if absent_is_an_answer and self._has_bucket(error):
+            if absent_is_an_answer and self._is_absence(error):
                 raise RemoteResourceNotFoundError(f"object does not exist object={key}") from error
-            raise RemoteStorageError(f"{fact} object={key}") from error
+            raise _failure(fact, key, error) from error
         except (BaseError, OSError) as error:
-            if _THROTTLED.search(str(error)):
-                raise RemoteStorageThrottledError(f"{fact} object={key}") from error
-            raise RemoteStorageError(f"{fact} object={key}") from error
+            raise _failure(fact, key, error) from error
 
-    def _has_bucket(self, error: FileNotFoundError) -> bool:
+    def _is_absence(self, error: FileNotFoundError) -> bool:
         if self._folder is not None:
             return self._folder.is_dir()
-        return _NO_BUCKET.search(str(error)) is None
+        return is_absence(error)
+
+
+def _failure(fact: str, key: str, error: BaseException) -> RemoteStorageError:
+    kind = RemoteStorageThrottledError if _THROTTLED.search(str(error)) else RemoteStorageError
+    place = f" object={key}" if key else ""
+    reason = store_reason(error)
+    failure = kind(f"{fact}{place} reason={reason!r}")
+    failure.reason = reason
+    failure.is_refusal = reason.startswith(REFUSALS)
+    return failure
 
 
 def _wrong_count(

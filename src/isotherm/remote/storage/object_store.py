@@ -36,6 +36,7 @@ from isotherm.remote.storage.layout.chunk_index import stored_file_size
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.segment_sources import segment_sources
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.remote.storage.store_check import check_store
 from isotherm.remote.storage.transform.chunks import ChunkReader
 from isotherm.types import Position
 
@@ -60,6 +61,7 @@ class ObjectStoreRemoteStorageManager:
     def __init__(self, settings: ObjectStoreSettings, *, store: ObjectStore | None = None) -> None:
         if store is None:
             store = open_object_store(settings, create_folder=True)
+        self._settings = settings
         self._client = ObjectClient(settings, store)
         self._transforms = settings.create_transforms()
         self._layout = settings.create_layout(self._transforms)
@@ -74,6 +76,11 @@ class ObjectStoreRemoteStorageManager:
     @property
     def root_directory(self) -> str:
         return self._layout.root_directory
+
+    def check_usable(self) -> None:
+        """Put, get, list and delete a small object; see isotherm.remote.storage.store_check."""
+        if self._settings.start_check_enabled:
+            check_store(self._settings, writes=True)
 
     @classmethod
     def from_config(cls, config: Mapping[str, str]) -> Self:

@@ -140,6 +140,12 @@ class ObjectStoreSettings:
         "What a copy keeps in Kafka's metadata of the segment, beside the objects (KIP-917).",
         check=any_of(*FIELDS),
     )
+    start_check_enabled: bool = key(
+        BOOLEAN,
+        True,
+        "Whether a broker puts, gets, lists and deletes a small object when it starts, and refuses"
+        " to start where that fails. Stores over the network only.",
+    )
     fetch_manifest_cache_size: int = key(
         INT, 1000, "Manifests kept in memory, in number.", check=at_least(1)
     )

@@ -199,6 +199,11 @@ class CopyTask:
             raise
         self._unconfirmed = None
         self._tier.copies.end(metadata.segment_id)
+        _logger.info(
+            "segment copied partition=%s start_offset=%d end_offset=%d size=%d segment=%s",
+            *(self._partition, metadata.start_offset, metadata.end_offset_inclusive),
+            *(metadata.segment_size_in_bytes, metadata.segment_id.id),
+        )
         self._copied_offset = metadata.end_offset_inclusive
         self._cancellation.tell_copied(self._log, metadata.end_offset_inclusive)
         self._tier.metrics.mark(
@@ -226,7 +231,9 @@ class CopyTask:
         except (IsothermError, OSError) as error:
             # The segment stays listed, so the expiration task deletes it later.
             _logger.warning(
-                "copied objects are left for later segment=%s: %s", metadata.segment_id, error
+                "a copy failed, and what it left in the store is deleted later segment=%s: %s",
+                metadata.segment_id,
+                error,
             )
 
     def _metadata_of(self, candidate: CandidateSegment[LogSegment]) -> RemoteLogSegmentMetadata:

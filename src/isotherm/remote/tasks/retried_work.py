@@ -44,7 +44,7 @@ class RetriedWork:
             wait_s = self._wait_after_failure()
             _logger.warning(
                 "remote tier task failed task=%s partition=%s failures=%d retry_s=%.1f: %s",
-                *(self._task, self._place, self._failure_count, wait_s, error),
+                *(self._task, self._place, self._failure_count, wait_s, _with_cause(error)),
             )
             return wait_s
         except Exception as error:  # the background tick: whatever it is, the schedule goes on
@@ -63,3 +63,11 @@ class RetriedWork:
         errors = self._metrics.counter(TASK_ERRORS, TASK_ERRORS_TEXT, ("task",))
         errors.labels(task=self._task).inc()
         return self._backoff.wait_ms(self._failure_count, self._rng) / 1000
+
+
+def _with_cause(error: RetriableError) -> str:
+    """With what it is from, in a line, unless it says that itself."""
+    if error.__cause__ is None or "reason=" in str(error):
+        return str(error)
+    cause, _, _ = str(error.__cause__).partition("\n")
+    return f"{error} reason={f'{type(error.__cause__).__name__}: {cause}'!r}"

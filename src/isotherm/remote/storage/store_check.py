@@ -1,0 +1,81 @@
+"""Can the store be used at all? Asked once, at the start of a broker and of each job.
+
+A wrong bucket, missing rights, missing credentials and a store that is down would otherwise show as
+the same warning again and again, while segments pile up on the disk.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from itertools import islice
+
+from isotherm.errors import (
+    ConfigError,
+    IsothermError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
+from isotherm.remote.storage.object_client import ObjectClient, open_object_store
+from isotherm.remote.storage.settings import ObjectStoreSettings
+
+CHECK_DIRECTORY = "isotherm-check"
+_CONTENT = b"isotherm looks whether it may write here"
+_TIMEOUT_MS = 10_000
+_SCHEMES_OVER_THE_NETWORK = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+
+
+def check_store(settings: ObjectStoreSettings, *, writes: bool) -> None:
+    """Get, list, and with `writes` put and delete a small object, each tried once.
+
+    ConfigError where the bucket, the rights or the credentials are wrong, RemoteStorageError where
+    the store does not answer; both name the operation, the URL and the endpoint. Only stores over the
+    network are asked: opening a folder has looked already.
+    """
+    if settings.scheme not in _SCHEMES_OVER_THE_NETWORK:
+        return
+    once = replace(
+        settings,
+        retries=0,
+        request_timeout_ms=min(settings.request_timeout_ms, _TIMEOUT_MS),
+        upload_rate_limit_bytes_per_second=None,
+    )
+    client = ObjectClient(once, open_object_store(once, create_folder=False))
+    root = (settings.key_prefix or "").rpartition("/")[0]
+    directory = f"{root}/{CHECK_DIRECTORY}/" if root else f"{CHECK_DIRECTORY}/"
+    # Brokers of several clusters may start at once.
+    key = f"{directory}{secrets.token_hex(8)}"
+    step = ""
+    try:
+        if writes:
+            step = "put"
+            client.put(key, _CONTENT)
+        step = "get"
+        _get(client, key, written=writes)
+        step = "list"
+        list(islice(client.list_objects(directory), 1))
+        if writes:
+            step = "delete"
+            client.delete(key)
+    except RemoteStorageError as error:
+        raise _unusable(settings, step, error) from error
+
+
+def _get(client: ObjectClient, key: str, *, written: bool) -> None:
+    try:
+        found = client.get(key, len(_CONTENT))
+    except RemoteResourceNotFoundError as error:
+        if not written:
+            return
+        raise RemoteStorageError("what was put is not there reason='not found'") from error
+    if found != _CONTENT:
+        raise RemoteStorageError("what was put is another object reason='other bytes'")
+
+
+def _unusable(settings: ObjectStoreSettings, step: str, error: RemoteStorageError) -> IsothermError:
+    kind = ConfigError if error.is_refusal else RemoteStorageError
+    endpoint = settings.s3_endpoint_url or "default"
+    return kind(
+        f"the store cannot be used: {error.reason or error} operation={step}"
+        f" url={settings.url} endpoint={endpoint}"
+    )
