@@ -10,6 +10,16 @@ from collections import Counter
 
 import pytest
 
+SOUND = (
+    "cut-event",
+    "copy-crash",
+    "copy-crash-level-0",
+    "expire-copy",
+    "cleanup-copy",
+    "finish-expire",
+    "untier-retain",
+    "migrate-copy",
+)
 PROGRAM = [sys.executable, "-m", "isotherm.testing.schedules"]
 
 
@@ -51,14 +61,36 @@ def test_a_seed_does_the_same_in_every_process() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        "untier-retain",
-    ],
-)
+@pytest.mark.parametrize("scenario", SOUND)
 def test_no_schedule_of_a_few_tasks_and_a_crash_loses_anything(scenario: str) -> None:
-    play("--scenario", scenario)
+    assert "failed=0" in play("--scenario", scenario, "--limit", "400")
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="what lies below the log start counts against retention.bytes until it is deleted:"
+    " a run that follows a failed one deletes more than is over the limit (choices: -)",
+)
+def test_retention_that_is_tried_again_takes_no_more() -> None:
+    play("--scenario", "expire-again", "--choices", "-")
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="leader epochs are cut at a log start that a crash forgets: the segments between the two"
+    " have no epoch, and copying stands still for ever (choices: 0,0,0,0,0,1)",
+)
+def test_a_log_start_that_a_crash_forgets_does_not_stop_the_copying() -> None:
+    play("--scenario", "start-forgotten")
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="the finisher passes over a journal whose partition is deleted: what the run staged, what"
+    " it superseded and the journal stay in the bucket (choices: -)",
+)
+def test_a_compaction_ends_with_its_partition() -> None:
+    play("--scenario", "remove-staged", "--choices", "-")
 
 
 @pytest.mark.soak
@@ -70,4 +102,5 @@ def test_very_many_random_schedules() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_every_scenario_with_more_preemptions() -> None:
-    play("--explore", "--preemptions", "2")
+    for scenario in SOUND:
+        play("--scenario", scenario, "--preemptions", "2", "--limit", "20000")

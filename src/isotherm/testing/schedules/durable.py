@@ -57,15 +57,23 @@ class Faults:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._left: dict[str, int] = {}
+        self._refused: set[str] = set()
         self.injected: Counter[str] = Counter()
 
     def begin(self, kind: str, count: int) -> None:
         self._left[kind] = count
 
+    def fail_next(self, kind: str) -> None:
+        """The next access of the kind is not done, and fails."""
+        self._refused.add(kind)
+
     def end(self) -> None:
         self._left.clear()
 
     def draw(self, kind: str) -> Lost:
+        if kind in self._refused:
+            self._refused.remove(kind)
+            return Lost.REQUEST
         if not self._left.get(kind):
             return Lost.NOTHING
         self._left[kind] -= 1

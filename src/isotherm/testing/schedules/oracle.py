@@ -296,10 +296,16 @@ class Oracle:
                     f"the broker knows other metadata than the topic tells partition={partition}"
                     f" topic={mine} broker={known}"
                 )
-        start = log.log_start_offset
-        if start < expected.start and not self.is_strict:
-            self.known["the log start fell behind what is deleted"] += 1
-            log.maybe_increment_log_start_offset(expected.start)
+        start, closed_end = log.log_start_offset, log.segments()[-1].base_offset
+        is_copied = log.highest_offset_in_remote_storage + 1 >= closed_end or start >= closed_end
+        entries = log.leader_epochs.entries
+        if not (is_copied or self.is_strict) and start < entries[0].start_offset:
+            self.known["copying stands still before the first leader epoch"] += 1
+        elif not is_copied:
+            raise Violation(
+                f"closed segments are not copied partition={partition} closed_end={closed_end}"
+                f" copied={log.highest_offset_in_remote_storage}"
+            )
         try:
             found = process.read_all(partition)
         except OffsetOutOfRangeError as error:

@@ -106,6 +106,13 @@ class World:
     def expire(self) -> None:
         self.expiration_task.run()
 
+    def expire_after_a_failure(self) -> None:
+        """What was planned is begun, and fails at the first object; the next run plans anew."""
+        self.durable.faults.fail_next("delete")
+        with suppress(IsothermError):
+            self.expire()
+        self.expire()
+
     def retain_locally(self) -> None:
         self.process.delete_old_segments()
 
@@ -124,6 +131,9 @@ class World:
 
     def finish_compaction(self) -> None:
         self.process.finish_compactions()
+
+    def remove_topic(self) -> None:
+        self.process.remove(PARTITION)
 
     def untier(self) -> None:
         self.process.update_config(PARTITION, remote_storage_enable=False)
@@ -328,6 +338,21 @@ def _over_the_limit(world: World) -> None:
     world.limit_size(SEGMENT_BYTES)
 
 
+def _records_deleted(world: World) -> None:
+    world.append(13)
+    world.read()
+    world.process.checkpoint()
+    world.delete_records(7)
+
+
+def _far_over_the_limit(world: World) -> None:
+    world.append(19)
+    world.read()
+    world.copy()
+    world.retain_locally()
+    world.limit_size(2 * SEGMENT_BYTES)
+
+
 def _staged(world: World) -> None:
     _copied(world)
     world.retain_locally()
@@ -396,6 +421,30 @@ SCENARIOS: tuple[Scenario, ...] = (
         after_crash=(World.follow, World.retain_locally),
         preemptions=2,
         points=("lock log", "write leader-epoch", "rename .log"),
+    ),
+    Scenario(
+        name="expire-again",
+        prepare=_far_over_the_limit,
+        threads=(World.follow, World.expire_after_a_failure),
+        after_crash=(World.follow, World.expire, World.copy),
+        preemptions=0,
+        crashes=1,
+        crash_points=("append", "delete"),
+    ),
+    Scenario(
+        name="start-forgotten",
+        prepare=_records_deleted,
+        threads=(World.retain_locally,),
+        after_crash=(World.follow, World.copy_and_retain_locally),
+        preemptions=0,
+        crashes=1,
+    ),
+    Scenario(
+        name="remove-staged",
+        prepare=_staged,
+        threads=(World.follow, World.finish_compaction, World.remove_topic),
+        preemptions=1,
+        points=("append", "delete", "put", "list", "cluster"),
     ),
     Scenario(
         name="migrate-copy",
