@@ -448,13 +448,18 @@ class LogManager:
         self._for_each_log("flush", lambda log: log.flush(closed_segments_only=True))
 
     def checkpoint(self) -> None:
-        """Write recovery points, log start offsets and high watermarks of every live directory."""
-        for log_dir in self.live_log_dirs():
-            if log_dir.path in self._loaded:
-                logs = [log for log in self.logs() if log.log_dir is log_dir]
-                offline = partitions_of(self.offline_logs(), log_dir)
-                save = partial(self._locked[log_dir.path].save, self._fs, logs, offline)
-                self._for_dir(log_dir, "checkpoint", save)
+        """Write recovery points, log start offsets and high watermarks of every live directory.
+
+        One at a time: what is read last is written last, and no topic that is deleted meanwhile is
+        named again.
+        """
+        with self._lock:
+            for log_dir in self.live_log_dirs():
+                if log_dir.path in self._loaded:
+                    logs = [log for log in self.logs() if log.log_dir is log_dir]
+                    offline = partitions_of(self.offline_logs(), log_dir)
+                    save = partial(self._locked[log_dir.path].save, self._fs, logs, offline)
+                    self._for_dir(log_dir, "checkpoint", save)
 
     def _for_each_log(
         self,

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,24 @@ def test_checkpoints_hold_what_loading_needs(
     reloaded = open_manager("one").log(A)
     assert reloaded is not None
     assert (reloaded.log_start_offset, reloaded.high_watermark) == (3, 12)
+
+
+def test_checkpoints_of_several_threads_do_not_meet(open_manager: Open, tmp_path: Path) -> None:
+    """They are written beside the file and renamed: the second of two writers finds nothing there,
+    and took its directory offline."""
+    manager = open_manager("one")
+    append(manager.create_log(A, TOPIC_ID, CONFIG), 12)
+
+    def write() -> None:
+        for _ in range(20):
+            manager.checkpoint()
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(write) for _ in range(4)]:
+            future.result()
+    assert manager.offline_log_dirs() == ()
+    path = tmp_path / "one" / "replication-offset-checkpoint"
+    assert read_offset_checkpoint(path.read_bytes()) == {A: 12}
 
 
 def test_damaged_checkpoint_costs_recovery_and_nothing_else(
