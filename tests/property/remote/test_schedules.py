@@ -36,6 +36,7 @@ def counts(output: str, kind: str) -> Counter[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_random_schedules_lose_nothing_and_leave_nothing_over() -> None:
     output = play("--seeds", "0:2000")
     crashes = counts(output, "crashes")
@@ -61,6 +62,7 @@ def test_a_seed_does_the_same_in_every_process() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("scenario", SOUND)
 def test_no_schedule_of_a_few_tasks_and_a_crash_loses_anything(scenario: str) -> None:
     assert "failed=0" in play("--scenario", scenario, "--limit", "400")

@@ -297,7 +297,8 @@ class Oracle:
                     f" topic={mine} broker={known}"
                 )
         start, closed_end = log.log_start_offset, log.segments()[-1].base_offset
-        is_copied = log.highest_offset_in_remote_storage + 1 >= closed_end or start >= closed_end
+        copied_end = log.highest_offset_in_remote_storage + 1
+        is_copied = not log.remote_log_enabled or max(copied_end, start) >= closed_end
         entries = log.leader_epochs.entries
         if not (is_copied or self.is_strict) and start < entries[0].start_offset:
             self.known["copying stands still before the first leader epoch"] += 1
