@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,9 +49,11 @@ class Disks:
             fs=self.fs,
         )
 
-    def create(self, topic: str) -> None:
+    def create(self, topic: str, **config: str) -> None:
         admin = self.admin
-        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(TIMEOUT_S)
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        new = NewTopic(topic, PARTITIONS, 1, config=settings)
+        admin.create_topics([new])[topic].result(TIMEOUT_S)
 
     @property
     def admin(self) -> AdminClient:
@@ -253,3 +256,45 @@ def test_partitions_are_there_again_once_the_disk_is_repaired(disks: Disks) -> N
     disks.broker = disks.start()
     for partition in failed:
         assert disks.consume("t", partition, 1) == [b"kept"]
+
+
+def test_remote_history_of_a_failed_disk_outlives_it(disks: Disks) -> None:
+    """Nothing may be deleted remotely for a partition that is only out of reach: neither at once
+    nor by the starts that follow, with the disk away or back again."""
+    disks.create(
+        "tiered",
+        remote_storage_enable="true",
+        segment_index_bytes="12",
+        index_interval_bytes="1",
+        local_retention_bytes="1",
+        retention_ms="-1",
+        file_delete_delay_ms="0",
+    )
+    values = [b"v%d" % number for number in range(4)]
+    failed = disks.partitions_in(disks.paths[1], "tiered")
+    for partition in failed:
+        for value in values:
+            assert disks.produce("tiered", partition, value) is None
+
+    def objects() -> set[str]:
+        return {path.name for path in (disks.broker.directory / "bucket").rglob("*.log")}
+
+    manager = disks.broker.node.services.replica_manager
+    pause = threading.Event()
+    for _ in range(TIMEOUT_S * 100):
+        logs = [manager.find_partition("tiered", None, each).log for each in failed]
+        if all(log.local_log_start_offset == 3 for log in logs):
+            break
+        pause.wait(0.01)
+    copied = objects()
+    assert len(copied) == 3 * len(failed)
+    disks.fail(disks.paths[1], "tiered")
+    disks.broker.stop()
+    disks.broker = disks.start()
+    assert objects() == copied
+    disks.broker.stop()
+    disks.fs.heal()
+    disks.broker = disks.start()
+    for partition in failed:
+        assert disks.consume("tiered", partition, 4) == values
+    assert objects() == copied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -147,10 +148,12 @@ class Tiers:
         return [tuple(entry) for entry in self.log(topic, partition).leader_epochs.entries]
 
     def remote_objects(self, topic: str) -> list[str]:
+        # Unlike a glob, a walk does not mind that directories go meanwhile.
         return [
-            path.name
-            for path in (self.directory / "bucket").rglob("*")
-            if path.is_file() and topic in str(path)
+            name
+            for path, _, names in os.walk(self.directory / "bucket")
+            for name in names
+            if topic in str(Path(path, name))
         ]
 
     # -- expectations

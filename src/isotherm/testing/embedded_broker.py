@@ -50,9 +50,13 @@ class EmbeddedBroker:
         settings: Mapping[str, str] | None = None,
         *,
         fs: FileSystem | None = None,
+        without: tuple[str, ...] = (),
     ) -> None:
-        """`directory` gets `log/` and `bucket/`; `settings` go over TEST_SETTINGS."""
-        texts = {**embedded_defaults(directory), **TEST_SETTINGS, **(settings or {})}
+        """`directory` gets `log/` and `bucket/`; `settings` go over TEST_SETTINGS, less the keys
+        that begin with one of `without`."""
+        presets = {**embedded_defaults(directory), **TEST_SETTINGS}
+        kept = {key: value for key, value in presets.items() if not key.startswith(without)}
+        texts = {**kept, **(settings or {})}
         self.directory = directory
         self.config = parse_broker_config(texts)
         self.fs = fs

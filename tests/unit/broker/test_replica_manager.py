@@ -85,6 +85,20 @@ def test_tiered_partitions_are_handed_to_the_remote_log_manager(parts: Any) -> N
     parts.run(scenario)
 
 
+def test_failed_directory_stops_its_partitions_and_deletes_nothing_remotely(parts: Any) -> None:
+    async def scenario() -> None:
+        manager = parts.replica_manager
+        tiering = Tiering()
+        manager.add_topic("tiered", uuid.UUID(int=1), {0: 0}, TIERED)
+        manager.start_tiering(tiering)
+        (log_dir,) = manager.log_dirs()
+        manager.take_offline(log_dir)
+        assert manager.is_offline("tiered", 0)
+        assert tiering.stopped == [("tiered-0", False)]
+
+    parts.run(scenario)
+
+
 def metadata_topic(parts: Any) -> EmbeddedMetadataTopic:
     config = TopicConfig(cleanup_policy=("delete",), retention_ms=-1)
     parts.replica_manager.add_topic(

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from isotherm.errors import (
 )
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_read import FetchIsolation
+from isotherm.remote.index_cache import DIRECTORY_NAME
 from isotherm.remote.read_ahead import AHEAD_AT_ONCE
 from isotherm.remote.read_patience import ReadPatience
 from isotherm.remote.remote_log_manager import READ_AHEAD_POOL, RemoteLogManager
@@ -560,3 +562,76 @@ def test_upload_that_finishes_after_its_topic_was_deleted_leaves_nothing(
     run_after(partition, 1_000, stopped.done)
     assert partition.object_names() == []
     assert partition.log.highest_offset_in_remote_storage == -1
+
+
+def test_failed_copies_wait_as_the_retry_keys_say(
+    open_manager: Callable[..., RemoteLogManager],
+    partition: TieredPartition,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    open_manager(
+        remote_log_manager_task_interval_ms=1_000,
+        remote_log_manager_task_retry_backoff_ms=70_000,
+        remote_log_manager_task_retry_backoff_max_ms=150_000,
+        remote_log_manager_task_retry_jitter=0.0,
+    ).on_leadership_change([partition.log])
+    partition.store.fail_always(Operation.COPY, Fault.ERROR_BEFORE)
+    failed_ms: list[int] = []
+
+    def four_failures() -> bool:
+        count = int(partition.metrics.value("isotherm_remote_log_task_errors_total", task="copy"))
+        failed_ms.extend([partition.clock.now_ms()] * (count - len(failed_ms)))
+        return count == 4
+
+    run_after(partition, 5_000, four_failures)
+    waits = [line.rpartition("retry_s=")[2].partition(":")[0] for line in caplog.messages]
+    assert [wait for wait in waits if wait][:3] == ["70.0", "140.0", "150.0"]
+    steps = [later - earlier for earlier, later in pairwise(failed_ms)]
+    # A failure is noticed a step or some after it: the next one is as late, or later.
+    assert all(step >= wait for step, wait in zip(steps, (55_000, 125_000, 135_000), strict=True))
+
+
+def test_cached_indexes_that_nobody_asks_for_are_swept(
+    open_manager: Callable[..., RemoteLogManager], partition: TieredPartition
+) -> None:
+    partition.copy_task.run()
+    cache = partition.index_cache
+    cache._ttl_ms = 40_000
+    open_manager(remote_log_manager_task_interval_ms=1_000).on_leadership_change([partition.log])
+    cache.get(partition.segments()[0])
+    began_ms = partition.clock.now_ms()
+    run_after(partition, 1_000, lambda: cache.entry_count == 0)
+    assert partition.clock.now_ms() - began_ms >= 40_000
+    folder = partition.log.directory.parent / DIRECTORY_NAME
+    run_after(partition, 1_000, lambda: list(folder.iterdir()) == [])
+
+
+def test_limit_of_custom_metadata_is_the_configured_one_and_changes_with_it(
+    open_manager: Callable[..., RemoteLogManager],
+) -> None:
+    manager = open_manager(remote_log_metadata_custom_metadata_max_bytes=70_000)
+    assert manager.tier.custom_metadata_size_max() == 70_000
+    config = replace(RemoteLogManagerConfig(), remote_log_metadata_custom_metadata_max_bytes=3)
+    manager.update_config(config)
+    assert manager.tier.custom_metadata_size_max() == 3
+
+
+def test_close_closes_every_part_whatever_another_raises(
+    open_manager: Callable[..., RemoteLogManager],
+    partition: TieredPartition,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[str] = []
+
+    def fail() -> None:
+        closed.append("metadata")
+        raise RemoteStorageError("no")
+
+    manager = open_manager()
+    with monkeypatch.context() as patch:
+        patch.setattr(partition.index_cache, "close", lambda: closed.append("indexes"))
+        patch.setattr(partition.metadata, "close", fail)
+        patch.setattr(partition.store, "close", lambda: closed.append("storage"))
+        with pytest.raises(RemoteStorageError):
+            manager.close()
+    assert closed == ["indexes", "metadata", "storage"]

@@ -289,6 +289,12 @@ def test_records_cut_off_in_this_lineage_do_not_come_back_from_the_remote_tier(
     tiered.copy_task._copied_offset = None
     tiered.copy_task.run()
     tiered.delete_local_segments()
+    for max_bytes in (1, 500, 1 << 20):
+        offset = 0
+        while offset < tiered.log.local_log_start_offset:
+            read = records_of(tiered.read_bytes(offset, max_bytes))
+            assert not [each for each in read if each.offset >= cut and b"kept" in each.value]
+            offset = read[-1].offset + 1
     found = tiered.read_all()
     assert [found[offset] for offset in range(cut)] == [b"kept-%02d-...." % n for n in range(cut)]
     assert found[cut] == b"new-00-....."

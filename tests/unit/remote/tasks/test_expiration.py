@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from isotherm.errors import OffsetOutOfRangeError, RemoteStorageError
+from isotherm.remote.index_cache import DIRECTORY_NAME
+from isotherm.remote.index_cache_entry import index_files
 from isotherm.remote.metadata.serde import decode_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.tasks.expiration_plan import RemoteDeletionReason
@@ -130,3 +132,31 @@ def test_delete_remote_partition_marks_everything_before_it_deletes_anything(
     assert copied.segments() == []
     assert copied.object_names() == []
     assert delete_remote_partition(copied.tier, copied.partition) == 0
+
+
+def cached_files(tiered: TieredPartition) -> list[str]:
+    """Names that the index cache would find again: not those on their way out."""
+    folder = tiered.log.directory.parent / DIRECTORY_NAME
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".deleted"))
+
+
+def test_cached_indexes_go_with_their_segment(copied: TieredPartition) -> None:
+    first, second, *_ = segments = copied.segments()
+    for segment in segments:
+        copied.index_cache.get(segment)
+    copied.update_config(retention_ms=copied.clock.now_ms() - second.max_timestamp_ms - 1)
+    assert len(copied.expiration_task.run()) == 2
+    assert copied.index_cache.entry_count == len(segments) - 2
+    stems = {index_files(each).stem for each in segments[2:]}
+    assert {name.partition(".")[0] for name in cached_files(copied)} == stems
+    assert index_files(first).stem not in stems
+
+
+def test_cached_indexes_go_with_their_topic(copied: TieredPartition) -> None:
+    for segment in copied.segments():
+        copied.index_cache.get(segment)
+    assert cached_files(copied)
+    copied.topic_exists = False
+    delete_remote_partition(copied.tier, copied.partition)
+    assert copied.index_cache.entry_count == 0
+    assert cached_files(copied) == []
