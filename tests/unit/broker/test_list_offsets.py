@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from kio.schema.list_offsets.v1 import request as v1
 from kio.schema.list_offsets.v11 import request as v11
 
 from isotherm.broker.apis import list_offsets
+from isotherm.broker.offset_lookup import FoundOffset
 from isotherm.record.batch import build_batch
 from isotherm.remote.remote_tier_metrics import LOOKUPS_EXPIRED
 
@@ -124,6 +126,26 @@ def test_timestamp_with_a_remote_part_asks_the_remote_tier(parts: Any) -> None:
         assert await waiting == (124, 0, 3)
 
     parts.run(scenario)
+
+
+@pytest.mark.parametrize(("timeout_ms", "expected_s"), [(0, 2.345), (700, 0.7)])
+def test_look_up_waits_as_long_as_the_request_says_else_as_the_configuration_does(
+    parts: Any, monkeypatch: pytest.MonkeyPatch, timeout_ms: int, expected_s: float
+) -> None:
+    asked: list[float] = []
+
+    def find(*arguments: Any) -> FoundOffset:
+        asked.append(arguments[-1])
+        return FoundOffset(1, 2, 3)
+
+    async def scenario() -> None:
+        remote = replace(parts.config.remote, remote_list_offsets_request_timeout_ms=2345)
+        parts.services.config = replace(parts.config, remote=remote)
+        monkeypatch.setattr(list_offsets, "find_offset", find)
+        assert await look_up(parts, 123, timeout_ms=timeout_ms) == (1, 2, 3)
+
+    parts.run(scenario)
+    assert asked == [expected_s]
 
 
 def test_timestamp_that_the_remote_tier_answers_late_times_out(parts: Any) -> None:

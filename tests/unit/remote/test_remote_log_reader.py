@@ -271,18 +271,23 @@ def test_hole_at_a_segments_end_is_read_over(cold: TieredPartition) -> None:
     assert records_of(cold.read_bytes(last, 1))[0].offset == second.start_offset
 
 
+@pytest.mark.parametrize("copied_anew", [True, False])
 def test_records_cut_off_in_this_lineage_do_not_come_back_from_the_remote_tier(
-    tiered: TieredPartition,
+    *, copied_anew: bool, tiered: TieredPartition
 ) -> None:
-    """An old leader copied [0, n) in epoch 0; the election cut epoch 0 off in mid-segment."""
-    for number in range(6):
+    """An old leader copied [0, n) in epoch 0; the election cut epoch 0 off in mid-segment. What
+    is left of it is copied once more, or is read from the old copy up to the cut."""
+    for number in range(8):
         tiered.append(b"kept-%02d-...." % number)
     tiered.log.roll()
     tiered.append(b"active")
     tiered.copy_task.run()
     divergent = tiered.segments()[-1]
     cut = divergent.start_offset + 1
+    assert cut < divergent.end_offset_inclusive
     tiered.log.truncate_to(cut)
+    if not copied_anew:
+        tiered.log.roll()
     tiered.leader_epoch = 1
     for number in range(12):
         tiered.append(b"new-%02d-....." % number)
@@ -291,7 +296,7 @@ def test_records_cut_off_in_this_lineage_do_not_come_back_from_the_remote_tier(
     tiered.delete_local_segments()
     for max_bytes in (1, 500, 1 << 20):
         offset = 0
-        while offset < tiered.log.local_log_start_offset:
+        while offset <= tiered.log.highest_offset_in_remote_storage:
             read = records_of(tiered.read_bytes(offset, max_bytes))
             assert not [each for each in read if each.offset >= cut and b"kept" in each.value]
             offset = read[-1].offset + 1
