@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +40,37 @@ def print_rows(
     console().print(table)
 
 
+_SETTLED_ROWS = 200
+"""Of a stream: so many are looked at to find out how wide its columns are."""
+
+
+def print_stream(
+    columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool
+) -> None:
+    """Print rows while they come, keeping none: as JSON, or in columns as wide as the first of them
+    need. Nothing is cut off: what is longer pushes the rest of its line to the right, and it is
+    the terminal that wraps."""
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    stream = iter(rows)
+    first = list(itertools.islice(stream, _SETTLED_ROWS))
+    names = [column.replace("_", " ") for column in columns]
+    cells = [[_cell(row.get(column)) for column in columns] for row in first]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    _print_line(names, widths)
+    for line in cells:
+        _print_line(line, widths)
+    for row in stream:
+        _print_line([_cell(row.get(column)) for column in columns], widths)
+
+
+def _print_line(cells: Sequence[str], widths: Sequence[int]) -> None:
+    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+    sys.stdout.write("  ".join(padded).rstrip() + "\n")
+
+
 def print_json(value: Mapping[str, Any]) -> None:
     json.dump(value, sys.stdout, default=str, ensure_ascii=False)
     sys.stdout.write("\n")
@@ -66,8 +98,11 @@ def human_size(size: float) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, Mapping) and value.keys() == {"key", "value"}:
+        # A header: several may have the same name.
+        return f"{value['key']}={value['value']}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={item}" for key, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(str(item) for item in value)
+        return ", ".join(_cell(item) for item in value)
     return str(value)

@@ -1,0 +1,193 @@
+"""`isotherm remote events`: the records of the metadata topic, decoded while they are read.
+
+A record is printed as soon as it is read, and none is kept: a topic of any size takes the memory of
+one read. What is not asked for is not decoded either.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka import OFFSET_END, TopicPartition
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from isotherm.cli.client import REQUEST_TIMEOUT_S, consumer, one_line_errors
+from isotherm.cli.decoded_values import describe_event, text_of
+from isotherm.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVER,
+    AsJson,
+    BootstrapServer,
+    ClientProperties,
+    parse_pairs,
+)
+from isotherm.cli.output import error_console, print_stream
+from isotherm.cli.pipeline_metadata import time_ms
+from isotherm.errors import CorruptMetadataError
+from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
+from isotherm.remote.metadata.events import iterate_records, partition_of
+from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.keys import PartitionKey, parse_key, partition_key
+from isotherm.remote.metadata.serde import decode_event
+from isotherm.types import (
+    REMOTE_LOG_METADATA_AUDIT_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    Offset,
+    uuid_to_text,
+)
+
+Row = dict[str, Any]
+
+_EXIT_DAMAGE = 3
+_TOLD_EVERY = 1000
+_COLUMNS = [
+    "metadata_partition", "offset", "key", "type", "topic", "partition", "segment_id",
+    "state", "start_offset", "end_offset", "size", "event_timestamp",
+]  # fmt: skip
+
+
+def events(
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    topic: Annotated[
+        str | None, typer.Option(help="Only events of this topic's partitions.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Only records appended since: 2026-03-01T12:00:00Z, or milliseconds since 1970."
+            " Earlier ones are not read.",
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many.")] = None,
+    audit: Annotated[
+        bool,
+        typer.Option(
+            "--audit",
+            help="Read the audit topic: every event, where the metadata topic is compacted.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    client_property: ClientProperties = None,
+) -> None:
+    """Print the records of `__remote_log_metadata`, decoded; with --audit every event there was.
+
+    They come one metadata partition after the other, and are printed while they are read.
+    Exit code 3 tells that a record could not be decoded; it is printed with its offset.
+    """
+    damage: list[str] = []
+    name = REMOTE_LOG_METADATA_AUDIT_TOPIC if audit else REMOTE_LOG_METADATA_TOPIC
+    extra = parse_pairs(client_property)
+    starts: Mapping[int, Offset] = {}
+    with open_metadata_topic(bootstrap_server, extra, name) as metadata_topic:
+        if since is not None:
+            count = metadata_topic.partition_count
+            starts = _starts(bootstrap_server, extra, name, count, time_ms(since))
+        rows = event_rows(metadata_topic, damage, topic=topic, starts=starts)
+        print_stream(_COLUMNS, itertools.islice(rows, limit), as_json=as_json)
+    for line in damage:
+        typer.echo(f"isotherm: {line}", err=True)
+    if damage:
+        raise typer.Exit(_EXIT_DAMAGE)
+
+
+@contextmanager
+def open_metadata_topic(
+    bootstrap_server: str, extra: dict[str, str], name: str = REMOTE_LOG_METADATA_TOPIC
+) -> Iterator[MetadataTopic]:
+    with one_line_errors(bootstrap_server):
+        topic = KafkaMetadataTopic({"bootstrap.servers": bootstrap_server, **extra}, topic=name)
+        try:
+            yield topic
+        finally:
+            topic.close()
+
+
+def _starts(
+    bootstrap_server: str, extra: dict[str, str], name: str, partition_count: int, since_ms: int
+) -> dict[int, Offset]:
+    """Per metadata partition the first offset that was appended at this time or later."""
+    reader = consumer(bootstrap_server, extra)
+    try:
+        asked = [TopicPartition(name, number, since_ms) for number in range(partition_count)]
+        answers = reader.offsets_for_times(asked, timeout=REQUEST_TIMEOUT_S)
+        # Where there is no such record the answer is the end.
+        return {
+            each.partition: reader.get_watermark_offsets(each, timeout=REQUEST_TIMEOUT_S)[1]
+            if each.offset in (OFFSET_END, -1)
+            else each.offset
+            for each in answers
+        }
+    finally:
+        reader.close()
+
+
+def event_rows(
+    metadata_topic: MetadataTopic,
+    damage: list[str],
+    *,
+    topic: str | None = None,
+    starts: Mapping[int, Offset] | None = None,
+) -> Iterator[Row]:
+    """A row per record, of all topics or one; `damage` gets a line for what cannot be decoded."""
+    with _progress() as bars:
+        task = bars.add_task("metadata records read", total=None)
+        for metadata_partition in range(metadata_topic.partition_count):
+            start = (starts or {}).get(metadata_partition, 0)
+            first, end = metadata_topic.offsets(metadata_partition)
+            bars.update(task, total=(bars.tasks[0].total or 0) + max(0, end - max(first, start)))
+            named: dict[PartitionKey, str] = {}
+            records = iterate_records(metadata_topic, metadata_partition, start_offset=start)
+            for count, record in enumerate(records, start=1):
+                if count % _TOLD_EVERY == 0:
+                    bars.advance(task, _TOLD_EVERY)
+                row = _event_row(record, named, damage)
+                if topic is None or row.get("topic") == topic:
+                    yield row
+
+
+def _event_row(
+    record: MetadataTopicRecord, named: dict[PartitionKey, str], damage: list[str]
+) -> Row:
+    """`named` are the topics' names that records before this one told: a tombstone has none."""
+    row: Row = {"metadata_partition": record.partition, "offset": record.offset}
+    if record.key is not None:
+        row["key"] = text_of(record.key)
+    try:
+        if record.value is None:
+            return {**row, "type": "tombstone", **_place_of_tombstone(record, named)}
+        event = decode_event(record.value)
+        partition = partition_of(event)
+        named[partition_key(partition)] = partition.topic
+        return {**row, **describe_event(event)}
+    except CorruptMetadataError as error:
+        damage.append(f"{error} partition={record.partition} offset={record.offset}")
+        value = "" if record.value is None else record.value.hex()
+        return {**row, "type": "damaged", "value": value}
+
+
+def _place_of_tombstone(record: MetadataTopicRecord, named: dict[PartitionKey, str]) -> Row:
+    key = parse_key(record.key or b"")
+    place = PartitionKey(key.topic_id, key.partition)
+    return {
+        "topic": named.get(place),
+        "topic_id": uuid_to_text(key.topic_id),
+        "partition": key.partition,
+    }
+
+
+def _progress() -> Progress:
+    """On a terminal that gets nothing else: rows that are printed there show the progress."""
+    terminal = error_console()
+    is_off = not terminal.is_terminal or sys.stdout.isatty()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=terminal, transient=True, disable=is_off)
