@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +23,8 @@ from isotherm.cli.output import print_json
 
 _POLL_S = 0.5
 _BATCH_COUNT_MAX = 1000
+_MARK = re.compile(r"%[tpoTks%]|\\[tn]")
+_ESCAPES = {r"\t": "\t", r"\n": "\n", "%%": "%"}
 _NAMED_OFFSETS = {"beginning": OFFSET_BEGINNING, "end": OFFSET_END}
 
 
@@ -42,13 +46,18 @@ def consume(
     record_format: Annotated[
         str,
         typer.Option(
-            "--format", help="%t topic, %p partition, %o offset, %T timestamp, %k key, %s value."
+            "--format",
+            help="%t topic, %p partition, %o offset, %T timestamp, %k key, %s value,"
+            r" %% a percent sign; \t and \n.",
         ),
     ] = "%s",
     as_json: AsJson = False,
     client_property: ClientProperties = None,
 ) -> None:
-    """Print records; without --follow it ends where the topic ended when it got there."""
+    """Print records; without --follow it ends where the topic ended when it got there.
+
+    As JSON, headers are a list of objects with key and value, as several may have one name.
+    """
     start = _start_offset(offset)
     with one_line_errors(bootstrap_server):
         reader = consumer(bootstrap_server, parse_pairs(client_property))
@@ -111,14 +120,24 @@ def _print_record(message: Any, record_format: str, as_json: bool) -> None:
         "s": _text(message.value()),
     }
     if as_json:
-        headers = {name: _text(value) for name, value in message.headers() or []}
+        headers = [{"key": name, "value": _text(value)} for name, value in message.headers() or []]
         names = {"t": "topic", "p": "partition", "o": "offset", "T": "ts", "k": "key", "s": "value"}
         print_json({**{names[mark]: value for mark, value in fields.items()}, "headers": headers})
         return
-    line = record_format.replace("\\t", "\t").replace("\\n", "\n")
-    for mark, value in fields.items():
-        line = line.replace(f"%{mark}", "" if value is None else str(value))
-    sys.stdout.write(line + "\n")
+    sys.stdout.write(formatted(record_format, fields) + "\n")
+
+
+def formatted(record_format: str, fields: Mapping[str, object]) -> str:
+    """The format with each `%` mark replaced once: what stands in a key or a value stays as it is."""
+
+    def part(mark: re.Match[str]) -> str:
+        text = mark[0]
+        if text in _ESCAPES:
+            return _ESCAPES[text]
+        value = fields[text[1]]
+        return "" if value is None else str(value)
+
+    return _MARK.sub(part, record_format)
 
 
 def _text(value: bytes | None) -> str | None:

@@ -61,6 +61,8 @@ def dump_log(
 ) -> None:
     """Print segments, indexes, producer snapshots and leader-epoch checkpoints.
 
+    As JSON, headers are a list of objects with key and value, as several may have one name.
+
     Every batch's CRC is checked. Exit code 3 tells that damage was found; what could be read
     before it is printed.
     """
@@ -212,7 +214,7 @@ def _record_row(record: Record, decoder: ValueDecoder) -> Row:
         "timestamp": record.timestamp_ms,
         "key": key,
         "value": value,
-        "headers": {name: text_of(text) for name, text in record.headers},
+        "headers": [{"key": name, "value": text_of(text)} for name, text in record.headers],
     }
 
 
@@ -223,5 +225,5 @@ def _control_row(record: ControlRecord) -> Row:
         "timestamp": record.timestamp_ms,
         "key": record.type.name,
         "value": value,
-        "headers": {},
+        "headers": [],
     }
