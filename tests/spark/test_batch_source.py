@@ -129,7 +129,9 @@ def test_pattern_and_assignment_choose_partitions(spark: SparkSession, flights) 
 
 
 def test_topic_that_is_not_there_is_an_error(spark: SparkSession, flights) -> None:
-    with pytest.raises(AnalysisException, match=r"missing=fligths .* found=none"):
+    with pytest.raises(
+        AnalysisException, match=r"missing=fligths .* found=flights nearest=flights"
+    ):
         flights.load(spark, subscribe="fligths").load().count()
 
 

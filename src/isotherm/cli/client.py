@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -72,13 +73,23 @@ def wait_for_all(futures: Mapping[str, Future[Any]]) -> None:
         try:
             future.result(REQUEST_TIMEOUT_S)
         except KafkaException as error:
-            raise BrokerUnreachableError(f"{_first_words(error)} topic={name}") from error
+            words = _first_words(error)
+            # Isotherm's own messages name the topic already.
+            place = "" if f"topic={name}" in words.split() else f" topic={name}"
+            raise BrokerUnreachableError(f"{words}{place}") from error
+
+
+def unknown_topic(topic: str, known: Iterable[str]) -> UnknownTopicOrPartitionError:
+    """Names the nearest topic that exists."""
+    nearest = difflib.get_close_matches(topic, list(known), n=1)
+    hint = f" nearest={nearest[0]}" if nearest else ""
+    return UnknownTopicOrPartitionError(f"no such topic topic={topic}{hint}")
 
 
 def partitions_of(client: AdminClient | Consumer, topic: str) -> list[TopicPartition]:
-    """UnknownTopicOrPartitionError when there is no such topic."""
+    """UnknownTopicOrPartitionError, with the nearest name, when there is no such topic."""
     metadata = client.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
     found = metadata.topics.get(topic)
     if found is None or found.error is not None or not found.partitions:
-        raise UnknownTopicOrPartitionError(f"no such topic topic={topic}")
+        raise unknown_topic(topic, client.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
     return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]

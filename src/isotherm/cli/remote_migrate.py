@@ -185,6 +185,8 @@ def _migrate_broker(
             raise PolicyViolationError(
                 "the cluster is not Isotherm's: brokers of Apache Kafka stop at keyed records, so"
                 f" their metadata topic is never written to bootstrap-server={bootstrap_server}"
+                " hint='isotherm pipeline project keeps a bounded table of it, which Spark and the"
+                " jobs read instead'"
             )
         plans = _plans(topic, options)
         raise_feature(bootstrap_server, _FEATURE, 1)
@@ -206,7 +208,8 @@ def _check(topic: MetadataTopic, options: _Options, *, is_isotherms: bool) -> No
     is_needed = any(not plan.is_migrated for plan in plans)
     if not is_isotherms and not options.as_json:
         console().print(
-            "\nThis is Apache Kafka's, not Isotherm's: it cannot be migrated, --run is refused."
+            "\nThis is Apache Kafka's, not Isotherm's: it cannot be migrated, --run is refused. What"
+            " stays bounded is a projection of it: isotherm pipeline project."
         )
     elif not options.as_json:
         console().print(

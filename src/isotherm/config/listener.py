@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_LISTENER = re.compile(r"^([A-Za-z][A-Za-z0-9_]*)://(\[[0-9a-fA-F:.]*\]|[^:\[\]/]*):([0-9]{1,5})$")
+_LISTENER = re.compile(r"^([A-Za-z][A-Za-z0-9_]*)://(\[[0-9a-fA-F:.]*\]|[^:\[\]/]*):([0-9]+)$")
+
+_PORT_MAX = 65535
 
 
 class Listener(NamedTuple):
@@ -23,8 +25,10 @@ class Listener(NamedTuple):
 def parse_listener(text: str) -> Listener:
     """ValueError unless the text is NAME://host:port of a plain-text listener."""
     match = _LISTENER.match(text.strip())
-    if match is None or int(match[3]) > 65535:
+    if match is None:
         raise ValueError(f"a listener is written NAME://host:port text={text!r}")
+    if int(match[3]) > _PORT_MAX:
+        raise ValueError(f"a port is 0 to {_PORT_MAX} port={match[3]} text={text!r}")
     name = match[1].upper()
     if name != "PLAINTEXT":
         raise ValueError(f"only PLAINTEXT listeners are served name={name}")

@@ -7,6 +7,7 @@ from whichever tier holds it by then.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import uuid
 from collections import defaultdict
@@ -87,11 +88,18 @@ class TieredLog:
         """
         options = self._options
         partitions = self._partitions_from_brokers(may_lack_topics=may_lack_topics)
-        segments = self._segment_source.visible_segments(options.selects_topic, partitions)
+        seen: set[str] = set()
+
+        def selects_topic(name: str) -> bool:
+            seen.add(name)
+            return options.selects_topic(name)
+
+        segments = self._segment_source.visible_segments(selects_topic, partitions)
         histories = newest_histories(segments)
         chosen = choose_partitions(
             options,
             [p.topic_partition for p in partitions] if partitions is not None else histories,
+            known=seen,
             may_lack_topics=may_lack_topics,
         )
         pieces = {partition: lineage_pieces(histories.get(partition, ())) for partition in chosen}
@@ -164,9 +172,14 @@ class TieredLog:
             topics = [name for name in self._brokers.topic_names() if options.selects_topic(name)]
         try:
             partitions = self._brokers.partitions(topics)
-        except UnknownTopicOrPartitionError:
+        except UnknownTopicOrPartitionError as error:
             if not may_lack_topics:
-                raise
+                met = self._brokers.topic_names()
+                missing = ",".join(sorted(set(topics) - set(met)))
+                raise UnknownTopicOrPartitionError(
+                    f"nothing to read: the brokers have no such topic missing={missing}"
+                    f"{_nearest(topics, met)}"
+                ) from error
             partitions = self._brokers.partitions(set(topics) & set(self._brokers.topic_names()))
         assigned = options.assigned
         return [p for p in partitions if p.topic_partition in assigned] if assigned else partitions
@@ -300,9 +313,11 @@ def choose_partitions(
     options: SourceOptions,
     existing: Collection[TopicPartition],
     *,
+    known: Collection[str] = (),
     may_lack_topics: bool = False,
 ) -> list[TopicPartition]:
-    """The partitions that a query reads, of those that exist.
+    """The partitions that a query reads, of those that exist. `known` are topics that were met
+    besides.
 
     UnknownTopicOrPartitionError when a topic or partition that the options name is not there, or
     a pattern matches none, unless that may be.
@@ -314,14 +329,31 @@ def choose_partitions(
         chosen = sorted(p for p in existing if options.selects_topic(p.topic))
         missing = sorted(options.named_topics - {p.topic for p in chosen})
     if (missing or not chosen) and not may_lack_topics:
-        known = sorted({p.topic for p in existing})
+        # A folder of a topic's name without a segment of it is none of that topic.
+        met = sorted({p.topic for p in existing} | set(known) - options.named_topics)
         raise UnknownTopicOrPartitionError(
             f"nothing to read: no such topic or partition"
             f" missing={','.join(missing) or options.subscribe_pattern}"
-            f" path={options.path} found={','.join(known[:10]) or 'none'}"
-            + (_NOTHING_FOUND if not known else "")
+            f" path={options.path}{_told_topics(options, met)}"
         )
     return chosen
+
+
+def _told_topics(options: SourceOptions, met: Sequence[str]) -> str:
+    """What is there instead, and the nearest name."""
+    if not met:
+        return f" found=none{_NOTHING_FOUND}"
+    return f" found={','.join(met[:10])}{_nearest(options.named_topics, met)}"
+
+
+def _nearest(wanted: Iterable[str], met: Collection[str]) -> str:
+    found = {
+        name
+        for topic in wanted
+        if topic not in met
+        for name in difflib.get_close_matches(topic, list(met), n=1)
+    }
+    return f" nearest={','.join(sorted(found))}" if found else ""
 
 
 _NOTHING_FOUND = (

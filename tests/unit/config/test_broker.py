@@ -174,3 +174,8 @@ def test_kafkas_keys_of_the_remote_tier_are_known_with_kafkas_defaults() -> None
     listener = {"remote_log_metadata_manager_listener_name": None}
     assert replace(explicit.remote, **manager, **listener) == replace(default.remote, **listener)
     assert explicit.topic_defaults == default.topic_defaults
+
+
+def test_port_beyond_the_last_is_told_as_such() -> None:
+    with pytest.raises(ConfigError, match="a port is 0 to 65535 port=80000"):
+        parse_broker_config({"listeners": "PLAINTEXT://localhost:80000"})

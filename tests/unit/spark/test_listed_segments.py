@@ -288,6 +288,15 @@ def test_listed_segments_travel_to_executors(bucket: Bucket) -> None:
     assert pickle.loads(cloudpickle.dumps(TaskPartition(task, "aiven"))).task == task
 
 
+def test_topic_that_is_not_in_the_bucket_is_refused_with_those_that_are(
+    bucket: Bucket,
+) -> None:
+    bucket.store(0, 10)
+    options = {"path": bucket.settings.url, "subscribe": "ab"}
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"missing=ab .*found=a nearest=a$"):
+        isotherm.spark.count(options)
+
+
 def test_bucket_without_the_layout_is_refused_with_what_to_look_at(
     bucket: Bucket, tmp_path: Path
 ) -> None:
