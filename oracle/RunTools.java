@@ -50,7 +50,7 @@ public final class RunTools {
                 status = -1;
             }
         }
-        OUTPUT.println("=== " + (status == null ? 0 : status));
+        OUTPUT.println("\n=== " + (status == null ? 0 : status));
     }
 
     private static void printTo(PrintStream stream) {

@@ -212,7 +212,11 @@ def java_command(
 
 
 def run_tool(
-    main: str, *arguments: str | os.PathLike[str], cwd: Path | None = None, stdin: str = ""
+    main: str,
+    *arguments: str | os.PathLike[str],
+    cwd: Path | None = None,
+    stdin: str = "",
+    timeout_s: float = TOOL_TIMEOUT_S,
 ) -> str:
     """Run one of Kafka's command-line tools to its end and return what it printed.
 
@@ -225,7 +229,7 @@ def run_tool(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=TOOL_TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
     output = completed.stdout + completed.stderr

@@ -4,33 +4,66 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oracle.kafka import run_tool
+from oracle.kafka import TOOL_TIMEOUT_S, run_tool
 
 RUN_TOOLS = Path(__file__).with_name("RunTools.java")
 
 _TOOLS = "org.apache.kafka.tools"
 # The script of Kafka's bin/ that starts each class is named beside it.
+ACLS = f"{_TOOLS}.AclCommand"  # kafka-acls
 CLIENT_COMPATIBILITY = f"{_TOOLS}.ClientCompatibilityTest"
+CLIENT_METRICS = f"{_TOOLS}.ClientMetricsCommand"  # kafka-client-metrics
 CLUSTER = f"{_TOOLS}.ClusterTool"  # kafka-cluster
 CONFIGS = "kafka.admin.ConfigCommand"  # kafka-configs
 CONSOLE_CONSUMER = f"{_TOOLS}.consumer.ConsoleConsumer"  # kafka-console-consumer
 CONSOLE_PRODUCER = f"{_TOOLS}.ConsoleProducer"  # kafka-console-producer
 CONSUMER_GROUPS = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"  # kafka-consumer-groups
 CONSUMER_PERFORMANCE = f"{_TOOLS}.ConsumerPerformance"  # kafka-consumer-perf-test
+DELEGATION_TOKENS = f"{_TOOLS}.DelegationTokenCommand"  # kafka-delegation-tokens
 DELETE_RECORDS = f"{_TOOLS}.DeleteRecordsCommand"  # kafka-delete-records
 END_TO_END_LATENCY = f"{_TOOLS}.EndToEndLatency"  # kafka-e2e-latency
 FEATURES = f"{_TOOLS}.FeatureCommand"  # kafka-features
 GET_OFFSETS = f"{_TOOLS}.GetOffsetShell"  # kafka-get-offsets
 GROUPS = f"{_TOOLS}.GroupsCommand"  # kafka-groups
+LEADER_ELECTION = f"{_TOOLS}.LeaderElectionCommand"  # kafka-leader-election
 LOG_COMPACTION_TESTER = f"{_TOOLS}.LogCompactionTester"
 LOG_DIRS = f"{_TOOLS}.LogDirsCommand"  # kafka-log-dirs
 MESSAGE_COPIER = f"{_TOOLS}.TransactionalMessageCopier"
+METADATA_QUORUM = f"{_TOOLS}.MetadataQuorumCommand"  # kafka-metadata-quorum
 PRODUCER_PERFORMANCE = f"{_TOOLS}.ProducerPerformance"  # kafka-producer-perf-test
+REASSIGN_PARTITIONS = f"{_TOOLS}.reassign.ReassignPartitionsCommand"  # kafka-reassign-partitions
+SHARE_GROUPS = f"{_TOOLS}.consumer.group.ShareGroupCommand"  # kafka-share-groups
+STREAMS_GROUPS = f"{_TOOLS}.streams.StreamsGroupCommand"  # kafka-streams-groups
 TOPICS = f"{_TOOLS}.TopicCommand"  # kafka-topics
 TRANSACTIONS = f"{_TOOLS}.TransactionsCommand"  # kafka-transactions
 VERIFIABLE_CONSUMER = f"{_TOOLS}.VerifiableConsumer"  # kafka-verifiable-consumer
 VERIFIABLE_PRODUCER = f"{_TOOLS}.VerifiableProducer"  # kafka-verifiable-producer
 VERSIONS = f"{_TOOLS}.BrokerApiVersionsCommand"  # kafka-broker-api-versions
+
+
+# The class behind each bin/kafka-<tool>.sh of the administrators.
+SCRIPTS = {
+    "acls": ACLS,
+    "broker-api-versions": VERSIONS,
+    "client-metrics": CLIENT_METRICS,
+    "cluster": CLUSTER,
+    "configs": CONFIGS,
+    "console-consumer": CONSOLE_CONSUMER,
+    "consumer-groups": CONSUMER_GROUPS,
+    "delegation-tokens": DELEGATION_TOKENS,
+    "delete-records": DELETE_RECORDS,
+    "features": FEATURES,
+    "get-offsets": GET_OFFSETS,
+    "groups": GROUPS,
+    "leader-election": LEADER_ELECTION,
+    "log-dirs": LOG_DIRS,
+    "metadata-quorum": METADATA_QUORUM,
+    "reassign-partitions": REASSIGN_PARTITIONS,
+    "share-groups": SHARE_GROUPS,
+    "streams-groups": STREAMS_GROUPS,
+    "topics": TOPICS,
+    "transactions": TRANSACTIONS,
+}
 
 
 def run_tools(*commands: list[str]) -> list[str]:
@@ -41,15 +74,17 @@ def run_tools(*commands: list[str]) -> list[str]:
     return [printed for _, printed in results]
 
 
-def run_tools_to_status(*commands: list[str]) -> list[tuple[int, str]]:
+def run_tools_to_status(
+    *commands: list[str], timeout_s: float = TOOL_TIMEOUT_S
+) -> list[tuple[int, str]]:
     """The exit status of each command, and what it printed."""
     arguments = [argument for command in commands for argument in (*command, "---")][:-1]
-    output = run_tool(str(RUN_TOOLS), *arguments)
+    output = run_tool(str(RUN_TOOLS), *arguments, timeout_s=timeout_s)
     results: list[tuple[int, str]] = []
     part: list[str] = []
     for line in output.splitlines():
         if line.startswith("=== "):
-            results.append((int(line.removeprefix("=== ")), "\n".join(part)))
+            results.append((int(line.removeprefix("=== ")), "\n".join(part).strip("\n")))
             part = []
         else:
             part.append(line)

@@ -23,6 +23,7 @@
     │   │   InvalidTopicError · TopicAlreadyExistsError · InvalidPartitionsError
     │   │   InvalidReplicationFactorError · InvalidReplicaAssignmentError
     │   │   TopicDeletionDisabledError · PolicyViolationError · InvalidRequestError
+    │   │   NoReassignmentInProgressError
     │   ├── CorruptMessageError               a produced batch that fails its checks
     │   ├── RefusedRecordsError               records of a batch may not be here; names them
     │   │   └── InvalidRecordError · InvalidTimestampError
@@ -200,6 +201,10 @@ class ThrottlingQuotaExceededError(RejectedError):
     """The client is over a quota: it asks again after the throttle time of the answer."""
 
 
+class NoReassignmentInProgressError(RejectedError):
+    """No partition is being moved, so there is nothing to cancel."""
+
+
 class InvalidRequestError(RejectedError):
     """The request contradicts itself or the protocol."""
 
@@ -221,7 +226,7 @@ class RefusedRecordsError(RejectedError):
     `faults` are the records that are known to be at fault: none where it is the batch as a whole.
     """
 
-    def __init__(self, message: str, faults: Sequence[RecordFault] = ()) -> None:
+    def __init__(self, message: str = "", faults: Sequence[RecordFault] = ()) -> None:
         super().__init__(message)
         self.faults = faults
 

@@ -1,4 +1,5 @@
-"""Changing the configuration of what a request names: a topic, this broker, or all brokers.
+"""Changing the configuration of what a request names: a topic, this broker or all brokers, a group,
+a subscription to clients' metrics, the broker's loggers.
 
 Source: Kafka ConfigAdminManager and ConfigurationControlManager, whose error codes these are.
 """
@@ -13,10 +14,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.config_resources import ResourceType
+from isotherm.broker.broker_loggers import alter_loggers
+from isotherm.broker.config_resources import ResourceType, check_this_broker
 from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
 from isotherm.broker.controller.controller import Controller
+from isotherm.broker.controller.image import ConfigResource
 from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.errors import InvalidRequestError, PolicyViolationError, RejectedError
@@ -128,6 +131,14 @@ def _alter(
         asked = changes(controller.broker_texts(name))
         _check_names(asked)
         controller.alter_broker_config(name, asked, validate_only=validate_only)
+    elif kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+        resource = ConfigResource(kind, name)
+        asked = changes(controller.texts_of(resource))
+        _check_names(asked)
+        controller.alter_resource_config(resource, asked, validate_only=validate_only)
+    elif kind == ResourceType.BROKER_LOGGER:
+        check_this_broker(name, controller.broker_config.node_id)
+        alter_loggers(changes({}), validate_only=validate_only)
     else:
         raise InvalidRequestError(
             f"resources of this type are not changed here resource_type={kind} name={name}"

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.cleaner import CleanerConfig
+from isotherm.config.client_metrics import ClientMetricsConfig
 from isotherm.config.definition import ConfigKey, config_keys
 from isotherm.config.dynamic import dynamic_broker_keys
-from isotherm.config.groups import GroupConfig
+from isotherm.config.groups import GroupConfig, GroupLevelConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
@@ -27,6 +28,9 @@ class ConfigSource(enum.IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 class ConfigSynonym(NamedTuple):
@@ -55,21 +59,53 @@ def describe_topic_config(
     texts: Mapping[str, str], effective: TopicConfig, broker: BrokerConfig
 ) -> Iterator[DescribedConfig]:
     """Every key of a topic. `texts` are its own settings, `effective` what they amount to."""
-    for field_name, declared in config_keys(TopicConfig).values():
+    return _describe_resource(texts, effective, ConfigSource.DYNAMIC_TOPIC_CONFIG, broker)
+
+
+def describe_group_config(
+    texts: Mapping[str, str], broker: BrokerConfig
+) -> Iterator[DescribedConfig]:
+    """Every key of a group; one that does not exist has the defaults."""
+    effective = GroupLevelConfig.parse(texts, broker.groups)
+    return _describe_resource(texts, effective, ConfigSource.DYNAMIC_GROUP_CONFIG, broker)
+
+
+def describe_client_metrics(
+    texts: Mapping[str, str], broker: BrokerConfig
+) -> Iterator[DescribedConfig]:
+    """Every key of a subscription to clients' metrics."""
+    effective = ClientMetricsConfig.parse(texts)
+    return _describe_resource(texts, effective, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG, broker)
+
+
+def describe_loggers(levels: Mapping[str, str]) -> Iterator[DescribedConfig]:
+    """The levels of the broker's loggers, by their names."""
+    for name, level in levels.items():
+        yield DescribedConfig(
+            name,
+            level,
+            ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
+            read_only=False,
+            type_name="STRING",
+            documentation="",
+            synonyms=(),
+        )
+
+
+def _describe_resource(
+    texts: Mapping[str, str], effective: object, source: ConfigSource, broker: BrokerConfig
+) -> Iterator[DescribedConfig]:
+    for field_name, declared in config_keys(type(effective)).values():
         synonyms = []
         if declared.name in texts:
-            synonyms.append(
-                ConfigSynonym(
-                    declared.name, texts[declared.name], ConfigSource.DYNAMIC_TOPIC_CONFIG
-                )
-            )
+            synonyms.append(ConfigSynonym(declared.name, texts[declared.name], source))
         elif declared.internal:
             continue
         synonyms += _broker_synonyms(declared, broker)
         yield DescribedConfig(
             declared.name,
             _text(declared, getattr(effective, field_name)),
-            synonyms[0].source,
+            synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
             read_only=False,
             type_name=declared.type.name,
             documentation=declared.documentation,
@@ -80,8 +116,11 @@ def describe_topic_config(
 def _broker_synonyms(declared: ConfigKey, broker: BrokerConfig) -> Iterator[ConfigSynonym]:
     names = [synonym.name for synonym in declared.synonyms]
     yield from _set_for_broker(names, broker)
-    name = names[0] if names else declared.name
-    yield ConfigSynonym(name, _text(declared, declared.default), ConfigSource.DEFAULT_CONFIG)
+    # Of several names the first one has no default in Kafka: it falls back to the others.
+    if len(names) == 1:
+        yield ConfigSynonym(
+            names[0], _text(declared, declared.default), ConfigSource.DEFAULT_CONFIG
+        )
 
 
 def _set_for_broker(names: Sequence[str], broker: BrokerConfig) -> Iterator[ConfigSynonym]:
@@ -127,6 +166,8 @@ def describe_broker_config(broker: BrokerConfig) -> Iterator[DescribedConfig]:
     ]
     for config_class, values in groups:
         for field_name, declared in config_keys(config_class).values():
+            if declared.internal and not _is_set(declared.name, broker):
+                continue
             names = [declared.name, *(synonym.name for synonym in declared.synonyms)]
             value = _text(declared, getattr(values, field_name))
             yield _described_broker_key(declared.name, declared, value, names, broker)
@@ -141,8 +182,8 @@ def _described_broker_key(
     name: str, declared: ConfigKey, value: str | None, names: list[str], broker: BrokerConfig
 ) -> DescribedConfig:
     synonyms = [*_set_for_broker(names, broker)]
-    default = _text(declared, declared.default)
-    synonyms.append(ConfigSynonym(name, default, ConfigSource.DEFAULT_CONFIG))
+    if not declared.internal:
+        synonyms.append(_default_synonym(name, declared))
     return DescribedConfig(
         name,
         value,
@@ -152,3 +193,15 @@ def _described_broker_key(
         documentation=declared.documentation,
         synonyms=tuple(synonyms),
     )
+
+
+def _is_set(name: str, broker: BrokerConfig) -> bool:
+    return any(True for _ in _set_for_broker([name], broker))
+
+
+def _default_synonym(name: str, declared: ConfigKey) -> ConfigSynonym:
+    """Kafka's default is that of the last name: log.retention.hours, not log.retention.ms."""
+    default, last = declared.default, declared.synonyms[-1:]
+    if name != declared.name and len(declared.synonyms) > 1:
+        name, default = last[0].name, default // last[0].multiplier
+    return ConfigSynonym(name, _text(declared, default), ConfigSource.DEFAULT_CONFIG)

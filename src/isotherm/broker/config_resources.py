@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import enum
 
+from isotherm.errors import InvalidRequestError
+
+
+def check_this_broker(name: str, node_id: int) -> None:
+    """InvalidRequestError for the name of another broker."""
+    if name != str(node_id):
+        raise InvalidRequestError(f"this is another broker asked_for={name} node.id={node_id}")
+
 
 class ResourceType(enum.IntEnum):
     """Kafka: ConfigResource.Type."""

@@ -7,6 +7,8 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 from isotherm.broker.controller.controller import Controller, MetadataChange
+from isotherm.broker.controller.image import ConfigResource
+from isotherm.broker.controller.records import GROUP_RESOURCE
 from isotherm.broker.groups.group_coordinator import GroupCoordinator
 from isotherm.broker.groups.offsets_topic import OffsetsTopic
 from isotherm.broker.groups.shards import GroupShards
@@ -35,6 +37,7 @@ def open_group_coordinator(
         config,
         clock,
         lambda change: loop.run_in_executor(control_executor, change),
+        lambda group_id: controller.texts_of(ConfigResource(GROUP_RESOURCE, group_id)),
     )
     coordinator = GroupCoordinator(config, shards, lambda: controller.image, rng, loop)
     coordinator.start()

@@ -42,6 +42,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.InvalidReplicaAssignmentError: ErrorCode.invalid_replica_assignment,
     errors.TopicDeletionDisabledError: ErrorCode.topic_deletion_disabled,
     errors.PolicyViolationError: ErrorCode.policy_violation,
+    errors.NoReassignmentInProgressError: ErrorCode.no_reassignment_in_progress,
     errors.InvalidRequestError: ErrorCode.invalid_request,
     errors.ThrottlingQuotaExceededError: ErrorCode.throttling_quota_exceeded,
     errors.CorruptMessageError: ErrorCode.corrupt_message,

@@ -200,6 +200,33 @@ class BrokerConfig:
         check=between(1, 1),
         no_effect=_ONE_REPLICA,
     )
+    leader_replication_throttled_rate: int = key(
+        LONG,
+        LONG_MAX,
+        "Bytes per second that leaders send of throttled replicas.",
+        check=at_least(0),
+        dynamic=True,
+        internal=True,
+        no_effect=_ONE_REPLICA,
+    )
+    follower_replication_throttled_rate: int = key(
+        LONG,
+        LONG_MAX,
+        "Bytes per second that followers copy of throttled replicas.",
+        check=at_least(0),
+        dynamic=True,
+        internal=True,
+        no_effect=_ONE_REPLICA,
+    )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = key(
+        LONG,
+        LONG_MAX,
+        "Bytes per second that are moved between log directories.",
+        check=at_least(0),
+        dynamic=True,
+        internal=True,
+        no_effect=_ONE_REPLICA,
+    )
     prometheus_listener: str | None = key(
         optional(STRING),
         None,

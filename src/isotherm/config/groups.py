@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
-from isotherm.config.definition import INT, INT_MAX, LONG, STRING, at_least, between, key, one_of
+from isotherm.config.definition import (
+    INT,
+    INT_MAX,
+    LONG,
+    STRING,
+    at_least,
+    between,
+    key,
+    one_of,
+    parse_fields,
+)
 from isotherm.errors import ConfigError
 
 
@@ -63,6 +75,18 @@ class GroupConfig:
         "How often members of the consumer protocol are told to send heartbeats.",
         check=at_least(1),
     )
+    group_consumer_min_session_timeout_ms: int = key(
+        INT, 45_000, "Shortest session timeout that a group may be given.", check=at_least(1)
+    )
+    group_consumer_max_session_timeout_ms: int = key(
+        INT, 60_000, "Longest session timeout that a group may be given.", check=at_least(1)
+    )
+    group_consumer_min_heartbeat_interval_ms: int = key(
+        INT, 5_000, "Shortest heartbeat interval that a group may be given.", check=at_least(1)
+    )
+    group_consumer_max_heartbeat_interval_ms: int = key(
+        INT, 15_000, "Longest heartbeat interval that a group may be given.", check=at_least(1)
+    )
     group_consumer_max_size: int = key(
         INT, INT_MAX, "Members that a group of the consumer protocol may have.", check=at_least(1)
     )
@@ -88,4 +112,63 @@ class GroupConfig:
                 " group.consumer.session.timeout.ms"
                 f" interval={self.group_consumer_heartbeat_interval_ms}"
                 f" timeout={self.group_consumer_session_timeout_ms}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLevelConfig:
+    """The keys that one group of the consumer protocol can be given (GroupConfig in Kafka)."""
+
+    consumer_session_timeout_ms: int = key(
+        INT,
+        45_000,
+        "Time after which a member that is not heard of is removed.",
+        check=at_least(1),
+        synonyms=["group.consumer.session.timeout.ms"],
+    )
+    consumer_heartbeat_interval_ms: int = key(
+        INT,
+        5000,
+        "How often members are told to send heartbeats.",
+        check=at_least(1),
+        synonyms=["group.consumer.heartbeat.interval.ms"],
+    )
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str], broker: GroupConfig) -> Self:
+        """What a group with these settings has; ConfigError names the key that is wrong."""
+        fields = {
+            "consumer_session_timeout_ms": broker.group_consumer_session_timeout_ms,
+            "consumer_heartbeat_interval_ms": broker.group_consumer_heartbeat_interval_ms,
+        }
+        return cls(**{**fields, **parse_fields(cls, texts)})
+
+    def check(self, broker: GroupConfig) -> None:
+        """ConfigError, in Kafka's words, when a value is beyond what the broker allows."""
+        session, interval = self.consumer_session_timeout_ms, self.consumer_heartbeat_interval_ms
+        for name, value, low, high in (
+            (
+                "session.timeout.ms",
+                session,
+                broker.group_consumer_min_session_timeout_ms,
+                broker.group_consumer_max_session_timeout_ms,
+            ),
+            (
+                "heartbeat.interval.ms",
+                interval,
+                broker.group_consumer_min_heartbeat_interval_ms,
+                broker.group_consumer_max_heartbeat_interval_ms,
+            ),
+        ):
+            if value < low:
+                raise ConfigError(
+                    f"consumer.{name} must be greater than or equal to group.consumer.min.{name}"
+                )
+            if value > high:
+                raise ConfigError(
+                    f"consumer.{name} must be less than or equal to group.consumer.max.{name}"
+                )
+        if session <= interval:
+            raise ConfigError(
+                "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
@@ -37,6 +38,12 @@ _HOURS = 3_600_000
 _MINUTES = 60_000
 _DAYS = 24 * _HOURS
 
+_ONE_REPLICA = "a single broker holds every replica"
+_THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
+_THROTTLED_REPLICAS = Check(
+    lambda items: items == ("*",) or all(_THROTTLED_REPLICA.fullmatch(each) for each in items),
+    "* or a list of partition:broker",
+)
 _COMPRESSION_TYPES = ("uncompressed", "none", "gzip", "snappy", "lz4", "zstd", "producer")
 
 
@@ -304,6 +311,20 @@ class TopicConfig:
         check=at_least(-1),
         dynamic=True,
         synonyms=["log.remote.copy.lag.bytes"],
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = key(
+        LIST,
+        (),
+        "Replicas, as partition:broker, whose copying is slowed down at the leader; * for all.",
+        check=_THROTTLED_REPLICAS,
+        no_effect=_ONE_REPLICA,
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = key(
+        LIST,
+        (),
+        "Replicas, as partition:broker, whose copying is slowed down at the follower; * for all.",
+        check=_THROTTLED_REPLICAS,
+        no_effect=_ONE_REPLICA,
     )
     internal_segment_bytes: int | None = key(
         optional(INT),

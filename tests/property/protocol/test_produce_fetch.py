@@ -89,7 +89,7 @@ def test_produce_response_is_what_kio_writes(version, entities, data):
                         else (p.log_append_time - EPOCH) // MS,
                         log_start_offset=getattr(p, "log_start_offset", -1),
                         record_errors=[
-                            produce.RecordError(e.batch_index, e.batch_index_error_message)
+                            produce.RecordFault(e.batch_index, e.batch_index_error_message)
                             for e in getattr(p, "record_errors", ())
                         ],
                         error_message=getattr(p, "error_message", None),

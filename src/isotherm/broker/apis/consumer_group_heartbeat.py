@@ -58,7 +58,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         return _error(context, request, error.code, str(error))
     except InvalidRegularExpressionError as error:
         return _error(context, request, code_of(error), str(error))
-    return _response(context, result)
+    return _response(context, request.group_id, result)
 
 
 def _check(context: RequestContext, request: Any) -> None:
@@ -124,8 +124,8 @@ def _heartbeat(context: RequestContext, request: Any) -> MemberHeartbeat:
     )
 
 
-def _response(context: RequestContext, result: HeartbeatResult) -> Any:
-    interval_ms = context.services.group_coordinator.consumer.heartbeat_interval_ms
+def _response(context: RequestContext, group_id: str, result: HeartbeatResult) -> Any:
+    interval_ms = context.services.group_coordinator.consumer.heartbeat_interval_ms(group_id)
     assignment = None
     if result.assigned is not None:
         by_topic = itertools.groupby(sorted(result.assigned), key=lambda each: each[0])

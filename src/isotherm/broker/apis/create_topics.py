@@ -21,8 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.config_description import describe_topic_config
 from isotherm.broker.context import RequestContext
-from isotherm.broker.controller.controller import CreatedTopic
-from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.controller.topic_rules import CreatedTopic, NewTopic
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.config.broker import BrokerConfig
 from isotherm.protocol.api_versions import ApiKey, response_class

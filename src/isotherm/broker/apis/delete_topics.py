@@ -19,7 +19,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.broker.controller.controller import DeletedTopic
+from isotherm.broker.controller.topic_rules import DeletedTopic
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_versions import ApiKey, response_class

@@ -1,16 +1,16 @@
 """DescribeConfigs (key 32).
 
 Versions  1-4. 1 sources and synonyms · 3 types and documentation · 4 flexible.
-Behaviour Topics and this broker. Each key tells its source (the topic, this
-          broker or all of them while running, the broker's file, the default) and, if asked, the chain of synonyms behind it and its documentation. Asking for
+Behaviour Topics, this broker and its loggers, groups, and subscriptions to clients' metrics. Each
+          key tells its source (the resource, this broker or all of them while running, the broker's
+          file, the default) and, if asked, the chain of synonyms behind it and its documentation. Asking for
           certain keys gives those that exist; null or none means all. Keys of the
           broker that take effect only at a start are read-only. The broker without a name is what
           was set for all brokers while running.
-          Each resource has its own error; broker loggers, client metrics and groups get
-          INVALID_REQUEST.
+          Each resource has its own error.
 Not done  Settings of the remote storage plug-ins (rsm.config., rlmm.config.) are not shown: they
           may hold secrets.
-KIPs      133 · 226 synonyms · 569 documentation
+KIPs      133 · 226 synonyms · 412 loggers · 569 documentation · 714 · 848
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.broker_loggers import logger_levels
 from isotherm.broker.config_description import (
     DescribedConfig,
     describe_broker_config,
+    describe_client_metrics,
     describe_dynamic_defaults,
+    describe_group_config,
+    describe_loggers,
     describe_topic_config,
 )
-from isotherm.broker.config_resources import ResourceType
+from isotherm.broker.config_resources import ResourceType, check_this_broker
 from isotherm.broker.context import BrokerServices, RequestContext
+from isotherm.broker.controller.image import ConfigResource
 from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.errors import InvalidRequestError, RejectedError, UnknownTopicOrPartitionError
@@ -87,11 +92,17 @@ def _described(services: BrokerServices, kind: int, name: str) -> Iterable[Descr
     if kind == BROKER:
         if not name:
             return describe_dynamic_defaults(services.config)
-        if name != str(services.config.node_id):
-            raise InvalidRequestError(
-                f"this is another broker asked_for={name} node.id={services.config.node_id}"
-            )
+        check_this_broker(name, services.config.node_id)
         return describe_broker_config(services.config)
+    if kind == ResourceType.BROKER_LOGGER:
+        check_this_broker(name, services.config.node_id)
+        return describe_loggers(logger_levels())
+    if kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+        if not name:
+            raise InvalidRequestError(f"a resource has no name resource_type={kind}")
+        texts = services.controller.texts_of(ConfigResource(kind, name))
+        describe = describe_group_config if kind == ResourceType.GROUP else describe_client_metrics
+        return describe(texts, services.config)
     raise InvalidRequestError(f"resources of this type are not described resource_type={kind}")
 
 

@@ -1,8 +1,8 @@
 """ListConfigResources (key 74).
 
 Versions  0-1. 0 client metrics subscriptions alone (and named after them) · 1 any types.
-Behaviour Names of what can have a configuration, by type; no type stands for all. There are no
-          client metrics subscriptions and no groups with settings here. A type that Kafka does not
+Behaviour Names of what can have a configuration, by type; no type stands for all. Groups and
+          subscriptions to clients' metrics are those that have settings of their own. A type that Kafka does not
           list gets UNSUPPORTED_VERSION, as there.
 Not done  -
 KIPs      714 · 1000 · 1142
@@ -25,26 +25,32 @@ FIRST_TYPES_VERSION = 1
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    if context.header.api_version < FIRST_TYPES_VERSION:
-        return _response(context, ErrorCode.none, [])
     services = context.services
     names = {
         ResourceType.TOPIC: sorted(services.controller.image.topics_by_name),
         ResourceType.BROKER: [str(services.config.node_id)],
         ResourceType.BROKER_LOGGER: [str(services.config.node_id)],
-        ResourceType.CLIENT_METRICS: [],
-        ResourceType.GROUP: [],
+        ResourceType.CLIENT_METRICS: _configured(context, ResourceType.CLIENT_METRICS),
+        ResourceType.GROUP: _configured(context, ResourceType.GROUP),
     }
-    wanted = set(request.resource_types) or set(names)
+    if context.header.api_version < FIRST_TYPES_VERSION:
+        wanted = {int(ResourceType.CLIENT_METRICS)}
+    else:
+        wanted = set(request.resource_types) or {int(kind) for kind in names}
     if not wanted <= set(names):
         return error_response(context, request, ErrorCode.unsupported_version)
-    resources = [
+    resources: list[dict[str, Any]] = [
         {"resource_name": name, "resource_type": int(kind)}
         for kind in names
         if kind in wanted
         for name in names[kind]
     ]
     return _response(context, ErrorCode.none, resources)
+
+
+def _configured(context: RequestContext, kind: ResourceType) -> list[str]:
+    configs = context.services.controller.image.configs
+    return sorted(each.name for each in configs if each.resource_type == kind)
 
 
 def _response(

@@ -59,14 +59,17 @@ from isotherm.broker.controller.records import (
     RemoveTopicRecord,
 )
 from isotherm.broker.controller.registration import registration_record
+from isotherm.broker.controller.resource_configs import changed_resource
 from isotherm.broker.controller.topic_removals import TopicRemovals
 from isotherm.broker.controller.topic_rules import (
     PARTITIONS_PER_REQUEST_MAX,
+    CreatedTopic,
+    DeletedTopic,
     NewTopic,
-    TopicPlan,
     check_request_size,
     collision_key,
     config_records,
+    deletable_topic,
     no_charge,
     plan_topic,
     topic_config,
@@ -82,11 +85,10 @@ from isotherm.errors import (
     PolicyViolationError,
     RejectedError,
     TopicDeletionDisabledError,
-    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from isotherm.log.partition_log import PartitionLog
-from isotherm.types import REMOTE_LOG_METADATA_TOPICS, ProducerId
+from isotherm.types import ProducerId
 
 logger = logging.getLogger(__name__)
 
@@ -119,22 +121,6 @@ class _CachedTopicConfig(NamedTuple):
     texts: Mapping[str, str]
     defaults: TopicConfig
     config: TopicConfig
-
-
-class CreatedTopic(NamedTuple):
-    """The answer for one topic of a request: a plan (carried out, unless validating), or why not."""
-
-    name: str
-    plan: TopicPlan | None
-    error: RejectedError | None
-
-
-class DeletedTopic(NamedTuple):
-    """The answer for one topic of a request; name and id are None where they are not known."""
-
-    name: str | None
-    topic_id: uuid.UUID | None
-    error: RejectedError | None
 
 
 class Controller:
@@ -181,9 +167,17 @@ class Controller:
         """`listener` hears of every later change, on the thread that made it, before it returns."""
         self._listeners.append(listener)
 
+    @property
+    def epoch(self) -> int:
+        """How often a controller of this cluster has started."""
+        return self._log.epoch
+
+    def texts_of(self, resource: ConfigResource) -> Mapping[str, str]:
+        """The settings a resource has of its own, by key."""
+        return self._image.configs.get(resource, {})
+
     def topic_texts(self, topic: str) -> Mapping[str, str]:
-        """The settings a topic has of its own, by key."""
-        return self._image.configs.get(ConfigResource(TOPIC_RESOURCE, topic), {})
+        return self.texts_of(ConfigResource(TOPIC_RESOURCE, topic))
 
     def topic_config(self, topic: str) -> TopicConfig:
         """The configuration in effect for a topic; the defaults for one that does not exist."""
@@ -199,7 +193,7 @@ class Controller:
 
     def broker_texts(self, broker: str) -> Mapping[str, str]:
         """What was set while running for one broker, or for ALL_BROKERS."""
-        return self._image.configs.get(ConfigResource(BROKER_RESOURCE, broker), {})
+        return self.texts_of(ConfigResource(BROKER_RESOURCE, broker))
 
     def _effective_config(
         self, for_all: Mapping[str, str], for_this: Mapping[str, str]
@@ -300,7 +294,7 @@ class Controller:
         doomed = []
         for wanted, topic in resolved:
             try:
-                deletable = self._deletable(wanted, topic, counts)
+                deletable = deletable_topic(wanted, topic, counts, self._config)
                 charge(len(deletable.partitions))
                 doomed.append(deletable)
                 results.append(DeletedTopic(doomed[-1].name, doomed[-1].topic_id, None))
@@ -317,23 +311,6 @@ class Controller:
             logger.info("topics deleted topics=%s", ",".join(topic.name for topic in doomed))
             self._tell(MetadataChange(self._image, deleted=tuple(doomed)))
         return results
-
-    def _deletable(
-        self, wanted: str | uuid.UUID, topic: TopicImage | None, counts: Counter[uuid.UUID]
-    ) -> TopicImage:
-        if topic is None:
-            if isinstance(wanted, str):
-                raise UnknownTopicOrPartitionError(f"no such topic topic={wanted}")
-            raise UnknownTopicIdError(f"no topic has this id topic_id={wanted}")
-        if counts[topic.topic_id] > 1:
-            raise InvalidRequestError(f"topic is named twice topic={topic.name}")
-        remote = self._config.remote
-        if topic.name in REMOTE_LOG_METADATA_TOPICS and remote.remote_log_storage_system_enable:
-            # Without it every tiered segment of every topic would be lost from sight.
-            raise PolicyViolationError(
-                f"the topic is in use by the remote tier and is not deleted topic={topic.name}"
-            )
-        return topic
 
     def create_partitions(
         self,
@@ -426,6 +403,22 @@ class Controller:
             self._config = new_config
             logger.info("broker is reconfigured broker=%s keys=%s", broker, ",".join(effective))
             self._tell(MetadataChange(self._image, broker_config=new_config))
+
+    def alter_resource_config(
+        self,
+        resource: ConfigResource,
+        changes: Sequence[ConfigChange],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Change settings of a group or of a subscription to clients' metrics, all or none.
+
+        Raises ConfigError or InvalidRequestError when they would not be legal.
+        """
+        current = self.texts_of(resource)
+        effective = changed_resource(resource, current, changes, self._config.groups)
+        if effective and not validate_only:
+            self._commit(config_records(*resource, effective))
 
     def reload_broker_config(self, reread: BrokerConfig) -> ReloadedConfig:
         """Take over what the configuration file says now, as far as that can be; what was set

@@ -43,6 +43,10 @@ class MetadataLog:
         self._epoch = 1 if latest is None else latest.epoch + 1
 
     @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
     def end_offset(self) -> Offset:
         return self._log.log_end_offset
 

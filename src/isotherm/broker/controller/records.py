@@ -20,7 +20,9 @@ from isotherm.protocol.records import decode_framed, registry_of
 from isotherm.types import BrokerId
 
 METADATA_VERSION_FEATURE = "metadata.version"
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4  # ConfigResource.Type
+# ConfigResource.Type
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+CLIENT_METRICS_RESOURCE, GROUP_RESOURCE = 16, 32
 NO_LEADER_CHANGE = -2
 
 _INT8 = {"kafka_type": "int8"}

@@ -11,7 +11,9 @@ import re
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from isotherm.broker.controller.image import TopicImage
 from isotherm.broker.controller.records import (
     TOPIC_RESOURCE,
     ConfigRecord,
@@ -29,9 +31,12 @@ from isotherm.errors import (
     InvalidRequestError,
     InvalidTopicError,
     PolicyViolationError,
+    RejectedError,
     TopicAlreadyExistsError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
 )
-from isotherm.types import CLUSTER_METADATA_TOPIC, BrokerId
+from isotherm.types import CLUSTER_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPICS, BrokerId
 
 TOPIC_NAME_LENGTH_MAX = 249
 PARTITIONS_PER_REQUEST_MAX = 10_000  # Kafka: MAX_PARTITIONS_PER_BATCH
@@ -66,6 +71,22 @@ class TopicPlan:
     replicas: tuple[tuple[BrokerId, ...], ...]  # by partition
     config: TopicConfig
     records: tuple[MetadataRecord, ...]
+
+
+class CreatedTopic(NamedTuple):
+    """The answer for one topic of a request: a plan (carried out, unless validating), or why not."""
+
+    name: str
+    plan: TopicPlan | None
+    error: RejectedError | None
+
+
+class DeletedTopic(NamedTuple):
+    """The answer for one topic of a request; name and id are None where they are not known."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    error: RejectedError | None
 
 
 def check_topic_name(name: str) -> None:
@@ -236,3 +257,25 @@ def partition_record(
         partition_epoch=0,
         directories=(None,) * len(replicas),
     )
+
+
+def deletable_topic(
+    wanted: str | uuid.UUID,
+    topic: TopicImage | None,
+    counts: Mapping[uuid.UUID, int],
+    broker: BrokerConfig,
+) -> TopicImage:
+    """The topic, when it may be deleted. `counts` says how often a request names each."""
+    if topic is None:
+        if isinstance(wanted, str):
+            raise UnknownTopicOrPartitionError(f"no such topic topic={wanted}")
+        raise UnknownTopicIdError(f"no topic has this id topic_id={wanted}")
+    if counts[topic.topic_id] > 1:
+        raise InvalidRequestError(f"topic is named twice topic={topic.name}")
+    is_tiered = broker.remote.remote_log_storage_system_enable
+    if topic.name in REMOTE_LOG_METADATA_TOPICS and is_tiered:
+        # Without it every tiered segment of every topic would be lost from sight.
+        raise PolicyViolationError(
+            f"the topic is in use by the remote tier and is not deleted topic={topic.name}"
+        )
+    return topic

@@ -88,9 +88,8 @@ class ConsumerGroupCoordinator:
         self._catalog: TopicCatalog | None = None
         self._timers: dict[str, _Timer] = {}
 
-    @property
-    def heartbeat_interval_ms(self) -> int:
-        return self._shards.consumer_settings.heartbeat_interval_ms
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        return self._shards.consumer_settings(group_id).heartbeat_interval_ms
 
     def heartbeat(self, group_id: str, beat: MemberHeartbeat) -> HeartbeatResult:
         """Raises MemberRejectedError, InvalidRegularExpressionError, and what `of_group` raises."""
@@ -100,6 +99,7 @@ class ConsumerGroupCoordinator:
         if group is None:
             group, made_with = self._new_group(shard, group_id, beat)
         changed = group.copy()
+        changed.settings = self._shards.consumer_settings(group_id)
         now_ms, wall_ms = self._now()
         result, records = changed.heartbeat(beat, self._current_catalog(), now_ms, wall_ms)
         self._replace(shard, group, changed, made_with + records)
@@ -112,7 +112,7 @@ class ConsumerGroupCoordinator:
         records that make it."""
         if beat.epoch != JOIN_EPOCH:
             raise _no_such_group(group_id)
-        settings = self._shards.consumer_settings
+        settings = self._shards.consumer_settings(group_id)
         group = ConsumerGroup(group_id, settings)
         group.group_epoch = FIRST_EPOCH
         classic = shard.groups.get(group_id)

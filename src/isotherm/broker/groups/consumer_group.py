@@ -109,10 +109,10 @@ class ConsumerGroup:
         self.catalog_version = -1
         self.session_deadlines: dict[str, TimestampMs] = {}
         self.rebalance_deadlines: dict[str, TimestampMs] = {}
-        self._settings = settings
+        self.settings = settings
 
     def copy(self) -> ConsumerGroup:
-        other = ConsumerGroup(self.group_id, self._settings)
+        other = ConsumerGroup(self.group_id, self.settings)
         for name, value in vars(self).items():
             setattr(other, name, value.copy() if isinstance(value, dict) else value)
         return other
@@ -209,7 +209,7 @@ class ConsumerGroup:
         return member
 
     def heard_of(self, member: ConsumerMember, now_ms: TimestampMs) -> None:
-        timeout_ms = self._settings.session_timeout_ms
+        timeout_ms = self.settings.session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self.session_deadlines[member.member_id] = now_ms + timeout_ms
@@ -288,7 +288,7 @@ class ConsumerGroup:
         return member
 
     def check_size(self) -> None:
-        if len(self.members) >= self._settings.max_size:
+        if len(self.members) >= self.settings.max_size:
             raise MemberRejectedError(
                 ErrorCode.group_max_size_reached,
                 f"the group is full group_id={self.group_id} size={len(self.members)}",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from isotherm.broker.coordinator_partition import coordinator_partition
@@ -38,7 +38,7 @@ from isotherm.broker.groups.records import (
     OffsetCommitKey,
 )
 from isotherm.clock import Clock
-from isotherm.config.groups import GroupConfig
+from isotherm.config.groups import GroupConfig, GroupLevelConfig
 from isotherm.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -101,7 +101,10 @@ class ShardFold:
     """Builds a shard from everything its partition holds."""
 
     def __init__(
-        self, index: int, settings: ClassicGroupSettings, consumer_settings: ConsumerGroupSettings
+        self,
+        index: int,
+        settings: ClassicGroupSettings,
+        consumer_settings: Callable[[str], ConsumerGroupSettings],
     ) -> None:
         self._settings = settings
         self._consumer_settings = consumer_settings
@@ -124,7 +127,7 @@ class ShardFold:
     def _consumer_group(self, group_id: str) -> ConsumerGroup:
         groups = self._shard.consumer_groups
         if group_id not in groups:
-            groups[group_id] = ConsumerGroup(group_id, self._consumer_settings)
+            groups[group_id] = ConsumerGroup(group_id, self._consumer_settings(group_id))
         return groups[group_id]
 
     def finish(self, *, now_ms: TimestampMs, wall_offset_ms: int) -> GroupShard:
@@ -155,15 +158,14 @@ class GroupShards:
         config: GroupConfig,
         clock: Clock,
         run_control: Callable[[Callable[[], None]], Awaitable[None]],
+        texts_of_group: Callable[[str], Mapping[str, str]],
     ) -> None:
+        """`texts_of_group`: the settings that a group has of its own. Any thread."""
         self.settings = ClassicGroupSettings(
             config.group_initial_rebalance_delay_ms, config.group_max_size
         )
-        self.consumer_settings = ConsumerGroupSettings(
-            config.group_consumer_session_timeout_ms,
-            config.group_consumer_heartbeat_interval_ms,
-            config.group_consumer_max_size,
-        )
+        self._config = config
+        self._texts_of_group = texts_of_group
         self._topic = topic
         self._clock = clock
         self._run_control = run_control
@@ -172,6 +174,15 @@ class GroupShards:
         self._partition_count: int | None = None
         self._creating = asyncio.Lock()
         self._is_closed = False
+
+    def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
+        """What holds for a group of the consumer protocol now. Any thread."""
+        config = GroupLevelConfig.parse(self._texts_of_group(group_id), self._config)
+        return ConsumerGroupSettings(
+            config.consumer_session_timeout_ms,
+            config.consumer_heartbeat_interval_ms,
+            self._config.group_consumer_max_size,
+        )
 
     def now_ms(self) -> TimestampMs:
         """The clock of deadlines: it does not jump."""

@@ -313,3 +313,14 @@ func TestACLsAreDisabled(t *testing.T) {
 		equal(t, errors.Is(each.Err, kerr.SecurityDisabled), true)
 	}
 }
+
+func TestVersionIsGuessedFromTheAPIs(t *testing.T) {
+	ctx, _, admin, _ := connect(t, 0)
+	versions, err := admin.ApiVersions(ctx)
+	check(t, err)
+	versions.Each(func(broker kadm.BrokerApiVersions) {
+		check(t, broker.Err)
+		equal(t, broker.VersionGuess(), "v4.3")
+	})
+	equal(t, len(versions), 1)
+}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -9,7 +11,7 @@ from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.config.broker import parse_broker_config
 from isotherm.protocol.api_versions import ApiKey
 
-TOPIC, BROKER, GROUP = 2, 4, 32
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -125,7 +127,25 @@ def test_validating_only_changes_nothing(hosted):
         (BROKER, "1", ("node.id", SET, "2"), ErrorCode.invalid_request),
         (BROKER, "1", ("log.retention.ms", SET, "x"), ErrorCode.invalid_request),
         (BROKER, "", ("message.max.bytes", SET, "-1"), ErrorCode.invalid_request),
-        (GROUP, "g", ("consumer.session.timeout.ms", SET, "1"), ErrorCode.invalid_request),
+        (GROUP, "g", ("consumer.session.timeout.ms", SET, "1"), ErrorCode.invalid_config),
+        (GROUP, "g", ("consumer.session.timeout.ms", SET, "60001"), ErrorCode.invalid_config),
+        (GROUP, "g", ("consumer.heartbeat.interval.ms", SET, "15001"), ErrorCode.invalid_config),
+        (GROUP, "g", ("no.such.key", SET, "1"), ErrorCode.invalid_config),
+        (GROUP, "", ("consumer.session.timeout.ms", SET, "50000"), ErrorCode.invalid_request),
+        (CLIENT_METRICS, "s", ("interval.ms", SET, "99"), ErrorCode.invalid_request),
+        (CLIENT_METRICS, "s", ("no.such.key", SET, "1"), ErrorCode.invalid_request),
+        (CLIENT_METRICS, "s", ("match", SET, "colour=blue"), ErrorCode.invalid_config),
+        (LOGGER, "7", ("isotherm.broker.node", SET, "DEBUG"), ErrorCode.invalid_request),
+        (LOGGER, "1", ("no.such.logger", SET, "DEBUG"), ErrorCode.invalid_config),
+        (LOGGER, "1", ("isotherm.broker.node", SET, "LOUD"), ErrorCode.invalid_config),
+        (LOGGER, "1", ("isotherm.broker.node", APPEND, "DEBUG"), ErrorCode.invalid_request),
+        (LOGGER, "1", ("root", DELETE, None), ErrorCode.invalid_request),
+        (
+            TOPIC,
+            "t",
+            ("leader.replication.throttled.replicas", SET, "1-1"),
+            ErrorCode.invalid_config,
+        ),
         (99, "g", ("x", SET, "1"), ErrorCode.invalid_request),
     ],
 )
@@ -156,12 +176,14 @@ def test_broker_keys_are_applied_and_described_with_their_sources(hosted):
         ("log.retention.ms", "60", 2),
         ("log.retention.ms", "50", 3),
         ("log.retention.hours", "3", 4),
-        ("log.retention.ms", "604800000", 5),
     ]
     topic = described(hosted, TOPIC, "t")["retention.ms"]
     assert (topic.value, topic.config_source, synonyms(topic)) == ("60", 2, chain)
     own = described(hosted, BROKER, "1")
-    assert (own["log.retention.ms"].value, synonyms(own["log.retention.ms"])) == ("60", chain)
+    assert own["log.retention.ms"].value == "60"
+    # As in Kafka: the default is that of the key in hours.
+    default = ("log.retention.hours", "168", 5)
+    assert synonyms(own["log.retention.ms"]) == [*chain, default]
     assert not own["log.retention.ms"].read_only
     assert own["node.id"].read_only
     for_all = described(hosted, BROKER, "")
@@ -204,3 +226,46 @@ def test_policy_of_the_metadata_topics_follows_their_feature(broker, name):
     assert alter(broker, (policy, SET, "compact"), ("retention.ms", SET, "5"), name=name) == DONE
     assert replace(broker, [(policy, "compact")], name=name) == DONE
     assert broker.controller.topic_texts(name) == {policy: "compact"}
+
+
+def test_groups_have_settings_of_their_own(hosted):
+    own = {"kind": GROUP, "name": "g"}
+    assert alter(hosted, ("consumer.session.timeout.ms", SET, "50000"), **own) == DONE
+    configs = described(hosted, GROUP, "g")
+    session = configs["consumer.session.timeout.ms"]
+    assert (session.value, session.config_source) == ("50000", 8)
+    assert synonyms(session) == [
+        ("consumer.session.timeout.ms", "50000", 8),
+        ("group.consumer.session.timeout.ms", "45000", 5),
+    ]
+    assert configs["consumer.heartbeat.interval.ms"].config_source == 5
+    assert described(hosted, GROUP, "other")["consumer.session.timeout.ms"].value == "45000"
+    assert alter(hosted, ("consumer.session.timeout.ms", DELETE, None), **own) == DONE
+    assert described(hosted, GROUP, "g")["consumer.session.timeout.ms"].value == "45000"
+
+
+def test_subscriptions_to_metrics_are_kept_and_listed(hosted):
+    own = {"kind": CLIENT_METRICS, "name": "s"}
+    assert alter(hosted, ("metrics", APPEND, "org.apache.kafka.producer."), **own) == DONE
+    assert alter(hosted, ("metrics", APPEND, "org.apache.kafka.consumer."), **own) == DONE
+    value = described(hosted, CLIENT_METRICS, "s")["metrics"].value
+    assert value == "org.apache.kafka.producer.,org.apache.kafka.consumer."
+    for version in (0, 1):
+        fields = {"resource_types": [CLIENT_METRICS]} if version else {}
+        listed = hosted.call(ApiKey.LIST_CONFIG_RESOURCES, version, **fields)
+        assert [each.resource_name for each in listed.config_resources] == ["s"]
+
+
+def test_levels_of_loggers_are_set_and_taken_back(hosted):
+    name = "isotherm.broker.node"
+    logger = logging.getLogger(name)
+    assert alter(hosted, (name, SET, "ERROR"), kind=LOGGER, name="1", validate_only=True) == DONE
+    assert logger.level == logging.NOTSET
+    assert alter(hosted, (name, SET, "ERROR"), kind=LOGGER, name="1") == DONE
+    try:
+        assert logger.level == logging.ERROR
+        shown = described(hosted, LOGGER, "1")[name]
+        assert (shown.value, shown.config_source) == ("ERROR", 6)
+    finally:
+        assert alter(hosted, (name, DELETE, None), kind=LOGGER, name="1") == DONE
+    assert logger.level == logging.NOTSET

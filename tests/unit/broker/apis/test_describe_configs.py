@@ -9,7 +9,7 @@ from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.config.broker import BrokerConfig, parse_broker_config
 from isotherm.protocol.api_versions import ApiKey
 
-BROKER_LOGGER = 8
+BROKER_LOGGER, GROUP = 8, 32
 
 
 def describe(broker, kind, name, *, version=4, keys=None, synonyms=True, documentation=True):
@@ -64,7 +64,6 @@ def test_synonyms_lead_from_the_topic_to_the_default(broker, topic):
     assert synonyms_of(config) == [
         ("retention.ms", "5", 1),
         ("log.retention.hours", "2", 4),
-        ("log.retention.ms", "604800000", 5),
     ]
     assert config.config_type == CONFIG_TYPES["LONG"]
     assert "both tiers" in config.documentation
@@ -99,7 +98,8 @@ def test_broker_tells_its_own_the_tiers_and_the_topics_keys(broker):
         (TOPIC, "nope", ErrorCode.unknown_topic_or_partition),
         (TOPIC, "a b", ErrorCode.invalid_topic_exception),
         (BROKER, "2", ErrorCode.invalid_request),
-        (BROKER_LOGGER, "1", ErrorCode.invalid_request),
+        (BROKER_LOGGER, "2", ErrorCode.invalid_request),
+        (GROUP, "", ErrorCode.invalid_request),
         (0, "", ErrorCode.invalid_request),
     ],
 )

@@ -114,7 +114,8 @@ def open_log(directory: Path, clock: SimClock | None = None) -> PartitionLog:
 def load(log: PartitionLog) -> GroupShard:
     partitions: Any = SimpleNamespace(find_partition=lambda *_: SimpleNamespace(log=log))
     topic = OffsetsTopic(GroupConfig(), Any, partitions, SimClock())  # type: ignore[arg-type]
-    fold = ShardFold(0, ClassicGroupSettings(0, 10), ConsumerGroupSettings(45_000, 5_000, 10))
+    settings = ConsumerGroupSettings(45_000, 5_000, 10)
+    fold = ShardFold(0, ClassicGroupSettings(0, 10), lambda _: settings)
     for loaded in topic.read(0):
         fold.add(loaded)
     return fold.finish(now_ms=0, wall_offset_ms=0)

@@ -1,0 +1,107 @@
+"""AlterPartitionReassignments (key 45).
+
+Versions  0-1. 1 allow_replication_factor_change.
+Behaviour A partition that is asked to be where it is already is answered without an error, and
+          nothing happens. Any other place gets INVALID_REPLICA_ASSIGNMENT, or with another number of
+          replicas, where that is not allowed, INVALID_REPLICATION_FACTOR. Cancelling gets
+          NO_REASSIGNMENT_IN_PROGRESS: none ever is.
+Not done  Moving a partition: there is one broker.
+KIPs      455 · 860
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.broker.controller.image import TopicImage
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.errors import (
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    NoReassignmentInProgressError,
+    RejectedError,
+    UnknownTopicOrPartitionError,
+)
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    image = context.services.controller.image
+    allows_change = getattr(request, "allow_replication_factor_change", True)
+
+    def outcome(name: str, asked: Any) -> tuple[ErrorCode, str | None]:
+        try:
+            _check(name, image.topics_by_name.get(name), asked, allows_change=allows_change)
+        except RejectedError as error:
+            return code_of(error), str(error)
+        return ErrorCode.none, None
+
+    return _response(
+        context,
+        ErrorCode.none,
+        [
+            (
+                topic.name,
+                [(each.partition_index, *outcome(topic.name, each)) for each in topic.partitions],
+            )
+            for topic in request.topics
+        ],
+        allows_change=allows_change,
+    )
+
+
+def _check(name: str, topic: TopicImage | None, asked: Any, *, allows_change: bool) -> None:
+    """Raises RejectedError unless the partition is already where it is asked to be."""
+    place = f"partition={name}-{asked.partition_index}"
+    if topic is None or not 0 <= asked.partition_index < len(topic.partitions):
+        raise UnknownTopicOrPartitionError(f"no such partition {place}")
+    if asked.replicas is None:
+        raise NoReassignmentInProgressError(f"no reassignment is in progress {place}")
+    replicas = topic.partitions[asked.partition_index].replicas
+    if tuple(asked.replicas) == tuple(replicas):
+        return
+    facts = f"{place} replicas={list(asked.replicas)} current={list(replicas)}"
+    strangers = [each for each in asked.replicas if each not in replicas]
+    if not asked.replicas or strangers or len(set(asked.replicas)) != len(asked.replicas):
+        raise InvalidReplicaAssignmentError(f"the one broker holds the one replica {facts}")
+    if not allows_change:
+        raise InvalidReplicationFactorError(f"the number of replicas may not change {facts}")
+
+
+def _response(
+    context: RequestContext,
+    error_code: ErrorCode,
+    topics: list[tuple[str, list[tuple[int, ErrorCode, str | None]]]],
+    *,
+    allows_change: bool = True,
+) -> Any:
+    return entity_of(
+        response_class(ApiKey.ALTER_PARTITION_REASSIGNMENTS, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "allow_replication_factor_change": allows_change,
+            "error_code": error_code,
+            "error_message": None,
+            "responses": [
+                {
+                    "name": name,
+                    "partitions": [
+                        {"partition_index": number, "error_code": code, "error_message": message}
+                        for number, code, message in partitions
+                    ],
+                }
+                for name, partitions in topics
+            ],
+        },
+    )
+
+
+def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
+    return _response(context, error_code, [])

@@ -1,0 +1,77 @@
+"""AlterReplicaLogDirs (key 34).
+
+Versions  1-2
+Behaviour A partition that is in the directory already is answered without an error. A path that is no
+          log directory gets LOG_DIR_NOT_FOUND, an unknown partition UNKNOWN_TOPIC_OR_PARTITION, as in
+          Kafka; a move to another directory INVALID_REQUEST.
+Not done  Moving a partition to another directory.
+KIPs      113
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.errors import UnknownTopicOrPartitionError
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return _response(
+        context,
+        [
+            (topic.name, number, _outcome(context, asked.path, topic.name, number))
+            for asked in request.dirs
+            for topic in asked.topics
+            for number in topic.partitions
+        ],
+    )
+
+
+def _outcome(context: RequestContext, path: str, topic: str, number: int) -> ErrorCode:
+    replica_manager = context.services.replica_manager
+    paths = {str(each.path.absolute()) for each in replica_manager.log_dirs()}
+    if path not in paths:
+        return ErrorCode.log_dir_not_found
+    try:
+        partition = replica_manager.find_partition(topic, None, number)
+    except UnknownTopicOrPartitionError:
+        return ErrorCode.unknown_topic_or_partition
+    is_there = str(partition.log.log_dir.path.absolute()) == path
+    return ErrorCode.none if is_there else ErrorCode.invalid_request
+
+
+def _response(context: RequestContext, outcomes: list[tuple[str, int, ErrorCode]]) -> Any:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for topic, number, code in outcomes:
+        topics.setdefault(topic, []).append({"partition_index": number, "error_code": code})
+    return entity_of(
+        response_class(ApiKey.ALTER_REPLICA_LOG_DIRS, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "results": [
+                {"topic_name": name, "partitions": partitions}
+                for name, partitions in topics.items()
+            ],
+        },
+    )
+
+
+def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Every partition that is named is answered with `error_code`."""
+    return _response(
+        context,
+        [
+            (topic.name, number, error_code)
+            for asked in request.dirs
+            for topic in asked.topics
+            for number in topic.partitions
+        ],
+    )

@@ -1,0 +1,88 @@
+"""DescribeQuorum (key 55).
+
+Versions  0-2. 1 times of the replicas · 2 directories, nodes, messages.
+Behaviour The quorum of `__cluster_metadata-0` has one voter, this broker, which leads it and is always
+          caught up. Another partition gets INVALID_REQUEST or UNKNOWN_TOPIC_OR_PARTITION, as in Kafka.
+Not done  -
+KIPs      595 · 836 times · 853 directories, nodes
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import blank_entity
+from isotherm.types import CLUSTER_METADATA_TOPIC
+
+METADATA_PARTITION = (CLUSTER_METADATA_TOPIC, 0)
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    asked = _asked(request)
+    if asked != [METADATA_PARTITION]:
+        return _refused_partitions(context, asked, ErrorCode.unknown_topic_or_partition)
+    services = context.services
+    controller, node_id = services.controller, services.config.node_id
+    now_ms, end_offset = services.clock.now_ms(), controller.image.end_offset
+    _, host, port = services.endpoint(context.listener_name)
+    voter = {
+        "replica_id": node_id,
+        "log_end_offset": end_offset,
+        "last_fetch_timestamp": now_ms,
+        "last_caught_up_timestamp": now_ms,
+    }
+    partition = {
+        "partition_index": 0,
+        "leader_id": node_id,
+        "leader_epoch": controller.epoch,
+        "high_watermark": end_offset,
+        "current_voters": [voter],
+    }
+    listener = {"name": context.listener_name, "host": host, "port": port}
+    return _response(
+        context,
+        ErrorCode.none,
+        [{"topic_name": CLUSTER_METADATA_TOPIC, "partitions": [partition]}],
+        nodes=[{"node_id": node_id, "listeners": [listener]}],
+    )
+
+
+def _asked(request: Any) -> list[tuple[str, int]]:
+    return [
+        (topic.topic_name, each.partition_index)
+        for topic in request.topics
+        for each in topic.partitions
+    ]
+
+
+def _refused_partitions(
+    context: RequestContext, asked: list[tuple[str, int]], error_code: ErrorCode
+) -> Any:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for topic, number in asked:
+        topics.setdefault(topic, []).append({"partition_index": number, "error_code": error_code})
+    return _response(
+        context,
+        ErrorCode.none,
+        [{"topic_name": name, "partitions": partitions} for name, partitions in topics.items()],
+    )
+
+
+def _response(
+    context: RequestContext,
+    error_code: ErrorCode,
+    topics: list[dict[str, Any]],
+    nodes: list[dict[str, Any]] | None = None,
+) -> Any:
+    return blank_entity(
+        response_class(ApiKey.DESCRIBE_QUORUM, context.header.api_version),
+        {"error_code": error_code, "topics": topics, "nodes": nodes},
+    )
+
+
+def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
+    return _response(context, error_code, [])

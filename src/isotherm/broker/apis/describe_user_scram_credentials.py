@@ -1,0 +1,56 @@
+"""DescribeUserScramCredentials (key 50).
+
+Versions  0
+Behaviour There are none: no user is described where all are asked for, RESOURCE_NOT_FOUND for one
+          that is named, and DUPLICATE_RESOURCE for one that is named twice, as in Kafka.
+Not done  SASL.
+KIPs      554
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.context import RequestContext
+from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.protocol.entities import entity_of
+
+NO_THROTTLE = datetime.timedelta()
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    counts = Counter(each.name for each in request.users or ())
+    return _response(context, ErrorCode.none, [_missing(name, counts[name]) for name in counts])
+
+
+def _missing(user: str, count: int) -> dict[str, Any]:
+    code, message = (
+        ErrorCode.resource_not_found,
+        f"Attempt to describe a user credential that does not exist: {user}",
+    )
+    if count > 1:
+        code = ErrorCode.duplicate_resource
+        message = (
+            f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
+        )
+    return {"user": user, "error_code": code, "error_message": message, "credential_infos": ()}
+
+
+def _response(context: RequestContext, error_code: ErrorCode, results: list[dict[str, Any]]) -> Any:
+    return entity_of(
+        response_class(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, context.header.api_version),
+        {
+            "throttle_time": NO_THROTTLE,
+            "error_code": error_code,
+            "error_message": None,
+            "results": results,
+        },
+    )
+
+
+def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
+    return _response(context, error_code, [])

@@ -1,0 +1,48 @@
+"""Configuration of a subscription to clients' metrics (ClientMetricsConfigs in Kafka, KIP-714)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from isotherm.config.definition import INT, LIST, Check, between, key, parse_fields
+
+_MATCHED = ("client_instance_id", "client_id", "client_software_name", "client_software_version",
+            "client_source_address", "client_source_port")  # fmt: skip
+_HOUR_MS = 3_600_000
+
+
+def _is_pattern(text: str) -> bool:
+    name, separator, pattern = text.partition("=")
+    try:
+        re.compile(pattern.strip())
+    except re.error:
+        return False
+    return bool(separator) and "=" not in pattern and name.strip() in _MATCHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientMetricsConfig:
+    """Subscriptions are kept and shown. No client is asked for metrics: as in a broker of Kafka
+    without a plug-in that would take them."""
+
+    metrics: tuple[str, ...] = key(LIST, (), "Prefixes of the names of metrics; * for all.")
+    interval_ms: int = key(
+        INT, 300_000, "How often clients send them.", check=between(100, _HOUR_MS)
+    )
+    match: tuple[str, ...] = key(
+        LIST,
+        (),
+        "Which clients, as name=pattern.",
+        check=Check(
+            lambda items: all(_is_pattern(each) for each in items),
+            "a list of name=pattern, each name one of " + ", ".join(_MATCHED),
+        ),
+    )
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str]) -> Self:
+        """ConfigError names the key that is wrong."""
+        return cls(**parse_fields(cls, texts))

@@ -1,0 +1,121 @@
+"""APIs about several brokers, answered by the only one."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.protocol.api_versions import ApiKey
+
+SECOND = datetime.timedelta(seconds=1)
+
+
+@pytest.fixture
+def hosted(broker, tmp_path):
+    broker.host(tmp_path / "log")
+    broker.controller.create_topics([NewTopic(name="t", num_partitions=2)])
+    return broker
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_quorum_has_one_voter_that_is_caught_up(broker, version):
+    topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+    answer = broker.call(ApiKey.DESCRIBE_QUORUM, version, topics=topics)
+    (partition,) = answer.topics[0].partitions
+    (voter,) = partition.current_voters
+    assert (partition.leader_id, partition.leader_epoch, voter.replica_id) == (1, 1, 1)
+    end = broker.controller.image.end_offset
+    assert (partition.high_watermark, voter.log_end_offset) == (end, end)
+    if version >= 2:
+        assert [(n.node_id, n.listeners[0].port) for n in answer.nodes] == [(1, 9092)]
+
+
+def test_quorum_of_another_partition_is_unknown(broker):
+    topics = [{"topic_name": "t", "partitions": [{"partition_index": 0}]}]
+    answer = broker.call(ApiKey.DESCRIBE_QUORUM, 2, topics=topics)
+    (partition,) = answer.topics[0].partitions
+    assert partition.error_code is ErrorCode.unknown_topic_or_partition
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "code"),
+    [(7, ErrorCode.broker_id_not_registered), (1, ErrorCode.invalid_request)],
+)
+def test_no_broker_is_unregistered(broker, broker_id, code):
+    answer = broker.call(ApiKey.UNREGISTER_BROKER, 0, broker_id=broker_id)
+    assert (answer.error_code, bool(answer.error_message)) == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("topic", "number", "replicas", "code"),
+    [
+        ("t", 0, [1], ErrorCode.none),
+        ("t", 0, [2], ErrorCode.invalid_replica_assignment),
+        ("t", 0, [1, 2], ErrorCode.invalid_replica_assignment),
+        ("t", 0, [1, 1], ErrorCode.invalid_replica_assignment),
+        ("t", 0, [], ErrorCode.invalid_replica_assignment),
+        ("t", 0, None, ErrorCode.no_reassignment_in_progress),
+        ("t", 2, [1], ErrorCode.unknown_topic_or_partition),
+        ("gone", 0, [1], ErrorCode.unknown_topic_or_partition),
+    ],
+)
+@pytest.mark.parametrize("version", [0, 1])
+def test_partitions_can_only_be_where_they_are(hosted, version, topic, number, replicas, code):
+    asked = {"partition_index": number, "replicas": replicas}
+    answer = hosted.call(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        version,
+        topics=[{"name": topic, "partitions": [asked]}],
+        timeout=SECOND,
+    )
+    ((partition,),) = (each.partitions for each in answer.responses)
+    assert (answer.error_code, partition.error_code) == (ErrorCode.none, code)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_partitions_stay_in_their_directory(hosted, tmp_path, version):
+    def code_of(path: str, topic: str) -> ErrorCode:
+        answer = hosted.call(
+            ApiKey.ALTER_REPLICA_LOG_DIRS,
+            version,
+            dirs=[{"path": path, "topics": [{"name": topic, "partitions": [0]}]}],
+        )
+        ((partition,),) = (each.partitions for each in answer.results)
+        return partition.error_code
+
+    assert code_of(str(tmp_path / "elsewhere"), "t") is ErrorCode.log_dir_not_found
+    assert code_of(str(tmp_path / "log"), "gone") is ErrorCode.unknown_topic_or_partition
+
+
+def test_there_are_no_credentials(broker):
+    every = broker.call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=None)
+    assert (every.error_code, every.results) == (ErrorCode.none, ())
+    named = broker.call(
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        0,
+        users=[{"name": "ann"}, {"name": "bob"}, {"name": "bob"}],
+    )
+    assert [(each.user, each.error_code) for each in named.results] == [
+        ("ann", ErrorCode.resource_not_found),
+        ("bob", ErrorCode.duplicate_resource),
+    ]
+    made = {
+        "name": "ann",
+        "mechanism": 1,
+        "iterations": 4096,
+        "salt": b"s",
+        "salted_password": b"p",
+    }
+    altered = broker.call(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        0,
+        deletions=[{"name": "bob", "mechanism": 1}],
+        upsertions=[made],
+    )
+    assert [(each.user, each.error_code) for each in altered.results] == [
+        ("bob", ErrorCode.resource_not_found),
+        ("ann", ErrorCode.unsupported_sasl_mechanism),
+    ]

@@ -1,0 +1,37 @@
+"""What this broker does not have is refused in every version, in the API's own response."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.apis.refused import REFUSALS
+from isotherm.broker.dispatch import APIS
+from isotherm.protocol.api_versions import SERVED, ApiKey, request_class
+from isotherm.protocol.entities import blank_entity
+
+STATE = {"topics": [{"topic_id": uuid.UUID(int=7), "partitions": [{}, {}]}]}
+STATE_KEYS = range(ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY + 1)
+ASKED = {
+    ApiKey.SHARE_GROUP_DESCRIBE: {"group_ids": ["a", "b"]},
+    ApiKey.STREAMS_GROUP_DESCRIBE: {"group_ids": ["a", "b"]},
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: {"groups": [{"group_id": "a"}, {"group_id": "b"}]},
+    **dict.fromkeys(STATE_KEYS, STATE),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [(key, v) for key in REFUSALS for v in range(SERVED[key].min, SERVED[key].max + 1)],
+)
+def test_refusal_names_the_error_for_each_thing_that_is_asked(broker, key, version):
+    context = broker.context(key, version)
+    request = blank_entity(request_class(key, version), ASKED.get(key, {}))
+
+    answer = broker.as_client_sees_it(key, version, APIS[key].handle(context, request))
+    shown = repr(answer)
+    assert shown.count(repr(REFUSALS[key].error_code)) == (2 if key in ASKED else 1)
+    failed = APIS[key].error_response(context, request, ErrorCode.kafka_storage_error)
+    assert "kafka_storage_error" in repr(broker.as_client_sees_it(key, version, failed))
