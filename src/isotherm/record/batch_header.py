@@ -62,7 +62,7 @@ _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
 _LENGTH_POSITION = 8
-_LEADER_EPOCH_POSITION = 12
+LEADER_EPOCH_POSITION = 12
 _MAGIC_POSITION = 16
 _CRC_POSITION = 17
 _ATTRIBUTES_POSITION = 21
@@ -267,7 +267,7 @@ def assign_offsets(
     buffer, which must be writable.
     """
     _BASE_OFFSET.pack_into(buffer, position, base_offset)
-    _LEADER_EPOCH.pack_into(buffer, position + _LEADER_EPOCH_POSITION, leader_epoch)
+    _LEADER_EPOCH.pack_into(buffer, position + LEADER_EPOCH_POSITION, leader_epoch)
     header = BatchHeader(*_HEADER.unpack_from(buffer, position))
     attributes = header.attributes
     if timestamp_type is not None:

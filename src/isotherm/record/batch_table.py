@@ -18,7 +18,12 @@ from isotherm.record.batch import (
     read_batch_header,
     verify_batch_crc,
 )
-from isotherm.record.batch_header import CODEC_MASK, CODECS, HEADER_SIZE
+from isotherm.record.batch_header import (
+    CODEC_MASK,
+    CODECS,
+    HEADER_SIZE,
+    LEADER_EPOCH_POSITION,
+)
 from isotherm.record.compression import (
     DECOMPRESSED_SIZE_MAX,
     LZ4_BLOCK_SIZE_MAX,
@@ -73,6 +78,21 @@ def read_batch_table(buffer: ReadBuffer) -> tuple[BatchTable, Position]:
         read_batch_header(buffer, position_end)
         raise AssertionError(f"scan and reader disagree about a header position={position_end}")
     return table[:count], position_end
+
+
+def leader_epochs(buffer: ReadBuffer, batches: BatchTable) -> Int64Array:
+    """The leader epoch that each batch carries; -1 none."""
+    return gather_integers(buffer, batches["position"] + LEADER_EPOCH_POSITION, ">i4")
+
+
+def gather_integers(buffer: ReadBuffer, positions: Int64Array, kind: str) -> Int64Array:
+    """Integers of `kind` (big-endian) at each of the positions."""
+    data = byte_array(buffer)
+    # One at every byte: the array lies over the buffer, and only the wanted ones are looked at.
+    count = max(len(data) - np.dtype(kind).itemsize + 1, 0)
+    everywhere: npt.NDArray[np.int64] = np.ndarray((count,), kind, data, strides=(1,))
+    values: Int64Array = everywhere[positions].astype(np.int64)
+    return values
 
 
 def verify_crcs(buffer: ReadBuffer, batches: BatchTable) -> None:

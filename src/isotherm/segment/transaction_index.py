@@ -61,6 +61,15 @@ def read_transaction_index(buffer: Buffer, base_offset: Offset) -> list[AbortedT
                 f"transaction index entry does not rise base_offset={base_offset}"
                 f" entry={index} last_offset={entry.last_offset}"
             )
+        if (
+            not 0 <= entry.first_offset <= entry.last_offset
+            or entry.last_stable_offset > entry.last_offset + 1
+        ):
+            raise CorruptIndexError(
+                f"transaction index entry contradicts itself base_offset={base_offset}"
+                f" entry={index} first_offset={entry.first_offset}"
+                f" last_offset={entry.last_offset} last_stable_offset={entry.last_stable_offset}"
+            )
         last_offset = entry.last_offset
         entries.append(entry)
     return entries

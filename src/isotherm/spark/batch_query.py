@@ -44,7 +44,9 @@ class BatchQuery:
             latest_when_not_found=options.starting_offsets_by_timestamp_strategy == "latest",
         )
         ends = resolve_end(
-            options.ending_limit, bounds, self._log.find_times(options.ending_limit, views)
+            options.ending_limit,
+            bounds,
+            self._log.find_times(options.ending_limit, views, is_end=True),
         )
         check_order(starts, ends, "resolved start offset")
         ranges = []

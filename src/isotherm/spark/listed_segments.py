@@ -17,7 +17,7 @@ import itertools
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from isotherm.errors import CorruptDataError, RemoteResourceNotFoundError
@@ -167,10 +167,12 @@ def _settled(
     if min(segment.segment_leader_epochs) < led_to:
         return None
     before = facts[listed.previous.segment_uuid] if listed.previous is not None else None
-    # A previous segment that is gone, or damaged, is for the task that reads it to tell.
+    if isinstance(before, CorruptDataError):
+        return None
+    # A previous segment that is gone is for the task that reads it to tell.
     if isinstance(before, RemoteLogSegmentMetadata) and not _is_led_later(before, segment):
         return None
-    return SegmentRead(segment, read.start_offset, read.end_offset, read.aborted)
+    return replace(read, segment=segment)
 
 
 def _is_led_later(before: RemoteLogSegmentMetadata, after: RemoteLogSegmentMetadata) -> bool:

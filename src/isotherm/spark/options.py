@@ -34,6 +34,7 @@ from isotherm.config.definition import (
     one_of,
     optional,
 )
+from isotherm.remote.gaps import Gaps
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.offsets import (
     EarliestOffsets,
@@ -217,6 +218,14 @@ class SourceOptions:
         " left out with a warning in the log.",
         name="failOnDataLoss",
     )
+    fail_on_offset_gaps: bool = key(
+        BOOLEAN,
+        True,
+        "Whether an offset inside a segment that has no record and no marker is data loss. Only"
+        " compaction leaves such offsets: false for topics that were compacted, where a lost batch"
+        " cannot be told from one that was cleaned away.",
+        name="failOnOffsetGaps",
+    )
     min_partitions: int | None = key(
         optional(INT),
         None,
@@ -337,6 +346,10 @@ class SourceOptions:
     @property
     def reads_tail(self) -> bool:
         return self.has_brokers if self.include_tail is None else self.include_tail
+
+    @property
+    def gaps(self) -> Gaps:
+        return Gaps.REFUSED if self.fail_on_offset_gaps else Gaps.PERMITTED
 
     @property
     def isolation(self) -> str:

@@ -14,22 +14,47 @@ part of a segment looks up its own positions (see `isotherm.spark.readers`).
 
 from __future__ import annotations
 
+import uuid
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.spark.offsets import OffsetRange
-from isotherm.types import LeaderEpoch, Offset, TopicPartition
+from isotherm.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicPartition
 
 # What a record is taken to weigh in a partition that has nothing in the bucket to measure by.
 ASSUMED_RECORD_SIZE = 1024
 # Reads of different partitions share a task only while it is smaller than this share of the
 # target: a small task costs little, and partitions in parallel are what users of Kafka expect.
 _SHARED_TASK_SHARE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlankSegment(RemoteLogSegmentMetadata):
+    """A segment of which nothing is known but its name: where it ends and its leader epochs would
+    be in its manifest, which cannot be read."""
+
+    @classmethod
+    def named(cls, segment_id: RemoteLogSegmentId, start_offset: Offset) -> BlankSegment:
+        return cls(
+            segment_id=segment_id,
+            start_offset=start_offset,
+            end_offset_inclusive=start_offset,
+            max_timestamp_ms=NO_TIMESTAMP,
+            broker_id=-1,
+            event_timestamp_ms=0,
+            segment_size_in_bytes=0,
+            segment_leader_epochs={0: start_offset},
+            state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +66,24 @@ class SegmentPiece:
     end_offset: Offset
 
 
+class Beside(NamedTuple):
+    """Where the part of a read's segment ends that belongs to the log, and the segment that the log
+    has before it; None where there is a hole."""
+
+    piece_end: Offset
+    before: RemoteLogSegmentMetadata | None
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentRead:
     """Offsets [start_offset, end_offset) are read from `segment`, without records of the `aborted`
-    transactions."""
+    transactions: None where nothing is asked about transactions. Then `beside` is None too."""
 
     segment: RemoteLogSegmentMetadata
     start_offset: Offset
     end_offset: Offset
-    aborted: tuple[AbortedTransaction, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] | None = None
+    beside: Beside | None = None
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -77,7 +111,7 @@ class SegmentRead:
 
     def of(self, start_offset: Offset, end_offset: Offset) -> SegmentRead:
         """The same of other offsets."""
-        return SegmentRead(self.segment, start_offset, end_offset, self.aborted)
+        return replace(self, start_offset=start_offset, end_offset=end_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +148,113 @@ class ReadTask:
         return sum(read.size_in_bytes for read in self.reads)
 
 
-def lineage_pieces(segments: Iterable[RemoteLogSegmentMetadata]) -> list[SegmentPiece]:
+def lineage_pieces(
+    segments: Iterable[RemoteLogSegmentMetadata], unreadable: Collection[uuid.UUID] = ()
+) -> list[SegmentPiece]:
     """The log as these segments of one partition tell it: disjoint pieces, ascending.
 
     An epoch's records are valid from its own first offset up to the first offset of any later
     epoch: what an older leader wrote beyond that was truncated. Where several segments hold the
     same offsets of an epoch, the one that reaches farthest is read (of equal ones the newest).
     Offsets that no segment holds are left out between two pieces.
+
+    Segments whose ids are `unreadable` are read nowhere. They are part of the lineage all the same:
+    what an older leader wrote does not take their place. Nor does anything take the place of a
+    `BlankSegment`: see `_around_blank`.
     """
-    spans: dict[LeaderEpoch, list[SegmentPiece]] = defaultdict(list)
-    for segment in segments:
-        for epoch, span in _epoch_spans(segment):
-            spans[epoch].append(span)
+    spans, blanks = _spans_by_epoch(segments)
     pieces: list[SegmentPiece] = []
     epoch_end: Offset | None = None
     for epoch in sorted(spans, reverse=True):
         epoch_start = min(span.start_offset for span in spans[epoch])
-        pieces.extend(_cover(spans[epoch], epoch_end))
+        readable = [span for span in spans[epoch] if span.segment.segment_id.id not in unreadable]
+        if readable:
+            pieces.extend(_cover(readable, epoch_end))
         epoch_end = epoch_start if epoch_end is None else min(epoch_end, epoch_start)
     pieces.sort(key=lambda piece: piece.start_offset)
+    for blank in blanks:
+        pieces = _around_blank(pieces, blank.start_offset, spans)
     return _join_neighbours(pieces)
+
+
+class EpochClaim(NamedTuple):
+    """The metadata say that the batch of `offset` in `segment` is of `epoch`."""
+
+    segment: RemoteLogSegmentMetadata
+    offset: Offset
+    epoch: LeaderEpoch
+
+
+def contested_epochs(segments: Iterable[RemoteLogSegmentMetadata]) -> list[EpochClaim]:
+    """What has to be true for records to be left out of the log because of their leader epoch:
+    that they are of theirs, and that those which supersede them are of a later one.
+
+    Empty unless leaders changed without agreement, or the metadata is wrong.
+    """
+    spans, _ = _spans_by_epoch(segments)
+    claims: dict[tuple[uuid.UUID, Offset], EpochClaim] = {}
+    superseding: EpochClaim | None = None
+    for epoch in sorted(spans, reverse=True):
+        first = min(spans[epoch], key=lambda span: span.start_offset)
+        for span in spans[epoch]:
+            if superseding is not None and span.end_offset > superseding.offset:
+                for claim in (EpochClaim(span.segment, span.start_offset, epoch), superseding):
+                    claims[claim.segment.segment_id.id, claim.offset] = claim
+        if superseding is None or first.start_offset < superseding.offset:
+            superseding = EpochClaim(first.segment, first.start_offset, epoch)
+    return list(claims.values())
+
+
+def _spans_by_epoch(
+    segments: Iterable[RemoteLogSegmentMetadata],
+) -> tuple[dict[LeaderEpoch, list[SegmentPiece]], list[BlankSegment]]:
+    spans: dict[LeaderEpoch, list[SegmentPiece]] = defaultdict(list)
+    blanks: list[BlankSegment] = []
+    for segment in segments:
+        if isinstance(segment, BlankSegment):
+            blanks.append(segment)
+            continue
+        for epoch, span in _epoch_spans(segment):
+            spans[epoch].append(span)
+    return spans, blanks
+
+
+def _around_blank(
+    pieces: list[SegmentPiece],
+    start: Offset,
+    spans: Mapping[LeaderEpoch, Sequence[SegmentPiece]],
+) -> list[SegmentPiece]:
+    """`pieces` without what a segment that begins at `start` may have superseded.
+
+    Where no other segment holds that offset, there is a hole and nothing to decide. Else either may
+    be the log, from there on until a leader begins that is later than that of the other.
+    """
+    rivals = [
+        epoch
+        for epoch, held in spans.items()
+        if any(span.start_offset <= start < span.end_offset for span in held)
+    ]
+    if not rivals:
+        return pieces
+    later = [min(s.start_offset for s in spans[e]) for e in spans if e > max(rivals)]
+    resumed = max((offset for offset in later if offset >= start), default=None)
+    kept = cut_pieces(pieces, start)
+    if resumed is not None:
+        kept += [
+            replace(piece, start_offset=max(piece.start_offset, resumed))
+            for piece in pieces
+            if piece.end_offset > resumed
+        ]
+    return kept
+
+
+def cut_pieces(pieces: Iterable[SegmentPiece], end: Offset) -> list[SegmentPiece]:
+    """What of `pieces` lies below `end`."""
+    return [
+        replace(piece, end_offset=min(piece.end_offset, end))
+        for piece in pieces
+        if piece.start_offset < end
+    ]
 
 
 def _epoch_spans(

@@ -146,9 +146,15 @@ def _read_task(
         partition.task,
         open_storage(settings),
         schema,
-        settings=ReadSettings(options.fetch_bytes, options.fetch_ahead, options.batch_bytes),
+        settings=ReadSettings(
+            options.fetch_bytes,
+            options.fetch_ahead,
+            options.batch_bytes,
+            options.gaps,
+        ),
         read_tail=functools.partial(_read_tail, options, schema),
         read_again=functools.partial(_read_again, options, settings),
+        read_elsewhere=functools.partial(_read_elsewhere, options, settings),
         fail_on_data_loss=options.fail_on_data_loss,
         cause_when_gone=cause_when_gone(options),
     )
@@ -163,6 +169,16 @@ def _read_again(
 
     with open_segment_source(options, settings) as segments:
         return TieredLog(options, open_storage(settings), segments, None).read_again(read)
+
+
+def _read_elsewhere(
+    options: SourceOptions, settings: ObjectStoreSettings, read: SegmentRead
+) -> Sequence[Read] | None:
+    from isotherm.spark.tiered_log import TieredLog
+    from isotherm.spark.tiers import open_segment_source
+
+    with open_segment_source(options, settings) as segments:
+        return TieredLog(options, open_storage(settings), segments, None).read_elsewhere(read)
 
 
 def _read_tail(

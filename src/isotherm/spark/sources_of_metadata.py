@@ -37,6 +37,7 @@ from isotherm.remote.storage.inventory import (
 from isotherm.remote.storage.layout.api import Layout
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.spark.listed_segments import follow_one_another, is_in_order, is_succeeded_by
+from isotherm.spark.planning import BlankSegment
 from isotherm.types import TopicIdPartition
 
 _logger = logging.getLogger(__name__)
@@ -139,7 +140,8 @@ class _FollowedPartition:
 
 class BucketSegmentSource:
     """`SegmentSource` over what is in the bucket itself. A segment that claims to be whole and is
-    not raises CorruptObjectError, or is left out with a warning.
+    not raises CorruptObjectError, or is warned of: a `BlankSegment` stands for one whose manifest
+    cannot be read.
 
     With `by_name` manifests are read of the last two segments of each partition only, where names
     tell enough; all but the last are `ListedSegment`s. Asked again, it reads the manifests that have
@@ -199,7 +201,7 @@ class BucketSegmentSource:
     def _read(
         self, listed: Sequence[SegmentObjects]
     ) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
-        """What the manifests say, but of segments that are damaged or gone meanwhile."""
+        """What the manifests say, but of segments that are gone meanwhile."""
 
         def read(each: SegmentObjects) -> RemoteLogSegmentMetadata | DamagedSegment | None:
             known = self._known.get(each.segment_id)
@@ -207,14 +209,17 @@ class BucketSegmentSource:
 
         with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
             found = list(pool.map(read, listed))
+        said: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
         for outcome in found:
             if isinstance(outcome, DamagedSegment):
                 self._report(outcome)
-        return {
-            outcome.segment_id: outcome
-            for outcome in found
-            if isinstance(outcome, RemoteLogSegmentMetadata)
-        }
+                # It stays part of the history: others do not take its place.
+                objects = outcome.objects
+                blank = BlankSegment.named(objects.segment_id, objects.start_offset)
+                said[objects.segment_id] = outcome.segment or blank
+            elif outcome is not None:
+                said[outcome.segment_id] = outcome
+        return said
 
     def _report(self, damaged: DamagedSegment) -> None:
         partition = damaged.objects.segment_id.topic_id_partition
@@ -237,7 +242,7 @@ def _ends_in_order(
     """Whether the manifests of the last two, if there are two, are sound and bear the names out."""
     found = [known.get(each.segment_id) for each in listed[-2:]]
     last = found[-1]
-    if last is None:
+    if last is None or any(isinstance(each, BlankSegment) for each in found):
         return False
     return len(found) == 1 or (found[0] is not None and is_succeeded_by(found[0], last))
 

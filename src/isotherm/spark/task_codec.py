@@ -12,10 +12,16 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from isotherm.remote.metadata.segment_rows import pack_segment, unpack_segment
-from isotherm.remote.segment_metadata import RemoteLogSegmentId
+from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.spark.listed_segments import ListedSegment, SegmentName
-from isotherm.spark.planning import BrokerRead, Read, ReadTask, SegmentRead
+from isotherm.spark.planning import (
+    Beside,
+    BrokerRead,
+    Read,
+    ReadTask,
+    SegmentRead,
+)
 from isotherm.types import Offset, TopicIdPartition, TopicPartition
 
 PlainRead: TypeAlias = tuple[Any, ...]
@@ -45,8 +51,23 @@ def _encode_read(read: Read) -> PlainRead:
         owner.topic_id.bytes,
         segment.segment_id.id.bytes,
         _encode_listed(segment) if isinstance(segment, ListedSegment) else pack_segment(segment),
-        tuple(map(tuple, read.aborted)),
+        _encode_transactions(read),
     )
+
+
+def _encode_transactions(read: SegmentRead) -> tuple[Any, ...] | None:
+    if read.aborted is None or read.beside is None:
+        return None
+    piece_end, before = read.beside
+    return (
+        tuple(map(tuple, read.aborted)),
+        piece_end,
+        before and (before.segment_id.id.bytes, pack_segment(before)),
+    )
+
+
+def _decode_neighbour(owner: TopicIdPartition, fields: Any) -> RemoteLogSegmentMetadata:
+    return unpack_segment(RemoteLogSegmentId(owner, uuid.UUID(bytes=fields[0])), fields[1])
 
 
 def _encode_listed(segment: ListedSegment) -> tuple[Any, ...]:
@@ -60,13 +81,17 @@ def _decode_read(fields: PlainRead) -> Read:
     topic, partition, start_offset, end_offset, *rest = fields
     if len(rest) == 1:
         return BrokerRead(TopicPartition(topic, partition), start_offset, end_offset, rest[0])
-    topic_id, segment_id, row, aborted = rest
+    topic_id, segment_id, row, transactions = rest
     owner = TopicIdPartition(uuid.UUID(bytes=topic_id), topic, partition)
     named = RemoteLogSegmentId(owner, uuid.UUID(bytes=segment_id))
     listed = isinstance(row, tuple)
     segment = _decode_listed(named, *row) if listed else unpack_segment(named, row)
-    transactions = tuple(AbortedTransaction(*entry) for entry in aborted)
-    return SegmentRead(segment, start_offset, end_offset, transactions)
+    if transactions is None:
+        return SegmentRead(segment, start_offset, end_offset)
+    entries, piece_end, before = transactions
+    aborted = tuple(AbortedTransaction(*entry) for entry in entries)
+    beside = Beside(piece_end, before and _decode_neighbour(owner, before))
+    return SegmentRead(segment, start_offset, end_offset, aborted, beside)
 
 
 def _decode_listed(

@@ -23,7 +23,14 @@ from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.spark.arrow_rows import decoded_columns, record_batch
 from isotherm.spark.listed_segments import ListedSegment, ReadAgain, settle
 from isotherm.spark.planning import BrokerRead, Read, ReadTask, SegmentRead
-from isotherm.spark.readers import ReadSettings, SegmentGoneError, read_segments
+from isotherm.spark.readers import (
+    ReadSettings,
+    SegmentGoneError,
+    SegmentLacksOffsetsError,
+    WrongTransactionsError,
+    read_segments,
+)
+from isotherm.types import Offset
 
 _logger = logging.getLogger(__name__)
 
@@ -50,10 +57,12 @@ def read_task(
     read_tail: TailReader,
     read_again: ReadAgain,
     fail_on_data_loss: bool,
+    read_elsewhere: ReadAgain = lambda _: None,
     cause_when_gone: str = "",
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in the order of its reads; closing the iterator ends its fetches.
 
+    `read_elsewhere` gives other segments that hold the offsets which a read's segment lacks.
     `cause_when_gone` ends the message about a segment that the metadata has and the bucket not.
     """
     decoded = _decode(
@@ -61,6 +70,7 @@ def read_task(
         storage,
         decoded_columns(schema),
         read_again,
+        read_elsewhere,
         settings=settings,
         fail_on_data_loss=fail_on_data_loss,
         cause_when_gone=cause_when_gone,
@@ -78,6 +88,7 @@ def _decode(
     storage: TierStorage,
     columns: frozenset[str],
     read_again: ReadAgain,
+    read_elsewhere: ReadAgain,
     *,
     settings: ReadSettings,
     fail_on_data_loss: bool,
@@ -86,7 +97,7 @@ def _decode(
     """The decoded records of segments, and what is the broker's to read, in order.
 
     CorruptDataError as `read_segments` and `settle` say; without fail_on_data_loss it is a warning,
-    and the rest of that read is left out.
+    and the rest of that read is left out. WrongTransactionsError in any case.
     """
     waiting = deque(reads)
     rereads_left = REREADS_MAX
@@ -94,6 +105,8 @@ def _decode(
         first = waiting.popleft()
         if isinstance(first, BrokerRead):
             yield first
+            continue
+        if first.start_offset >= first.end_offset:
             continue
         reads_of_run = _take_run(first, waiting, alone=not fail_on_data_loss)
         try:
@@ -107,15 +120,48 @@ def _decode(
                 yield from run.followed(decoded)
         except SegmentGoneError as error:
             before, gone, after = run.unread(error.read)
-            instead = read_again(gone) if rereads_left else None
+            instead = read_again(gone) if rereads_left > 0 else None
             rereads_left -= 1
             if instead is None:
                 told = CorruptObjectError(f"{error} {cause_when_gone}".rstrip())
                 told.__cause__ = error
                 _report(told, fail_on_data_loss=fail_on_data_loss)
             waiting.extendleft(reversed([*before, *(instead or ()), *after]))
+        except SegmentLacksOffsetsError as error:
+            before, lacking, after = run.unread(error.read)
+            around = _read_around(lacking, error, read_elsewhere if rereads_left > 0 else None)
+            rereads_left -= 1
+            if around is None:
+                _report(error, fail_on_data_loss=fail_on_data_loss)
+                around = _around(lacking, error.missing, ())
+            waiting.extendleft(reversed([*before, *around, *after]))
         except CorruptDataError as error:
-            _report(error, fail_on_data_loss=fail_on_data_loss)
+            is_fatal = isinstance(error, WrongTransactionsError)
+            _report(error, fail_on_data_loss=fail_on_data_loss or is_fatal)
+
+
+def _read_around(
+    lacking: SegmentRead, error: SegmentLacksOffsetsError, read_elsewhere: ReadAgain | None
+) -> list[Read] | None:
+    """What to read where a segment lacks offsets; None when no other segment has them."""
+    first, end = error.missing
+    missing = lacking.of(max(first, lacking.start_offset), min(end, lacking.end_offset))
+    if read_elsewhere is None or missing.start_offset >= missing.end_offset:
+        return None
+    held = read_elsewhere(missing)
+    return None if held is None else _around(lacking, error.missing, held)
+
+
+def _around(
+    lacking: SegmentRead, missing: tuple[Offset, Offset], held: Sequence[Read]
+) -> list[Read]:
+    """`lacking` with what is read instead of its part `missing`; nothing of it where it lacks
+    offsets below its own, so that its own are not reached."""
+    first, end = missing
+    if end <= lacking.start_offset:
+        return []
+    before = lacking.of(lacking.start_offset, max(first, lacking.start_offset))
+    return [before, *held, lacking.of(min(end, lacking.end_offset), lacking.end_offset)]
 
 
 def _take_run(first: SegmentRead, waiting: deque[Read], *, alone: bool) -> list[SegmentRead]:

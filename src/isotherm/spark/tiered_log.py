@@ -13,7 +13,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from isotherm.errors import (
@@ -28,18 +28,21 @@ from isotherm.spark.listed_segments import ListedSegment
 from isotherm.spark.offsets import OffsetBounds, OffsetLimit, OffsetRange, timestamps_to_find
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.planning import (
+    Beside,
+    BlankSegment,
     BrokerRead,
     Read,
     ReadTask,
     SegmentPiece,
     SegmentRead,
+    contested_epochs,
     limit_range_sizes,
     lineage_pieces,
     plan_reads,
     plan_tasks,
     split_ranges,
 )
-from isotherm.spark.readers import SegmentGoneError, first_offset_not_before
+from isotherm.spark.readers import SegmentGoneError, first_offset_not_before, prove_epoch
 from isotherm.spark.sources_of_metadata import SegmentSource
 from isotherm.spark.transactions import CommittedHistory
 from isotherm.types import Offset, TimestampMs, TopicIdPartition, TopicPartition
@@ -54,10 +57,12 @@ REPLANS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """What can be read of a partition: the pieces of its history, and the offsets it has."""
+    """What can be read of a partition: the pieces of its history, and the offsets it has. From
+    `blank` on a segment lies that cannot be looked into; None without such."""
 
     pieces: Sequence[SegmentPiece]
     bounds: OffsetBounds
+    blank: Offset | None = None
 
 
 Views: TypeAlias = Mapping[TopicPartition, PartitionView]
@@ -102,12 +107,17 @@ class TieredLog:
             known=seen,
             may_lack_topics=may_lack_topics,
         )
-        pieces = {partition: lineage_pieces(histories.get(partition, ())) for partition in chosen}
+        pieces = {partition: self._pieces(histories.get(partition, ())) for partition in chosen}
         if options.reads_committed:
-            self._transactions = CommittedHistory(self._storage, pieces)
+            self._transactions = self._committed(pieces)
             pieces = self._transactions.stable_pieces()
         if self._brokers is None:
-            return {p: PartitionView(pieces[p], _bucket_bounds(pieces[p], 0)) for p in chosen}
+            return {
+                p: PartitionView(
+                    pieces[p], _bucket_bounds(pieces[p], 0), _first_blank(histories.get(p, ()))
+                )
+                for p in chosen
+            }
         broker_bounds = self._brokers.bounds(chosen)
         if options.reads_tail:
             return {p: PartitionView(pieces[p], broker_bounds[p]) for p in chosen}
@@ -115,6 +125,18 @@ class TieredLog:
             p: PartitionView(pieces[p], _bucket_bounds(pieces[p], broker_bounds[p].start))
             for p in chosen
         }
+
+    def _pieces(self, segments: Sequence[RemoteLogSegmentMetadata]) -> list[SegmentPiece]:
+        """The lineage, where epochs that cost records their place are those of the batches."""
+        for claim in contested_epochs(segments):
+            prove_epoch(claim, self._storage)
+        return lineage_pieces(segments)
+
+    def _committed(
+        self, pieces: Mapping[TopicPartition, Sequence[SegmentPiece]]
+    ) -> CommittedHistory:
+        hides = not self._options.fail_on_data_loss
+        return CommittedHistory(self._storage, pieces, hides_undecided=hides)
 
     def planned(
         self, plan: Callable[[Views], _Planned], *, may_lack_topics: bool = False
@@ -222,15 +244,28 @@ class TieredLog:
         return [read for read in reads if not isinstance(read, BrokerRead)]
 
     def find_times(
-        self, limit: OffsetLimit, views: Mapping[TopicPartition, PartitionView]
+        self,
+        limit: OffsetLimit,
+        views: Mapping[TopicPartition, PartitionView],
+        *,
+        is_end: bool = False,
     ) -> dict[TopicPartition, Offset | None]:
-        """Offsets for the times of `limit`: from the bucket, else from the brokers' tail."""
+        """Offsets for the times of `limit`: from the bucket, else from the brokers' tail.
+
+        With `is_end` a range ends before a segment that cannot be looked into, and may hold the
+        first record of the time.
+        """
         times = {p: time for p, time in timestamps_to_find(limit, views).items() if p in views}
 
         def find(partition: TopicPartition) -> Offset | None:
             view = views[partition]
             kept = clip_pieces(view.pieces, view.bounds)
-            return first_offset_not_before(kept, self._storage, times[partition])
+            found = first_offset_not_before(
+                kept, self._storage, times[partition], gaps=self._options.gaps
+            )
+            if is_end and view.blank is not None and (found is None or view.blank < found):
+                return max(view.blank, view.bounds.start)
+            return found
 
         with ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="isotherm-lookup") as pool:
             found = dict(zip(times, pool.map(find, times), strict=True))
@@ -251,12 +286,25 @@ class TieredLog:
         is_listed = isinstance(read.segment, ListedSegment)
         if not is_listed and any(each.segment_id == read.segment.segment_id for each in segments):
             return None
-        pieces = lineage_pieces(segments)
+        pieces = self._pieces(segments)
         if self._options.reads_committed:
-            self._transactions = CommittedHistory(self._storage, {partition: pieces})
+            self._transactions = self._committed({partition: pieces})
         wanted = OffsetRange(partition, read.start_offset, read.end_offset)
         found = self._reads(pieces, wanted)
         return found if self._transactions is None else self._transactions.with_aborted([found])[0]
+
+    def read_elsewhere(self, read: SegmentRead) -> list[Read] | None:
+        """What to read instead of a read whose segment lacks its offsets: other segments of the
+        lineage that hold all of them. None when there are none."""
+        unreadable = {read.segment.segment_id.id}
+        pieces = lineage_pieces(self._segments_now(read), unreadable)
+        wanted = OffsetRange(read.topic_partition, read.start_offset, read.end_offset)
+        found: list[Read] = []
+        for each in plan_reads(pieces, wanted):
+            if not isinstance(each, SegmentRead):
+                return None
+            found.append(replace(each, aborted=read.aborted, beside=_alone(read, each)))
+        return found
 
     def report_data_loss(self, problem: str) -> None:
         """OffsetOutOfRangeError, or a warning when the query goes on without."""
@@ -278,6 +326,16 @@ def cause_when_gone(options: SourceOptions) -> str:
         "cause='the metadata still has this segment: its objects were taken away by other means"
         " than retention, `isotherm pipeline sweep` tells which are missing'"
     )
+
+
+def _first_blank(segments: Iterable[RemoteLogSegmentMetadata]) -> Offset | None:
+    blanks = (each.start_offset for each in segments if isinstance(each, BlankSegment))
+    return min(blanks, default=None)
+
+
+def _alone(read: SegmentRead, instead: SegmentRead) -> Beside | None:
+    """Nothing is known of the neighbours of what is read instead."""
+    return None if read.beside is None else Beside(instead.end_offset, None)
 
 
 def clip_pieces(pieces: Iterable[SegmentPiece], bounds: OffsetBounds) -> list[SegmentPiece]:

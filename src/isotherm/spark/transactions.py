@@ -14,27 +14,27 @@ Source: Kafka RemoteLogManager.addAbortedTransactions and ProducerStateManager.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 
 from isotherm.errors import CorruptDataError, CorruptObjectError, RemoteResourceNotFoundError
+from isotherm.remote.gaps import Gaps
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
-from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.segment.transaction_index import (
     AbortedTransaction,
     collect_aborted_transactions,
     read_transaction_index,
 )
 from isotherm.spark.offsets import OffsetRange
-from isotherm.spark.planning import Read, SegmentPiece, SegmentRead
-from isotherm.spark.readers import SegmentGoneError
-from isotherm.types import Offset, TopicPartition
+from isotherm.spark.planning import Beside, Read, SegmentPiece, SegmentRead, cut_pieces
+from isotherm.spark.readers import SegmentGoneError, open_transactions, prove_committed
+from isotherm.types import UNKNOWN_OFFSET, Offset, TopicPartition
 
 # Indexes are small: nearly all of a fetch is waiting.
 _FETCH_THREADS = 16
@@ -46,14 +46,20 @@ class CommittedHistory:
     `histories` are the pieces of each partition from `lineage_pieces`, not cut. Both methods fetch
     indexes, several at a time, and raise CorruptObjectError naming the segment of one that is
     damaged, or SegmentGoneError when it is missing: without it no record of an aborted transaction
-    can be told from others.
+    can be told from others. With `hides_undecided` a transaction whose marker may lie in a hole
+    counts as aborted; holes are none of this class's business otherwise.
     """
 
     def __init__(
         self,
         storage: RemoteStorageManager,
         histories: Mapping[TopicPartition, Sequence[SegmentPiece]],
+        *,
+        hides_undecided: bool = False,
+        gaps: Gaps = Gaps.PERMITTED,
     ) -> None:
+        self._gaps = gaps
+        self._hides_undecided = hides_undecided
         self._storage = storage
         self._histories = histories
 
@@ -78,14 +84,27 @@ class CommittedHistory:
                 for partition, span in spans.items()
             }
             aborted = {partition: future.result() for partition, future in later.items()}
-        return [[_marked(read, aborted) for read in reads] for reads in reads_of_ranges]
+        return [[self._marked(read, aborted) for read in reads] for reads in reads_of_ranges]
+
+    def _marked(
+        self, read: Read, aborted: Mapping[TopicPartition, list[AbortedTransaction]]
+    ) -> Read:
+        if not isinstance(read, SegmentRead):
+            return read
+        entries = aborted[read.topic_partition]
+        # Entries rise by last offset: the first that can touch the read is found by halving.
+        first = bisect_left(entries, read.start_offset, key=_last_offset)
+        touching, _ = collect_aborted_transactions(
+            islice(entries, first, None), read.start_offset, read.end_offset
+        )
+        history = self._histories[read.topic_partition]
+        at = bisect_right(history, read.start_offset, key=_end_offset)
+        return replace(read, aborted=tuple(touching), beside=_beside(history, at))
 
     def _last_stable_offset(self, piece: SegmentPiece) -> Offset:
         with _named(piece.segment):
-            snapshot = self._storage.fetch_index(piece.segment, IndexType.PRODUCER_SNAPSHOT)
-            producers = read_producer_snapshot(snapshot)
-        first_offsets = [producer.current_transaction_first_offset for producer in producers]
-        return min((first for first in first_offsets if first >= 0), default=piece.end_offset)
+            first_offsets = open_transactions(self._storage, piece.segment).values()
+        return min(first_offsets, default=piece.end_offset)
 
     def _aborted_within(
         self, spans: Mapping[TopicPartition, OffsetRange], pool: ThreadPoolExecutor
@@ -117,7 +136,41 @@ class CommittedHistory:
                     self._aborted_in(piece), span.start, span.end
                 )
                 touching.extend(entries)
+        self._prove_end(span, touching)
+        if self._hides_undecided:
+            touching = sorted([*touching, *self._lost_in_holes(span)], key=_last_offset)
         return touching
+
+    def _prove_end(self, span: OffsetRange, listed: Sequence[AbortedTransaction]) -> None:
+        """That transactions open where the last segment of the span ends are rightly not listed.
+        Inside that segment the task that reads it sees to it."""
+        history = self._histories[span.topic_partition]
+        at = bisect_right(history, span.end - 1, key=_end_offset)
+        if at + 1 >= len(history) or history[at].end_offset != history[at + 1].start_offset:
+            return
+        last = history[at]
+        if last.end_offset <= last.segment.end_offset_inclusive:
+            return
+        with _named(last.segment):
+            undecided = open_transactions(self._storage, last.segment)
+        told = {(entry.producer_id, entry.first_offset) for entry in listed}
+        undecided = {p: o for p, o in undecided.items() if o < span.end and (p, o) not in told}
+        prove_committed(undecided, history[at + 1 :], self._storage, self._gaps)
+
+    def _lost_in_holes(self, span: OffsetRange) -> list[AbortedTransaction]:
+        """Transactions whose ends may lie where no piece is: nobody can tell that they were
+        committed. Of each hole, up to its end, those that were open before it."""
+        lost: list[AbortedTransaction] = []
+        for before, after in pairwise(self._histories[span.topic_partition]):
+            if before.end_offset == after.start_offset or before.start_offset >= span.end:
+                continue
+            end = after.start_offset - 1
+            with _named(before.segment):
+                undecided = open_transactions(self._storage, before.segment)
+            for producer, first in undecided.items():
+                if first < before.end_offset:
+                    lost.append(AbortedTransaction(producer, first, end, UNKNOWN_OFFSET))
+        return lost
 
     def _aborted_in(self, piece: SegmentPiece) -> list[AbortedTransaction]:
         """Transactions whose abort marker is a record of this piece."""
@@ -136,15 +189,6 @@ class CommittedHistory:
         return [e for e in entries if piece.start_offset <= e.last_offset < piece.end_offset]
 
 
-def cut_pieces(pieces: Iterable[SegmentPiece], end: Offset) -> list[SegmentPiece]:
-    """What of `pieces` lies below `end`."""
-    return [
-        replace(piece, end_offset=min(piece.end_offset, end))
-        for piece in pieces
-        if piece.start_offset < end
-    ]
-
-
 def _spans(reads: Iterable[Read]) -> dict[TopicPartition, OffsetRange]:
     """From the first to the last offset that is read of segments, by partition."""
     limits: dict[TopicPartition, list[Offset]] = defaultdict(list)
@@ -157,16 +201,24 @@ def _spans(reads: Iterable[Read]) -> dict[TopicPartition, OffsetRange]:
     }
 
 
-def _marked(read: Read, aborted: Mapping[TopicPartition, list[AbortedTransaction]]) -> Read:
-    if not isinstance(read, SegmentRead):
-        return read
-    entries = aborted[read.topic_partition]
-    # Entries rise by last offset: the first that can touch the read is found by halving.
-    first = bisect_left(entries, read.start_offset, key=lambda entry: entry.last_offset)
-    touching, _ = collect_aborted_transactions(
-        islice(entries, first, None), read.start_offset, read.end_offset
+def _beside(history: Sequence[SegmentPiece], at: int) -> Beside:
+    piece = history[at]
+    before = history[at - 1] if at else None
+    # The snapshot of a segment is that of its end: where a piece is cut it says nothing.
+    borders = before is not None and before.end_offset == piece.segment.start_offset
+    is_uncut = before is not None and before.end_offset > before.segment.end_offset_inclusive
+    return Beside(
+        piece.end_offset,
+        before.segment if before is not None and borders and is_uncut else None,
     )
-    return replace(read, aborted=tuple(touching))
+
+
+def _end_offset(piece: SegmentPiece) -> Offset:
+    return piece.end_offset
+
+
+def _last_offset(entry: AbortedTransaction) -> Offset:
+    return entry.last_offset
 
 
 def _fetching() -> ThreadPoolExecutor:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from isotherm.record.batch import CompressionType, NewRecord, build_batch
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
+from isotherm.remote.gaps import Gaps
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.offsets import OffsetRange
@@ -103,7 +104,9 @@ def test_union_of_all_tasks_is_a_plain_read(
                 task.reads,
                 storage,
                 frozenset({"value"}),
-                settings=ReadSettings(fetch_bytes, fetch_ahead=2, batch_bytes=2048),
+                settings=ReadSettings(
+                    fetch_bytes, fetch_ahead=2, batch_bytes=2048, gaps=Gaps.PERMITTED
+                ),
             )
             for _, columns in decoded:
                 read += zip(columns.offset.tolist(), columns.value.to_pylist(), strict=True)

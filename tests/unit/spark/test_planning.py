@@ -11,6 +11,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.spark.offsets import OffsetRange
 from isotherm.spark.planning import (
+    Beside,
     BrokerRead,
     ReadTask,
     SegmentPiece,
@@ -221,11 +222,12 @@ def test_tasks_hold_every_read_once_in_order(segment: SegmentFactory) -> None:
 def test_tasks_survive_pickling_and_are_small(segment: SegmentFactory) -> None:
     aborted = (AbortedTransaction(7, 1, 5, 0),)
     kept = replace(segment(0, 99, epochs={3: 0, 5: 60}, size=MB), custom_metadata=b"where it is")
-    reads = [SegmentRead(kept, 10, 60, aborted), BrokerRead(A0, 100, 110, record_size=9)]
+    beside = Beside(100, replace(kept, segment_id=segment(0, 9).segment_id))
+    reads = [SegmentRead(kept, 10, 60, aborted, beside), BrokerRead(A0, 100, 110, record_size=9)]
     partition = TaskPartition(plan_tasks([reads], 256 * MB)[0], "aiven")
     sent = cloudpickle.dumps(partition)
     assert pickle.loads(sent) == partition
-    assert len(sent) < 400
+    assert len(sent) < 500
 
 
 def test_planning_many_segments_gives_tasks_of_the_target_size(

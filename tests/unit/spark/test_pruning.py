@@ -182,4 +182,5 @@ def test_questions_about_offsets_and_times_are_answered_from_metadata(
     found = isotherm.spark.offsets_for_times(options, time_ms)
     assert found == {owner._replace(partition=p).topic_partition: middle for p in range(2)}
     manifests, of_one_segment = 2 * 30, 3  # its manifest, its time index, some records
-    assert fetched.requests == manifests + 2 * of_one_segment
+    of_the_one_before = 2  # its manifest and its time index: that it is too old is proved
+    assert fetched.requests == manifests + 2 * (of_one_segment + of_the_one_before)

@@ -13,9 +13,10 @@ import numpy as np
 
 from isotherm.errors import CorruptDataError
 from isotherm.record.control import ControlRecordType
+from isotherm.record.control_table import NO_MARKER
 from isotherm.remote.lineage import epoch_for_offset
 from isotherm.remote.scrub.findings import FindingKind, Problem
-from isotherm.remote.scrub.log_batches import NO_MARKER, LogBatches, check_epochs
+from isotherm.remote.scrub.log_batches import LogBatches, check_epochs
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry, read_leader_epoch_checkpoint
 from isotherm.segment.offset_index import check_offset_index, offset_index_entry_count

@@ -15,16 +15,14 @@ import numpy as np
 
 from isotherm.errors import CorruptRecordError
 from isotherm.record.batch import read_batch_header, verify_batch_crc
-from isotherm.record.batch_header import (
-    CODEC_MASK,
-    CONTROL_FLAG,
-    DELETE_HORIZON_FLAG,
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    TRANSACTIONAL_FLAG,
+from isotherm.record.batch_header import DELETE_HORIZON_FLAG, LOG_OVERHEAD, TRANSACTIONAL_FLAG
+from isotherm.record.batch_table import (
+    gather_integers,
+    leader_epochs,
+    read_batch_table,
+    verify_crcs,
 )
-from isotherm.record.batch_table import byte_array, read_batch_table, verify_crcs
-from isotherm.record.control import read_control_record
+from isotherm.record.control_table import NO_MARKER, marker_types
 from isotherm.remote.scrub.findings import FindingKind, Problem
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.types import LeaderEpoch, Offset
@@ -32,7 +30,7 @@ from isotherm.types import LeaderEpoch, Offset
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from isotherm.record.batch_table import BatchTable, ByteArray
+    from isotherm.record.batch_table import BatchTable
     from isotherm.types import Position
 
     Rows: TypeAlias = npt.NDArray[np.void]
@@ -55,18 +53,13 @@ ROW = np.dtype(
         ("is_dense", np.bool_),
     ]
 )
-NO_MARKER = -2
 
 _POSITION = re.compile(r"\bposition=(\d+)")
 _PROBLEMS_MAX = 10
 """Of one kind in one segment: more tell nothing new."""
 
 _LENGTH_POSITION = 8
-_LEADER_EPOCH_POSITION = 12
 _PRODUCER_EPOCH_POSITION = 51
-# A marker as every broker writes it: one uncompressed record of 17 bytes.
-_MARKER_BATCH_SIZE = HEADER_SIZE + 17
-_MARKER_TYPE_POSITION = HEADER_SIZE + 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,44 +200,18 @@ def check_epochs(
 
 def _rows(data: memoryview, batches: BatchTable, start: Position) -> Rows:
     rows = np.empty(len(batches), dtype=ROW)
-    raw = byte_array(data)
     positions = batches["position"]
     rows["position"] = positions + start
     rows["base_offset"] = batches["base_offset"]
     rows["last_offset"] = batches["base_offset"] + batches["last_offset_delta"]
     rows["max_timestamp"] = batches["max_timestamp"]
     rows["producer_id"] = batches["producer_id"]
-    rows["leader_epoch"] = _gather(raw, positions + _LEADER_EPOCH_POSITION, ">i4")
-    rows["producer_epoch"] = _gather(raw, positions + _PRODUCER_EPOCH_POSITION, ">i2")
+    rows["leader_epoch"] = leader_epochs(data, batches)
+    rows["producer_epoch"] = gather_integers(data, positions + _PRODUCER_EPOCH_POSITION, ">i2")
     rows["attributes"] = batches["attributes"]
-    rows["marker"] = NO_MARKER
-    is_control = (batches["attributes"] & CONTROL_FLAG) != 0
-    if is_control.any():
-        rows["marker"][is_control] = _markers(data, raw, batches[is_control])
+    rows["marker"] = marker_types(data, batches)
     rows["is_dense"] = batches["records_count"] == batches["last_offset_delta"] + 1
     return rows
-
-
-def _markers(data: memoryview, raw: ByteArray, batches: BatchTable) -> npt.NDArray[np.int16]:
-    types = np.full(len(batches), NO_MARKER + 1, dtype=np.int16)
-    is_usual = (batches["size"] == _MARKER_BATCH_SIZE) & (batches["attributes"] & CODEC_MASK == 0)
-    types[is_usual] = _gather(raw, batches["position"][is_usual] + _MARKER_TYPE_POSITION, ">i2")
-    for row in np.flatnonzero(~is_usual).tolist():
-        position = int(batches["position"][row])
-        try:
-            marker = read_control_record(data, position, read_batch_header(data, position))
-        except CorruptRecordError:
-            continue  # its CRC is wrong too, and that is reported
-        types[row] = NO_MARKER + 1 if marker is None else marker.type
-    return types
-
-
-def _gather(raw: ByteArray, positions: Int64Array, kind: str) -> npt.NDArray[np.int64]:
-    """Integers of `kind` (big-endian) at each of the positions."""
-    size = np.dtype(kind).itemsize
-    taken = np.ascontiguousarray(raw[positions[:, np.newaxis] + np.arange(size)])
-    values: npt.NDArray[np.int64] = taken.view(kind)[:, 0].astype(np.int64)
-    return values
 
 
 def _wrong_crcs(data: memoryview, batches: BatchTable, start: Position) -> list[Problem]:

@@ -56,10 +56,12 @@ class SegmentObjects:
 
 @dataclass(frozen=True, slots=True)
 class DamagedSegment:
-    """A segment that claims to be whole and is not, and why."""
+    """A segment that claims to be whole and is not, and why. `segment` is what its manifest says,
+    where that is sound and it is the objects that are not."""
 
     objects: SegmentObjects
     error: IsothermError
+    segment: RemoteLogSegmentMetadata | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,30 +184,33 @@ def read_segment(
     """A committed segment by its manifest; None when it was deleted meanwhile."""
     assert layout.commit_suffix is not None, "checked by the caller"
     manifest_key = objects.objects[layout.commit_suffix].key
+    told: RemoteLogSegmentMetadata | None = None
     try:
         manifest = fetch_manifest(client, manifest_key)
         segment = manifest.segment
         if segment is None:
             raise CorruptMetadataError(f"manifest describes no segment object={manifest_key}")
-        _check_listing(objects, manifest_key, segment, stored_file_size(manifest.chunk_index))
+        _check_name(objects, manifest_key, segment)
+        told = segment
+        _check_size(objects, manifest_key, stored_file_size(manifest.chunk_index))
     except RemoteResourceNotFoundError:
         return None
     except (CorruptDataError, UnsupportedVersionError) as error:
-        return DamagedSegment(objects, error)
+        return DamagedSegment(objects, error, told)
     return segment
 
 
-def _check_listing(
-    objects: SegmentObjects,
-    manifest_key: str,
-    segment: RemoteLogSegmentMetadata,
-    stored_size: int,
+def _check_name(
+    objects: SegmentObjects, manifest_key: str, segment: RemoteLogSegmentMetadata
 ) -> None:
     if (segment.segment_id, segment.start_offset) != (objects.segment_id, objects.start_offset):
         raise CorruptMetadataError(
             f"manifest describes another segment object={manifest_key}"
             f" segment={segment.segment_id} start_offset={segment.start_offset}"
         )
+
+
+def _check_size(objects: SegmentObjects, manifest_key: str, stored_size: int) -> None:
     log = objects.objects.get(LOG_SUFFIX)
     found = None if log is None else log.size
     if found != stored_size:

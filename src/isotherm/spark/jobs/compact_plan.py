@@ -70,7 +70,11 @@ def plan_compaction(
         end = decided[-1].end_offset if decided else marked[0].start_offset
         pieces = [
             Piece(
-                len(planned) + index, read.segment, read.start_offset, read.end_offset, read.aborted
+                len(planned) + index,
+                read.segment,
+                read.start_offset,
+                read.end_offset,
+                read.aborted or (),
             )
             for index, read in enumerate(marked)
             if isinstance(read, SegmentRead)

@@ -35,7 +35,7 @@ from isotherm.remote.storage.layout.chunk_index import (
     decode_chunk_sizes,
     encode_chunk_sizes,
 )
-from isotherm.types import Position, TopicIdPartition, uuid_from_text, uuid_to_text
+from isotherm.types import NO_TIMESTAMP, Position, TopicIdPartition, uuid_from_text, uuid_to_text
 
 MANIFEST_VERSION = "1"
 MANIFEST_SIZE_MAX = 16 * 1024 * 1024
@@ -133,7 +133,7 @@ def read_manifest(data: bytes) -> SegmentManifest:
     try:
         segment = _read_segment(members, chunk_index.original_file_size, indexes)
     except ValueError as error:
-        raise CorruptMetadataError("manifest describes an impossible segment") from error
+        raise CorruptMetadataError(f"manifest describes an impossible segment: {error}") from error
     return SegmentManifest(
         chunk_index, indexes, _boolean(members, "compression"), _read_encryption(members), segment
     )
@@ -226,25 +226,49 @@ def _read_segment(
     partition = _object(segment_id, "topicIdPartition")
     topic_partition = _object(partition, "topicPartition")
     epochs = _object(segment, "segmentLeaderEpochs")
-    return RemoteLogSegmentMetadata(
-        segment_id=RemoteLogSegmentId(
-            TopicIdPartition(
-                uuid_from_text(_text(partition, "topicId")),
-                _text(topic_partition, "topic"),
-                _int(topic_partition, "partition"),
+    return _plausible(
+        RemoteLogSegmentMetadata(
+            segment_id=RemoteLogSegmentId(
+                TopicIdPartition(
+                    uuid_from_text(_text(partition, "topicId")),
+                    _text(topic_partition, "topic"),
+                    _int(topic_partition, "partition"),
+                ),
+                uuid_from_text(_text(segment_id, "id")),
             ),
-            uuid_from_text(_text(segment_id, "id")),
-        ),
-        start_offset=_long(segment, "startOffset"),
-        end_offset_inclusive=_long(segment, "endOffset"),
-        max_timestamp_ms=_long(segment, "maxTimestampMs"),
-        broker_id=_int(segment, "brokerId"),
-        event_timestamp_ms=_long(segment, "eventTimestampMs"),
-        segment_size_in_bytes=segment_size,
-        segment_leader_epochs={_epoch(text): _long(epochs, text) for text in epochs},
-        state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
-        txn_index_empty=IndexType.TRANSACTION not in indexes,
+            start_offset=_long(segment, "startOffset"),
+            end_offset_inclusive=_long(segment, "endOffset"),
+            max_timestamp_ms=_long(segment, "maxTimestampMs"),
+            broker_id=_int(segment, "brokerId"),
+            event_timestamp_ms=_long(segment, "eventTimestampMs"),
+            segment_size_in_bytes=segment_size,
+            segment_leader_epochs={_epoch(text): _long(epochs, text) for text in epochs},
+            state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+            txn_index_empty=IndexType.TRANSACTION not in indexes,
+        )
     )
+
+
+def _plausible(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+    """ValueError for numbers that fit their types and are no segment's."""
+    # The offset after the last one is an offset too.
+    if segment.end_offset_inclusive >= _LONG_MAX:
+        raise ValueError(f"no log ends there end_offset={segment.end_offset_inclusive}")
+    if segment.topic_id_partition.partition < 0:
+        raise ValueError(f"partition is negative partition={segment.topic_id_partition.partition}")
+    if segment.max_timestamp_ms < NO_TIMESTAMP or segment.event_timestamp_ms < NO_TIMESTAMP:
+        raise ValueError(
+            f"time is negative max_timestamp_ms={segment.max_timestamp_ms}"
+            f" event_timestamp_ms={segment.event_timestamp_ms}"
+        )
+    starts = list(segment.segment_leader_epochs.values())
+    if starts != sorted(starts) or starts[0] < 0 or starts[-1] > segment.end_offset_inclusive:
+        raise ValueError(
+            "leader epochs do not rise within the segment"
+            f" epochs={dict(segment.segment_leader_epochs)}"
+            f" end_offset={segment.end_offset_inclusive}"
+        )
+    return segment
 
 
 def _epoch(text: str) -> int:

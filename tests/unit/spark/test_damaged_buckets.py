@@ -1,0 +1,75 @@
+"""No damage to a bucket changes the rows of a query in silence.
+
+The truth is the list of rows that the history's writer kept. Each case is a query planned and read
+as Spark's driver and tasks do it, without a session: right rows, or a clear error. Without
+failOnDataLoss there may be fewer rows, never others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+
+from isotherm.testing.damaged_history import (
+    OBJECTS,
+    PLANTED,
+    damage,
+    flipped_bits,
+    questions,
+)
+from isotherm.testing.model_history import ModelHistory, rows
+
+FLIPS = 15
+SOAK_SEEDS = range(10, 40)
+SOAK_FLIPS = 150
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> ModelHistory:
+    return ModelHistory(tmp_path_factory.mktemp("history"), seed=1)
+
+
+def check_flips(history: ModelHistory, suffix: str, count: int, seed: int) -> None:
+    rng = random.Random(seed)
+    asked = questions(history, rng)
+    for changes in itertools.islice(flipped_bits(history, suffix, rng), count):
+        with damage(changes):
+            wrong = [
+                told for each in rng.sample(asked, 5) if (told := each.wrong_answer(history.folder))
+            ]
+        assert not wrong, (sorted(changes), wrong)
+
+
+def check_planted(history: ModelHistory, name: str, number: int, seed: int) -> None:
+    with damage(PLANTED[name](history, number)):
+        asked = questions(history, random.Random(seed), count=1)
+        wrong = [told for each in asked if (told := each.wrong_answer(history.folder))]
+    assert not wrong, (name, number, wrong)
+
+
+def test_sound_history_is_read_whole(history: ModelHistory) -> None:
+    for each in questions(history, random.Random(0), count=4):
+        assert rows(history.folder, each.options) == list(each.expected), each.options
+
+
+@pytest.mark.parametrize("suffix", OBJECTS)
+def test_flipped_bit_changes_no_row_in_silence(history: ModelHistory, suffix: str) -> None:
+    check_flips(history, suffix, FLIPS, seed=5)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_damage_changes_no_row_in_silence(history: ModelHistory, name: str) -> None:
+    check_planted(history, name, number=-1, seed=6)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", SOAK_SEEDS)
+def test_no_damage_to_any_history_changes_rows_in_silence(tmp_path: Path, seed: int) -> None:
+    history = ModelHistory(tmp_path, seed=seed)
+    for suffix in OBJECTS:
+        check_flips(history, suffix, SOAK_FLIPS, seed=seed)
+    for name, number in itertools.product(PLANTED, range(1, len(history.segments))):
+        check_planted(history, name, number, seed=seed)
