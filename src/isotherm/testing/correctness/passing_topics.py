@@ -11,7 +11,12 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from isotherm.testing.correctness.workload import REQUEST_TIMEOUT_S, Workload, encode_value
+from isotherm.testing.correctness.workload import (
+    PATIENCE_S,
+    REQUEST_TIMEOUT_S,
+    Workload,
+    encode_value,
+)
 
 # Few names: a topic has the name of one that may still be on its way out.
 NAMES = ("passing-0", "passing-1")
@@ -51,11 +56,14 @@ def _insist(
     workload: Workload, request: Callable[[], Mapping[str, Future[None]]], done_already: int
 ) -> None:
     """Ask until it is so; the broker comes and goes. Raises the error that stands in the end."""
-    deadline_s = workload.clock.monotonic_s() + 2 * REQUEST_TIMEOUT_S
+    deadline_s = workload.clock.monotonic_s() + PATIENCE_S
     while True:
         try:
             for future in request().values():
                 future.result(REQUEST_TIMEOUT_S)
+        except TimeoutError:
+            if workload.clock.monotonic_s() > deadline_s:
+                raise
         except KafkaException as raised:
             if raised.args[0].code() == done_already:
                 return

@@ -41,13 +41,11 @@ from isotherm.testing.correctness.workload import (
     EVENTS,
     EXPIRING,
     PARTITIONS,
+    PATIENCE_S,
     Workload,
 )
 from isotherm.testing.local_servers import free_ports
 from isotherm.testing.s3_server import S3Server, find_versitygw
-
-FINAL_POLL_TIMEOUT_S = 60.0
-SETTLE_TIMEOUT_S = 60.0
 
 
 def run(
@@ -75,7 +73,13 @@ def run(
         rng = random.Random(f"{seed}/{report.rounds}")  # noqa: S311 - choices, not secrets
         folder = directory / f"round{report.rounds}"
         limit_s = None if profile.faults_max is not None else min(ROUND_S, left_s)
-        run_round(report, rng, folder, clock, limit_s, profile, schedule)
+        try:
+            run_round(report, rng, folder, clock, limit_s, profile, schedule)
+        except BaseException:
+            say(f"round={report.rounds} was not finished; those before it:")
+            for line in report.lines():
+                say(line)
+            raise
         say(
             f"seed={seed} round={report.rounds} level={profile.level} store={profile.store.value}"
             f" kills_and_pauses={report.kills_and_pauses} anomalies={len(report.anomalies)}"
@@ -116,10 +120,10 @@ def run_round(
         workload = Workload(nemesis.broker.bootstrap_servers, clock, profile.write_pause_s)
         topics = _make_topics(workload, profile)
         _work(workload, nemesis, rng, profile, seconds)
-        copy_the_rest(workload, COPIER_IDS[0], FINAL_POLL_TIMEOUT_S)
+        copy_the_rest(workload, COPIER_IDS[0], PATIENCE_S)
         servers = workload.bootstrap_servers
-        if not await_settled(servers, bucket, clock, timeout_s=SETTLE_TIMEOUT_S):
-            report.anomalies.append(Anomaly("unsettled", f"seconds={SETTLE_TIMEOUT_S:.0f}"))
+        if not await_settled(servers, bucket, clock, timeout_s=PATIENCE_S):
+            report.anomalies.append(Anomaly("unsettled", f"seconds={PATIENCE_S}"))
         starts = {
             partition: 0
             for topic in topics
@@ -129,7 +133,7 @@ def run_round(
         expiring = workload.partitions(EXPIRING) if EXPIRING in topics else []
         begun = log_starts(workload, expiring)
         for isolation in Isolation:
-            read_to_the_end(workload, starts | begun, isolation, FINAL_POLL_TIMEOUT_S)
+            read_to_the_end(workload, starts | begun, isolation, PATIENCE_S)
         status = nemesis.stop()
         if status != 0:
             raise AssertionError(f"broker stopped badly status={status}")

@@ -33,7 +33,13 @@ from isotherm.testing.correctness.producing import (
     flush,
     send,
 )
-from isotherm.testing.correctness.workload import BATCH_SIZE, EVENTS, REQUEST_TIMEOUT_S, Workload
+from isotherm.testing.correctness.workload import (
+    BATCH_SIZE,
+    EVENTS,
+    PATIENCE_S,
+    REQUEST_TIMEOUT_S,
+    Workload,
+)
 from isotherm.types import TopicPartition
 
 TRANSACTION_TIMEOUT_MS = 5_000
@@ -103,7 +109,7 @@ def transactional_producer(workload: Workload, transactional_id: str) -> Produce
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
         )
     )
-    deadline_s = workload.clock.monotonic_s() + 2 * REQUEST_TIMEOUT_S
+    deadline_s = workload.clock.monotonic_s() + PATIENCE_S
     while True:
         try:
             producer.init_transactions(REQUEST_TIMEOUT_S)

@@ -28,6 +28,8 @@ REFUSED_VALUE_SIZE = 70_000
 """More than `max.message.bytes`: the broker has to refuse it, and nobody may ever read it."""
 
 REQUEST_TIMEOUT_S = 30
+PATIENCE_S = 300
+"""A guard: how long clients wait for a broker that comes and goes, on a machine with other work."""
 
 
 @dataclass(frozen=True, slots=True)
