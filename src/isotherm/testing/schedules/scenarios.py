@@ -345,6 +345,12 @@ def _records_deleted(world: World) -> None:
     world.delete_records(7)
 
 
+def _all_records_deleted(world: World) -> None:
+    _records_deleted(world)
+    world.copy()
+    world.delete_records(13)
+
+
 def _far_over_the_limit(world: World) -> None:
     world.append(19)
     world.read()
@@ -434,6 +440,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         name="start-forgotten",
         prepare=_records_deleted,
+        threads=(World.retain_locally,),
+        after_crash=(World.follow, World.copy_and_retain_locally),
+        preemptions=0,
+        crashes=1,
+    ),
+    Scenario(
+        name="end-forgotten",
+        prepare=_all_records_deleted,
         threads=(World.retain_locally,),
         after_crash=(World.follow, World.copy_and_retain_locally),
         preemptions=0,

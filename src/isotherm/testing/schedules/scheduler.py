@@ -94,6 +94,8 @@ class Scheduler:
         """What was done to what is durable, for those who look at a run that failed."""
         self.crash_points: Counter[str] = Counter()
         self.points = 0
+        self.began_at = 0
+        """At which point the process began."""
         self.is_quiet = True
         """While so, points are passed over: what a run begins with is no part of the schedule."""
         self.is_crashed = False
@@ -124,6 +126,7 @@ class Scheduler:
                     self._hand_to(thread)
         self.threads = [each for each in self.threads if each.outside]
         self.is_crashed = False
+        self.began_at = self.points
 
     def raise_errors(self) -> None:
         """What ended a thread, which nothing else would tell of."""
