@@ -219,17 +219,25 @@ class _LogLoader:
             ends.append(self._recover(segment))
             if ends[-1].cut_size > 0:
                 break
-        kept = len(ends)
-        self._report_cut(segments[kept:], ends)
+        dropped = segments[len(ends) :]
+        self._report_recovery(dropped, ends)
         self._check_end(ends[-1].next_offset if ends else self._checkpoints.log_start_offset)
         if self._remote_log_enabled and segments:
             known = self._checkpoints.knows_log_start
             self._epochs.check_known_from(
                 self._checkpoints.log_start_offset if known else None, segments[0].base_offset
             )
-        self._report_gaps(ends)
-        self._delete(segments[kept:])
-        return segments[:kept]
+        self._delete(dropped)
+        kept = self._without_empty(ends)
+        self._report_gaps(kept)
+        return [each.segment for each in kept]
+
+    def _without_empty(self, ends: list[_RecoveredSegment]) -> list[_RecoveredSegment]:
+        """Of segments in the middle nothing may have reached the disk but their names: they go, so
+        that the one before reaches up to the next that holds records, in the remote tier too."""
+        empty = [each for each in ends[1:-1] if not each.segment.size_in_bytes]
+        self._delete([each.segment for each in empty])
+        return [each for each in ends if each not in empty]
 
     def _check_flushed(
         self, files: SegmentFilesPlan, segments: Sequence[LogSegment], count: int
@@ -264,15 +272,37 @@ class _LogLoader:
                 GIVE_UP_HINT,
             )
 
-    def _report_cut(self, dropped: Sequence[LogSegment], ends: Sequence[_RecoveredSegment]) -> None:
-        if ends and ends[-1].cut_size > 0:
+    def _report_recovery(
+        self, dropped: Sequence[LogSegment], ends: Sequence[_RecoveredSegment]
+    ) -> None:
+        """What was not flushed may be gone without a trace: the end that was found is told."""
+        if not ends or self._checkpoints.clean_shutdown:
+            return
+        end_offset, cut_size = ends[-1].next_offset, ends[-1].cut_size
+        if end_offset > 0:
+            logger.info(
+                "log is recovered after an unclean stop partition=%s recovery_point=%d"
+                " log_end_offset=%d",
+                self._topic_partition,
+                self._checkpoints.recovery_point,
+                end_offset,
+            )
+        if cut_size > 0:
             logger.warning(
                 "records that were not flushed are dropped after an unclean stop partition=%s"
                 " first_dropped_offset=%d dropped_bytes=%d dropped_segments=%d",
                 self._topic_partition,
-                ends[-1].next_offset,
-                ends[-1].cut_size + sum(segment.size_in_bytes for segment in dropped),
+                end_offset,
+                cut_size + sum(segment.size_in_bytes for segment in dropped),
                 len(dropped),
+            )
+        elif end_offset < self._checkpoints.high_watermark:
+            logger.warning(
+                "records that were not flushed are lost after an unclean stop partition=%s"
+                " first_lost_offset=%d high_watermark=%d",
+                self._topic_partition,
+                end_offset,
+                self._checkpoints.high_watermark,
             )
 
     def _report_gaps(self, ends: Sequence[_RecoveredSegment]) -> None:
@@ -423,9 +453,14 @@ class _LogLoader:
 def _transaction_index_fault(segment: LogSegment) -> str:
     """Why it must be made again; empty when it is sound. A file is made for its first entry."""
     try:
-        return "" if segment.aborted_transactions() else "transaction index is empty"
+        entries = segment.aborted_transactions()
     except CorruptIndexError as error:
         return str(error)
+    if not entries:
+        return "transaction index is empty"
+    # It ends with its marker, after its records.
+    is_sound = all(each.first_offset < each.last_offset for each in entries)
+    return "" if is_sound else "a transaction ends where it begins"
 
 
 def _is_sparse(segment: LogSegment) -> bool:

@@ -4,19 +4,22 @@ random share of the rest.
 `CrashFileSystem` works on a real directory and keeps, beside it, what a disk would hold if the
 power failed now: the content of each file at its last sync and the writes since, the names in
 each directory at its last sync and the changes since. `crash_clone` writes one possible outcome
-into another directory. `crash_at` stops the system itself: the operation of that number, and
-every one after it, raises `SimulatedCrash`.
+into another directory, by the model of a disk that it is given. `crash_at` stops the system itself:
+the operation of that number, and every one after it, raises `SimulatedCrash`. `on_operation` is
+called before each one with its number, and may clone: the power then fails there, and the run goes
+on.
 
-Modelled: writes and truncations of one file survive independently of each other, a write may be
-cut off; changes of names survive in their order (journaling file systems do that), and only with
-the file's content as far as that was synced. Not modelled: renaming a directory is durable at
-once, as is making one.
+Changes of names survive in their order (journaling file systems do that), and only with the file's
+content as far as that survives. Not modelled: renaming a directory is durable at once, as is making
+one.
 """
 
 from __future__ import annotations
 
+import enum
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +31,19 @@ from isotherm.types import Position, TimestampMs
 
 class SimulatedCrash(BaseException):
     """The machine stopped. Not an Exception: no handler may carry on."""
+
+
+class PowerLoss(enum.Enum):
+    """What a disk shows of what was not synced."""
+
+    WRITES = "any of the writes and truncations, the last of them in part; names up to some change"
+    SYNCED = "nothing"
+    NAMES = "every name, and no content"
+    FILES = "all of a file or nothing of it; names up to some change"
+    PAGES = "any of the pages, and zeros for others; every name"
+
+
+PAGE_SIZE = 4096
 
 
 @dataclass(slots=True)
@@ -59,13 +75,18 @@ class _NameChange:
 class CrashFileSystem:
     """A `FileSystem`. Thread-safe as far as the operations it counts."""
 
-    def __init__(self, crash_at: int | None = None) -> None:
+    def __init__(
+        self,
+        crash_at: int | None = None,
+        on_operation: Callable[[int], None] = lambda number: None,
+    ) -> None:
         self._os = OsFileSystem()
         self._inodes: dict[Path, _Inode] = {}
         self._durable_names: dict[Path, _Inode] = {}
         self._name_changes: dict[Path, list[_NameChange]] = {}
         self._crash_at = crash_at
-        self._lock = threading.Lock()
+        self._on_operation = on_operation
+        self._lock = threading.RLock()
         self.operation_count = 0
         """Writes, truncations, syncs and changes of names so far."""
 
@@ -78,19 +99,30 @@ class CrashFileSystem:
                 fs._inodes[path] = fs._durable_names[path] = _Inode(path.read_bytes())
         return fs
 
-    def crash_clone(self, rng: random.Random, source: Path, target: Path) -> None:
+    def crash_clone(
+        self,
+        rng: random.Random,
+        source: Path,
+        target: Path,
+        model: PowerLoss = PowerLoss.WRITES,
+    ) -> None:
         """Write into `target` what `source` may hold after a crash now."""
         with self._lock:
-            for path, inode in sorted(self._surviving_names(rng).items()):
+            for path, inode in sorted(self._surviving_names(rng, model).items()):
                 if path.is_relative_to(source):
                     copy = target / path.relative_to(source)
                     copy.parent.mkdir(parents=True, exist_ok=True)
-                    copy.write_bytes(_surviving_content(inode, rng))
+                    copy.write_bytes(_surviving_content(inode, rng, model))
 
-    def _surviving_names(self, rng: random.Random) -> dict[Path, _Inode]:
+    def _surviving_names(self, rng: random.Random, model: PowerLoss) -> dict[Path, _Inode]:
         names = dict(self._durable_names)
         for changes in self._name_changes.values():
-            for change in changes[: rng.randint(0, len(changes))]:
+            count = rng.randint(0, len(changes))
+            if model in (PowerLoss.NAMES, PowerLoss.PAGES):
+                count = len(changes)
+            elif model is PowerLoss.SYNCED:
+                count = 0
+            for change in changes[:count]:
                 _apply(names, change)
         return names
 
@@ -99,10 +131,29 @@ class CrashFileSystem:
         self.operation_count += 1
         if self._crash_at is not None and self.operation_count >= self._crash_at:
             raise SimulatedCrash(f"operation={self.operation_count}")
+        self._on_operation(self.operation_count)
 
     def _change_name(self, change: _NameChange) -> None:
         self._name_changes.setdefault(change.path.parent, []).append(change)
         _apply(self._inodes, change)
+
+    # What others do to files of this system themselves
+
+    def note_created(self, path: Path) -> None:
+        with self._lock:
+            self._count()
+            self._change_name(_NameChange(path, _Inode()))
+
+    def note_synced(self, path: Path) -> None:
+        """Its content is durable; what was written before that is taken for lost until now."""
+        with self._lock:
+            self._count()
+            self._inodes[path].durable = path.read_bytes()
+
+    def note_renamed(self, source: Path, target: Path) -> None:
+        with self._lock:
+            self._count()
+            self._change_name(_NameChange(target, self._inodes[source], source))
 
     # Called by the files
 
@@ -252,19 +303,48 @@ def _apply(names: dict[Path, _Inode], change: _NameChange) -> None:
         names[change.path] = change.inode
 
 
-def _surviving_content(inode: _Inode, rng: random.Random) -> bytes:
+def _surviving_content(inode: _Inode, rng: random.Random, model: PowerLoss) -> bytes:
+    if model in (PowerLoss.SYNCED, PowerLoss.NAMES):
+        return inode.durable
+    if model is PowerLoss.FILES:
+        return _written(inode) if rng.random() < 0.5 else inode.durable
+    if model is PowerLoss.PAGES:
+        return _surviving_pages(inode.durable, _written(inode), rng)
     content = bytearray(inode.durable)
     for operation in inode.pending:
         if rng.random() < 0.5:
             continue
-        if isinstance(operation, _Truncation):
-            _resize(content, operation.size)
-        else:
-            size = len(operation.data)
-            kept = size if rng.random() < 0.5 else rng.randint(0, size)
-            _resize(content, max(len(content), operation.position + kept))
-            content[operation.position : operation.position + kept] = operation.data[:kept]
+        if isinstance(operation, _Write) and rng.random() < 0.5:
+            kept = rng.randint(0, len(operation.data))
+            operation = _Write(operation.position, operation.data[:kept])
+        _do(operation, content)
     return bytes(content)
+
+
+def _written(inode: _Inode) -> bytes:
+    content = bytearray(inode.durable)
+    for operation in inode.pending:
+        _do(operation, content)
+    return bytes(content)
+
+
+def _surviving_pages(durable: bytes, written: bytes, rng: random.Random) -> bytes:
+    content = bytearray(durable)
+    _resize(content, len(written) if rng.random() < 0.5 else min(len(durable), len(written)))
+    for start in range(0, len(written), PAGE_SIZE):
+        page = written[start : start + PAGE_SIZE]
+        if page != durable[start : start + PAGE_SIZE] and rng.random() < 0.7:
+            _do(_Write(start, page), content)
+    return bytes(content)
+
+
+def _do(operation: _Write | _Truncation, content: bytearray) -> None:
+    if isinstance(operation, _Truncation):
+        _resize(content, operation.size)
+        return
+    end = operation.position + len(operation.data)
+    _resize(content, max(len(content), end))
+    content[operation.position : end] = operation.data
 
 
 def _resize(content: bytearray, size: int) -> None:

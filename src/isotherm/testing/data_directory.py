@@ -26,9 +26,10 @@ from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import iterate_batches, read_records, verify_batch_crc
 from isotherm.remote.read_patience import ReadPatience
+from isotherm.remote.remote_log_reader import RemoteRead
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.tiered_partition import VolatileFileSystem
-from isotherm.types import TopicPartition
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS, TopicPartition
 
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
@@ -155,7 +156,8 @@ def _is_copied(log: PartitionLog) -> bool:
 
 
 def serve(broker: EmbeddedBroker) -> dict[TopicPartition, Served | None]:
-    """What a broker serves of each partition that there is; None for one that is offline."""
+    """What a broker serves of each partition that there is; None for one that is offline, or whose
+    metadata of the remote tier is."""
     replica_manager = broker.node.services.replica_manager
     served: dict[TopicPartition, Served | None] = {}
     for topic in replica_manager.topics():
@@ -166,6 +168,9 @@ def serve(broker: EmbeddedBroker) -> dict[TopicPartition, Served | None]:
             except LogDirFailedError:
                 served[partition] = None
                 continue
+            if hosted.log.remote_log_enabled and _is_metadata_offline(broker):
+                served[partition] = None
+                continue
             served[partition] = Served(
                 hosted.log.log_start_offset,
                 hosted.log.log_end_offset,
@@ -173,6 +178,11 @@ def serve(broker: EmbeddedBroker) -> dict[TopicPartition, Served | None]:
                 _read(broker, hosted, FetchIsolation.TXN_COMMITTED),
             )
     return served
+
+
+def _is_metadata_offline(broker: EmbeddedBroker) -> bool:
+    replica_manager = broker.node.services.replica_manager
+    return any(replica_manager.is_offline(topic, 0) for topic in REMOTE_LOG_METADATA_TOPICS)
 
 
 def _read(broker: EmbeddedBroker, hosted: Partition, isolation: FetchIsolation) -> Content:
@@ -207,17 +217,7 @@ def _reads(broker: EmbeddedBroker, hosted: Partition, isolation: FetchIsolation)
         except OffsetOutOfRangeError:
             if offset >= log.local_log_start_offset:
                 raise
-            remote = broker.node.services.remote_log_manager
-            assert remote is not None
-            found = remote.read(
-                log,
-                hosted.topic_id_partition,
-                offset,
-                _READ_SIZE,
-                isolation=isolation,
-                min_one_message=True,
-                patience=ReadPatience(),
-            ).result(TIMEOUT_S)
+            found = _read_remote(broker, hosted, offset, isolation)
             buffer, aborted = memoryview(b"".join(found.records)), found.aborted_transactions or []
         next_offset = offset
         for _, header in iterate_batches(buffer):
@@ -226,6 +226,24 @@ def _reads(broker: EmbeddedBroker, hosted: Partition, isolation: FetchIsolation)
         if next_offset <= offset:
             return
         offset = next_offset
+
+
+def _read_remote(
+    broker: EmbeddedBroker, hosted: Partition, offset: int, isolation: FetchIsolation
+) -> RemoteRead:
+    remote = broker.node.services.remote_log_manager
+    assert remote is not None
+    partition = hosted.topic_id_partition
+    wait_until(lambda: remote.tier.metadata.is_ready(partition), "remote metadata is read")
+    return remote.read(
+        hosted.log,
+        partition,
+        offset,
+        _READ_SIZE,
+        isolation=isolation,
+        min_one_message=True,
+        patience=ReadPatience(),
+    ).result(TIMEOUT_S)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import CorruptMetadataError, LogDirFailedError, NotLeaderOrFollowerError
-from isotherm.log.checkpoints import read_offset_checkpoint
+from isotherm.log.checkpoints import encode_offset_checkpoint, read_offset_checkpoint
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_manager import LogManager
 from isotherm.log.partition_log import PartitionLog
@@ -389,6 +390,52 @@ def test_log_that_ends_before_its_recovery_point_is_offline(
     (error,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert "flushed records are missing" in error
     assert "first_lost_offset=2 recovery_point=4" in error
+
+
+def test_flushed_records_that_are_damaged_can_be_given_up(
+    open_manager: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The steps of docs/operations.md."""
+    manager = open_manager("one")
+    append(manager.create_log(A, TOPIC_ID, CONFIG), 12)
+    bases = [segment.base_offset for segment in manager.logs()[0].segments()]
+    assert bases == [0, 5, 10]
+    manager.shutdown()
+    directory = tmp_path / "one" / "a-0"
+    path = directory / f"{5:020d}.log"
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+    second = open_manager("one")
+    assert second.is_damaged(A)
+    second.shutdown()
+    (error,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    found = re.search(r"file=(\S+) position=(\d+) first_lost_offset=(\d+)", error)
+    assert found is not None
+    assert found[1] == str(path)
+    with path.open("r+b") as file:
+        file.truncate(int(found[2]))
+    for later in directory.glob(f"{10:020d}.*"):
+        later.unlink()
+    checkpoint = tmp_path / "one" / "recovery-point-offset-checkpoint"
+    checkpoint.write_bytes(encode_offset_checkpoint({A: int(found[3])}))
+    log = open_manager("one").log(A)
+    assert log is not None
+    assert log.log_end_offset == int(found[3]) == 7
+
+
+def test_metadata_log_of_the_tier_that_is_lost_names_the_way_back(
+    open_manager: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition = TopicPartition("__remote_log_metadata", 3)
+    manager = open_manager("one")
+    append(manager.create_log(partition, TOPIC_ID, CONFIG), 4)
+    manager.shutdown()
+    path = tmp_path / "one" / "__remote_log_metadata-3" / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 4])
+    assert open_manager("one").is_damaged(partition)
+    (error,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert "isotherm pipeline rebuild" in error
+    assert "first_lost_offset=1" in error
 
 
 def test_partition_whose_directory_is_gone_is_offline(open_manager: Open, tmp_path: Path) -> None:

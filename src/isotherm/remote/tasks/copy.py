@@ -116,6 +116,11 @@ class CopyTask:
         )
         for candidate in candidates:
             size = candidate.segment.size_in_bytes
+            if not size:
+                # A power loss has left its name alone. Where the log begins with it, it begins later.
+                if log.log_start_offset >= candidate.segment.base_offset:
+                    log.maybe_increment_log_start_offset(candidate.next_base_offset)
+                continue
             cancelled = self._cancellation.event
             if cancelled.is_set() or not self._tier.copy_quota.admit(size, cancelled):
                 return

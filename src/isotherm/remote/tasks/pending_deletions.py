@@ -67,6 +67,8 @@ class PendingDeletions:
 
 def _parse(text: str) -> dict[TopicIdPartition, None]:
     """ValueError when it cannot be such a list."""
+    if not text.endswith("\n"):
+        raise ValueError(f"it is cut off size={len(text)}")
     version, count, *lines = text.splitlines()
     if version != _VERSION or int(count) != len(lines):
         raise ValueError(f"head does not fit version={version} count={count} lines={len(lines)}")
