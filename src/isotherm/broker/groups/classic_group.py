@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.groups import group_log
 from isotherm.broker.groups.classic_checks import (
     GroupState,
     accepts_member,
@@ -229,6 +230,7 @@ class ClassicGroup:
             if member.deadline_ms is not None and now_ms >= member.deadline_ms
         ]
         for member_id in silent:
+            group_log.member_failed(self, member_id)
             self._remove(member_id)
         if silent:
             self._rebalance_or_complete_join(now_ms)
@@ -270,6 +272,7 @@ class ClassicGroup:
             self._rebalance_or_complete_join(now_ms)
 
     def _add_member(self, request: JoinRequest, member_id: str, now_ms: TimestampMs) -> None:
+        group_log.member_joins(self, member_id)
         self._pending_members.pop(member_id, None)
         member = ClassicMember.of_request(request, member_id)
         member.join_reply = request.reply
@@ -341,6 +344,7 @@ class ClassicGroup:
             self._maybe_complete_join(now_ms)
 
     def _prepare_rebalance(self, now_ms: TimestampMs) -> None:
+        group_log.prepares_rebalance(self)
         if self.state is GroupState.COMPLETING_REBALANCE:
             for member in self.members.all():
                 member.assignment = b""
@@ -391,6 +395,7 @@ class ClassicGroup:
         self.protocol_name = None
         self.subscribed_topics = None
         self._move_to(GroupState.EMPTY, now_ms)
+        group_log.became_empty(self)
         self._effects.append(StoreGroup())
 
     def _begin_generation(self, now_ms: TimestampMs) -> None:
@@ -398,6 +403,7 @@ class ClassicGroup:
         self.protocol_name = self.members.select_protocol()
         self.find_subscribed_topics()
         self._move_to(GroupState.COMPLETING_REBALANCE, now_ms)
+        group_log.stabilized(self)
         self._pending_sync = set(self.members.by_id)
         self._sync_deadline_ms = now_ms + self.members.rebalance_timeout_ms()
         for member in self.members.all():
@@ -415,6 +421,7 @@ class ClassicGroup:
 
     def _assign(self, assignments: dict[str, bytes], now_ms: TimestampMs) -> None:
         self._move_to(GroupState.STABLE, now_ms)
+        group_log.assigned(self)
         self._effects.append(StoreGroup())
         for member in self.members.all():
             member.assignment = assignments.get(member.member_id, b"")
@@ -433,6 +440,7 @@ class ClassicGroup:
             return ErrorCode.none
         error = member_error(self, member_id, group_instance_id)
         if error is ErrorCode.none:
+            group_log.member_left(self, member_id)
             self._remove(member_id)
         return error
 

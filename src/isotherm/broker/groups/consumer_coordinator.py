@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.image import MetadataImage
-from isotherm.broker.groups import consumer_records, hosted_members
+from isotherm.broker.groups import consumer_records, group_log, hosted_members
 from isotherm.broker.groups.classic_group import ClassicGroup
 from isotherm.broker.groups.classic_protocol import (
     JoinRequest,
@@ -245,6 +245,7 @@ class ConsumerGroupCoordinator:
             return
         if records:
             self._shards.append(shard, records)
+            group_log.consumer_group_changed(group, changed)
         classic = shard.groups.get(changed.group_id)
         shard.consumer_groups[changed.group_id] = changed
         if classic is not None:
