@@ -124,10 +124,12 @@ def objects_below(folder: Path) -> dict[str, bytes]:
     }
 
 
-def metadata_values_below(log_directory: Path) -> list[bytes | None]:
-    """Values of a stopped broker's metadata topic, from its segment files."""
+def metadata_values_below(
+    log_directory: Path, topic: str = REMOTE_LOG_METADATA_TOPIC
+) -> list[bytes | None]:
+    """Values of a stopped broker's metadata topic, or its audit topic, from its segment files."""
     values: list[bytes | None] = []
-    for partition in sorted(log_directory.glob(f"{REMOTE_LOG_METADATA_TOPIC}-*")):
+    for partition in sorted(log_directory.glob(f"{topic}-[0-9]*")):
         for path in sorted(partition.glob("*.log")):
             content = path.read_bytes()
             for position, header in iterate_batches(content):

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isotherm.record.batch import assign_offsets, build_batch
-from isotherm.testing.correctness.settled_tier import check_tiers, holes
+from isotherm.testing.correctness.settled_tier import check_tiers, holes, sole_copies_deleted
+from isotherm.testing.tiered_partition import TieredPartition
 from isotherm.types import TopicPartition
 
 P0 = TopicPartition("events", 0)
@@ -55,3 +56,19 @@ def test_objects_without_metadata_are_leaked_but_for_uploads_that_a_crash_has_cu
     findings = check_tiers(directory, bucket)
     assert [each.name for each in findings.anomalies] == ["leaked-object"]
     assert findings.unfinished_uploads == 1
+
+
+def test_only_copy_that_is_deleted_is_counted(tmp_path: Path) -> None:
+    tiered = TieredPartition(tmp_path / "p", metadata_level=1)
+    for number in range(12):
+        tiered.append(b"%d" % number)
+    tiered.copy_task.run()
+    events = [(record.value or b"") for record in tiered.audit_topic.records()]
+    assert list(sole_copies_deleted(events)) == []
+    tiered.update_config(retention_bytes=0)
+    tiered.expiration_task.run()
+    events = [(record.value or b"") for record in tiered.audit_topic.records()]
+    topic = tiered.partition.topic
+    found = list(sole_copies_deleted(events, keeping=(topic,)))
+    # Started, finished, and the same of its deletion, for each.
+    assert len(found) == len(events) // 4 > 1

@@ -32,6 +32,7 @@ class Report:
     records_read: int = 0
     segments_in_bucket: int = 0
     unfinished_uploads: int = 0
+    sole_copies_deleted: int = 0
     partitions_in_both_tiers: int = 0
     """Partitions that the final readers began in the bucket and ended on the local disk."""
     logged: Counter[str] = field(default_factory=Counter)
@@ -57,6 +58,7 @@ class Report:
         self.anomalies += findings.anomalies
         self.segments_in_bucket += findings.finished_segments
         self.unfinished_uploads += findings.unfinished_uploads
+        self.sole_copies_deleted += findings.sole_copies_deleted
 
     def add_log(self, text: str) -> None:
         for level, what in _LOGGED.findall(text):
@@ -77,6 +79,7 @@ class Report:
             f"rounds={self.rounds}",
             f"segments in_bucket={self.segments_in_bucket}",
             f"uploads unfinished={self.unfinished_uploads}",
+            f"copies deleted_while_the_only_one={self.sole_copies_deleted}",
             f"partitions in_both_tiers={self.partitions_in_both_tiers}",
             f"records sent={self.records_sent} read={self.records_read}",
             f"faults {faults}",

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,13 @@ from isotherm.log.checkpoints import read_offset_checkpoint
 from isotherm.record.batch import iterate_batches
 from isotherm.remote.metadata.events import iterate_records
 from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
 from isotherm.testing.bucket_scrub import (
     live_segments,
     metadata_values_below,
@@ -35,8 +41,13 @@ from isotherm.testing.bucket_scrub import (
     scrub,
 )
 from isotherm.testing.correctness.checker import Anomaly
-from isotherm.testing.correctness.workload import EXPIRING, PARTITIONS
-from isotherm.types import Offset, TopicPartition, uuid_to_text
+from isotherm.testing.correctness.workload import COPIES, EVENTS, EXPIRING, PARTITIONS
+from isotherm.types import (
+    REMOTE_LOG_METADATA_AUDIT_TOPIC,
+    Offset,
+    TopicPartition,
+    uuid_to_text,
+)
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _LOG_STARTS = "log-start-offset-checkpoint"
@@ -105,6 +116,9 @@ def _unsettled(
 class TierFindings:
     anomalies: list[Anomaly]
     finished_segments: int
+    sole_copies_deleted: int
+    """Deletions of a finished segment, of a topic that keeps all, which no other finished one covered:
+    nothing is lost where the local copy was still there, but nothing that decides so is sound."""
     unfinished_uploads: int
     """Files that no listing shows; a folder that is lost to a crash, and no anomaly."""
 
@@ -149,7 +163,41 @@ def check_tiers(
             anomalies += holes(partition, start, [*remote, *local])
             if topic == EXPIRING and expiring_bytes is not None and start > 0:
                 anomalies += _expired_early(partition, start, [*remote, *local], expiring_bytes)
-    return TierFindings(anomalies, len(by_uuid), len(held) - len(objects))
+    events = metadata_values_below(log_directory, REMOTE_LOG_METADATA_AUDIT_TOPIC) or values
+    sole = sum(1 for _ in sole_copies_deleted(events))
+    return TierFindings(anomalies, len(by_uuid), sole, len(held) - len(objects))
+
+
+def sole_copies_deleted(
+    events: Iterable[bytes | None], keeping: Collection[str] = (EVENTS, COPIES)
+) -> Iterator[RemoteLogSegmentId]:
+    """`events` are those of the audit topic, or of the metadata topic at level 0, in order."""
+    segments: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+    for value in events:
+        event = decode_event(value) if value is not None else None
+        if isinstance(event, RemoteLogSegmentMetadata):
+            segments[event.segment_id] = event
+        elif isinstance(event, RemoteLogSegmentMetadataUpdate) and event.segment_id in segments:
+            before = segments[event.segment_id]
+            segments[event.segment_id] = before.updated(event)
+            is_begun = event.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+            keeps_all = before.topic_id_partition.topic in keeping
+            if (
+                is_begun
+                and keeps_all
+                and before.state is FINISHED
+                and not any(_covers(each, before) for each in segments.values())
+            ):
+                yield before.segment_id
+
+
+def _covers(other: RemoteLogSegmentMetadata, segment: RemoteLogSegmentMetadata) -> bool:
+    return (
+        other.state is FINISHED
+        and other.topic_id_partition == segment.topic_id_partition
+        and other.start_offset <= segment.start_offset
+        and other.end_offset_inclusive >= segment.end_offset_inclusive
+    )
 
 
 def _partition_of(metadata: RemoteLogSegmentMetadata) -> TopicPartition:
