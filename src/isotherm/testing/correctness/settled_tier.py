@@ -159,7 +159,8 @@ def check_tiers(
             ]
             if not local:
                 continue
-            start = log_starts.get(partition, 0)
+            # The others keep all: a log start that was raised hides no hole.
+            start = log_starts.get(partition, 0) if topic == EXPIRING else 0
             anomalies += holes(partition, start, [*remote, *local])
             if topic == EXPIRING and expiring_bytes is not None and start > 0:
                 anomalies += _expired_early(partition, start, [*remote, *local], expiring_bytes)
