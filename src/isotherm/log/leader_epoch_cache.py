@@ -6,8 +6,10 @@ readers need no lock; changes are serialized by the log that owns the cache.
 An epoch that is assigned is on disk after `flush`, which the log calls before it counts the
 records of that epoch as durable: until then recovery finds the epoch in the batches. One without
 records is not stored; nothing is lost with it. Kafka writes each at once, which makes a start with
-many partitions wait for the disk. What is cut from the start follows with the next `flush` too, as
-in Kafka: epochs that lie below the log start do no harm. Source: Kafka LeaderEpochFileCache.java.
+many partitions wait for the disk. What is cut from the start stays in the file until the log start
+itself is durable: a crash may take the log start back, and records without an epoch could neither be
+copied nor found in the remote tier. Kafka may lose them so. Epochs that lie below the log start do no
+harm. Source: Kafka LeaderEpochFileCache.java.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ class LeaderEpochCache:
         self._fs = fs
         self._path = path
         self.entries: tuple[EpochEntry, ...] = ()
+        # Entries below the log start, which a crash may take back.
+        self._cut: tuple[EpochEntry, ...] = ()
         # None where the file holds what is not to be kept.
         self._stored: tuple[EpochEntry, ...] | None = None
         if not discard:
@@ -100,33 +104,50 @@ class LeaderEpochCache:
     def truncate_from_end(self, end_offset: Offset) -> None:
         """Drop the entries that start at `end_offset` or above."""
         count = bisect_left(self.entries, end_offset, key=lambda entry: entry.start_offset)
-        self._replace(self.entries[:count])
+        below = tuple(each for each in self._cut if each.start_offset < end_offset)
+        self._replace(below, self.entries[:count])
 
     def truncate_from_start(self, start_offset: Offset) -> None:
-        """Drop the entries that end at or below `start_offset`; the one it cuts starts there."""
+        """Drop the entries that end at or below `start_offset`; the one it cuts starts there.
+
+        The file keeps them until `forget_below`.
+        """
         count = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
         if count:
+            self._cut = _joined(self._cut, self.entries[:count])
             cut = EpochEntry(self.entries[count - 1].epoch, start_offset)
             self.entries = (cut, *self.entries[count:])
 
+    def forget_below(self, durable_start_offset: Offset) -> None:
+        """The log starts there after a crash, too: the next `flush` stores nothing below."""
+        if self.entries and self.entries[0].start_offset <= durable_start_offset:
+            self._cut = ()
+
     def clear(self) -> None:
-        self._replace(())
+        self._replace((), ())
 
     def flush(self, end_offset: Offset) -> None:
         """Store the epochs that have records below `end_offset`. Any thread."""
         count = bisect_left(self.entries, end_offset, key=lambda entry: entry.start_offset)
-        self._store(self.entries[:count])
+        self._store(_joined(self._cut, self.entries[:count]))
 
-    def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
-        if entries != self.entries:
-            self._store(entries)
-            self.entries = entries
+    def _replace(self, below: tuple[EpochEntry, ...], entries: tuple[EpochEntry, ...]) -> None:
+        if (below, entries) != (self._cut, self.entries):
+            self._store(_joined(below, entries))
+            self._cut, self.entries = below, entries
 
     def _store(self, entries: tuple[EpochEntry, ...]) -> None:
         with self._store_lock:
             if entries != self._stored:
                 self._fs.write_atomically(self._path, encode_leader_epoch_checkpoint(entries))
                 self._stored = entries
+
+
+def _joined(below: tuple[EpochEntry, ...], above: tuple[EpochEntry, ...]) -> tuple[EpochEntry, ...]:
+    """Both as one lineage; the last epoch of `below` may go on as the first of `above`."""
+    if below and above and below[-1].epoch == above[0].epoch:
+        return (*below, *above[1:])
+    return (*below, *above)
 
 
 def _load(fs: FileSystem, path: Path) -> tuple[EpochEntry, ...]:

@@ -74,7 +74,9 @@ class LockedDir:
         recovery_points = _of(self.recovery_points, offline)
         log_start_offsets = _of(self.log_start_offsets or {}, offline)
         high_watermarks = _of(self.high_watermarks, offline)
+        starts: list[tuple[PartitionLog, Offset]] = []
         for log in logs:
+            starts.append((log, log.log_start_offset))
             recovery_points[log.topic_partition] = log.recovery_point
             high_watermarks[log.topic_partition] = log.high_watermark
             # Elsewhere the first segment's base tells; a tiered log may start far below it.
@@ -86,6 +88,8 @@ class LockedDir:
             fs.write_atomically(self.log_dir.path / name, encode_offset_checkpoint(offsets))
         self.named.clear()
         self.named.update(recovery_points)
+        for log, log_start_offset in starts:
+            log.log_start_is_durable(log_start_offset)
 
 
 def lock_directory(fs: FileSystem, log_dir: LogDir) -> LockedDir:

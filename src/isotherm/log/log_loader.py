@@ -133,6 +133,7 @@ class _LogLoader:
         segments, log_end_offset = self._open_end(segments, log_start_offset)
         epochs.truncate_from_end(log_end_offset)
         epochs.truncate_from_start(log_start_offset)
+        epochs.forget_below(log_start_offset)
         epochs.flush(log_end_offset)
         self._load_producers(snapshots, segments, log_start_offset, log_end_offset)
         recovery_point = log_end_offset

@@ -309,6 +309,11 @@ class PartitionLog:
         self.leader_epochs.truncate_from_start(offset)
         self.producers.on_log_start_offset(offset)
 
+    def log_start_is_durable(self, offset: Offset) -> None:
+        """After a crash the log starts at `offset` or above: what is kept for less may go."""
+        with self._lock:
+            self.leader_epochs.forget_below(offset)
+
     def update_highest_offset_in_remote_storage(self, offset: Offset) -> None:
         """Raise it: local segments that end at or below may go. Lower values are ignored, and any
         while the log is not tiered."""
@@ -402,7 +407,8 @@ class PartitionLog:
                 if not keeps_start and first_base > self._log_start_offset:
                     self._raise_log_start(first_base)
             self._mark_for_deletion(doomed, now_ms)
-            self.leader_epochs.flush(self._log_end_offset)  # less what the log start has cut
+            # Less what a durable log start has cut.
+            self.leader_epochs.flush(self._log_end_offset)
             return deleted_segments(doomed, deletions)
 
     def _retention_state(self) -> RetentionState:

@@ -117,7 +117,29 @@ def test_truncation_from_the_start_keeps_the_epoch_it_cuts(
     cache.truncate_from_start(offset)
     assert list(cache.entries) == expected
     cache.flush(100)
+    assert stored(tmp_path) == [(2, 5), (3, 10), (7, 20)]
+    cache.forget_below(offset)
+    cache.flush(100)
     assert stored(tmp_path) == expected
+
+
+def test_epochs_are_stored_until_the_log_start_that_cut_them_is_durable(tmp_path: Path) -> None:
+    """A crash takes the log start back to 6, and the records from there on have their epochs."""
+    cache = cache_of(tmp_path, [(2, 5), (3, 10), (7, 20)])
+    cache.truncate_from_start(6)
+    cache.truncate_from_start(12)
+    cache.assign(8, 30)
+    cache.forget_below(6)
+    cache.flush(100)
+    assert stored(tmp_path) == [(2, 5), (3, 10), (7, 20), (8, 30)]
+    cache.truncate_from_end(30)
+    assert list(cache.entries) == [(3, 12), (7, 20)]
+    assert stored(tmp_path) == [(2, 5), (3, 10), (7, 20)]
+    cache.truncate_from_end(10)
+    assert list(cache.entries) == []
+    assert stored(tmp_path) == [(2, 5)]
+    cache.clear()
+    assert stored(tmp_path) == []
 
 
 @pytest.mark.parametrize(

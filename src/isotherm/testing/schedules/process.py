@@ -295,6 +295,7 @@ class BrokerProcess:
             self._run.point("checkpoint")
             hosted.recovery_point = log.recovery_point
             hosted.log_start_offset = log.log_start_offset
+            log.log_start_is_durable(hosted.log_start_offset)
 
     # ---- what clients ask for
 
