@@ -78,10 +78,12 @@ def size_over_retention(
 ) -> int:
     """Bytes of both tiers above retention.bytes; 0 when within it.
 
-    Segments outside the lineage do not count: their records are not part of the log.
+    Segments outside the lineage or below the log start do not count: their records are not part of
+    the log. Those of an earlier run are still there when its deletions failed.
     """
     if state.retention_bytes == _UNLIMITED:
         return 0
+    segments = [each for each in segments if each.end_offset_inclusive >= state.log_start_offset]
     if state.only_local_size + finished_size(segments) <= state.retention_bytes:
         return 0
     valid = (

@@ -83,6 +83,8 @@ def test_size_over_retention_counts_finished_segments_of_the_lineage(
     assert size_over_retention([started], state) == 0
     assert size_over_retention([valid], replace(state, retention_bytes=-1)) == 0
     assert size_over_retention([valid], replace(state, retention_bytes=1500)) == 0
+    raised = replace(state, log_start_offset=100, lineage=[EpochEntry(0, 100)])
+    assert size_over_retention([valid], raised) == 0, "its deletion failed, and is tried again"
 
 
 def test_overlapping_segments_of_one_start_both_expire(remote_segment: MakeSegment) -> None:
@@ -137,6 +139,15 @@ def test_segment_of_epochs_before_the_lineage_is_unreferenced(remote_segment: Ma
     segments = [remote_segment({0: 0, 2: 50}, 99), remote_segment({2: 90, 3: 100}, 150)]
     plan = plan_expiration(segments, state, ())
     assert deleted(plan) == [(0, RemoteDeletionReason.UNREFERENCED)]
+
+
+def test_lineage_that_begins_above_the_log_start_condemns_no_segment(
+    remote_segment: MakeSegment,
+) -> None:
+    """It was made again from the local log, say: what lies below has epochs that it does not know."""
+    state = replace(STATE, lineage=[EpochEntry(3, 100)], log_start_offset=0)
+    segments = [remote_segment({0: 0, 2: 50}, 99), remote_segment({3: 100}, 150)]
+    assert deleted(plan_expiration(segments, state, ())) == []
 
 
 def test_segment_outside_the_lineage_neither_stops_the_walk_nor_goes(
