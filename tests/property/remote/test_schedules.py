@@ -19,6 +19,10 @@ SOUND = (
     "finish-expire",
     "untier-retain",
     "migrate-copy",
+    "expire-again",
+    "start-forgotten",
+    "end-forgotten",
+    "remove-staged",
 )
 PROGRAM = [sys.executable, "-m", "isotherm.testing.schedules"]
 
@@ -66,42 +70,6 @@ def test_a_seed_does_the_same_in_every_process() -> None:
 @pytest.mark.parametrize("scenario", SOUND)
 def test_no_schedule_of_a_few_tasks_and_a_crash_loses_anything(scenario: str) -> None:
     assert "failed=0" in play("--scenario", scenario, "--limit", "400")
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="what lies below the log start counts against retention.bytes until it is deleted:"
-    " a run that follows a failed one deletes more than is over the limit (choices: -)",
-)
-def test_retention_that_is_tried_again_takes_no_more() -> None:
-    play("--scenario", "expire-again", "--choices", "-")
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="leader epochs are cut at a log start that a crash forgets: the segments between the two"
-    " have no epoch, and copying stands still for ever (choices: 0,0,0,0,0,1)",
-)
-def test_a_log_start_that_a_crash_forgets_does_not_stop_the_copying() -> None:
-    play("--scenario", "start-forgotten")
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="leader epochs are cut at a log start that a crash forgets: where that was the log's end,"
-    " none are left, and the partition is offline after the crash",
-)
-def test_a_log_start_that_a_crash_forgets_takes_no_partition_offline() -> None:
-    play("--scenario", "end-forgotten")
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="the finisher passes over a journal whose partition is deleted: what the run staged, what"
-    " it superseded and the journal stay in the bucket (choices: -)",
-)
-def test_a_compaction_ends_with_its_partition() -> None:
-    play("--scenario", "remove-staged", "--choices", "-")
 
 
 @pytest.mark.soak

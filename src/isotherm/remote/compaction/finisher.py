@@ -10,7 +10,8 @@ A job stages new segments and hands over a journal that says which take the plac
 
 Oldest first, so that a reader in between meets a tombstone wherever he met what it deletes. Every
 step may be repeated: what a crash cuts off is done again by the next look. A segment that is
-deleted meanwhile (retention, or its topic) is not replaced: its new objects are deleted instead.
+deleted meanwhile (retention, or its topic) is not replaced: its new objects are deleted instead. A
+run whose partition is deleted ends with it: all that it staged or kept goes.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ class ReplacementTarget(Protocol):
 
     def serves(self, partition: TopicIdPartition) -> bool:
         """Whether its metadata is known here, and written here."""
+
+    def is_deleted(self, partition: TopicIdPartition) -> bool:
+        """Whether the partition was one of this cluster, and its deletion is finished."""
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """A live segment."""
@@ -108,6 +112,8 @@ class CompactionFinisher:
 
     def _finish(self, listed: ListedRun) -> None:
         if not self._target.serves(listed.partition):
+            if self._target.is_deleted(listed.partition):
+                self._end_with_partition(self._journals.read(listed))
             return
         found = self._journals.read(listed)
         journal = found.journal
@@ -124,6 +130,17 @@ class CompactionFinisher:
                 self._clear(found, journal)
             else:
                 self._waiting[listed] = due_ms
+
+    def _end_with_partition(self, found: FoundRun) -> None:
+        """No metadata names a segment of the partition any more, nor will."""
+        if found.journal is not None and not found.journal.in_place:
+            return  # its old segments are another bucket's
+        _logger.info("compaction ends with its partition run=%s", found.run)
+        replacements = found.journal.replacements if found.journal is not None else ()
+        for replacement in replacements:
+            self._storage.delete_log_segment_data(replacement.old)
+            self._storage.delete_log_segment_data(replacement.new)
+        undo_run(self._storage, self._journals, found)
 
     def _publish(self, journal: CompactionJournal) -> CompactionJournal:
         for replacement in journal.replacements:

@@ -116,6 +116,10 @@ class ReplacesSegments(Protocol):
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """A live segment of an assigned partition, in whatever state."""
 
+    def is_partition_deleted(self, partition: TopicIdPartition) -> bool:
+        """Whether the deletion of a partition, which need not be assigned, is recorded as finished.
+        Reads what is stored of it."""
+
     def replace_remote_log_segment(self, compacted: RemoteLogSegmentMetadata) -> Future[None]:
         """Let a compacted segment answer instead of the finished one with its key and offsets.
 

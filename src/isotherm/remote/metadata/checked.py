@@ -259,6 +259,14 @@ class _CheckedReplacingMetadataManager(CheckedMetadataManager):
         found = self._calls.call("segment", segment_id, lambda: self._replacing.segment(segment_id))
         return self._segment("segment", segment_id.topic_id_partition, found)
 
+    def is_partition_deleted(self, partition: TopicIdPartition) -> bool:
+        method = "is_partition_deleted"
+        return bool(
+            self._calls.call(
+                method, partition, lambda: self._replacing.is_partition_deleted(partition)
+            )
+        )
+
 
 class _StoredEvent(Future[None]):
     """Waits no longer than WRITE_WAIT_S where the caller sets no bound."""

@@ -40,6 +40,7 @@ from isotherm.remote.metadata.event_writer import (
     is_unapplied,
 )
 from isotherm.remote.metadata.events import partition_of
+from isotherm.remote.metadata.fold import fold_metadata_partition
 from isotherm.remote.metadata.keyed_writes import key_of_start
 from isotherm.remote.metadata.keys import metadata_partition
 from isotherm.remote.metadata.metadata_partition_reader import MetadataPartitionReader
@@ -152,6 +153,12 @@ class TopicBasedRemoteLogMetadataManager:
                 f" segment={compacted.segment_id}"
             )
         return self._publish(partition, compacted)
+
+    def is_partition_deleted(self, partition: TopicIdPartition) -> bool:
+        """See `isotherm.remote.metadata.api.ReplacesSegments`."""
+        number = metadata_partition(partition, self._topic.partition_count)
+        wanted = {partition}.__contains__
+        return bool(fold_metadata_partition(self._topic, number, wanted).deleted)
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """A live segment of an assigned partition, in whatever state."""

@@ -22,6 +22,10 @@ class TierReplacementTarget:
         is_led = self.tier.leader_epoch_of(partition) is not None
         return is_led and self.metadata.is_ready(partition)
 
+    def is_deleted(self, partition: TopicIdPartition) -> bool:
+        is_gone = self.tier.leader_epoch_of(partition) is None
+        return is_gone and self.metadata.is_partition_deleted(partition)
+
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         # What is deleted on the ground of this answer must not go by less than all that is stored.
         with self.tier.exclusive.exclusively(segment_id.topic_id_partition):

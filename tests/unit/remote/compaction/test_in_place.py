@@ -22,6 +22,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.remote.tasks.partition_deletion import delete_remote_partition
 from isotherm.remote.tasks.replacement_target import TierReplacementTarget
 from isotherm.testing.tiered_partition import TieredPartition
 
@@ -374,3 +375,23 @@ def test_a_topic_that_is_not_served_here_is_let_be(story: Story) -> None:
     story.partition.topic_exists = False
     story.finisher(abandoned_after_ms=0).run()
     assert len(story.journals.find()) == 1
+
+
+def test_a_run_ends_with_its_partition(story: Story) -> None:
+    story.stage()
+    story.finisher().run()
+    story.partition.topic_exists = False
+    delete_remote_partition(story.partition.tier, story.partition.partition)
+    assert story.partition.objects() != {}
+    story.finisher().run()
+    assert story.partition.objects() == {}
+
+
+def test_a_run_of_a_partition_that_another_cluster_has_is_left_alone(story: Story) -> None:
+    story.stage()
+    story.partition.topic_exists = False
+    story.partition.metadata.on_stop_partitions([story.partition.partition])
+    before = story.partition.objects()
+    story.finisher().run()
+    assert story.partition.objects() == before
+    story.partition.damage_declared = "a run that waits"
