@@ -6,7 +6,7 @@ PYTHON ?= python3
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java test lint types imports check soak demo bench bench-quick clean
+.PHONY: help setup java test lint types imports check soak mutants demo bench bench-quick clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -50,6 +50,11 @@ soak: setup ## The longest tests; clients at work for SOAK_SECONDS; a loop of SO
 	$(BIN)/python -m pytest -q -m soak
 	$(BIN)/python -m isotherm.testing.correctness.run --seconds $(SOAK_SECONDS)
 	$(BIN)/python -m isotherm.testing.correctness.run --kills $(SOAK_KILLS) --precise --level 0 1 --store folder s3
+
+MUTANTS ?= 10
+mutants: setup ## Change MUTANTS places of each module that decides or destroys; print what no test notices
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	nice $(BIN)/python scripts/mutants.py --per-module $(MUTANTS)
 
 demo: setup ## Produce a year of flights, tier them, read them back with Kafka clients and Spark
 	$(BIN)/python examples/demo/flights.py

@@ -252,6 +252,18 @@ class BrokerConfig:
             raise ConfigError("at least one listener is needed key=listeners")
         if self.remote.remote_log_storage_system_enable:
             self.topic_defaults.check_retention_rules()
+            self._check_metadata_listener()
+
+    def _check_metadata_listener(self) -> None:
+        """It is not used, but a name that is no listener is a typing error, and Kafka's refusal."""
+        name = self.remote.remote_log_metadata_manager_listener_name
+        names = [listener.name for listener in self.listeners]
+        if name is not None and name.upper() not in names:
+            raise ConfigError(
+                "a name of one of the listeners is expected"
+                f" key=remote.log.metadata.manager.listener.name value={name}"
+                f" listeners={','.join(names)}"
+            )
 
     @property
     def effective_advertised_listeners(self) -> tuple[Listener, ...]:

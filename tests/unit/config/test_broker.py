@@ -179,3 +179,15 @@ def test_kafkas_keys_of_the_remote_tier_are_known_with_kafkas_defaults() -> None
 def test_port_beyond_the_last_is_told_as_such() -> None:
     with pytest.raises(ConfigError, match="a port is 0 to 65535 port=80000"):
         parse_broker_config({"listeners": "PLAINTEXT://localhost:80000"})
+
+
+def test_listener_of_the_metadata_manager_is_one_of_the_listeners_as_in_kafka() -> None:
+    texts = {
+        "log.dirs": "/data",
+        "remote.log.storage.system.enable": "true",
+        "remote.log.metadata.manager.listener.name": "INTERNL",
+    }
+    with pytest.raises(ConfigError, match=r"listener\.name value=INTERNL listeners=PLAINTEXT"):
+        parse_broker_config(texts)
+    parse_broker_config({**texts, "remote.log.storage.system.enable": "false"})
+    parse_broker_config({**texts, "remote.log.metadata.manager.listener.name": "plaintext"})
