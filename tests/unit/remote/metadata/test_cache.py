@@ -201,6 +201,21 @@ def test_cache_find_again_gives_what_holds_now(
     assert cache.find(0, 999) == changed
 
 
+def test_cache_state_under_a_key_never_goes_back(
+    cache: RemoteLogMetadataCache, make_segment: MakeSegment
+) -> None:
+    """A whole state is taken in whatever was known before, but not an earlier one."""
+    finished = replace(make_segment(0, 99), state=FINISHED)
+    cache.put(finished)
+    assert cache.find(0, 50) == finished
+    cache.put(replace(finished, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED))
+    assert cache.find(0, 50) == finished
+    deleting = replace(finished, state=DELETE_STARTED)
+    cache.put(deleting)
+    cache.put(finished)
+    assert cache.segments() == [deleting]
+
+
 @pytest.mark.parametrize("state", [FINISHED, DELETE_STARTED, DELETE_FINISHED])
 def test_cache_add_of_segment_in_later_state_is_refused(
     cache: RemoteLogMetadataCache, make_segment: MakeSegment, state: RemoteLogSegmentState
