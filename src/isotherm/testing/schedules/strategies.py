@@ -9,12 +9,12 @@ from functools import cache
 
 from isotherm.testing.schedules.scheduler import CRASH, Decision, Scheduler, SimulatedThread
 
-_HELD_MS = (0, 0, 0, 1, 50, 400, 2_000, 5_000, 15_000)
+_HELD_MS = (0, 0, 1, 50, 400, 800, 2_000, 5_000, 15_000)
 """How long a thread that is preempted is held up: by a scheduler, by a disk, by a slow store."""
 
 
 _CRASH_CHANCES = {
-    "append metadata": 0.02,
+    "append metadata": 0.06,
     "append audit": 0.01,
     "put": 0.005,
     "delete": 0.01,
@@ -51,7 +51,7 @@ class RandomStrategy:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._preempts = rng.choice([0.01, 0.03, 0.1])
+        self._preempts = rng.choice([0.02, 0.05, 0.12])
         self._crashes = rng.choice([0.0, 0.1, 0.5, 2.0])
         self._held_ms = _HELD_MS if rng.random() < 0.8 else (0,)
         self.is_calm = False
