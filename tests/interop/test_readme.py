@@ -156,7 +156,8 @@ import isotherm.spark
 from typer.testing import CliRunner
 from isotherm.cli.main import app
 
-isotherm.spark.session(master="local[2]")
+# Spark's own 200 partitions of a shuffle are each a task; the command line sets fewer, too.
+isotherm.spark.session(master="local[2]", config={"spark.sql.shuffle.partitions": "2"})
 address, bucket = sys.argv[1:]
 cluster, path = ["-b", address], ["--path", bucket]
 for arguments in (
