@@ -29,6 +29,7 @@ class Split(NamedTuple):
 
 
 _PARTITIONS = Split(("topics", "partitions"), ("topics", "partitions"))
+_SHARE_STATE = Split(("topics", "partitions"), ("results", "partitions"))
 
 # The first whose outermost array a version has is its own.
 _SPLITS: Mapping[int, Sequence[Split]] = {
@@ -68,6 +69,18 @@ _SPLITS: Mapping[int, Sequence[Split]] = {
     ApiKey.DESCRIBE_PRODUCERS: [
         Split(("topics", "partition_indexes"), ("topics", "partitions")),
     ],
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: [
+        Split(("topics", "partitions"), ("responses", "partitions"))
+    ],
+    ApiKey.DESCRIBE_QUORUM: [_PARTITIONS],
+    ApiKey.SHARE_GROUP_DESCRIBE: [Split(("group_ids",), ("groups",))],
+    ApiKey.STREAMS_GROUP_DESCRIBE: [Split(("group_ids",), ("groups",))],
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: [Split(("groups",), ("groups",))],
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: [_SHARE_STATE],
+    ApiKey.READ_SHARE_GROUP_STATE: [_SHARE_STATE],
+    ApiKey.WRITE_SHARE_GROUP_STATE: [_SHARE_STATE],
+    ApiKey.DELETE_SHARE_GROUP_STATE: [_SHARE_STATE],
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: [_SHARE_STATE],
     ApiKey.DESCRIBE_TRANSACTIONS: [Split(("transactional_ids",), ("transaction_states",))],
 }
 

@@ -24,10 +24,17 @@ NO_THROTTLE = datetime.timedelta()
 
 
 def handle(context: RequestContext, request: Any) -> Any:
+    paths = {str(each.path.absolute()) for each in context.services.replica_manager.log_dirs()}
     return _response(
         context,
         [
-            (topic.name, number, _outcome(context, asked.path, topic.name, number))
+            (
+                topic.name,
+                number,
+                _outcome(context, asked.path, topic.name, number)
+                if asked.path in paths
+                else ErrorCode.log_dir_not_found,
+            )
             for asked in request.dirs
             for topic in asked.topics
             for number in topic.partitions
@@ -37,9 +44,6 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 def _outcome(context: RequestContext, path: str, topic: str, number: int) -> ErrorCode:
     replica_manager = context.services.replica_manager
-    paths = {str(each.path.absolute()) for each in replica_manager.log_dirs()}
-    if path not in paths:
-        return ErrorCode.log_dir_not_found
     try:
         partition = replica_manager.find_partition(topic, None, number)
     except UnknownTopicOrPartitionError:
