@@ -99,8 +99,9 @@ def remote_log_start_offset(
     local_log_start_offset: Offset,
     segments_of_epoch: Callable[[LeaderEpoch], Sequence[RemoteLogSegmentMetadata]],
 ) -> Offset:
-    """Where the log starts that both tiers hold together: at the first finished segment of the
-    earliest epoch that has any, or at the local log's start, whichever is lower.
+    """Where the log starts that both tiers hold together: at the first record of the first finished
+    segment of the earliest epoch that has any, or at the local log's start, whichever is lower. A
+    segment begins with its first epoch: what lies before was below the log start when it was copied.
 
     Kafka counts segments in every state. Here one whose deletion has begun does not count: retention
     had raised the log start above it, and a crash forgot that. Nor does the log start ever rise above
@@ -109,5 +110,6 @@ def remote_log_start_offset(
     for entry in lineage:
         for segment in segments_of_epoch(entry.epoch):
             if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-                return min(segment.start_offset, local_log_start_offset)
+                first_offset = min(segment.segment_leader_epochs.values())
+                return min(first_offset, local_log_start_offset)
     return local_log_start_offset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from isotherm.remote.lineage import (
     remote_log_start_offset,
     without_empty_epochs,
 )
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 
 MakeSegment = Callable[..., RemoteLogSegmentMetadata]
@@ -111,3 +112,16 @@ def test_remote_log_start_offset_is_that_of_the_first_segment_of_the_earliest_ep
     listed = {1: [remote_segment({1: 500}, 539), remote_segment({1: 540}, 700)]}
     assert remote_log_start_offset(lineage, 600, lambda epoch: listed.get(epoch, [])) == 500
     assert remote_log_start_offset(lineage, 600, lambda epoch: []) == 600
+
+
+def test_remote_log_start_offset_is_that_of_a_finished_segments_first_record(
+    remote_segment: MakeSegment,
+) -> None:
+    lineage = [EpochEntry(1, 0)]
+    whole, cut = remote_segment({1: 100}, 199), remote_segment({1: 200}, 299)
+    going = replace(whole, state=RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+    assert remote_log_start_offset(lineage, 600, lambda _: [going, cut]) == 200
+    assert remote_log_start_offset(lineage, 600, lambda _: [replace(cut, start_offset=150)]) == 200
+    assert remote_log_start_offset(lineage, 50, lambda _: [whole]) == 50, (
+        "never above local records"
+    )
