@@ -160,6 +160,9 @@ def _plan_update(
     refuse_finish_of_deleted(update, cache)
     known = cache.get(update.segment_id)
     source = known.state if known is not None else None
+    if known is None and update.state is DELETE_FINISHED:
+        _logger.info("segment is deleted already segment=%s", update.segment_id)
+        return None
     if known is None or not is_valid_transition(source, update.state):
         _log_dropped(update.segment_id, source, update.state)
         return None

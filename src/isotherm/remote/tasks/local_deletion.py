@@ -1,8 +1,8 @@
 """Lets a log delete a local segment only while the remote tier holds its records.
 
 The other side of `RemoteTierAccess.delete_segment`: both look and decide under the write lock of the
-partition's metadata. So a local segment goes only where a finished remote segment of this log's
-lineage holds its records at that moment, and the deletion of that remote segment begins afterwards,
+partition's metadata. So a local segment goes only where finished remote segments hold its records, of
+the epochs that this log has there, at that moment, and the deletion of that remote segment begins afterwards,
 for reasons that do not count on the local copy.
 """
 
@@ -14,11 +14,8 @@ from contextlib import ExitStack, contextmanager
 
 from isotherm.errors import IsothermError
 from isotherm.log.partition_log import PartitionLog
-from isotherm.remote.lineage import (
-    epoch_for_offset,
-    is_segment_within_lineage,
-    without_empty_epochs,
-)
+from isotherm.remote.lineage import epoch_end_offset, epoch_for_offset
+from isotherm.remote.metadata.epoch_state import epoch_spans
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import Offset, TopicIdPartition
 
@@ -52,16 +49,19 @@ class RemoteCopiesOfLog:
             yield held
 
     def _held_to(self, start_offset: Offset, end_offset: Offset) -> Offset:
-        entries = self._log.leader_epochs.entries
-        lineage = without_empty_epochs(entries)
+        """Epoch by epoch: what both have of one epoch is the same, wherever the segment ends in this
+        log's lineage. So readers take it, too."""
+        lineage = self._log.leader_epochs.entries
         offset = start_offset
-        while offset < end_offset and (entry := epoch_for_offset(entries, offset)) is not None:
+        while offset < end_offset and (entry := epoch_for_offset(lineage, offset)) is not None:
             segment = self._tier.metadata.remote_log_segment_metadata(
                 self._partition, entry.epoch, offset
             )
-            if segment is None or not is_segment_within_lineage(
-                segment, self._log.log_end_offset, lineage
-            ):
+            if segment is None:
                 break
-            offset = segment.end_offset_inclusive + 1
+            spans = {span.epoch: span for span in epoch_spans(segment)}
+            offset = min(
+                spans[entry.epoch].end_offset_inclusive + 1,
+                epoch_end_offset(lineage, entry.epoch, self._log.log_end_offset),
+            )
         return offset

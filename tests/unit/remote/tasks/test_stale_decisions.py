@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -268,6 +269,34 @@ def test_local_segment_stays_when_the_copy_has_other_epochs(tiered: TieredPartit
     entries.assign(5, first.start_offset + 1)
     tiered.delete_local_segments()
     assert tiered.log.local_log_start_offset == 0
+
+
+def test_local_segment_goes_where_the_copy_of_its_epoch_goes_on_beyond_it(
+    tiered: TieredPartition,
+) -> None:
+    """A new leader's log was cut within a copied segment: what both have of the epoch is the same."""
+    tiered.copy_task.run()
+    first, second, *_ = tiered.segments()
+    cut = second.start_offset + 1
+    tiered.log.truncate_to(cut)
+    tiered.leader_epoch = 5
+    tiered.log.leader_epochs.assign(5, cut)
+    tiered.log.roll()
+    tiered.append(b"of the new epoch")
+    tiered.delete_local_segments()
+    assert tiered.log.local_log_start_offset == cut
+    assert tiered.read_values(first.start_offset)[0] == b"record-00"
+
+
+def test_segment_that_two_delete_at_once_is_no_error(
+    copied: TieredPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    segment = copied.segments()[0]
+    copied.tier.delete_segment(segment)
+    caplog.clear()
+    gone = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+    copied.tier.publish(copied.tier.update_of(segment, gone, None))
+    assert [each.levelname for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
 def test_finished_copy_makes_way_only_for_one_that_is_still_local(
