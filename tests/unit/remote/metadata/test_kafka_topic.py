@@ -6,12 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from isotherm.errors import PolicyViolationError, RemoteStorageError
+from isotherm.errors import BrokerUnreachableError, PolicyViolationError, RemoteStorageError
+from isotherm.remote.metadata import kafka_topic
 from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
 
 
+def test_topic_of_a_cluster_that_is_not_there_is_not_opened() -> None:
+    with pytest.raises(BrokerUnreachableError, match="connection refused"):
+        KafkaMetadataTopic({"bootstrap.servers": "127.0.0.1:1"})
+
+
 @pytest.fixture
-def unreachable() -> Iterator[KafkaMetadataTopic]:
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaMetadataTopic]:
+    """Its brokers have gone since it was opened."""
+    monkeypatch.setattr(kafka_topic, "check_brokers", lambda *_, **__: None)
     topic = KafkaMetadataTopic(
         {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, request_timeout_s=0.2
     )
