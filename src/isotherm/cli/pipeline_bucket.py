@@ -57,13 +57,15 @@ def bucket_metadata(
     PolicyViolationError for a log of more than `max_bytes`."""
     if bootstrap_server is None and not log_dirs and dump is None:
         return None
+    from isotherm.spark.option_parsing import KEY_PAIRS
     from isotherm.spark.options import STORAGE_SETTINGS
 
-    # Options of the bucket, of which those of the store hold for a dump that lies in one.
+    # Options of the bucket, of which those of the store hold for a dump that lies in one. Metadata is
+    # not transformed: key pairs, and what names their files, are the segments' alone.
     of_store = [
         f"{name}={value}"
         for name, value in parse_pairs(option).items()
-        if name.lower() in STORAGE_SETTINGS
+        if name.lower() in STORAGE_SETTINGS and name.lower() != KEY_PAIRS
     ]
     place = (bootstrap_server, client_property, log_dirs, dump, DEFAULT_TOPIC)
     return metadata_log(*place, of_store, audit=audit, max_bytes=max_bytes)

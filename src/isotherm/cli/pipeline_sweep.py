@@ -126,6 +126,7 @@ def sweep(
             tell("metadata is read")
             replayed = kept.enter_context(replay(spark, log))
             told = _completeness(replayed.findings, bootstrap_server, client_property)
+            _tell_sizes(listing, replayed.segments, store, max_bytes, as_json=as_json)
             tell("objects and metadata are compared")
             age_ms, spared = int(age_hours * _HOUR_MS), spared_segments(store)
             settings = SweepSettings(at_ms, age_ms, unknown_topics, spared)
@@ -167,6 +168,24 @@ def _listing(
     plan = plan_listing(store, everywhere=everywhere)
     tell_cost(cost_of_listing(0, len(plan.directories), parallel_tasks(spark)), as_json=as_json)
     return list_bucket(spark, store, plan), at_ms
+
+
+def _tell_sizes(
+    listing: DataFrame,
+    segments: DataFrame,
+    store: ObjectStoreSettings,
+    max_bytes: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """What the sizes of compressed and encrypted logs cost, before a manifest is read."""
+    from isotherm.spark.jobs.cost import check_cost
+    from isotherm.spark.jobs.sweep import asks_manifests, cost_of_sizes
+
+    if asks_manifests(store):
+        cost = cost_of_sizes(listing, segments, store)
+        tell_cost(cost, as_json=as_json)
+        check_cost(cost, max_bytes)
 
 
 def _completeness(

@@ -48,7 +48,7 @@ _REFUSED_VALUES = {
     "minPartitions": "minPartitions must be positive",
     "maxRecordsPerPartition": "maxrecordsperpartition must be positive",
 }
-_KEY_PAIRS = "encryption.key.pairs"
+KEY_PAIRS = "encryption.key.pairs"
 # In the Kafka source's order and letters.
 _STRATEGIES = ("subscribe", "subscribepattern", "assign")
 _FORBIDDEN_KAFKA_PROPERTIES = {
@@ -142,7 +142,7 @@ def _key_pair_files(texts: Mapping[str, str]) -> dict[str, str]:
 
     Ids of key pairs keep their case only where they are values.
     """
-    ids = next((text for name, text in texts.items() if name.lower() == _KEY_PAIRS), "")
+    ids = next((text for name, text in texts.items() if name.lower() == KEY_PAIRS), "")
     return {name.lower(): name for key_id in LIST.parse(ids) for name in key_pair_file_keys(key_id)}
 
 

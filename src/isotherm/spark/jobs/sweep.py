@@ -31,10 +31,12 @@ from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.layout.api import LOG_SUFFIX
 from isotherm.remote.storage.layout.chunk_index import stored_file_size
 from isotherm.remote.storage.layout.local_tiered_storage import INDEX_SUFFIXES
+from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.object_store import fetch_manifest
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.brokers import KafkaBrokers, RequestSettings
 from isotherm.spark.jobs.bucket_listing import ELSEWHERE, FOREIGN
+from isotherm.spark.jobs.cost import Cost, parallel_tasks
 from isotherm.spark.jobs.segment_frames import segment_of_row
 from isotherm.types import TimestampMs, uuid_to_text
 
@@ -70,6 +72,21 @@ _EXPECTED_FIELDS: dict[str, pa.DataType] = {
     "log_size": pa.int64(),
 }
 _EXPECTED = pa.schema(_EXPECTED_FIELDS)
+# What is asked of a listed log, and what is found about it.
+_SIZED_FIELDS: dict[str, pa.DataType] = {
+    "kind": pa.string(),
+    "topic": pa.string(),
+    "topic_id": pa.string(),
+    "partition": pa.int32(),
+    "segment_id": pa.string(),
+    "start_offset": pa.int64(),
+    "key": pa.string(),
+    "size": pa.int64(),
+    "modified_ms": pa.int64(),
+    "log_size": pa.int64(),
+    **{name: kind for name, kind in _EXPECTED_FIELDS.items() if name.startswith("expected_")},
+    "detail": pa.string(),
+}
 # An index that a segment need not have.
 _OPTIONAL_SUFFIXES = frozenset(
     {INDEX_SUFFIXES[IndexType.TRANSACTION], INDEX_SUFFIXES[IndexType.LEADER_EPOCH]}
@@ -321,41 +338,71 @@ def _missing(known: DataFrame, store: ObjectStoreSettings, settings: SweepSettin
     return _found(kind, sql.lit("object of a finished segment is not there"))
 
 
-def _wrong_sizes(known: DataFrame, store: ObjectStoreSettings) -> DataFrame:
-    """Logs of another size than their segment. Of transformed segments the manifest tells the
-    size, and a job that reads them anyway (scrub) asks it."""
-    differs = (
-        (sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name)
-        & sql.col("log_size").isNotNull()
-        & (sql.col("size") != sql.col("log_size"))
+def asks_manifests(store: ObjectStoreSettings) -> bool:
+    """Whether the stored size of a log is in its manifest alone, since segments may be compressed
+    or encrypted. Without that the manifest is asked only for a log of another size than its
+    segment."""
+    is_transformed = (
+        store.compression_enabled or store.encryption_enabled or bool(store.encryption_key_pairs)
     )
-    if store.compression_enabled or store.encryption_enabled or store.encryption_key_pairs:
-        differs = sql.lit(False)
+    return is_transformed and store.create_layout().commit_suffix is not None
+
+
+def cost_of_sizes(listing: DataFrame, segments: DataFrame, store: ObjectStoreSettings) -> Cost:
+    """The manifests that are read to know the sizes of logs, where `asks_manifests`."""
+    if not asks_manifests(store):
+        return Cost()
+    finished = segments.where(sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name)
+    is_manifest = sql.col("suffix") == sql.lit(store.create_layout().commit_suffix)
+    manifests = listing.where(is_manifest).select("segment_id", "size").distinct()
+    row = (
+        manifests.join(finished.select("segment_id").distinct(), "segment_id")
+        .agg(sql.count(sql.lit(1)), sql.coalesce(sql.sum("size"), sql.lit(0)))
+        .first()
+    )
+    count, size = row if row is not None else (0, 0)
+    tasks = min(parallel_tasks(listing.sparkSession), max(int(count), 1))
+    return Cost(gets=int(count), bytes_read=int(size), tasks=tasks)
+
+
+def _wrong_sizes(known: DataFrame, store: ObjectStoreSettings) -> DataFrame:
+    """Logs of another size than their manifest says, and manifests that cannot say it."""
+    is_finished = sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
+    doubtful = is_finished & sql.col("size").isNotNull() & sql.col("log_size").isNotNull()
+    if not asks_manifests(store):
+        doubtful &= sql.col("size") != sql.col("log_size")
 
     def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        client, layout = open_for_reading(store), store.create_layout()
+        client, suffix = open_for_reading(store), store.create_layout().commit_suffix
         for batch in batches:
-            if layout.commit_suffix is None:
-                yield batch
-                continue
-            rows: list[dict[str, Any]] = batch.select(["key", "size"]).to_pylist()
-            stems = [row["key"].rpartition(".")[0] for row in rows]
-            stored = [_stored_size(client, f"{each}.{layout.commit_suffix}") for each in stems]
-            is_wrong = [row["size"] != size for row, size in zip(rows, stored, strict=True)]
-            yield batch.filter(pa.array(is_wrong))
+            rows = [_sized(client, suffix, row) for row in batch.to_pylist()]
+            found = [row for row in rows if row is not None]
+            yield pa.RecordBatch.from_pylist(found, schema=pa.schema(_SIZED_FIELDS))
 
-    differing = known.where(differs)
-    checked = differing.mapInArrow(ask, differing.schema)
-    detail = sql.format_string("size=%s expected=%s", "size", "log_size")
-    return _found(checked.withColumn("kind", _kind("WRONG_SIZE")), detail)
+    columns = [name for name in _SIZED_FIELDS if name not in ("kind", "detail")]
+    asked = known.where(doubtful).select(*columns)
+    sized = asked.mapInArrow(ask, from_arrow_schema(pa.schema(_SIZED_FIELDS)))
+    return _found(sized, sql.col("detail"))
 
 
-def _stored_size(client: Any, manifest_key: str) -> int | None:
-    """None for a manifest that is not there, which is a finding of its own, or is damaged."""
-    try:
-        return stored_file_size(fetch_manifest(client, manifest_key).chunk_index)
-    except (RemoteResourceNotFoundError, CorruptDataError, UnsupportedVersionError):
+def _sized(client: ObjectClient, suffix: str | None, row: dict[str, Any]) -> dict[str, Any] | None:
+    """A listed log with what is wrong about its size, or None. A manifest that is not there is a
+    finding of its own."""
+    expected = row["log_size"]
+    if suffix is not None:
+        manifest_key = f"{row['key'].rpartition('.')[0]}.{suffix}"
+        try:
+            expected = stored_file_size(fetch_manifest(client, manifest_key).chunk_index)
+        except RemoteResourceNotFoundError:
+            return None
+        except (CorruptDataError, UnsupportedVersionError) as error:
+            damaged = {"key": manifest_key, "size": None, "modified_ms": None}
+            told = {"kind": FindingKind.DAMAGED_MANIFEST.value, "detail": str(error)}
+            return row | damaged | told
+    if row["size"] == expected:
         return None
+    detail = f"size={row['size']} expected={expected}"
+    return row | {"kind": FindingKind.WRONG_SIZE.value, "detail": detail}
 
 
 def _found(rows: DataFrame, detail: Column, *, takes_unknown_topics: bool = False) -> DataFrame:
