@@ -1,14 +1,16 @@
-"""Thirty kinds of damage, planted in one bucket: each is found and named by the jobs whose business
-it is, and the sound topics beside them have no findings. Run through the command line.
+"""Kinds of damage, planted in one bucket: each is found and named by the jobs whose business it is,
+and the sound topics beside them have no findings. Run through the command line.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
+from Crypto.PublicKey import RSA
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -28,9 +30,11 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket:
     return bucket
 
 
-def run(job: str, bucket: PlantedBucket, *arguments: str, exit_code: int) -> list[dict[str, Any]]:
+def run(
+    job: str, bucket: PlantedBucket, *arguments: str, exit_code: int, source: str = "--dump"
+) -> list[dict[str, Any]]:
     """The rows that the job prints."""
-    place = ["--path", str(bucket.folder), "-o", "key.prefix=tiered/", "--dump", str(bucket.dump)]
+    place = ["--path", str(bucket.folder), "-o", "key.prefix=tiered/", source, str(bucket.dump)]
     result = CliRunner().invoke(app, ["pipeline", job, *place, "--json", *arguments])
     assert result.exit_code == exit_code, result.output + str(result.exception)
     return [json.loads(line) for line in result.stdout.splitlines()]
@@ -76,3 +80,128 @@ def test_verify_names_what_differs_in_the_metadata(
     assert result.exit_code == 3, result.output
     found = kinds_by_topic([json.loads(line) for line in result.stdout.splitlines()])
     assert found == {damage.name: damage.verify for damage in PLANTED if damage.verify}
+
+
+LONG_MAX = 2**63 - 1
+IMPOSSIBLE: dict[str, dict[str, object]] = {
+    "end-at-the-limit": {"endOffset": LONG_MAX},
+    "end-beyond-the-limit": {"endOffset": LONG_MAX + 1},
+    "end-below-the-start": {"endOffset": 3},
+    "start-negative": {"startOffset": -1},
+    "start-a-fraction": {"startOffset": 28.5},
+    "time-negative": {"maxTimestampMs": -LONG_MAX - 1},
+    "event-time-negative": {"eventTimestampMs": -LONG_MAX - 1},
+    "no-epoch": {"segmentLeaderEpochs": {}},
+    "epoch-negative": {"segmentLeaderEpochs": {"-1": 28}},
+    "epoch-beyond-the-end": {"segmentLeaderEpochs": {"2": LONG_MAX}},
+    "epoch-beyond-its-type": {"segmentLeaderEpochs": {"2147483648": 28}},
+    "file-size-negative": {"originalFileSize": -1},
+    "file-size-at-the-limit": {"originalFileSize": 2**31 - 1},
+    "chunk-size-zero": {"originalChunkSize": 0},
+    "stored-chunk-size-negative": {"transformedChunkSize": -1},
+}
+
+
+@pytest.fixture(scope="module")
+def impossible(tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket:
+    """A topic for each number that no segment has, in the manifest of the middle segment."""
+    bucket = PlantedBucket(tmp_path_factory.mktemp("impossible"))
+    bucket.add_sound_topics()
+    for name, numbers in IMPOSSIBLE.items():
+        topic = bucket.add_topic(name)
+        topic.retell_manifest(topic.middle, **numbers)
+    return bucket
+
+
+@pytest.mark.parametrize(
+    ("job", "rest"), [("rebuild", {"history-gap"}), ("scrub", {"history-gap"})]
+)
+def test_job_over_manifests_names_each_that_has_impossible_numbers(
+    spark: SparkSession, impossible: PlantedBucket, job: str, rest: set[str]
+) -> None:
+    place = ["--path", str(impossible.folder), "-o", "key.prefix=tiered/"]
+    result = CliRunner().invoke(app, ["pipeline", job, *place, "--json"])
+    assert result.exit_code == 3, result.output + str(result.exception)
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    found = kinds_by_topic(rows)
+    assert found == {name: {"damaged-manifest"} | rest for name in IMPOSSIBLE}
+    for row in rows:
+        if row.get("kind") == "damaged-manifest":
+            topic = impossible.topics[row["topic"]]
+            key = topic.path(topic.middle, "rsm-manifest").relative_to(impossible.folder)
+            assert str(key) in row["detail"]
+    ends = {row["topic"]: row["log_end"] for row in rows if "log_end" in row}
+    assert job == "scrub" or set(ends) == set(impossible.topics)
+
+
+@pytest.fixture
+def of_two(tmp_path: Path) -> PlantedBucket:
+    """A topic with a segment of which another holds every offset, and a sound one."""
+    bucket = PlantedBucket(tmp_path)
+    damage = next(each for each in PLANTED if each.name == "segment-twice")
+    damage.plant(bucket.add_topic("twice"))
+    bucket.add_topic("sound")
+    return bucket
+
+
+@pytest.fixture(scope="module")
+def key_pair(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    private = tmp_path_factory.mktemp("keys") / "private.pem"
+    private.write_bytes(RSA.generate(2048).export_key(pkcs=8))
+    pairs = "encryption.key.pairs"
+    return ["-o", f"{pairs}=Of2026", "-o", f"{pairs}.Of2026.private.key.file={private}"]
+
+
+def test_leftovers_are_told_apart_from_damage(
+    spark: SparkSession, of_two: PlantedBucket, key_pair: list[str]
+) -> None:
+    """With a key pair at hand, whichever files the metadata topic is read from."""
+    of_two.write_dumps()
+    rows = run("scrub", of_two, *key_pair, exit_code=0)
+    assert kinds_by_topic(rows) == {"twice": {"duplicate-segment"}}
+    told = rows[-1]["scrubbed"]
+    assert (told["findings"], told["damage"], told["leftovers"]) == (1, 0, 1)
+    sound = of_two.topics["sound"]
+    sound.flip_bit(sound.middle, "log", 150)
+    told = run("scrub", of_two, *key_pair, exit_code=3, source="--log-dir")[-1]["scrubbed"]
+    assert (told["findings"], told["damage"], told["leftovers"]) == (2, 1, 1)
+
+
+def test_segment_of_given_up_epochs_is_damage_where_no_other_holds_its_offsets(
+    spark: SparkSession, of_two: PlantedBucket
+) -> None:
+    topic = of_two.topics["sound"]
+    last = topic.segments[2]
+    topic.retell_manifest(last, segmentLeaderEpochs={"1": last.start_offset})
+    place = ["--path", str(of_two.folder), "-o", "key.prefix=tiered/", "--sample", "0.0001%"]
+    result = CliRunner().invoke(app, ["pipeline", "scrub", *place, "--json"])
+    assert result.exit_code == 3, result.output + str(result.exception)
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert kinds_by_topic(rows) == {"twice": {"duplicate-segment"}, "sound": {"outside-history"}}
+
+
+def test_sweep_asks_manifests_for_sizes_where_key_pairs_are_configured(
+    spark: SparkSession, of_two: PlantedBucket, key_pair: list[str]
+) -> None:
+    """Of a log that has the size of its segment too: the stored one is another."""
+    topic = of_two.topics["sound"]
+    stored = topic.middle.segment_size_in_bytes + 28
+    topic.retell_manifest(
+        topic.middle, transformedChunkSize=stored, finalTransformedChunkSize=stored
+    )
+    short = topic.path(topic.segments[0], "log")
+    short.write_bytes(short.read_bytes()[:-1])
+    damaged = topic.path(topic.segments[2], "rsm-manifest")
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    of_two.write_dumps()
+    rows = run("sweep", of_two, *key_pair, exit_code=3)
+    found = {(row["kind"], row["start_offset"], row["key"]) for row in rows if "kind" in row}
+    paths = [short, topic.path(topic.middle, "log"), damaged]
+    keys = [str(path.relative_to(of_two.folder)) for path in paths]
+    starts = [segment.start_offset for segment in topic.segments]
+    kinds = ["wrong-size", "wrong-size", "damaged-manifest"]
+    assert found == set(zip(kinds, starts, keys, strict=True))
+    costs = [row["cost"] for row in rows if "cost" in row]
+    manifests = [topic.path(s, "rsm-manifest") for t in of_two.topics.values() for s in t.segments]
+    assert costs[1]["gets"] == 7
+    assert costs[1]["bytes"] >= sum(path.stat().st_size for path in manifests[3:])

@@ -32,6 +32,7 @@ from isotherm.cli.pipeline_options import (
     spark_session,
 )
 from isotherm.cli.pipeline_replay import print_findings
+from isotherm.remote.scrub.findings import LEFTOVERS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +83,8 @@ def scrub(
 
     isotherm pipeline scrub --path s3://bucket/kafka -b localhost:9092 --sample 5%
 
-    Exit codes: 0 clean · 1 failed, or refused by --max-bytes · 2 wrong options · 3 damage.
+    Exit codes: 0 clean, or nothing but leftovers: segments of which others hold every offset ·
+    1 failed, or refused by --max-bytes · 2 wrong options · 3 damage.
     """
     options, store = bucket(path, option)
     log = bucket_metadata(bootstrap_server, client_property, log_dir, dump, option)
@@ -106,7 +108,9 @@ def scrub(
         kept.callback(report.close)
         findings = report.findings if damage is None else report.findings.unionByName(damage)
         ordered = findings.orderBy("topic", "partition", "start_offset", "kind")
-        count = ordered.count()
+        counts = {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
+        count = sum(counts.values())
+        leftovers = sum(counts.get(kind.value, 0) for kind in LEFTOVERS)
         if count:
             print_frame(ordered, _COLUMNS, as_json=as_json)
         totals = {
@@ -114,15 +118,18 @@ def scrub(
             "batches": report.batches,
             "bytes": report.bytes_read,
             "findings": count,
+            "damage": count - leftovers,
+            "leftovers": leftovers,
         }
         if as_json:
             print_json({"scrubbed": totals})
         else:
             console().print(
                 f"\n{report.segments} segments, {report.batches} batches,"
-                f" {human_size(report.bytes_read)} read; {count} findings."
+                f" {human_size(report.bytes_read)} read; {count} findings:"
+                f" {count - leftovers} of damage, {leftovers} of leftovers."
             )
-    if print_findings(told, as_json=as_json) or count:
+    if print_findings(told, as_json=as_json) or count > leftovers:
         raise typer.Exit(EXIT_FOUND)
 
 

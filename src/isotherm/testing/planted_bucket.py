@@ -6,6 +6,7 @@ producer, committed and aborted transactions.
 
 from __future__ import annotations
 
+import json
 import random
 import uuid
 from collections.abc import Sequence
@@ -101,6 +102,15 @@ class PlantedTopic:
     def flip_bit(self, segment: RemoteLogSegmentMetadata, suffix: str, position: int) -> None:
         (byte,) = self.path(segment, suffix).read_bytes()[position : position + 1]
         self.change_bytes(segment, suffix, position, bytes([byte ^ 0x10]))
+
+    def retell_manifest(self, segment: RemoteLogSegmentMetadata, **numbers: object) -> None:
+        """The manifest says something else of its segment, or of its log where it says that."""
+        path = self.path(segment, "rsm-manifest")
+        members = json.loads(path.read_bytes())
+        for name, number in numbers.items():
+            parts = (members["remoteLogSegmentMetadata"], members["chunkIndex"])
+            next(part for part in parts if name in part)[name] = number
+        path.write_text(json.dumps(members))
 
     def index_position(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> int:
         manifest = read_manifest(self.path(segment, "rsm-manifest").read_bytes())

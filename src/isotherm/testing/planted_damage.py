@@ -109,6 +109,14 @@ def _wrong_end(topic: PlantedTopic) -> None:
     _retell(topic, end_offset_inclusive=topic.middle.end_offset_inclusive - 1)
 
 
+def _endless(topic: PlantedTopic) -> None:
+    _retell(topic, end_offset_inclusive=2**63 - 1)
+
+
+def _endless_manifest(topic: PlantedTopic) -> None:
+    topic.retell_manifest(topic.middle, endOffset=2**63 - 1)
+
+
 def _retell(topic: PlantedTopic, **changes: object) -> None:
     """The metadata says something else of the middle segment."""
     told = replace(topic.middle, **changes)  # type: ignore[arg-type]
@@ -288,7 +296,7 @@ PLANTED: tuple[Damage, ...] = (
             _KIND.WRONG_MANIFEST,
             _KIND.WRONG_EPOCH_CHECKPOINT,
             _KIND.HISTORY_GAP,
-            _KIND.DUPLICATE_SEGMENT,
+            _KIND.OUTSIDE_HISTORY,
         ),
         verify="different",
     ),
@@ -298,6 +306,13 @@ PLANTED: tuple[Damage, ...] = (
         scrub=(_KIND.WRONG_OFFSETS, _KIND.WRONG_MANIFEST, _KIND.HISTORY_GAP),
         verify="different",
     ),
+    _damage(
+        "end-at-the-limit-in-metadata",
+        _endless,
+        scrub=(_KIND.OFFSET_GAP, _KIND.WRONG_MANIFEST),
+        verify="different",
+    ),
+    _damage("end-at-the-limit-in-manifest", _endless_manifest, scrub=_KIND.DAMAGED_MANIFEST),
     _damage("manifest-damaged", _break_manifest, scrub=_KIND.DAMAGED_MANIFEST),
     _damage("two-manifests", _two_manifests, sweep=_KIND.MISPLACED_OBJECT),
     _damage(

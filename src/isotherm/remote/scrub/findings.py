@@ -42,6 +42,11 @@ class FindingKind(enum.StrEnum):
     # The segments of a partition together.
     HISTORY_GAP = "history-gap"
     DUPLICATE_SEGMENT = "duplicate-segment"
+    OUTSIDE_HISTORY = "outside-history"
+
+
+LEFTOVERS = frozenset({FindingKind.DUPLICATE_SEGMENT})
+"""Of the kinds that a scrub finds those that take space and harm no reader; all others are damage."""
 
 
 class Problem(NamedTuple):

@@ -7,7 +7,7 @@ all segments, sampled or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.bucket_listing import spread_over
 from isotherm.spark.jobs.cost import Cost, cost_of_reading, parallel_tasks
 from isotherm.spark.jobs.segment_frames import segments_of
-from isotherm.spark.planning import lineage_pieces
+from isotherm.spark.planning import SegmentPiece, lineage_pieces
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -159,11 +159,21 @@ def history_findings(segments: list[RemoteLogSegmentMetadata]) -> Iterator[Findi
     read = {piece.segment.segment_id.id for piece in pieces}
     for segment in segments:
         if segment.segment_id.id not in read:
-            yield segment_finding(
-                segment,
-                Problem(
-                    FindingKind.DUPLICATE_SEGMENT,
-                    "other segments hold all of its offsets"
-                    f" end_offset={segment.end_offset_inclusive}",
-                ),
-            )
+            yield segment_finding(segment, _unread(segment, pieces))
+
+
+def _unread(segment: RemoteLogSegmentMetadata, pieces: Sequence[SegmentPiece]) -> Problem:
+    """Why `pieces`, which are the log, have nothing of a segment."""
+    end = segment.end_offset_inclusive
+    held_to = segment.start_offset
+    for piece in pieces:
+        if piece.start_offset <= held_to < piece.end_offset:
+            held_to = piece.end_offset
+    if held_to > end:
+        fact = "other segments hold all of its offsets"
+        return Problem(FindingKind.DUPLICATE_SEGMENT, f"{fact} end_offset={end}")
+    fact = "by its leader epochs it is no part of the log, and no other segment holds its offsets"
+    epochs = dict(segment.segment_leader_epochs)
+    return Problem(
+        FindingKind.OUTSIDE_HISTORY, f"{fact} first={held_to} end_offset={end} epochs={epochs}"
+    )
