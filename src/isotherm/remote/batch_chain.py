@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from isotherm.record.batch_header import DELETE_HORIZON_FLAG, HEADER_SIZE
+from isotherm.record.batch_header import DELETE_HORIZON_FLAG, HEADER_SIZE, BatchHeader
 from isotherm.record.batch_table import leader_epochs
 from isotherm.remote.gaps import Gaps
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
-from isotherm.types import Offset
+from isotherm.types import NO_LEADER_EPOCH, LeaderEpoch, Offset
 
 if TYPE_CHECKING:
     from isotherm.record.batch_table import BatchTable, BoolArray, Int64Array
@@ -51,9 +51,15 @@ class EpochSpans:
         """Which batches contradict. One that carries none (-1) contradicts nothing."""
         if len(self._epochs) == 1 and (epochs == self._epochs[0]).all():
             return np.zeros(len(epochs), np.bool_)
-        is_told = (epochs >= 0) & (base_offsets >= self._starts[0])
+        is_told = (epochs != NO_LEADER_EPOCH) & (base_offsets >= self._starts[0])
         wrong: BoolArray = is_told & (epochs != self.expected(base_offsets))
         return wrong
+
+    def contradicted_by(self, header: BatchHeader) -> LeaderEpoch | None:
+        """The epoch that a batch should carry instead; None when its own is right."""
+        base = np.array([header.base_offset])
+        is_wrong = self.wrong(np.array([header.partition_leader_epoch]), base)[0]
+        return int(self.expected(base)[0]) if is_wrong else None
 
 
 def first_fault(

@@ -1,7 +1,7 @@
 """The batches of a stretch of a remote segment that were looked at and found right.
 
 Each is checked once, however many consumers are given it: its header, its place (offsets within
-the segment's, none that goes back) and its CRC. Python works per run of batches, not per batch.
+the segment's, none that goes back), its leader epoch and its CRC. Python works per run of batches, not per batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import numpy as np
 
 from isotherm.errors import CorruptRecordError
 from isotherm.record.batch import BatchHeader, read_batch_header, verify_batch_crc
-from isotherm.record.batch_table import read_batch_table, verify_crcs
+from isotherm.record.batch_table import leader_epochs, read_batch_table, verify_crcs
+from isotherm.remote.batch_chain import EpochSpans
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.types import Offset, Position
 
@@ -100,7 +101,7 @@ def check_batches(
     """
     window = data[start - data_start : end - data_start]
     table = _right_headers(window)
-    count = _count_in_place(metadata, table, next_offset)
+    count = _count_in_place(metadata, window, table, next_offset)
     if count < len(table) and count == 0:
         check_place(metadata, start, read_batch_header(window), next_offset)
     table = table[:count]
@@ -152,6 +153,13 @@ def check_place(
             f"batch has offsets outside its segment position={position}"
             f" base_offset={header.base_offset} last_offset={header.last_offset}"
         )
+    expected_epoch = EpochSpans(metadata).contradicted_by(header)
+    if expected_epoch is not None:
+        raise CorruptRecordError(
+            f"batch has another leader epoch than its segment position={position}"
+            f" base_offset={header.base_offset} epoch={header.partition_leader_epoch}"
+            f" expected_epoch={expected_epoch}"
+        )
     if header.base_offset < next_offset:
         raise CorruptRecordError(
             f"batch offsets go back position={position} base_offset={header.base_offset}"
@@ -180,7 +188,10 @@ def _right_headers(window: memoryview) -> BatchTable:
 
 
 def _count_in_place(
-    metadata: RemoteLogSegmentMetadata, table: BatchTable, next_offset: Offset
+    metadata: RemoteLogSegmentMetadata,
+    window: memoryview,
+    table: BatchTable,
+    next_offset: Offset,
 ) -> int:
     """How many batches from the first on satisfy `check_place`."""
     base_offsets = table["base_offset"]
@@ -190,6 +201,7 @@ def _count_in_place(
     )
     is_wrong[1:] |= base_offsets[1:] <= last_offsets[:-1]
     is_wrong[:1] |= base_offsets[:1] < next_offset
+    is_wrong |= EpochSpans(metadata).wrong(leader_epochs(window, table), base_offsets)
     wrong = np.flatnonzero(is_wrong)
     return int(wrong[0]) if len(wrong) else len(table)
 

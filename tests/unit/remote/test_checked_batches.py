@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,9 @@ START = 1000
 
 
 def batch(offset: int, count: int = 2, value: bytes = b"v" * 20) -> bytearray:
-    return build_batch([(0, None, value, ())] * count, base_offset=offset)
+    return build_batch(
+        [(0, None, value, ())] * count, base_offset=offset, partition_leader_epoch=0
+    )
 
 
 def metadata(size: int, end_offset_inclusive: int = 99) -> RemoteLogSegmentMetadata:
@@ -122,6 +125,8 @@ def damaged(index: int, at: int, value: int) -> bytearray:
         (70, 1, "crc"),
         (5, 0x40, "outside its segment"),
         (1, 0x40, "outside its segment"),
+        (15, 1, "another leader epoch"),
+        (12, 0x80, "another leader epoch"),
     ],
 )
 @pytest.mark.parametrize("index", [0, 1, 2])
@@ -147,3 +152,19 @@ def test_offsets_that_go_back_are_found() -> None:
     assert checked(data).end == START + len(batch(20))
     with pytest.raises(CorruptRecordError, match="offsets go back"):
         check(batch(20), next_offset=21)
+
+
+def test_epoch_is_the_one_that_the_metadata_give_the_offset() -> None:
+    """The first one stands below its start, where the log start lay in the segment."""
+    size = START + len(b"".join(GOOD))
+    for epochs, right in (({0: 10}, 3), ({0: 15}, 3), ({0: 10, 1: 20}, 2), ({0: 10, 1: 12}, 1)):
+        told = replace(metadata(size), segment_leader_epochs=epochs)
+        data = memoryview(b"".join(GOOD))
+        found = check_batches(told, data, START, START, size, 10)
+        assert found is not None
+        assert len(found.positions) == right
+
+
+def test_batch_without_an_epoch_contradicts_nothing() -> None:
+    data = build_batch([(0, None, b"v", ())], base_offset=10, partition_leader_epoch=-1)
+    assert checked(data).end == START + len(data)
