@@ -18,10 +18,20 @@ from isotherm.segment.file_names import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
 )
-from isotherm.segment.offset_index import check_offset_index, lookup_offset
-from isotherm.segment.time_index import check_time_index, lookup_timestamp
+from isotherm.segment.offset_index import (
+    OffsetPosition,
+    check_offset_index,
+    last_offset_index_entry,
+    lookup_offset,
+)
+from isotherm.segment.time_index import (
+    TimestampOffset,
+    check_time_index,
+    last_entries_before,
+    last_time_index_entry,
+)
 from isotherm.segment.transaction_index import AbortedTransaction, read_transaction_index
-from isotherm.types import Offset, Position, TimestampMs, uuid_from_text, uuid_to_text
+from isotherm.types import Offset, TimestampMs, uuid_from_text, uuid_to_text
 
 INDEX_SUFFIXES = {
     IndexType.OFFSET: OFFSET_INDEX_SUFFIX,
@@ -55,14 +65,21 @@ class RemoteIndexEntry:
         """Decoded anew on each call; empty when the segment has no aborted transaction."""
         return read_transaction_index(self.transaction_index_bytes, self.base_offset)
 
-    def lookup_offset(self, offset: Offset) -> Position:
-        """Where in the `.log` to start reading for `offset`: at or before its batch, 0 if unsure."""
-        return lookup_offset(self.offset_index, self.base_offset, offset).position
+    def lookup_offset(self, offset: Offset) -> OffsetPosition:
+        """Where in the `.log` to start reading for `offset`: at a batch that begins at or below the
+        offset named, which is `offset` at most. (base offset, 0) if unsure."""
+        return lookup_offset(self.offset_index, self.base_offset, offset)
 
-    def lookup_timestamp(self, timestamp_ms: TimestampMs, starting_offset: Offset) -> Position:
-        """Where to start looking for the first record at or after a time, from an offset on."""
-        found = lookup_timestamp(self.time_index, self.base_offset, timestamp_ms)
-        return self.lookup_offset(max(starting_offset, found.offset))
+    def entries_before(self, timestamp_ms: TimestampMs) -> list[TimestampOffset]:
+        """The last two entries of the time index that are older than a time, if there are two."""
+        return last_entries_before(self.time_index, self.base_offset, timestamp_ms, 2)
+
+    def last_offset_named(self) -> Offset:
+        """The last offset that an index says the `.log` has; the base offset if none does."""
+        return max(
+            last_offset_index_entry(self.offset_index, self.base_offset).offset,
+            last_time_index_entry(self.time_index, self.base_offset).offset,
+        )
 
 
 class IndexFiles(NamedTuple):

@@ -11,12 +11,14 @@ for when the rest is still on its way (ANSWER_SIZE_MIN).
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from isotherm.errors import (
+    CorruptIndexError,
     OffsetOutOfRangeError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -38,6 +40,8 @@ from isotherm.remote.segment_reader import (
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.transaction_index import AbortedTransaction, collect_aborted_transactions
 from isotherm.types import Offset, Position, TopicIdPartition
+
+_logger = logging.getLogger(__name__)
 
 _REMEMBERED_STOPS_MAX = 4096
 """Where readers stopped; some 300 bytes each. One that is forgotten costs an index look-up."""
@@ -270,7 +274,16 @@ class RemoteLogReader:
             return stop.position
         if not patience.may_wait:
             raise NotInMemoryError(f"an index has to be asked partition={partition}")
-        return self._index_cache.get(metadata).lookup_offset(offset)
+        try:
+            hint = self._index_cache.get(metadata).lookup_offset(offset)
+        except CorruptIndexError as error:
+            _logger.warning(
+                "index is damaged, segment is read from its start segment=%s reason=%r",
+                metadata.segment_id,
+                str(error),
+            )
+            return 0
+        return self._segments.proven(metadata, hint, patience)
 
     def _note_stop(self, partition: TopicIdPartition, last: _Taken) -> None:
         key = (partition, last.run.next_offset)

@@ -7,15 +7,23 @@ Source: Kafka RemoteLogManager.findOffsetByTimestamp.
 
 from __future__ import annotations
 
+import logging
+from collections import deque
+
+from isotherm.errors import CorruptIndexError
 from isotherm.log.log_segment import TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
-from isotherm.record.batch import read_records
+from isotherm.record.batch import BatchHeader, read_batch_header, read_records
 from isotherm.remote.index_cache import RemoteIndexCache
 from isotherm.remote.lineage import is_segment_within_lineage, without_empty_epochs
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
+from isotherm.remote.read_patience import ReadPatience
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.segment_reader import RemoteSegmentReader
-from isotherm.types import Offset, TimestampMs, TopicIdPartition
+from isotherm.segment.time_index import TimestampOffset
+from isotherm.types import Offset, Position, TimestampMs, TopicIdPartition
+
+_logger = logging.getLogger(__name__)
 
 
 class RemoteOffsetLookup:
@@ -66,15 +74,67 @@ class RemoteOffsetLookup:
         timestamp_ms: TimestampMs,
         starting_offset: Offset,
     ) -> TimestampAndOffset | None:
-        indexes = self._index_cache.get(metadata)
-        start = indexes.lookup_timestamp(timestamp_ms, starting_offset)
-        for position, header in self._segments.headers(metadata, start):
-            if header.max_timestamp < timestamp_ms or header.last_offset < starting_offset:
-                continue
-            batch = self._segments.batch(metadata, position, header)
-            for record in read_records(batch, 0, header):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= starting_offset:
-                    return TimestampAndOffset(
-                        record.timestamp_ms, record.offset, header.partition_leader_epoch
-                    )
+        try:
+            indexes = self._index_cache.get(metadata)
+            older = indexes.entries_before(timestamp_ms)
+            # Of two entries the first is where to begin, and both are held against their batches.
+            start = older[0].offset if len(older) == 2 else metadata.start_offset
+            is_relied_on = start > starting_offset
+            hint = indexes.lookup_offset(max(start, starting_offset))
+            position = self._segments.proven(metadata, hint, ReadPatience())
+            return self._search(
+                metadata, position, timestamp_ms, starting_offset, older if is_relied_on else []
+            )
+        except CorruptIndexError as error:
+            _logger.warning(
+                "index is damaged, segment is searched from its start segment=%s reason=%r",
+                metadata.segment_id,
+                str(error),
+            )
+            return self._search(metadata, 0, timestamp_ms, starting_offset, [])
+
+    def _search(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        position: Position,
+        timestamp_ms: TimestampMs,
+        starting_offset: Offset,
+        relied_on: list[TimestampOffset],
+    ) -> TimestampAndOffset | None:
+        """From the batch at `position` on. CorruptIndexError when one of the time index's entries
+        `relied_on`, which vouch for what lies before them, is not what it says."""
+        left = deque(relied_on)
+        for checked in self._segments.batches_from(metadata, position):
+            for index in range(checked.index_of(position), len(checked.positions)):
+                batch = checked.bytes_between(index, index + 1)
+                header = read_batch_header(batch)
+                while left and left[0].offset <= header.last_offset:
+                    _check_entry(left.popleft(), header)
+                if header.max_timestamp < timestamp_ms or header.last_offset < starting_offset:
+                    continue
+                with self._segments.damage_named(metadata):
+                    records = list(read_records(batch, 0, header))
+                for record in records:
+                    if record.timestamp_ms >= timestamp_ms and record.offset >= starting_offset:
+                        if left:
+                            _check_entry(left.popleft(), header)
+                        return TimestampAndOffset(
+                            record.timestamp_ms, record.offset, header.partition_leader_epoch
+                        )
+            position = checked.end
+        if left:
+            _check_entry(left.popleft(), None)
         return None
+
+
+def _check_entry(entry: TimestampOffset, header: BatchHeader | None) -> None:
+    """An entry names the largest timestamp so far, and an offset of the batch that has it."""
+    if (
+        header is None
+        or not header.base_offset <= entry.offset <= header.last_offset
+        or entry.timestamp_ms != header.max_timestamp
+    ):
+        raise CorruptIndexError(
+            "time index entry leads to no batch of its time"
+            f" offset={entry.offset} timestamp_ms={entry.timestamp_ms}"
+        )

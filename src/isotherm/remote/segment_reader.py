@@ -7,17 +7,21 @@ fetches the object anew.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from isotherm.errors import CorruptObjectError, CorruptRecordError
-from isotherm.record.batch import HEADER_SIZE, BatchHeader, read_batch_header, verify_batch_crc
+from isotherm.record.batch import HEADER_SIZE, read_batch_header
 from isotherm.remote.checked_batches import BatchPlace, CheckedBatches, check_batch, check_place
 from isotherm.remote.read_ahead import ReadAhead
 from isotherm.remote.read_patience import NO_WAIT, NotInMemoryError, ReadPatience
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.segment.offset_index import OffsetPosition
 from isotherm.types import Offset, Position
+
+_logger = logging.getLogger(__name__)
 
 ANSWER_SIZE_MIN = 1024 * 1024
 """A read waits for so many bytes, if there are and if it may have them; of what is more, it takes
@@ -40,31 +44,42 @@ class RemoteSegmentReader:
     def __init__(self, read_ahead: ReadAhead) -> None:
         self._read_ahead = read_ahead
 
-    def headers(
+    def batches_from(
         self, metadata: RemoteLogSegmentMetadata, position: Position
-    ) -> Iterator[tuple[Position, BatchHeader]]:
-        """Position and header of each batch from `position` on; CRCs are not checked, but that
-        offsets rise."""
-        next_offset = 0
+    ) -> Iterator[CheckedBatches]:
+        """All batches from the one at `position` on, which may follow others in the first run."""
         patience = ReadPatience()
         while position < metadata.segment_size_in_bytes:
-            with self._damage_named(metadata):
-                header = read_batch_header(
-                    self._read_ahead.read(metadata, position, HEADER_SIZE, patience)
-                )
-                check_place(metadata, position, header, next_offset)
-            yield position, header
-            position += header.size_in_bytes
-            next_offset = header.next_offset
+            with self.damage_named(metadata):
+                checked = self._checked(metadata, position, HEADER_SIZE, patience)
+                checked.index_of(position)
+            yield checked
+            position = checked.end
 
-    def batch(
-        self, metadata: RemoteLogSegmentMetadata, position: Position, header: BatchHeader
-    ) -> memoryview:
-        """One whole batch, its CRC checked."""
-        data = self._read_ahead.read(metadata, position, header.size_in_bytes, ReadPatience())
-        with self._damage_named(metadata):
-            verify_batch_crc(data, 0, header)
-        return data
+    def proven(
+        self, metadata: RemoteLogSegmentMetadata, hint: OffsetPosition, patience: ReadPatience
+    ) -> Position:
+        """Where a batch begins at or below the offset that an index entry names: at the position
+        that it names, else at the segment's start."""
+        if not 0 < hint.position < metadata.segment_size_in_bytes:
+            return 0
+        try:
+            checked = self._checked(metadata, hint.position, HEADER_SIZE, patience)
+            if checked.base_offsets[checked.index_of(hint.position)] <= hint.offset:
+                return hint.position
+            fact = "another batch begins there"
+        except CorruptRecordError as error:
+            self._read_ahead.forget(metadata.segment_id)
+            fact = str(error)
+        _logger.warning(
+            "index entry leads to no batch that it names, segment is read from its start"
+            " segment=%s offset=%d position=%d reason=%r",
+            metadata.segment_id,
+            hint.offset,
+            hint.position,
+            fact,
+        )
+        return 0
 
     def find(
         self,
@@ -75,7 +90,7 @@ class RemoteSegmentReader:
     ) -> BatchPlace | None:
         """The first batch that ends at `offset` or above, from the one at `position` on."""
         while position < metadata.segment_size_in_bytes:
-            with self._damage_named(metadata):
+            with self.damage_named(metadata):
                 checked = self._checked(metadata, position, HEADER_SIZE, patience)
                 place = checked.find(position, offset)
             if place is not None:
@@ -100,7 +115,7 @@ class RemoteSegmentReader:
         while position < end and not is_last:
             size_min = ANSWER_SIZE_MIN - (position - start)
             try:
-                with self._damage_named(metadata):
+                with self.damage_named(metadata):
                     checked = self._checked(
                         metadata,
                         position,
@@ -159,7 +174,8 @@ class RemoteSegmentReader:
         return check_batch(metadata, data, position, 0)
 
     @contextmanager
-    def _damage_named(self, metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
+    def damage_named(self, metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
+        """Tell what is wrong with a batch as the module's description says."""
         try:
             yield
         except CorruptRecordError as error:

@@ -94,6 +94,14 @@ def lookup_timestamp(
     return _entry_before(buffer, base_offset, _count_not_younger(buffer, target_ms))
 
 
+def last_entries_before(
+    buffer: Buffer, base_offset: Offset, target_ms: TimestampMs, count: int
+) -> list[TimestampOffset]:
+    """The last `count` entries with a timestamp below `target_ms`, fewer if there are fewer."""
+    end = _count_not_younger(buffer, target_ms - 1)
+    return [_entry_at(buffer, base_offset, index) for index in range(max(0, end - count), end)]
+
+
 def first_younger_entry(
     buffer: Buffer, base_offset: Offset, target_ms: TimestampMs
 ) -> TimestampOffset | None:

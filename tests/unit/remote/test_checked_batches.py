@@ -19,9 +19,7 @@ START = 1000
 
 
 def batch(offset: int, count: int = 2, value: bytes = b"v" * 20) -> bytearray:
-    return build_batch(
-        [(0, None, value, ())] * count, base_offset=offset, partition_leader_epoch=0
-    )
+    return build_batch([(0, None, value, ())] * count, base_offset=offset, partition_leader_epoch=0)
 
 
 def metadata(size: int, end_offset_inclusive: int = 99) -> RemoteLogSegmentMetadata:

@@ -163,19 +163,21 @@ def test_lookup_outside_the_index_gives_its_ends(setup: Setup) -> None:
     """(testPositionForNonExistentEntry)"""
     entry = setup.cache().get(setup.segment(start_offset=1_000))
     step = 2_000_000 // (INDEX_ENTRIES + 1)
-    assert entry.lookup_offset(10_000_000) == INDEX_ENTRIES * step
-    assert entry.lookup_offset(1_000) == 0
-    assert entry.lookup_offset(1_010) == step
-    assert entry.lookup_offset(1_019) == step
+    assert entry.lookup_offset(10_000_000).position == INDEX_ENTRIES * step
+    assert entry.lookup_offset(1_000).position == 0
+    assert entry.lookup_offset(1_010).position == step
+    assert entry.lookup_offset(1_019).position == step
 
 
-def test_lookup_by_time_starts_no_lower_than_the_starting_offset(setup: Setup) -> None:
+def test_entries_before_a_time_are_the_last_two_that_are_older(setup: Setup) -> None:
     entry = setup.cache().get(setup.segment(start_offset=1_000))
-    step = 2_000_000 // (INDEX_ENTRIES + 1)
-    time_ms = FIRST_INDEXED_TIMESTAMP_MS + 2
-    assert entry.lookup_timestamp(time_ms, 0) == 3 * step
-    assert entry.lookup_timestamp(time_ms, 1_050) == 5 * step
-    assert entry.lookup_timestamp(FIRST_INDEXED_TIMESTAMP_MS - 1, 0) == 0
+    first, second, third = (entry.entries_before(FIRST_INDEXED_TIMESTAMP_MS + n) for n in range(3))
+    assert first == []
+    assert [each.timestamp_ms for each in second] == [FIRST_INDEXED_TIMESTAMP_MS]
+    assert [each.timestamp_ms for each in third] == [
+        FIRST_INDEXED_TIMESTAMP_MS,
+        FIRST_INDEXED_TIMESTAMP_MS + 1,
+    ]
 
 
 # -- the size bound
@@ -367,7 +369,7 @@ def test_entry_in_hand_works_after_its_removal(setup: Setup) -> None:
     cache.remove([metadata.segment_id])
     setup.clock.advance(FILE_DELETE_DELAY_MS)
     cache.evict_expired()
-    assert entry.lookup_offset(10) > 0
+    assert entry.lookup_offset(10).position > 0
     cache.get(metadata)
     assert setup.files() == setup.live_files(metadata)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from isotherm.errors import CorruptObjectError, RemoteStorageNotReadyError
@@ -13,7 +15,7 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.segment_reader import RemoteSegmentReader
 from isotherm.testing.faulty_store import Operation
-from isotherm.testing.tiered_partition import TieredPartition
+from isotherm.testing.tiered_partition import TieredPartition, records_of
 
 T0 = 1_700_000_000_000
 
@@ -131,3 +133,41 @@ def test_partition_that_was_let_go_of_is_to_be_asked_for_again(tiered: TieredPar
         lookup.find(tiered.log, tiered.partition, 0, 0)
     with pytest.raises(RemoteStorageNotReadyError):
         tiered.read(0)
+
+
+def test_flipped_bit_of_an_index_changes_no_answer(tmp_path: Path) -> None:
+    """Times rise and fall, so that an entry that leads too far passes over younger records."""
+    tiered = TieredPartition(tmp_path / "p", internal_segment_bytes=900)
+    times = [T0 + 10 * offset - 35 * (offset % 3) for offset in range(40)]
+    for offset, timestamp_ms in enumerate(times):
+        tiered.append(b"%03d" % offset, timestamp_ms=timestamp_ms)
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    lookup = RemoteOffsetLookup(
+        tiered.metadata, tiered.index_cache, RemoteSegmentReader(tiered.read_ahead)
+    )
+    segment = tiered.segments()[0]
+    assert segment.end_offset_inclusive >= 10
+    (path,) = tiered.bucket.rglob(f"{segment.start_offset:020}*.indexes")
+    tiered.damage_declared = "the object is written over"
+    good = path.read_bytes()
+    asked = [T0 + 15, T0 + 41, T0 + 78]
+    damaged_count = 0
+    for position in range(len(good)):
+        for bit in (0x01, 0x10, 0x80):
+            bad = bytearray(good)
+            bad[position] ^= bit
+            path.write_bytes(bad)
+            tiered.index_cache.remove([segment.segment_id])
+            for timestamp_ms in asked:
+                first = next(n for n, each in enumerate(times) if each >= timestamp_ms)
+                try:
+                    found = lookup.find(tiered.log, tiered.partition, timestamp_ms, 0)
+                except CorruptObjectError:
+                    damaged_count += 1
+                else:
+                    assert found == (times[first], first, 0), (position, bit)
+            for offset in (3, 8):
+                (record,) = records_of(tiered.read_bytes(offset, 1))
+                assert record.offset == offset, (position, bit)
+    assert damaged_count == 0
