@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from isotherm.errors import (
+    CorruptDataError,
     CorruptIndexError,
     OffsetOutOfRangeError,
     RemoteResourceNotFoundError,
@@ -26,11 +27,20 @@ from isotherm.errors import (
 from isotherm.log.log_read import FetchIsolation, aborted_transactions
 from isotherm.log.partition_log import PartitionLog
 from isotherm.remote.index_cache import RemoteIndexCache
-from isotherm.remote.lineage import epoch_end_offset, epoch_for_offset, without_empty_epochs
+from isotherm.remote.lineage import (
+    epoch_end_offset,
+    epoch_for_offset,
+    is_segment_within_lineage,
+    without_empty_epochs,
+)
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
 from isotherm.remote.read_ahead import ReadAhead
 from isotherm.remote.read_patience import NO_WAIT, NotInMemoryError, ReadPatience
-from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
 from isotherm.remote.segment_reader import (
     ANSWER_SIZE_MIN,
     BatchRun,
@@ -45,6 +55,10 @@ _logger = logging.getLogger(__name__)
 
 _REMEMBERED_STOPS_MAX = 4096
 """Where readers stopped; some 300 bytes each. One that is forgotten costs an index look-up."""
+
+
+_REMEMBERED_DAMAGE_MAX = 1024
+"""Messages about damage that are not logged again."""
 
 
 class RemoteRead(NamedTuple):
@@ -107,6 +121,7 @@ class RemoteLogReader:
         self._read_ahead = read_ahead
         self._segments = RemoteSegmentReader(read_ahead)
         self._lock = threading.Lock()
+        self._told: OrderedDict[str, None] = OrderedDict()
         self._stops: OrderedDict[tuple[TopicIdPartition, Offset], _Stop] = OrderedDict()
 
     def read(
@@ -134,9 +149,13 @@ class RemoteLogReader:
             went_on = (partition, offset) in self._stops
         asked = (log, partition, lineage, offset, max_bytes, min_one_message, patience)
         try:
-            taken = self._take_spans(*asked)
-        except _SegmentReplacedError:
-            taken = self._take_spans(*asked)
+            try:
+                taken = self._take_spans(*asked)
+            except _SegmentReplacedError:
+                taken = self._take_spans(*asked)
+        except CorruptDataError as error:
+            self._tell_damage(str(error))
+            raise
         last = taken[-1]
         aborted = None
         if isolation is FetchIsolation.TXN_COMMITTED:
@@ -183,6 +202,7 @@ class RemoteLogReader:
             raise OffsetOutOfRangeError(
                 f"offset does not exist in the remote tier partition={partition} offset={offset}"
             )
+        ended_early: list[RemoteLogSegmentMetadata] = []
         while span is not None:
             has_enough = max_bytes - room >= ANSWER_SIZE_MIN
             try:
@@ -201,8 +221,17 @@ class RemoteLogReader:
                 raise
             taken.append(found)
             room -= found.run.size
-            next_offset = span.end_offset
             has_records = room < max_bytes
+            if found.run.is_last and found.run.next_offset < span.end_offset:
+                # The reader is told when it comes to what is missing.
+                if has_records:
+                    break
+                ended_early.append(span.metadata)
+                next_offset, span = self._past_end(
+                    log, partition, lineage, ended_early, span, next_offset, patience
+                )
+                continue
+            next_offset = span.end_offset
             is_enough = room <= 0 or next_offset >= log.local_log_start_offset
             if not found.run.is_last or (has_records and is_enough):
                 break
@@ -225,6 +254,66 @@ class RemoteLogReader:
             return None
         epoch_end = epoch_end_offset(lineage, entry.epoch, log.log_end_offset)
         return _Span(metadata, min(metadata.end_offset_inclusive + 1, epoch_end))
+
+    def _past_end(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        lineage: Sequence[EpochEntry],
+        ended_early: Sequence[RemoteLogSegmentMetadata],
+        span: _Span,
+        offset: Offset,
+        patience: ReadPatience,
+    ) -> tuple[Offset, _Span | None]:
+        """Where to go on when the batches of `span` end before `offset`, which it claims to hold.
+
+        Another segment of the lineage may hold it. Where none does, these are offsets that
+        compaction left without a record, or lost ones: CorruptObjectError when an index of a
+        segment that `ended_early` names an offset there (docs/decisions/0066).
+        """
+        if not patience.may_wait:
+            raise NotInMemoryError(f"an index has to be asked partition={partition}")
+        others = self._overlapping(log, partition, lineage, ended_early, span, offset)
+        holder = next((each for each in others if each.start_offset <= offset), None)
+        if holder is None:
+            for each in ended_early:
+                last = self._index_cache.get(each).last_offset_named()
+                if last >= offset:
+                    raise damaged_segment(
+                        each,
+                        f"batches end before what the segment's indexes name first_missing={offset}"
+                        f" last_named={last} hint='`isotherm pipeline scrub` names what is missing'",
+                    )
+        if not others:
+            return span.end_offset, self._span(log, partition, lineage, span.end_offset)
+        going_on = holder or min(others, key=lambda each: each.start_offset)
+        end_offset = min(span.end_offset, going_on.end_offset_inclusive + 1)
+        return max(offset, going_on.start_offset), _Span(going_on, end_offset)
+
+    def _overlapping(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        lineage: Sequence[EpochEntry],
+        ended_early: Sequence[RemoteLogSegmentMetadata],
+        span: _Span,
+        offset: Offset,
+    ) -> list[RemoteLogSegmentMetadata]:
+        """The lineage's other segments with offsets of `span` from `offset` on."""
+        entry = epoch_for_offset(lineage, offset)
+        known = {each.segment_id for each in ended_early}
+        return [
+            each
+            for each in self._metadata.list_remote_log_segments(partition)
+            if each.segment_id not in known
+            and each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            and each.start_offset < span.end_offset
+            and each.end_offset_inclusive >= offset
+            and entry is not None
+            and each.segment_leader_epochs.get(entry.epoch, span.end_offset)
+            <= max(offset, each.start_offset)
+            and is_segment_within_lineage(each, log.log_end_offset, lineage)
+        ]
 
     def _take(
         self,
@@ -284,6 +373,16 @@ class RemoteLogReader:
             )
             return 0
         return self._segments.proven(metadata, hint, patience)
+
+    def _tell_damage(self, text: str) -> None:
+        """Once, however often its consumers try again."""
+        with self._lock:
+            is_told = text in self._told
+            self._told[text] = None
+            if len(self._told) > _REMEMBERED_DAMAGE_MAX:
+                self._told.popitem(last=False)
+        if not is_told:
+            _logger.error("remote read is refused: %s", text)
 
     def _note_stop(self, partition: TopicIdPartition, last: _Taken) -> None:
         key = (partition, last.run.next_offset)

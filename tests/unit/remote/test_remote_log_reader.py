@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +21,14 @@ from isotherm.record.validation import AppendOrigin
 from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
 from isotherm.remote.remote_log_reader import RemoteLogReader
 from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
 from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.testing.tiered_partition import InlineExecutor, TieredPartition, records_of
+from isotherm.types import uuid_to_text
 
 
 def value(number: int) -> bytes:
@@ -248,25 +253,99 @@ def test_metadata_that_is_not_read_yet_is_a_retriable_error(cold: TieredPartitio
     assert cold.read_values(0)
 
 
-def test_hole_at_a_segments_end_is_read_over(cold: TieredPartition) -> None:
-    """After compaction the last offsets of a segment may be gone: the end offset covers them."""
-    first, second = cold.segments()[:2]
-    (path,) = cold.bucket.rglob(f"{first.start_offset:020}*.log")
+def cut_last_batch(cold: TieredPartition, segment: RemoteLogSegmentMetadata) -> None:
+    """Under metadata that fit."""
     cold.damage_declared = "the object is written over"
-    batch_size = len(cold.read_bytes(0, 1))
-    cold.read_ahead.forget(first.segment_id)
-    empty_batch = bytearray(path.read_bytes()[-batch_size:])
-    cut = path.read_bytes()[:-batch_size]
+    batch_size = len(cold.read_bytes(segment.start_offset, 1))
+    (path,) = cold.bucket.rglob(f"*{uuid_to_text(segment.segment_id.id)}.log")
+    path.write_bytes(path.read_bytes()[:-batch_size])
+    cut = replace(segment, segment_size_in_bytes=segment.segment_size_in_bytes - batch_size)
+    tell_instead(cold, segment, cut)
+
+
+def tell_instead(
+    cold: TieredPartition, segment: RemoteLogSegmentMetadata, *instead: RemoteLogSegmentMetadata
+) -> None:
+    """Let the metadata have other segments in the place of one."""
+    find, list_all = (
+        cold.metadata.remote_log_segment_metadata,
+        cold.metadata.list_remote_log_segments,
+    )
+    cold.read_ahead.forget(segment.segment_id)
+    cold.reader = RemoteLogReader(cold.metadata, cold.index_cache, cold.read_ahead)
+
+    def found(*args: object) -> RemoteLogSegmentMetadata | None:
+        was = find(*args)  # type: ignore[arg-type]
+        return instead[0] if was is not None and was.segment_id == segment.segment_id else was
+
+    def listed(*args: object) -> list[RemoteLogSegmentMetadata]:
+        others = [each for each in list_all(*args) if each.segment_id != segment.segment_id]  # type: ignore[arg-type]
+        return sorted([*others, *instead], key=lambda each: each.start_offset)
+
+    cold.metadata.remote_log_segment_metadata = found  # type: ignore
+    cold.metadata.list_remote_log_segments = listed  # type: ignore
+
+
+def test_log_that_ends_before_what_its_indexes_name_is_damage(
+    cold: TieredPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = cold.segments()[:2]
+    cut_last_batch(cold, first)
     last = first.end_offset_inclusive
-    previous = bytearray(cut[-batch_size:])
-    previous[0:8] = (last - 1).to_bytes(8, "big")
-    assert len(empty_batch) == batch_size
-    path.write_bytes(cut[:-batch_size] + bytes(previous) + bytes(previous))
-    with pytest.raises(CorruptObjectError, match="offsets go back"):
-        cold.read(0)
-    previous[0:8] = (0).to_bytes(8, "big")
-    path.write_bytes(bytes(previous) * (len(cut) // batch_size + 1))
-    assert records_of(cold.read_bytes(last, 1))[0].offset == second.start_offset
+    assert cold.read_values(0) == [value(number) for number in range(last)]
+    for _ in range(2):
+        with pytest.raises(CorruptObjectError, match=f"first_missing={last} last_named={last}"):
+            cold.read(last)
+    assert [each.levelname for each in caplog.records] == ["ERROR"]
+    assert f"object={first.segment_id}.log" in caplog.text
+    assert cold.read_values(second.start_offset)[0] == value(second.start_offset)
+
+
+def test_offsets_at_a_segments_end_that_no_index_names_are_read_over(
+    cold: TieredPartition,
+) -> None:
+    """So compaction may leave a segment: the end offset covers what is gone."""
+    first, second = cold.segments()[:2]
+    last = first.end_offset_inclusive
+    (indexes,) = cold.bucket.rglob(f"{first.start_offset:020}*.indexes")
+    entry = cold.index_cache.get(first)
+    rebuilt = indexes.read_bytes()
+    for index, size in ((entry.offset_index, 8), (entry.time_index, 12)):
+        assert rebuilt.count(index) == 1
+        kept = [index[at : at + size] for at in range(0, len(index), size)]
+        named = [
+            each
+            for each in kept
+            if int.from_bytes(each[size - 4 :] if size == 12 else each[:4]) < last
+        ]
+        rebuilt = rebuilt.replace(index, b"".join(named + [named[-1]] * (len(kept) - len(named))))
+    indexes.write_bytes(rebuilt)
+    cold.index_cache.remove([first.segment_id])
+    cut_last_batch(cold, first)
+    for max_bytes in (1, 1 << 20):
+        read = records_of(cold.read_bytes(last, max_bytes))
+        assert read[0].offset == second.start_offset
+    assert cold.read_all().keys() == set(range(30)) - {last}
+
+
+def test_segment_whose_end_offset_is_too_high_hides_no_other(cold: TieredPartition) -> None:
+    first, _, third = cold.segments()[:3]
+    tell_instead(cold, first, replace(first, end_offset_inclusive=third.end_offset_inclusive))
+    assert cold.read_all() == {number: value(number) for number in range(30)}
+
+
+def test_offsets_that_a_segment_has_lost_are_read_from_another(cold: TieredPartition) -> None:
+    first = cold.segments()[0]
+    (log,) = cold.bucket.rglob(f"{first.start_offset:020}*.log")
+    whole = replace(first, segment_id=RemoteLogSegmentId(cold.partition, uuid.UUID(int=5)))
+    for path in (log, log.with_suffix(".indexes"), log.with_suffix(".rsm-manifest")):
+        old, new = uuid_to_text(first.segment_id.id), uuid_to_text(whole.segment_id.id)
+        path.with_name(path.name.replace(old, new)).write_bytes(path.read_bytes())
+    batch_size = len(cold.read_bytes(0, 1))
+    cut_last_batch(cold, first)
+    cut = replace(first, segment_size_in_bytes=first.segment_size_in_bytes - batch_size)
+    tell_instead(cold, first, cut, whole)
+    assert cold.read_all() == {number: value(number) for number in range(30)}
 
 
 @pytest.mark.parametrize("copied_anew", [True, False])
