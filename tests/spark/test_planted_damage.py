@@ -4,6 +4,7 @@ and the sound topics beside them have no findings. Run through the command line.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from pathlib import Path
@@ -132,6 +133,82 @@ def test_job_over_manifests_names_each_that_has_impossible_numbers(
             assert str(key) in row["detail"]
     ends = {row["topic"]: row["log_end"] for row in rows if "log_end" in row}
     assert job == "scrub" or set(ends) == set(impossible.topics)
+
+
+IMPOSSIBLE_TOLD: dict[str, dict[str, object]] = {
+    "told-end-at-the-limit": {"end_offset_inclusive": LONG_MAX},
+    "told-end-below-the-start": {"end_offset_inclusive": 3},
+    "told-start-negative": {"start_offset": -1},
+    "told-start-at-the-least": {"start_offset": -LONG_MAX - 1},
+    "told-time-at-the-least": {"max_timestamp_ms": -LONG_MAX - 1},
+    "told-time-at-the-limit": {"max_timestamp_ms": LONG_MAX},
+    "told-event-time-at-the-least": {"event_timestamp_ms": -LONG_MAX - 1},
+    "told-event-time-at-the-limit": {"event_timestamp_ms": LONG_MAX},
+    "told-size-negative": {"segment_size_in_bytes": -1},
+    "told-size-zero": {"segment_size_in_bytes": 0},
+    "told-size-at-the-limit": {"segment_size_in_bytes": 2**31 - 1},
+    "told-no-epoch": {"segment_leader_epochs": {}},
+    "told-epoch-at-the-limit": {"segment_leader_epochs": {2**31 - 1: LONG_MAX}},
+    "told-epochs-that-fall": {"segment_leader_epochs": {2: LONG_MAX, 3: -LONG_MAX - 1}},
+}
+
+
+# No segment at all can be made of these: the record is damaged, and the segment not known.
+REFUSED_TOLD = {
+    "told-end-below-the-start",
+    "told-start-negative",
+    "told-start-at-the-least",
+    "told-no-epoch",
+}
+# The event of the copy's end tells another time.
+SUPERSEDED_TOLD = {"told-event-time-at-the-least", "told-event-time-at-the-limit"}
+
+
+@pytest.fixture(scope="module")
+def impossibly_told(tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket:
+    """A topic for each number that no segment has, in the metadata of the middle segment."""
+    bucket = PlantedBucket(tmp_path_factory.mktemp("told"))
+    bucket.add_sound_topics()
+    for name, numbers in IMPOSSIBLE_TOLD.items():
+        middle = bucket.add_topic(name).middle
+        place = next(
+            place
+            for place, event in enumerate(bucket.events)
+            if getattr(event, "segment_id", None) == middle.segment_id
+        )
+        told = copy.copy(bucket.events[place])
+        for field, number in numbers.items():
+            object.__setattr__(told, field, number)
+        bucket.events[place] = told
+    bucket.write_dumps()
+    return bucket
+
+
+@pytest.mark.parametrize("job", ["audit", "sweep", "scrub", "verify"])
+def test_job_over_metadata_goes_on_where_it_has_impossible_numbers(
+    spark: SparkSession, impossibly_told: PlantedBucket, job: str
+) -> None:
+    place = {
+        "audit": ["--retention-ms", "told-time-at-the-least=1000"],
+        "verify": ["--against-dump", str(impossibly_told.sound_dump)],
+    }
+    of_bucket = ["--path", str(impossibly_told.folder), "-o", "key.prefix=tiered/"]
+    source = ["--dump", str(impossibly_told.dump), "--json", *place.get(job, of_bucket)]
+    result = CliRunner().invoke(app, ["pipeline", job, *source])
+    assert result.exit_code == 3, result.output[-2000:] + str(result.exception)
+    assert "end offset is below the start offset" in result.output
+    found = kinds_by_topic([json.loads(line) for line in result.stdout.splitlines()])
+    if job == "sweep":
+        assert found == {}
+        return
+    at_the_limit = {"told-end-at-the-limit": {"overlap"}}
+    others = (
+        set(IMPOSSIBLE_TOLD) - REFUSED_TOLD - SUPERSEDED_TOLD if job != "audit" else at_the_limit
+    )
+    assert set(found) == REFUSED_TOLD | set(others)
+    of_refused = {"audit": "gap", "scrub": "history-gap", "verify": "extra"}[job]
+    assert all(found[name] == {of_refused} for name in REFUSED_TOLD)
+    assert job != "audit" or at_the_limit.items() <= found.items()
 
 
 @pytest.fixture

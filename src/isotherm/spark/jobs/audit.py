@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
 from isotherm.errors import CorruptMetadataError
@@ -109,9 +109,9 @@ class Audit:
         uploads, lives and deletions took, in seconds."""
         lives = self._lives.withColumns(
             {
-                "upload_s": (sql.col("finished_ms") - sql.col("started_ms")) / 1000,
-                "life_s": (sql.col("deletion_ms") - sql.col("finished_ms")) / 1000,
-                "deletion_s": (sql.col("gone_ms") - sql.col("deletion_ms")) / 1000,
+                "upload_s": _seconds("started_ms", "finished_ms"),
+                "life_s": _seconds("finished_ms", "deletion_ms"),
+                "deletion_s": _seconds("deletion_ms", "gone_ms"),
                 "has_failed": sql.col("finished_ms").isNull() & sql.col("deletion_ms").isNotNull(),
             }
         )
@@ -188,8 +188,9 @@ class Audit:
         )
         finished = self._finished().withColumn("reach", sql.max("end_offset").over(before))
         start, end, reach = (sql.col(name) for name in ("start_offset", "end_offset", "reach"))
-        kind = sql.when(start > reach + 1, "gap").when(start <= reach, "overlap")
-        is_gap = start > reach + 1
+        # Without `reach + 1`, which a damaged end offset at the limit of its type does not take.
+        is_gap = start - 1 > reach
+        kind = sql.when(is_gap, "gap").when(start <= reach, "overlap")
         return (
             finished.withColumn("kind", kind)
             .where("kind is not null")
@@ -216,7 +217,7 @@ class Audit:
         )
         kept = self._finished().withColumn("kept_bytes", sql.sum("size_in_bytes").over(newer))
         joined = kept.join(sql.broadcast(limits), "topic")
-        age_ms = sql.lit(self._settings.now_ms) - sql.col("max_timestamp_ms")
+        age_ms = sql.try_subtract(sql.lit(self._settings.now_ms), sql.col("max_timestamp_ms"))
         by_age = (sql.col("retention_ms") >= 0) & (age_ms > sql.col("retention_ms"))
         by_size = (sql.col("retention_bytes") >= 0) & (
             sql.col("kept_bytes") - sql.col("size_in_bytes") >= sql.col("retention_bytes")
@@ -340,6 +341,11 @@ class Audit:
             sql.max("start_offset").alias("start_offset"),
             sql.max("end_offset").alias("end_offset"),
         )
+
+
+def _seconds(start: str, end: str) -> Column:
+    """Between two times in milliseconds; null where damaged ones lie too far apart for a number."""
+    return sql.try_subtract(sql.col(end), sql.col(start)) / 1000
 
 
 def _with_remote_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
