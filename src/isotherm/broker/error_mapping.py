@@ -16,6 +16,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     # hand to the application. These codes make every client refresh its metadata and try again.
     errors.RemoteStorageError: ErrorCode.kafka_storage_error,
     errors.RemoteStorageNotReadyError: ErrorCode.replica_not_available,
+    errors.SegmentKeyTakenError: ErrorCode.replica_not_available,
     errors.NotEnoughMemoryError: ErrorCode.replica_not_available,
     errors.RequestTimedOutError: ErrorCode.request_timed_out,
     errors.BrokerUnreachableError: ErrorCode.network_exception,

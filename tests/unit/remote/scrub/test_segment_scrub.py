@@ -13,7 +13,11 @@ from isotherm.testing.planted_bucket import PlantedBucket
 from isotherm.testing.planted_damage import PLANTED, Damage, damage_table, plant_all
 
 PAGE = Path(__file__).parents[4] / "docs" / "pipeline" / "planted-damage.md"
-OF_HISTORIES = {FindingKind.HISTORY_GAP, FindingKind.DUPLICATE_SEGMENT}
+OF_HISTORIES = {
+    FindingKind.HISTORY_GAP,
+    FindingKind.DUPLICATE_SEGMENT,
+    FindingKind.OUTSIDE_HISTORY,
+}
 
 
 @pytest.fixture(scope="module")
