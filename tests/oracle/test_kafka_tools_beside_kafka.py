@@ -113,6 +113,8 @@ _NORMAL_FORMS = [
     (re.compile(r"(127\.0\.0\.1|localhost)(:| +)\d+"), "<address>"),
     (re.compile(r"(?<![\w-])(?=\S*[0-9A-Z])[\w-]{22}(?![\w-])"), "<id>"),
     (re.compile(r"/\S*?/log(?=[\"\]])"), "<log dir>"),
+    # How many batches a client makes of its records is up to its timing.
+    (re.compile(r"\"size\":[1-9]\d*"), '"size":<bytes>'),
     (re.compile(r"/\S+\.json"), "<file>"),
     (re.compile(r"^\d+ \[", re.MULTILINE), "["),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[:,.]\d+"), "<time>"),
