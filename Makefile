@@ -6,7 +6,7 @@ PYTHON ?= python3
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java test lint types imports check soak mutants demo bench bench-quick clean
+.PHONY: help setup java test lint types imports docs check soak mutants demo bench bench-quick clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -42,7 +42,11 @@ types: setup ## Check types
 imports: setup ## Check the direction of imports
 	$(BIN)/lint-imports --no-cache
 
-check: lint types imports test ## Everything that has to hold before a commit
+docs: setup ## Build the documentation into site/; a warning is an error
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
+
+check: lint types imports docs test ## Everything that has to hold before a commit
 
 SOAK_SECONDS ?= 1200
 SOAK_KILLS ?= 500
@@ -66,4 +70,4 @@ bench-quick: setup ## The same in less than five minutes: fails when a ratio tha
 	$(BIN)/python -m bench --quick
 
 clean: ## Remove what the targets made, except .venv
-	rm -rf isotherm-data isotherm-demo .bench .oracle .pytest_cache .mypy_cache .ruff_cache
+	rm -rf isotherm-data isotherm-demo site .bench .oracle .pytest_cache .mypy_cache .ruff_cache

@@ -107,10 +107,10 @@ def render(documents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def render_readme(readme: str, documents: Sequence[Mapping[str, Any]]) -> str:
-    """The README with the table of what was reached between its two marks."""
+    """The README with a few figures, and what was missed, between its two marks."""
     before, _, rest = readme.partition(FIGURES_BEGIN)
     _, _, after = rest.partition(FIGURES_END)
-    rows = "\n".join(targets.reached(documents))
+    rows = "\n".join(targets.headline(documents))
     return f"{before}{FIGURES_BEGIN}{rows}\n{FIGURES_END}{after}"
 
 

@@ -40,6 +40,8 @@ class Bound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target(Bound):
     text: str
+    # Shown in the README.
+    headline: bool = False
 
 
 def read_targets() -> list[Target]:
@@ -56,15 +58,23 @@ def table(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield row(target.text, str(target), _measured(found), _verdict(target, found))
 
 
-def reached(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What was measured of each target, for readers who do not care what was aimed at."""
+def headline(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The rows marked `headline` with their direction and target, and how many of all are met."""
     by_question = {document["question"]: ratios_of(document) for document in documents}
-    yield "| Isotherm / Kafka, same machine, same run | ratio |"
-    yield "|---|---:|"
+    yield "| Isotherm / Kafka | ratio | better is | target | met |"
+    yield "|---|---:|---|---:|---|"
+    verdicts = []
     for target in read_targets():
         found = matching(by_question.get(target.question, []), target.case, target.metric)
-        if found:
-            yield row(target.text, _measured(found))
+        verdict = _verdict(target, found)
+        verdicts.append(verdict.partition(",")[0])
+        if target.headline:
+            better = "higher" if target.at_least is not None else "lower"
+            yield row(target.text, _measured(found), better, str(target), verdict)
+    yield ""
+    met, missed = verdicts.count("yes"), verdicts.count("no")
+    partly = len(verdicts) - met - missed - verdicts.count("-")
+    yield f"Of {len(verdicts)} targets {met} are met, {partly} in some cases, {missed} in none."
 
 
 def _measured(found: Sequence[Ratio]) -> str:

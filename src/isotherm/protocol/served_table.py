@@ -1,4 +1,4 @@
-"""The table of served APIs as people read it, for the README and the command line."""
+"""The table of served APIs as people read it: for the site's reference and the command line."""
 
 from __future__ import annotations
 
