@@ -77,9 +77,10 @@ class KafkaOracle:
         memory = (f"-Xms{heap}", f"-Xmx{heap}")
         self._java_options = (*SERVER_OPTIONS, *memory, *java_options)
         broker_port, controller_port = free_ports(2)
-        self.bootstrap_server = f"127.0.0.1:{broker_port}"
         self._properties = self._server_properties(broker_port, controller_port)
         self._properties.update(overrides or {})
+        first_listener, *_ = self._properties["listeners"].split(",")
+        self.bootstrap_server = first_listener.partition("://")[2]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 import numpy as np
 
 from isotherm.broker.request_memory import RequestMemory
+from isotherm.config.listener import Listener
 from isotherm.errors import IsothermError
 
 logger = logging.getLogger(__name__)
@@ -98,9 +99,9 @@ class Connection(asyncio.BufferedProtocol):
     """Event loop thread only. `active_at` is the loop's time of the last byte in or answer out."""
 
     def __init__(
-        self, owner: ConnectionOwner, listener_name: str, loop: asyncio.AbstractEventLoop
+        self, owner: ConnectionOwner, listener: Listener, loop: asyncio.AbstractEventLoop
     ) -> None:
-        self.listener_name = listener_name
+        self.listener = listener
         self.client_address = ""
         self.active_at = loop.time()
         self._owner = owner
@@ -124,6 +125,10 @@ class Connection(asyncio.BufferedProtocol):
         self._is_draining = False
         self._is_closed = False
         self._unmuting: asyncio.TimerHandle | None = None
+
+    @property
+    def listener_name(self) -> str:
+        return self.listener.name
 
     # ---- what the transport calls
 

@@ -75,12 +75,12 @@ class BrokerServices:
     kernels: KernelWarmUp
     traffic: BrokerTraffic
 
-    def endpoint(self, listener_name: str) -> Endpoint:
-        """The advertised endpoint of the listener that a request came in by."""
+    def endpoint(self, listener_name: str) -> Endpoint | None:
+        """The advertised endpoint of the listener that a request came in by; None if it has none."""
         for endpoint in self.endpoints:
             if endpoint.listener_name == listener_name:
                 return endpoint
-        raise KeyError(listener_name)
+        return None
 
     async def run_control(self, function: Callable[[], Result]) -> Result:
         """Run a metadata change on the control thread; what it raises is raised here."""

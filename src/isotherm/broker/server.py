@@ -18,12 +18,10 @@ from isotherm.broker.context import Endpoint
 from isotherm.broker.request_memory import RequestMemory
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
-from isotherm.config.listener import Listener
+from isotherm.config.listener import Address, Listener
 from isotherm.errors import ConfigError
 
 logger = logging.getLogger(__name__)
-
-EVERY_INTERFACE = ("", "0.0.0.0", "::")  # noqa: S104 - hosts as the operator may write them
 
 # Connections over their quota that are kept open for a while: each takes a file descriptor.
 THROTTLED_MAX = 1000
@@ -62,44 +60,44 @@ class Server:
     # ---- life
 
     async def bind(self) -> tuple[Endpoint, ...]:
-        """Take the ports of `listeners`; returns where clients are told to go.
+        """Take the ports of the brokers' listeners; returns where clients are told to go.
 
-        ConfigError names the address that cannot be had, or the listener without an address to
-        advertise.
+        ConfigError names the listener whose address cannot be had, in one line.
         """
-        bound_ports = {}
-        for listener in self._config.listeners:
+        layout = self._config.listener_layout
+        for listener in layout.controllers:
+            logger.info(
+                "listener is not opened, the controller is in this process listener=%s", listener
+            )
+        endpoints = []
+        for listener in layout.brokers:
             server = await self._bind_listener(listener)
             self._servers.append(server)
-            bound_ports[listener.name] = server.sockets[0].getsockname()[1]
-        advertised = {
-            listener.name: listener for listener in self._config.effective_advertised_listeners
-        }
-        if advertised.keys() != bound_ports.keys():
-            raise ConfigError(
-                "listeners and advertised listeners have different names"
-                f" key=advertised.listeners listeners={sorted(bound_ports)}"
-                f" advertised={sorted(advertised)}"
-            )
-        return tuple(
-            _advertised_endpoint(listener, bound_ports[name])
-            for name, listener in advertised.items()
-        )
+            bound_port = server.sockets[0].getsockname()[1]
+            if listener.advertised is not None:
+                endpoints.append(_endpoint(listener.name, listener.advertised, bound_port))
+        return tuple(endpoints)
 
     async def _bind_listener(self, listener: Listener) -> asyncio.Server:
+        """Where a protocol would get the wrapper of its connections, which PLAINTEXT does not need."""
         # A name that resolves to several addresses would get a different free port on each.
         family = socket.AF_INET if listener.port == 0 and ":" not in listener.host else 0
+        # Java binds one socket to both families when it is given the IPv6 wildcard.
+        host = None if listener.host in ("", "::") else listener.host
         try:
             return await self._loop.create_server(
-                lambda: Connection(self, listener.name, self._loop),
-                listener.host or None,
+                lambda: Connection(self, listener, self._loop),
+                host,
                 listener.port,
                 family=family,
                 backlog=self._config.socket_listen_backlog_size,
+                reuse_address=True,
                 start_serving=False,
             )
         except OSError as error:
-            raise ConfigError(f"cannot listen key=listeners listener={listener}") from error
+            raise ConfigError(
+                f"cannot listen key=listeners listener={listener} reason={error.strerror or error}"
+            ) from None
 
     async def serve(self, frame_handler: FrameHandler) -> None:
         """Accept connections from now on."""
@@ -195,15 +193,10 @@ class Server:
         )
 
 
-def _advertised_endpoint(listener: Listener, bound_port: int) -> Endpoint:
-    host = socket.gethostname() if listener.host == "" else listener.host
-    if host in EVERY_INTERFACE:
-        raise ConfigError(
-            f"a client cannot connect to every interface key=advertised.listeners host={host}"
-        )
-    return Endpoint(listener.name, host, listener.port or bound_port)
+def _endpoint(name: str, advertised: Address, bound_port: int) -> Endpoint:
+    return Endpoint(name, advertised.host or socket.gethostname(), advertised.port or bound_port)
 
 
 def listener_texts(endpoints: Sequence[Endpoint]) -> str:
     """`NAME://host:port,...` for log lines."""
-    return ",".join(f"{name}://{host}:{port}" for name, host, port in endpoints)
+    return ",".join(f"{name}://{Address(host, port)}" for name, host, port in endpoints)

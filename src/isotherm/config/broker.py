@@ -11,6 +11,7 @@ from typing import Any
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import (
     BOOLEAN,
+    DISTINCT_LIST,
     INT,
     INT_MAX,
     LIST,
@@ -21,16 +22,26 @@ from isotherm.config.definition import (
     ConfigKey,
     ConfigType,
     Synonym,
+    any_of,
     at_least,
     between,
     config_keys,
     key,
+    nearest_key,
+    one_of,
     optional,
-    unknown_key,
 )
 from isotherm.config.groups import GroupConfig
-from isotherm.config.ignored import IGNORED_KEYS
-from isotherm.config.listener import Listener, parse_listener
+from isotherm.config.ignored import REFUSED_KEYS, reason_to_ignore
+from isotherm.config.listener import (
+    DEFAULT_PROTOCOL_MAP,
+    ListenerKeys,
+    ListenerLayout,
+    SecurityProtocol,
+    check_protocols_are_served,
+    lay_out_listeners,
+)
+from isotherm.config.process_roles import COMBINED, check_embedded_controller
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
@@ -45,11 +56,6 @@ PATHS: ConfigType[tuple[Path, ...]] = ConfigType(
     lambda text: tuple(Path(item) for item in LIST.parse(text)),
     lambda value: ",".join(str(path) for path in value),
 )
-LISTENERS: ConfigType[tuple[Listener, ...]] = ConfigType(
-    "LIST",
-    lambda text: tuple(parse_listener(item) for item in LIST.parse(text)),
-    lambda value: ",".join(str(listener) for listener in value),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +65,57 @@ class BrokerConfig:
     the other two what was set while running, for all brokers and for this one."""
 
     node_id: int = key(INT, 1, "Id of this broker.", check=at_least(0), synonyms=["broker.id"])
-    listeners: tuple[Listener, ...] = key(
-        LISTENERS,
-        (parse_listener("PLAINTEXT://localhost:9092"),),
+    process_roles: tuple[str, ...] = key(
+        DISTINCT_LIST,
+        COMBINED,
+        "What this process is: a broker with the cluster's controller in it, and nothing else yet.",
+        check=any_of(*COMBINED),
+    )
+    controller_quorum_voters: tuple[str, ...] = key(
+        LIST,
+        (),
+        "Controllers as ID@HOST:PORT: this node alone, if any. The controller in the process needs no"
+        " address.",
+    )
+    controller_quorum_bootstrap_servers: tuple[str, ...] = key(
+        LIST,
+        (),
+        "Addresses of controllers: one, if any. The controller in the process needs no address.",
+    )
+    controller_listener_names: tuple[str, ...] = key(
+        DISTINCT_LIST,
+        (),
+        "Names of the listeners that are a controller's. They are not opened: the controller in the"
+        " process needs no port.",
+    )
+    listeners: tuple[str, ...] = key(
+        DISTINCT_LIST,
+        ("PLAINTEXT://localhost:9092",),
         "Addresses the broker listens on, as NAME://host:port; an empty host is every interface.",
     )
-    advertised_listeners: tuple[Listener, ...] = key(
-        LISTENERS, (), "Addresses clients are told to use; the listeners themselves if empty."
+    advertised_listeners: tuple[str, ...] | None = key(
+        optional(DISTINCT_LIST),
+        None,
+        "Addresses that clients are told to use, as NAME://host:port, each to the clients of the"
+        " listener of that name; the listeners themselves if not set.",
+    )
+    listener_security_protocol_map: str = key(
+        STRING,
+        DEFAULT_PROTOCOL_MAP,
+        "Protocol of each listener, as NAME:PROTOCOL. Only PLAINTEXT is served; a listener that has"
+        " another one is refused.",
+    )
+    inter_broker_listener_name: str | None = key(
+        optional(STRING),
+        None,
+        "Listener that brokers would use among each other; one of those advertised.",
+    )
+    security_inter_broker_protocol: str = key(
+        STRING,
+        SecurityProtocol.PLAINTEXT.name,
+        "Protocol of that listener, if inter.broker.listener.name is not set: then the listener has"
+        " the name of the protocol.",
+        check=one_of(*SecurityProtocol.__members__),
     )
     log_dirs: tuple[Path, ...] = key(
         PATHS, (Path("isotherm-data/log"),), "Folders of the local tier.", synonyms=["log.dir"]
@@ -248,8 +298,13 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         if not self.log_dirs:
             raise ConfigError("at least one log folder is needed key=log.dirs")
-        if not self.listeners:
-            raise ConfigError("at least one listener is needed key=listeners")
+        check_embedded_controller(
+            self.process_roles,
+            self.controller_quorum_voters,
+            self.controller_quorum_bootstrap_servers,
+            self.node_id,
+        )
+        check_protocols_are_served(self.listener_layout.brokers)
         if self.remote.remote_log_storage_system_enable:
             self.topic_defaults.check_retention_rules()
             self._check_metadata_listener()
@@ -257,7 +312,7 @@ class BrokerConfig:
     def _check_metadata_listener(self) -> None:
         """It is not used, but a name that is no listener is a typing error, and Kafka's refusal."""
         name = self.remote.remote_log_metadata_manager_listener_name
-        names = [listener.name for listener in self.listeners]
+        names = [listener.name for listener in self.listener_layout.brokers]
         if name is not None and name.upper() not in names:
             raise ConfigError(
                 "a name of one of the listeners is expected"
@@ -266,17 +321,32 @@ class BrokerConfig:
             )
 
     @property
-    def effective_advertised_listeners(self) -> tuple[Listener, ...]:
-        return self.advertised_listeners or self.listeners
+    def listener_layout(self) -> ListenerLayout:
+        """The listeners that these keys amount to."""
+        return lay_out_listeners(
+            ListenerKeys(
+                self.listeners,
+                self.advertised_listeners,
+                self._if_set("listener.security.protocol.map", self.listener_security_protocol_map),
+                self.controller_listener_names,
+                self.inter_broker_listener_name,
+                self._if_set("security.inter.broker.protocol", self.security_inter_broker_protocol),
+            )
+        )
+
+    def _if_set(self, name: str, value: str) -> str | None:
+        _, declared = config_keys(BrokerConfig)[name]
+        return value if name in self.explicit or value != declared.default else None
 
 
 def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
     """The configuration that `texts` (key -> value, as in server.properties) describes.
 
-    Raises UnknownConfigError naming the nearest key, or ConfigError naming key and value. Keys of
-    Kafka that have no meaning here are passed over with a warning that says why.
+    Raises ConfigError naming key and value. Keys without a meaning here are passed over with a warning
+    that says why, or names the nearest key; those whose absence would break a promise are refused.
     """
     remaining = dict(texts)
+    _check_ids(texts)
     remote = _take_remote(remaining)
     groups = GroupConfig(**_take_fields(GroupConfig, remaining))
     transactions = TransactionConfig(**_take_fields(TransactionConfig, remaining))
@@ -285,11 +355,8 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         TopicConfig(), **_take_fields(TopicConfig, remaining, synonyms_only=True)
     )
     own = _take_fields(BrokerConfig, remaining)
-    for name in list(remaining):
-        reason = IGNORED_KEYS.get(name)
-        if reason is None:
-            raise unknown_key(name, broker_key_names())
-        _warn_of_no_effect(name, reason)
+    for name, text in remaining.items():
+        _pass_over(name, text)
     return BrokerConfig(
         **own,
         remote=remote,
@@ -299,6 +366,24 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         topic_defaults=topic_defaults,
         explicit=dict(texts),
     )
+
+
+def _check_ids(texts: Mapping[str, str]) -> None:
+    if texts.get("node.id", texts.get("broker.id")) != texts.get("broker.id", texts.get("node.id")):
+        raise ConfigError("You must set `node.id` to the same value as `broker.id`.")
+
+
+def _pass_over(name: str, text: str) -> None:
+    refusal = REFUSED_KEYS.get(name)
+    if refusal is not None and text.strip():
+        raise ConfigError(f"{refusal} key={name} value={text}")
+    reason = refusal or reason_to_ignore(name)
+    if reason is not None:
+        _warn_of_no_effect(name, reason)
+        return
+    nearest = nearest_key(name, broker_key_names())
+    hint = f" nearest={nearest}" if nearest else ""
+    logger.warning("unknown configuration key is passed over key=%s%s", name, hint)
 
 
 def _warn_of_no_effect(name: str, reason: str) -> None:

@@ -54,6 +54,13 @@ def _parse_list(text: str) -> tuple[str, ...]:
     return tuple(item for item in (part.strip() for part in text.split(",")) if item)
 
 
+def _parse_distinct(text: str) -> tuple[str, ...]:
+    items = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(items):
+        raise ValueError("values must not be empty")
+    return items
+
+
 STRING: ConfigType[str] = ConfigType("STRING", str.strip, str)
 BOOLEAN: ConfigType[bool] = ConfigType("BOOLEAN", _parse_bool, lambda value: str(value).lower())
 SHORT: ConfigType[int] = ConfigType("SHORT", _bounded_int(-(2**15), 2**15 - 1), str)
@@ -65,6 +72,8 @@ DOUBLE: ConfigType[float] = ConfigType(
     lambda value: repr(value).replace("e+", "E"),  # as Java writes it
 )
 LIST: ConfigType[tuple[str, ...]] = ConfigType("LIST", _parse_list, ",".join)
+# Of values that stand there twice Kafka takes the first; an empty one, or none, is refused.
+DISTINCT_LIST: ConfigType[tuple[str, ...]] = ConfigType("LIST", _parse_distinct, ",".join)
 
 
 def optional(inner: ConfigType[T]) -> ConfigType[T | None]:
@@ -197,9 +206,14 @@ def parse_fields(config_class: type, texts: Mapping[str, str]) -> dict[str, Any]
 
 def unknown_key(name: str, known: Iterable[str]) -> UnknownConfigError:
     """The error for a key nobody declares, naming the nearest one that exists."""
-    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    hint = f" nearest={nearest[0]}" if nearest else ""
+    nearest = nearest_key(name, known)
+    hint = f" nearest={nearest}" if nearest else ""
     return UnknownConfigError(f"unknown configuration key key={name}{hint}")
+
+
+def nearest_key(name: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that `name` may be a misspelling of."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
 
 
 def format_fields(config: object) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Keys of Apache Kafka's server.properties that are accepted and have no effect here.
+"""Keys of Apache Kafka's server.properties that have no effect here, and those that are refused.
 
-Operators paste the file they have. A key that would change what is stored or promised is never
-listed here: it is either honoured or refused as unknown.
+Operators paste the file they have. A key whose absence would break a promise (who may do what, what a
+topic may be) is refused; what is left has no effect, for the reason that stands beside it.
 """
 
 from __future__ import annotations
@@ -9,35 +9,52 @@ from __future__ import annotations
 _ONE_PROCESS = "broker and controller are one process"
 _EVENT_LOOP = "one event loop serves the network"
 _ONE_REPLICA = "a single broker holds every replica"
+_NO_SHARE_GROUPS = "share groups are not served"
+_NO_STREAMS_GROUPS = "streams groups are not served"
 _ZOOKEEPER = "there is no ZooKeeper"
+_NO_TLS = "no listener has this protocol"
+_METRICS = "metrics are told by prometheus.listener"
+_METADATA_LOG = "the cluster's metadata is kept whole in its log"
+_WAITING_REQUESTS = "what has waited is dropped at once"
 
-IGNORED_KEYS: dict[str, str] = {
-    "process.roles": _ONE_PROCESS,
-    "controller.quorum.voters": _ONE_PROCESS,
-    "controller.quorum.bootstrap.servers": _ONE_PROCESS,
-    "controller.listener.names": _ONE_PROCESS,
-    "inter.broker.listener.name": _ONE_PROCESS,
+REFUSED_KEYS: dict[str, str] = {
+    "authorizer.class.name": "access is not checked: no authorizer is served",
+    "create.topic.policy.class.name": "topics are not checked by a policy of this class",
+    "alter.config.policy.class.name": "changes are not checked by a policy of this class",
+    "client.quota.callback.class": "quotas are not computed by a class",
+    "config.providers": "values are taken as they are: no provider is asked for them",
+}
+
+_IGNORED_KEYS: dict[str, str] = {
     "inter.broker.protocol.version": _ONE_PROCESS,
-    "listener.security.protocol.map": "only PLAINTEXT listeners are served",
+    "broker.session.timeout.ms": _ONE_PROCESS,
+    "broker.heartbeat.interval.ms": _ONE_PROCESS,
+    "initial.broker.registration.timeout.ms": _ONE_PROCESS,
+    "controller.socket.timeout.ms": _ONE_PROCESS,
+    "controlled.shutdown.enable": _ONE_PROCESS,
+    "request.timeout.ms": _ONE_PROCESS,
+    "early.start.listeners": "listeners open together, once all is loaded",
     "metadata.log.dir": "cluster metadata lies in the first of log.dirs",
     "num.network.threads": _EVENT_LOOP,
     "num.io.threads": _EVENT_LOOP,
     "background.threads": _EVENT_LOOP,
+    "group.coordinator.threads": _EVENT_LOOP,
+    "group.coordinator.background.threads": _EVENT_LOOP,
     "socket.send.buffer.bytes": _EVENT_LOOP,
     "socket.receive.buffer.bytes": _EVENT_LOOP,
     "queued.max.requests": "queued.max.request.bytes bounds what waits",
-    "num.replica.fetchers": _ONE_REPLICA,
-    "replica.lag.time.max.ms": _ONE_REPLICA,
-    "replica.fetch.max.bytes": _ONE_REPLICA,
-    "replica.fetch.wait.max.ms": _ONE_REPLICA,
+    "num.replica.alter.log.dirs.threads": "logs are moved one after the other",
     "auto.leader.rebalance.enable": _ONE_REPLICA,
+    "leader.imbalance.check.interval.seconds": _ONE_REPLICA,
+    "num.replica.fetchers": _ONE_REPLICA,
     "transaction.state.log.min.isr": _ONE_REPLICA,
-    "share.coordinator.state.topic.replication.factor": "share groups are not served",
-    "share.coordinator.state.topic.min.isr": "share groups are not served",
+    "follower.fetch.last.tiered.offset.enable": _ONE_REPLICA,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": (
         "every transaction has a timer of its own"
     ),
-    "follower.fetch.last.tiered.offset.enable": _ONE_REPLICA,
+    "fetch.purgatory.purge.interval.requests": _WAITING_REQUESTS,
+    "producer.purgatory.purge.interval.requests": _WAITING_REQUESTS,
+    "delete.records.purgatory.purge.interval.requests": _WAITING_REQUESTS,
     "remote.log.manager.thread.pool.size": "it sizes the pool of followers, and there are none",
     "remote.partition.remover.task.interval.ms": (
         "a deleted partition is removed from the remote tier at once, and after a failure as"
@@ -45,6 +62,42 @@ IGNORED_KEYS: dict[str, str] = {
     ),
     "remote.log.storage.manager.class.path": "plug-ins are Python classes on the import path",
     "remote.log.metadata.manager.class.path": "plug-ins are Python classes on the import path",
-    "zookeeper.connect": _ZOOKEEPER,
-    "zookeeper.connection.timeout.ms": _ZOOKEEPER,
+    "kafka.metrics.reporters": _METRICS,
+    "kafka.metrics.polling.interval.secs": _METRICS,
+    "super.users": "access is not checked: there is no authorizer",
+    "allow.everyone.if.no.acl.found": "access is not checked: there is no authorizer",
+    "principal.builder.class": "every client is anonymous on a PLAINTEXT listener",
+    "connections.max.reauth.ms": _NO_TLS,
+    "connection.failed.authentication.delay.ms": _NO_TLS,
+    "security.providers": _NO_TLS,
 }
+
+# By the beginning of a key; tried after the keys themselves.
+_IGNORED_PREFIXES: dict[str, str] = {
+    "controller.quorum.": _ONE_PROCESS,
+    "metadata.log.": _METADATA_LOG,
+    "metadata.max.": _METADATA_LOG,
+    "replica.": _ONE_REPLICA,
+    "replication.quota.": _ONE_REPLICA,
+    "alter.log.dirs.replication.quota.": _ONE_REPLICA,
+    "add.partitions.to.txn.": _ONE_PROCESS,
+    "share.": _NO_SHARE_GROUPS,
+    "group.share.": _NO_SHARE_GROUPS,
+    "group.streams.": _NO_STREAMS_GROUPS,
+    "delegation.token.": "there are no delegation tokens",
+    "ssl.": _NO_TLS,
+    "sasl.": _NO_TLS,
+    "listener.name.": "a PLAINTEXT listener has no settings of its own",
+    "metric.": _METRICS,
+    "metrics.": _METRICS,
+    "zookeeper.": _ZOOKEEPER,
+}
+
+
+def reason_to_ignore(name: str) -> str | None:
+    """Why a key of Kafka has no effect here; None for one that is not known at all."""
+    reason = _IGNORED_KEYS.get(name)
+    if reason is not None:
+        return reason
+    found = (why for prefix, why in _IGNORED_PREFIXES.items() if name.startswith(prefix))
+    return next(found, None)

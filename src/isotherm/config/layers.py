@@ -13,6 +13,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _SEPARATOR = re.compile(r"(?<!\\)(?:\s*[=:]\s*|\s+)")
 _ENVIRONMENT_PREFIX = "KAFKA_"
+_BITNAMI_PREFIX = "KAFKA_CFG_"
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -59,18 +60,27 @@ def _unescape(text: str) -> str:
 
 
 def environment_properties(environment: Mapping[str, str]) -> dict[str, str]:
-    """KAFKA_* variables as keys: `_` is a dot, `__` an underscore, `___` a dash."""
-    return {
-        _environment_key(name.removeprefix(_ENVIRONMENT_PREFIX)): value
-        for name, value in environment.items()
-        if name.startswith(_ENVIRONMENT_PREFIX) and name not in _NOT_KEYS
-    }
+    """KAFKA_* variables as keys: `_` is a dot, `__` an underscore, `___` a dash.
+
+    Bitnami's images write KAFKA_CFG_* for keys; these win over the others.
+    """
+    kafkas: dict[str, str] = {}
+    bitnamis: dict[str, str] = {}
+    for name, value in environment.items():
+        if name.startswith(_BITNAMI_PREFIX):
+            bitnamis[_environment_key(name.removeprefix(_BITNAMI_PREFIX))] = value
+        elif name.startswith(_ENVIRONMENT_PREFIX) and name not in _NOT_KEYS:
+            kafkas[_environment_key(name.removeprefix(_ENVIRONMENT_PREFIX))] = value
+    return kafkas | bitnamis
 
 
-# Variables of Apache Kafka's own scripts and images that share the prefix and are no keys.
+# Variables of Kafka's own scripts and images that share the prefix and are no keys. Source:
+# KafkaDockerWrapper.ExcludeServerPropsEnv; bin/kafka-run-class.sh; Bitnami's libkafka.sh.
 _NOT_KEYS = frozenset(
     {"KAFKA_OPTS", "KAFKA_HEAP_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS", "KAFKA_GC_LOG_OPTS"}
-    | {"KAFKA_LOG4J_OPTS", "KAFKA_JMX_OPTS", "KAFKA_HOME", "KAFKA_VERSION", "KAFKA_DEBUG"}
+    | {"KAFKA_LOG4J_OPTS", "KAFKA_LOG4J_ROOT_LOGLEVEL", "KAFKA_LOG4J_LOGGERS"}
+    | {"KAFKA_TOOLS_LOG4J_LOGLEVEL", "KAFKA_JMX_OPTS", "KAFKA_JMX_HOSTNAME", "KAFKA_JMX_PORT"}
+    | {"KAFKA_HOME", "KAFKA_VERSION", "KAFKA_DEBUG", "KAFKA_KRAFT_CLUSTER_ID", "KAFKA_ENABLE_KRAFT"}
 )
 
 
@@ -110,7 +120,8 @@ def embedded_defaults(data_dir: Path) -> dict[str, str]:
     """
     root = data_dir.absolute()
     return {
-        "log.dirs": str(root / "log"),
+        # Not log.dirs: that would win over a file's log.dir.
+        "log.dir": str(root / "log"),
         "remote.log.storage.system.enable": "true",
         "rsm.config.url": (root / "bucket").as_uri(),
     }

@@ -1,35 +1,310 @@
-"""Listeners: NAME://host:port."""
+"""Listeners: where a broker is reached, by which protocol, and the address that clients are told.
+
+Pure. The rules, their order and their words are Kafka's. Source: Kafka SocketServerConfigs,
+AbstractKafkaConfig, KafkaConfig.validateValues.
+"""
 
 from __future__ import annotations
 
+import enum
+import ipaddress
 import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-_LISTENER = re.compile(r"^([A-Za-z][A-Za-z0-9_]*)://(\[[0-9a-fA-F:.]*\]|[^:\[\]/]*):([0-9]+)$")
+from isotherm.errors import ConfigError
+
+
+class SecurityProtocol(enum.IntEnum):
+    """The numbers are those of a broker's registration record."""
+
+    PLAINTEXT = 0
+    SSL = 1
+    SASL_PLAINTEXT = 2
+    SASL_SSL = 3
+
+
+# A protocol is served once `broker/server.py` has a wrapper of connections for it.
+SERVED_PROTOCOLS = frozenset({SecurityProtocol.PLAINTEXT})
+
+DEFAULT_PROTOCOL_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
+
+# Any text before "://": a name that no protocol is known for is refused by the map.
+_LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 
 _PORT_MAX = 65535
+_NOT_ROUTABLE = "0.0.0.0"  # noqa: S104 - as the operator may write it
 
 
-class Listener(NamedTuple):
-    """One address. An empty host means every interface; port 0 means any free port."""
+class Address(NamedTuple):
+    """An empty host means every interface; port 0 means any free port."""
 
-    name: str
     host: str
     port: int
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
+        return f"{host}:{self.port}"
 
 
-def parse_listener(text: str) -> Listener:
-    """ValueError unless the text is NAME://host:port of a plain-text listener."""
-    match = _LISTENER.match(text.strip())
+class Listener(NamedTuple):
+    """`advertised` is what clients are told: an empty host stands for this machine's name, port 0
+    for the port that was bound. Clients of a listener without it are told of no broker."""
+
+    name: str
+    protocol: SecurityProtocol
+    host: str
+    port: int
+    advertised: Address | None
+
+    def __str__(self) -> str:
+        return f"{self.name}://{Address(self.host, self.port)}"
+
+
+class ListenerKeys(NamedTuple):
+    """What is set of listeners, under the names of the keys; None where a key is not set."""
+
+    listeners: Sequence[str]
+    advertised_listeners: Sequence[str] | None = None
+    listener_security_protocol_map: str | None = None
+    controller_listener_names: Sequence[str] = ()
+    inter_broker_listener_name: str | None = None
+    security_inter_broker_protocol: str | None = None
+
+
+class ListenerLayout(NamedTuple):
+    """`brokers` are for clients, in their order; `controllers` are those of a controller."""
+
+    brokers: tuple[Listener, ...]
+    controllers: tuple[Listener, ...]
+
+
+def lay_out_listeners(keys: ListenerKeys) -> ListenerLayout:
+    """ConfigError, in Kafka's words, when Kafka would not start with these keys."""
+    protocols = _protocols_by_name(keys)
+    listeners = _parse(keys.listeners, protocols, ports_differ=True)
+    advertised = listeners
+    if keys.advertised_listeners is not None:
+        advertised = _parse(keys.advertised_listeners, protocols, ports_differ=False)
+    _check_controllers(keys, listeners)
+    _check_advertised(keys, listeners, advertised, protocols)
+    told = {each.name: each.advertised for each in advertised}
+    joined = [each._replace(advertised=told.get(each.name)) for each in listeners]
+    return ListenerLayout(
+        tuple(each for each in joined if not _is_controllers(each, keys)),
+        tuple(each for each in joined if _is_controllers(each, keys)),
+    )
+
+
+def check_protocols_are_served(listeners: Iterable[Listener]) -> None:
+    """ConfigError names the first listener whose protocol is not served."""
+    for listener in listeners:
+        if listener.protocol not in SERVED_PROTOCOLS:
+            raise ConfigError(
+                "listener has a security protocol that is not served"
+                f" key=listeners listener={listener} protocol={listener.protocol.name}"
+                f" served={','.join(each.name for each in sorted(SERVED_PROTOCOLS))}"
+            )
+
+
+# ---- protocols
+
+
+def _protocols_by_name(keys: ListenerKeys) -> dict[str, SecurityProtocol]:
+    text = keys.listener_security_protocol_map
+    protocols = _parse_protocol_map(DEFAULT_PROTOCOL_MAP if text is None else text)
+    names = [*keys.controller_listener_names, *map(_name_before_colon, keys.listeners)]
+    if text is None and not {"SSL", "SASL_SSL", "SASL_PLAINTEXT"} & set(names):
+        for name in keys.controller_listener_names:
+            protocols[name] = SecurityProtocol.PLAINTEXT
+    return protocols
+
+
+def _parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
+    """A name that stands there twice has its last protocol if it is written alike, as in Kafka."""
+    by_written_name: dict[str, str] = {}
+    for item in re.split(r"\s*,\s*", text) if text else ():
+        name, separator, protocol = item.rpartition(":")
+        if not separator:
+            raise ConfigError(
+                "Error parsing configuration property 'listener.security.protocol.map':"
+                f" an entry is written NAME:PROTOCOL entry={item!r}"
+            )
+        by_written_name[name.strip()] = protocol.strip()
+    protocols: dict[str, SecurityProtocol] = {}
+    for written, protocol in by_written_name.items():
+        name = _normalised(written)
+        if name in protocols:
+            raise ConfigError(
+                f"listener is mapped twice key=listener.security.protocol.map listener={name}"
+            )
+        protocols[name] = _parse_protocol(protocol, "listener.security.protocol.map")
+    return protocols
+
+
+def _parse_protocol(text: str, key: str) -> SecurityProtocol:
+    try:
+        return SecurityProtocol[text.upper()]
+    except KeyError as error:
+        raise ConfigError(f"Invalid security protocol `{text}` defined in {key}") from error
+
+
+def _normalised(name: str) -> str:
+    if not name.strip():
+        raise ConfigError("The provided listener name is null or empty string")
+    return name.upper()
+
+
+def _name_before_colon(text: str) -> str:
+    name, separator, _ = text.partition(":")
+    if not separator:
+        raise ConfigError(f"Unable to parse a listener name from {text}")
+    return name.upper()
+
+
+# ---- addresses
+
+
+def _parse(
+    texts: Sequence[str], protocols: Mapping[str, SecurityProtocol], *, ports_differ: bool
+) -> list[Listener]:
+    """Each as it stands there, which is also what is advertised if nothing else is."""
+    try:
+        parsed = [_parse_listener(text, protocols) for text in texts]
+        _check_differ(parsed, texts, ports_differ=ports_differ)
+    except ConfigError as error:
+        raise ConfigError(
+            f"Error creating broker listeners from '{_list_text(texts)}': {error}"
+        ) from error
+    return parsed
+
+
+def _parse_listener(text: str, protocols: Mapping[str, SecurityProtocol]) -> Listener:
+    match = _LISTENER.fullmatch(text)
     if match is None:
-        raise ValueError(f"a listener is written NAME://host:port text={text!r}")
-    if int(match[3]) > _PORT_MAX:
-        raise ValueError(f"a port is 0 to {_PORT_MAX} port={match[3]} text={text!r}")
-    name = match[1].upper()
-    if name != "PLAINTEXT":
-        raise ValueError(f"only PLAINTEXT listeners are served name={name}")
-    return Listener(name, match[2].strip("[]"), int(match[3]))
+        raise ConfigError(f"Unable to parse {text} to a broker endpoint")
+    name, address = _normalised(match[1]), Address(match[2], int(match[3]))
+    if name not in protocols:
+        raise ConfigError(f"No security protocol defined for listener {name}")
+    if not 0 <= address.port <= _PORT_MAX:
+        raise ConfigError(f"a port is 0 to {_PORT_MAX} port={address.port}")
+    return Listener(name, protocols[name], address.host, address.port, address)
+
+
+def _check_differ(
+    listeners: Sequence[Listener], texts: Sequence[str], *, ports_differ: bool
+) -> None:
+    if len({each.name for each in listeners}) != len(listeners):
+        raise ConfigError(
+            f"Each listener must have a different name, listeners: {_list_text(texts)}"
+        )
+    by_port = defaultdict(list)
+    for each in listeners:
+        if ports_differ and each.port:
+            by_port[each.port].append(each.host)
+    for port, hosts in by_port.items():
+        if len(hosts) > 1:
+            _check_share_a_port(port, hosts, texts)
+
+
+def _check_share_a_port(port: int, hosts: Sequence[str], texts: Sequence[str]) -> None:
+    """Two may, of which one is an IPv4 address and the other an IPv6 one."""
+    versions = [version for host in hosts if (version := _ip_version(host))]
+    listed = f"listeners: {_list_text(texts)}"
+    if len(hosts) - len(versions) > 1:
+        raise ConfigError(f"Each listener must have a different port, {listed}")
+    if len(versions) != 2:
+        raise ConfigError(
+            "Each listener must have a different port unless exactly one listener has an IPv4"
+            f" address and the other IPv6 address, {listed}, port: {port}"
+        )
+    if len(hosts) != 2 or sorted(versions) != [4, 6]:
+        raise ConfigError(
+            "If you have two listeners on the same port then one needs to be IPv4 and the other"
+            f" IPv6, {listed}, port: {port}"
+        )
+
+
+def _ip_version(host: str) -> int | None:
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        return None
+
+
+def _list_text(texts: Sequence[str]) -> str:
+    """As Java prints a list."""
+    return f"[{', '.join(texts)}]"
+
+
+# ---- rules that join several keys
+
+
+def _is_controllers(listener: Listener, keys: ListenerKeys) -> bool:
+    return listener.name in keys.controller_listener_names
+
+
+def _check_controllers(keys: ListenerKeys, listeners: Sequence[Listener]) -> None:
+    """Without names of a controller's listeners there are none: an embedded one needs no port."""
+    names = keys.controller_listener_names
+    known = {each.name for each in listeners}
+    where = "appearing in the 'listeners' configuration when running the KRaft controller role"
+    if names and not set(names) & known:
+        raise ConfigError(f"controller.listener.names must contain at least one value {where}")
+    if not set(names) <= known:
+        raise ConfigError(f"controller.listener.names must only contain values {where}")
+
+
+def _check_advertised(
+    keys: ListenerKeys,
+    listeners: Sequence[Listener],
+    advertised: Sequence[Listener],
+    protocols: Mapping[str, SecurityProtocol],
+) -> None:
+    told = [each.name for each in advertised if not _is_controllers(each, keys)]
+    if not told:
+        raise ConfigError(
+            "There must be at least one broker advertised listener."
+            " Perhaps all listeners appear in controller.listener.names?"
+        )
+    if _inter_broker_name(keys, protocols) not in told:
+        raise ConfigError(
+            "inter.broker.listener.name must be a listener name defined in advertised.listeners."
+            " The valid options based on currently configured listeners are " + ",".join(told)
+        )
+    known = [each.name for each in listeners]
+    if not set(told) <= set(known):
+        raise ConfigError(
+            "advertised.listeners listener names must be equal to or a subset of the ones defined"
+            f" in listeners. Found {','.join(told)}. The valid options based on the current"
+            f" configuration are {','.join(known)}"
+        )
+    # An address of a controller's that is not advertised on purpose is told to no client.
+    is_implied = keys.advertised_listeners is None
+    if any(
+        each.host == _NOT_ROUTABLE and not (is_implied and _is_controllers(each, keys))
+        for each in advertised
+    ):
+        raise ConfigError(
+            "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0."
+            " Use a routable IP address."
+        )
+
+
+def _inter_broker_name(keys: ListenerKeys, protocols: Mapping[str, SecurityProtocol]) -> str:
+    if keys.inter_broker_listener_name is None:
+        text = keys.security_inter_broker_protocol or SecurityProtocol.PLAINTEXT.name
+        return _parse_protocol(text, "security.inter.broker.protocol").name
+    if keys.security_inter_broker_protocol is not None:
+        raise ConfigError(
+            "Only one of inter.broker.listener.name and security.inter.broker.protocol should be"
+            " set."
+        )
+    name = _normalised(keys.inter_broker_listener_name)
+    if name not in protocols:
+        raise ConfigError(
+            f"Listener with name {name} defined in inter.broker.listener.name not found in"
+            " listener.security.protocol.map."
+        )
+    return name

@@ -16,7 +16,7 @@ from isotherm.testing.embedded_broker import TEST_SETTINGS
 ISOTHERM = ("-m", "isotherm.cli.main")
 """What the interpreter is given before the arguments of `isotherm`."""
 
-_SERVES = re.compile(rb"broker serves .*listeners=PLAINTEXT://(\S+)")
+_SERVES = re.compile(rb"broker serves .*listeners=[A-Z_]+://([^,\s]+)")
 
 
 class BrokerDiedError(AssertionError):
@@ -39,17 +39,19 @@ class BrokerProcess:
         *,
         config: Path | None = None,
         program: Sequence[str] = ISOTHERM,
+        presets: Mapping[str, str] = TEST_SETTINGS,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`settings` go over TEST_SETTINGS, and over the file `config`. BrokerDiedError when it
-        does not start."""
-        texts = {**TEST_SETTINGS, **settings}
+        """`settings` go over `presets`, and both over the file `config` and KAFKA_* variables of
+        `environment`. BrokerDiedError when it does not start."""
+        texts = {**presets, **settings}
         self.process = subprocess.Popen(  # noqa: S603 - this interpreter, our own module
             [sys.executable, *program, "serve", "--data-dir", str(directory)]
             + (["--config", str(config)] if config else [])
             + [item for key, value in texts.items() for item in ("--override", f"{key}={value}")],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"},
         )
         self.log_lines: list[bytes] = []
         self._logged = threading.Condition()

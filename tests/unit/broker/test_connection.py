@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import cast
@@ -12,13 +13,17 @@ import pytest
 import uvloop
 
 from isotherm.broker.connection import SCRATCH_SIZE, Connection, PendingAnswer
+from isotherm.broker.context import Endpoint
 from isotherm.broker.server import Server
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
-from isotherm.config.listener import Listener
+from isotherm.config.listener import Address, Listener, SecurityProtocol
 from isotherm.errors import ConfigError, RejectedError
 
-LOCAL = Listener("PLAINTEXT", "127.0.0.1", 0)
+LOCAL = "PLAINTEXT://127.0.0.1:0"
+LISTENER = Listener(
+    "PLAINTEXT", SecurityProtocol.PLAINTEXT, "127.0.0.1", 0, Address("127.0.0.1", 0)
+)
 
 
 def framed(payload: bytes) -> bytes:
@@ -190,7 +195,7 @@ def unserved_connection(echo: Echo) -> tuple[Connection, CountingWrites]:
     loop = asyncio.get_running_loop()
     server = Server(BrokerConfig(listeners=(LOCAL,)), loop, SystemClock())
     server.frame_handler = echo
-    connection, transport = Connection(server, "PLAINTEXT", loop), CountingWrites()
+    connection, transport = Connection(server, LISTENER, loop), CountingWrites()
     connection.connection_made(cast("asyncio.Transport", transport))
     return connection, transport
 
@@ -302,7 +307,7 @@ def test_frame_behind_another_is_not_begun_while_request_memory_is_used_up(run: 
         loop = asyncio.get_running_loop()
         server = Server(BrokerConfig(queued_max_request_bytes=SCRATCH_SIZE), loop, SystemClock())
         server.frame_handler = echo
-        connection = Connection(server, "PLAINTEXT", loop)
+        connection = Connection(server, LISTENER, loop)
         connection.connection_made(cast("asyncio.Transport", CountingWrites()))
         receive(connection, frame[:100])
         receive(connection, frame[100:] + frame[:4])
@@ -578,23 +583,76 @@ def test_stop_cuts_connections_that_do_not_end_in_time(run: Run) -> None:
 def test_taken_port_is_named_at_start(run: Run) -> None:
     async def scenario() -> None:
         async with serving(Echo()) as (_, port):
-            taken = BrokerConfig(listeners=(Listener("PLAINTEXT", "127.0.0.1", port),))
+            taken = BrokerConfig(listeners=(f"PLAINTEXT://127.0.0.1:{port}",))
             with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
                 await Server(taken, asyncio.get_running_loop(), SystemClock()).bind()
 
     run(scenario)
 
 
-def test_every_interface_without_an_advertised_address_is_refused(run: Run) -> None:
+def test_error_of_a_listener_is_one_line_and_the_others_are_closed(run: Run) -> None:
     async def scenario() -> None:
-        server = Server(
-            BrokerConfig(listeners=(Listener("PLAINTEXT", "0.0.0.0", 0),)),
-            asyncio.get_running_loop(),
-            SystemClock(),
+        loop = asyncio.get_running_loop()
+        async with serving(Echo()) as (_, port):
+            config = BrokerConfig(
+                listeners=("INTERNAL://127.0.0.1:0", f"EXTERNAL://127.0.0.1:{port}"),
+                listener_security_protocol_map="INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
+                inter_broker_listener_name="INTERNAL",
+            )
+            server = Server(config, loop, SystemClock())
+            with pytest.raises(ConfigError) as raised:
+                await server.bind()
+            assert f"listener=EXTERNAL://127.0.0.1:{port} reason=" in str(raised.value)
+            assert "address already in use" in str(raised.value).lower()
+            assert raised.value.__cause__ is None
+            await server.stop(0)
+
+    run(scenario)
+
+
+def test_each_listener_has_a_free_port_of_its_own_and_its_advertised_address(run: Run) -> None:
+    async def scenario() -> None:
+        config = BrokerConfig(
+            listeners=("INTERNAL://127.0.0.1:0", "EXTERNAL://127.0.0.2:0", "HIDDEN://127.0.0.1:0"),
+            advertised_listeners=("EXTERNAL://outside.example:9094", "INTERNAL://inside.example:0"),
+            listener_security_protocol_map="INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT,HIDDEN:PLAINTEXT",
+            inter_broker_listener_name="INTERNAL",
         )
-        with pytest.raises(ConfigError, match=r"advertised\.listeners"):
-            await server.bind()
+        server = Server(config, asyncio.get_running_loop(), SystemClock())
+        internal, external = await server.bind()
+        assert (internal.listener_name, internal.host) == ("INTERNAL", "inside.example")
+        assert internal.port > 0
+        assert external == Endpoint("EXTERNAL", "outside.example", 9094)
         await server.stop(0)
+
+    run(scenario)
+
+
+def test_listener_without_a_host_is_told_by_the_name_of_this_machine(run: Run) -> None:
+    async def scenario() -> None:
+        config = BrokerConfig(listeners=("PLAINTEXT://:0",))
+        server = Server(config, asyncio.get_running_loop(), SystemClock())
+        (endpoint,) = await server.bind()
+        assert endpoint.host == socket.gethostname()
+        await server.stop(0)
+
+    run(scenario)
+
+
+def test_port_is_had_again_at_once_after_a_stop(run: Run) -> None:
+    """Connections that the broker closed first stay in TIME_WAIT: SO_REUSEADDR is what lets it."""
+
+    async def scenario() -> None:
+        async with serving(Echo()) as (server, port), connected(port) as (reader, writer):
+            writer.write(framed(b"ping"))
+            await read_frame(reader)
+            await server.stop(0)
+            assert await is_closed(reader)
+            again = BrokerConfig(listeners=(f"PLAINTEXT://127.0.0.1:{port}",))
+            second = Server(again, asyncio.get_running_loop(), SystemClock())
+            (endpoint,) = await second.bind()
+            assert endpoint.port == port
+            await second.stop(0)
 
     run(scenario)
 

@@ -12,11 +12,10 @@ from isotherm.config.broker import BrokerConfig, parse_broker_config
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import config_keys
 from isotherm.config.groups import GroupConfig
-from isotherm.config.listener import Listener
 from isotherm.config.remote import NATIVE_METADATA_MANAGER, RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
-from isotherm.errors import ConfigError, UnknownConfigError
+from isotherm.errors import ConfigError
 
 
 def test_topic_defaults_come_from_the_broker_synonyms() -> None:
@@ -49,14 +48,35 @@ def test_prefix_can_be_changed() -> None:
     assert config.remote.rsm_config == {"url": "file:///b"}
 
 
-def test_topic_key_is_not_a_broker_key() -> None:
-    with pytest.raises(UnknownConfigError, match=r"nearest=log\.segment\.bytes"):
-        parse_broker_config({"segment.bytes": "2097152"})
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("segment.bytes", "log.segment.bytes"),
+        ("log.retention.hour", "log.retention.hours"),
+    ],
+)
+def test_unknown_key_is_passed_over_and_named_with_the_nearest(
+    name: str, nearest: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = parse_broker_config({name: "2097152"})
+    assert config.topic_defaults == TopicConfig()
+    assert f"key={name} nearest={nearest}" in caplog.text
 
 
-def test_unknown_key_names_the_nearest() -> None:
-    with pytest.raises(UnknownConfigError, match=r"nearest=log\.retention\.hours"):
-        parse_broker_config({"log.retention.hour": "1"})
+@pytest.mark.parametrize(
+    "name",
+    [
+        "authorizer.class.name",
+        "create.topic.policy.class.name",
+        "alter.config.policy.class.name",
+        "client.quota.callback.class",
+        "config.providers",
+    ],
+)
+def test_key_whose_promise_cannot_be_kept_is_refused_unless_it_is_empty(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"key={name} value=org.example.Class"):
+        parse_broker_config({name: "org.example.Class"})
+    parse_broker_config({name: ""})
 
 
 def test_key_without_meaning_is_passed_over_with_its_reason(
@@ -91,26 +111,6 @@ def test_key_is_read_somewhere_or_says_that_it_has_no_effect(config_class: type)
         if declared.no_effect is None and not re.search(rf"\.{field_name}\b", source)
     ]
     assert silent == []
-
-
-@pytest.mark.parametrize(
-    ("text", "listener"),
-    [
-        ("PLAINTEXT://:9092", Listener("PLAINTEXT", "", 9092)),
-        ("plaintext://127.0.0.1:0", Listener("PLAINTEXT", "127.0.0.1", 0)),
-        ("PLAINTEXT://[::1]:9092", Listener("PLAINTEXT", "::1", 9092)),
-    ],
-)
-def test_listener_is_read(text: str, listener: Listener) -> None:
-    assert parse_broker_config({"listeners": text}).listeners == (listener,)
-
-
-@pytest.mark.parametrize(
-    "text", ["localhost:9092", "PLAINTEXT://h", "PLAINTEXT://h:70000", "SSL://h:9093", ""]
-)
-def test_listener_that_cannot_be_served_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="key=listeners"):
-        parse_broker_config({"listeners": text})
 
 
 def test_local_retention_above_the_total_is_refused() -> None:

@@ -53,6 +53,23 @@ def test_environment_names_follow_kafkas_images() -> None:
     assert environment_properties(environment) == {"log.dirs": "/a", "odd_name-x": "1"}
 
 
+def test_environment_names_of_bitnamis_images_win() -> None:
+    environment = {
+        "KAFKA_CFG_NODE_ID": "3",
+        "KAFKA_NODE_ID": "4",
+        "KAFKA_CFG_LOG_DIRS": "/b",
+        "KAFKA_KRAFT_CLUSTER_ID": "abcdefghijklmnopqrstuv",
+    }
+    assert environment_properties(environment) == {"node.id": "3", "log.dirs": "/b"}
+    assert environment_properties(dict(reversed(environment.items())))["node.id"] == "3"
+
+
+def test_folder_of_a_file_wins_over_the_embedded_one_under_both_names(tmp_path: Path) -> None:
+    for name in ("log.dir", "log.dirs"):
+        texts = embedded_defaults(tmp_path) | {name: "/data"}
+        assert parse_broker_config(texts).log_dirs == (Path("/data"),)
+
+
 def test_later_layer_wins_and_keeps_its_name() -> None:
     joined = layer_settings([("file", {"a": "1", "b": "2"}), ("--override", {"b": "3"})])
     assert joined == {"a": Setting("1", "file"), "b": Setting("3", "--override")}

@@ -35,7 +35,7 @@ def handle(context: RequestContext, request: Any) -> Any:
             message = f"no such type of endpoint endpoint_type={asked}"
             return _refusal(context, ErrorCode.unsupported_endpoint_type, message)
     services = context.services
-    _, host, port = services.endpoint(context.listener_name)
+    endpoint = services.endpoint(context.listener_name)
     config = services.config
     operations = request.include_cluster_authorized_operations
     return _response(
@@ -47,12 +47,14 @@ def handle(context: RequestContext, request: Any) -> Any:
             "brokers": [
                 {
                     "broker_id": config.node_id,
-                    "host": host,
-                    "port": port,
+                    "host": endpoint.host,
+                    "port": endpoint.port,
                     "rack": config.broker_rack,
                     "is_fenced": False,
                 }
-            ],
+            ]
+            if endpoint
+            else (),
             "cluster_authorized_operations": CLUSTER_OPERATIONS if operations else NOT_ASKED_FOR,
         },
     )

@@ -28,7 +28,7 @@ def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
     controller, node_id = services.controller, services.config.node_id
     now_ms, end_offset = services.clock.now_ms(), controller.image.end_offset
-    _, host, port = services.endpoint(context.listener_name)
+    endpoint = services.endpoint(context.listener_name)
     voter = {
         "replica_id": node_id,
         "log_end_offset": end_offset,
@@ -42,12 +42,16 @@ def handle(context: RequestContext, request: Any) -> Any:
         "high_watermark": end_offset,
         "current_voters": [voter],
     }
-    listener = {"name": context.listener_name, "host": host, "port": port}
+    listeners = [
+        {"name": each.listener_name, "host": each.host, "port": each.port}
+        for each in [endpoint]
+        if each
+    ]
     return _response(
         context,
         ErrorCode.none,
         [{"topic_name": CLUSTER_METADATA_TOPIC, "partitions": [partition]}],
-        nodes=[{"node_id": node_id, "listeners": [listener]}],
+        nodes=[{"node_id": node_id, "listeners": listeners}],
     )
 
 

@@ -4,8 +4,8 @@ Versions  0.
 Behaviour Topics in the order of their names, all of them if none is named, and their partitions up
           to the limit of the request or of max.request.partition.size.limit; where it ends, the
           cursor tells where the next request goes on. A cursor of a topic that is gone goes on with
-          the next one. A topic that is not there, or cannot be, has an error of its own. An offline
-          partition has no leader, and no error.
+          the next one. A topic that is not there, or cannot be, has an error of its own. A partition that
+          is offline, or on no broker that the client's listener reaches, has no leader, and no error.
 Not done  Eligible leader replicas: a partition has one replica.
 KIPs      966
 """
@@ -22,7 +22,6 @@ from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.image import PartitionImage, TopicImage
 from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.internal_topics import is_internal
-from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
@@ -53,7 +52,7 @@ def handle(context: RequestContext, request: Any) -> Any:
             topics.append(_unknown_topic(name))
             continue
         partitions = topic.partitions[start : start + remaining]
-        topics.append(_topic_fields(services.replica_manager, topic, partitions))
+        topics.append(_topic_fields(context, topic, partitions))
         remaining -= len(partitions)
         end, start = start + len(partitions), 0
         if end < len(topic.partitions):
@@ -62,8 +61,10 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _topic_fields(
-    replica_manager: ReplicaManager, topic: TopicImage, partitions: tuple[PartitionImage, ...]
+    context: RequestContext, topic: TopicImage, partitions: tuple[PartitionImage, ...]
 ) -> dict[str, Any]:
+    services = context.services
+    is_reachable = services.endpoint(context.listener_name) is not None
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
@@ -71,7 +72,9 @@ def _topic_fields(
         "is_internal": is_internal(topic.name),
         "partitions": [
             _partition_fields(
-                partition, is_offline=replica_manager.is_offline(topic.name, partition.partition)
+                partition,
+                is_offline=not is_reachable
+                or services.replica_manager.is_offline(topic.name, partition.partition),
             )
             for partition in partitions
         ],

@@ -34,6 +34,8 @@ def handle(context: RequestContext, request: Any) -> Any:
         message = f"no such type of coordinator key_type={key_type}"
         return _response(context, request, ErrorCode.invalid_request, NO_NODE, message)
     endpoint = context.services.endpoint(context.listener_name)
+    if endpoint is None:
+        return _response(context, request, ErrorCode.coordinator_not_available, NO_NODE)
     node = {
         "node_id": context.services.config.node_id,
         "host": endpoint.host,

@@ -4,7 +4,8 @@ Versions  0-13. 0 an empty list asks for every topic, from 1 on null does · 1 i
           controller · 2 cluster id · 4 auto-creation can be declined · 7 leader epochs · 8
           authorized operations · 9 flexible · 10 topic ids in responses · 12 in requests · 13
           error code for the whole response.
-Behaviour Addresses are those of the listener the request came in by. Topics that are not there
+Behaviour Addresses are those of the listener the request came in by; on one that has none there is no
+          broker, and no leader. Topics that are not there
           are made first if auto.create.topics.enable and the client allow it, and are answered as
           existing in the same response (Kafka answers with a retriable error once). A topic asked
           for twice is answered once. Without an authorizer every operation is authorized.
@@ -28,12 +29,11 @@ from isotherm.broker.authorized_operations import (
     NOT_ASKED_FOR,
     TOPIC_OPERATIONS,
 )
-from isotherm.broker.context import BrokerServices, RequestContext
+from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.image import MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.controller.topic_rules import NewTopic, check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.internal_topics import is_internal
-from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_versions import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
@@ -42,6 +42,7 @@ NO_THROTTLE = datetime.timedelta()
 NO_LEADER = -1
 FIRST_NULL_FOR_ALL_VERSION = 1
 FIRST_DECLINABLE_VERSION = 4
+FIRST_LISTENER_ERROR_VERSION = 6
 FIRST_TOPIC_ID_VERSION = 12
 
 
@@ -152,10 +153,12 @@ def _response(context: RequestContext, request: Any, answers: Sequence[TopicAnsw
                     "port": endpoint.port,
                     "rack": services.config.broker_rack,
                 }
-            ],
+            ]
+            if endpoint
+            else (),
             "cluster_id": services.cluster_id,
             "controller_id": node_id,
-            "topics": [_topic_fields(services, answer, request) for answer in answers],
+            "topics": [_topic_fields(context, answer, request) for answer in answers],
             "cluster_authorized_operations": CLUSTER_OPERATIONS
             if getattr(request, "include_cluster_authorized_operations", False)
             else NOT_ASKED_FOR,
@@ -164,7 +167,7 @@ def _response(context: RequestContext, request: Any, answers: Sequence[TopicAnsw
     )
 
 
-def _topic_fields(services: BrokerServices, answer: TopicAnswer, request: Any) -> dict[str, Any]:
+def _topic_fields(context: RequestContext, answer: TopicAnswer, request: Any) -> dict[str, Any]:
     topic = answer.topic
     operations = getattr(request, "include_topic_authorized_operations", False)
     return {
@@ -173,8 +176,7 @@ def _topic_fields(services: BrokerServices, answer: TopicAnswer, request: Any) -
         "topic_id": topic.topic_id if topic else answer.topic_id,
         "is_internal": is_internal(topic.name if topic else answer.name or ""),
         "partitions": [
-            _partition_fields(services.replica_manager, topic.name, partition)
-            for partition in topic.partitions
+            _partition_fields(context, topic.name, partition) for partition in topic.partitions
         ]
         if topic
         else (),
@@ -183,11 +185,16 @@ def _topic_fields(services: BrokerServices, answer: TopicAnswer, request: Any) -
 
 
 def _partition_fields(
-    replica_manager: ReplicaManager, topic: str, partition: PartitionImage
+    context: RequestContext, topic: str, partition: PartitionImage
 ) -> dict[str, Any]:
-    is_offline = replica_manager.is_offline(topic, partition.partition)
+    is_offline, error_code = True, ErrorCode.leader_not_available
+    if context.services.endpoint(context.listener_name) is None:
+        if context.header.api_version >= FIRST_LISTENER_ERROR_VERSION:
+            error_code = ErrorCode.listener_not_found
+    elif not context.services.replica_manager.is_offline(topic, partition.partition):
+        is_offline, error_code = False, ErrorCode.none
     return {
-        "error_code": ErrorCode.leader_not_available if is_offline else ErrorCode.none,
+        "error_code": error_code,
         "partition_index": partition.partition,
         "leader_id": NO_LEADER if is_offline else partition.leader,
         "leader_epoch": partition.leader_epoch,

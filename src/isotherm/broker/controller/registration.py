@@ -15,8 +15,6 @@ from isotherm.broker.controller.records import (
 from isotherm.config.broker import BrokerConfig
 from isotherm.types import Offset
 
-_PLAINTEXT = 0  # SecurityProtocol
-
 
 def registration_record(
     config: BrokerConfig,
@@ -26,6 +24,7 @@ def registration_record(
     broker_epoch: Offset,
 ) -> RegisterBrokerRecord:
     """Unfenced at once: it is its own controller. The epoch is the metadata log's end, as in Kafka."""
+    protocols = {each.name: each.protocol for each in config.listener_layout.brokers}
     return RegisterBrokerRecord(
         broker_id=config.node_id,
         incarnation_id=incarnation_id,
@@ -35,7 +34,7 @@ def registration_record(
                 name=endpoint.listener_name,
                 host=endpoint.host,
                 port=endpoint.port,
-                security_protocol=_PLAINTEXT,
+                security_protocol=protocols[endpoint.listener_name],
             )
             for endpoint in endpoints
         ),

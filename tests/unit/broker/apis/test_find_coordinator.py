@@ -40,3 +40,12 @@ def test_unknown_key_type_is_an_invalid_request(broker, key_type):
     assert one.error_code is ErrorCode.invalid_request
     assert (one.node_id, one.host, one.port) == (-1, "", -1)
     assert many.coordinators[0].error_code is ErrorCode.invalid_request
+
+
+def test_coordinator_is_not_available_by_a_listener_that_is_not_advertised(broker):
+    response = broker.call(
+        ApiKey.FIND_COORDINATOR, 6, coordinator_keys=("a",), key_type=0, listener="HIDDEN"
+    )
+    (answer,) = response.coordinators
+    assert answer.error_code is ErrorCode.coordinator_not_available
+    assert (answer.node_id, answer.host, answer.port) == (-1, "", -1)

@@ -164,3 +164,16 @@ def test_error_response_answers_every_topic(broker, version):
     code = ErrorCode.kafka_storage_error
     response = broker.error_response(ApiKey.METADATA, version, code, topics=topics, **DECLINED)
     assert [(t.name, t.error_code) for t in response.topics] == [("a", code), ("b", code)]
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(5, ErrorCode.leader_not_available), (6, ErrorCode.listener_not_found)],
+)
+def test_listener_that_is_not_advertised_has_no_broker_and_no_leader(broker, topic, version, code):
+    fields = {"topics": None, **DECLINED, "listener": "HIDDEN"}
+    response = broker.call(ApiKey.METADATA, version, **fields)
+    assert response.brokers == ()
+    (partition, *_) = response.topics[0].partitions
+    assert (partition.error_code, partition.leader_id) == (code, -1)
+    assert partition.offline_replicas == partition.replica_nodes

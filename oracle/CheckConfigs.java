@@ -1,0 +1,42 @@
+import java.io.FileReader;
+import java.util.List;
+import java.util.Properties;
+import java.util.stream.Collectors;
+import kafka.server.KafkaConfig;
+import org.apache.kafka.common.Endpoint;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * What Kafka makes of each server.properties file: a line "accepted" with its listeners, what it
+ * advertises and the listener between brokers, or "refused" with the message, separated by tabs.
+ */
+public final class CheckConfigs {
+    public static void main(String[] files) throws Exception {
+        for (String file : files) {
+            System.out.println(check(file).replace("\n", " "));
+        }
+    }
+
+    private static String check(String file) throws Exception {
+        Properties properties = new Properties();
+        try (FileReader reader = new FileReader(file)) {
+            properties.load(reader);
+        }
+        try {
+            KafkaConfig config = KafkaConfig.fromProps(properties, false);
+            return "accepted\t" + texts(CollectionConverters.asJava(config.dataPlaneListeners()))
+                + "\t" + texts(CollectionConverters.asJava(config.effectiveAdvertisedBrokerListeners()))
+                + "\t" + texts(CollectionConverters.asJava(config.controllerListeners()))
+                + "\t" + config.interBrokerListenerName().value();
+        } catch (Exception error) {
+            return "refused\t" + String.valueOf(error.getMessage()).replaceFirst("^requirement failed: ", "");
+        }
+    }
+
+    private static String texts(List<Endpoint> endpoints) {
+        return endpoints.stream()
+            .map(each -> each.listener() + ":" + each.securityProtocol() + ":"
+                + (each.host() == null ? "" : each.host()) + ":" + each.port())
+            .collect(Collectors.joining(" "));
+    }
+}

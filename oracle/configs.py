@@ -1,0 +1,32 @@
+"""What Apache Kafka makes of server.properties files, without starting a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from oracle.kafka import run_tool
+
+CHECK_CONFIGS = Path(__file__).with_name("CheckConfigs.java")
+
+
+def check_configs(directory: Path, files: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """For each what `accepted` says of its listeners, or the message under `refused`.
+
+    `directory` gets the files.
+    """
+    paths = []
+    for number, properties in enumerate(files):
+        path = directory / f"{number}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        paths.append(path)
+    answers = []
+    for line in run_tool(str(CHECK_CONFIGS), *map(str, paths)).splitlines():
+        verdict, *rest = line.split("\t")
+        if verdict == "refused":
+            answers.append({"refused": "\t".join(rest)})
+        elif verdict == "accepted":
+            names = ("brokers", "advertised", "controllers", "inter_broker")
+            answers.append(dict(zip(names, rest, strict=True)))
+    assert len(answers) == len(paths), "Kafka answered for each file"
+    return answers

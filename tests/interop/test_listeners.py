@@ -1,0 +1,156 @@
+"""Files and variables that a combined node of Apache Kafka starts with, and clients of each listener."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from isotherm.testing.broker_process import BrokerDiedError, BrokerProcess
+from isotherm.testing.local_servers import free_ports
+
+# The keys of config/server.properties as Apache Kafka 4.3.1 ships it.
+SHIPPED = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,\
+SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/kraft-combined-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+
+
+@contextmanager
+def serving(
+    directory: Path, *, config: Path | None = None, environment: dict[str, str] | None = None
+) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(directory, {}, config=config, presets={}, environment=environment)
+    try:
+        yield broker
+    finally:
+        assert broker.stop() == 0
+
+
+def brokers_told(bootstrap_servers: str) -> list[tuple[str, int]]:
+    told = AdminClient({"bootstrap.servers": bootstrap_servers}).list_topics(timeout=30).brokers
+    return [(each.host, each.port) for each in told.values()]
+
+
+def cluster_nodes_told(bootstrap_servers: str) -> list[tuple[str, int]]:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    return [(each.host, each.port) for each in admin.describe_cluster().result(30).nodes]
+
+
+def produce(bootstrap_servers: str, topic: str, value: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    producer.produce(topic, value)
+    assert producer.flush(30) == 0
+
+
+def consume_in_group(bootstrap_servers: str, topic: str) -> str:
+    """The first record's value; the coordinator is looked for by the same listener."""
+    settings = {"bootstrap.servers": bootstrap_servers, "group.id": bootstrap_servers}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest"})
+    try:
+        consumer.subscribe([topic])
+        message = consumer.poll(60)
+        assert message is not None
+        assert message.error() is None
+        consumer.commit(message, asynchronous=False)
+        return message.value().decode()
+    finally:
+        consumer.close()
+
+
+def test_file_that_kafka_ships_starts(tmp_path: Path) -> None:
+    client_port, controller_port = free_ports(2)
+    text = SHIPPED.replace("/tmp/kraft-combined-logs", str(tmp_path / "logs"))
+    text = text.replace("9092", str(client_port)).replace("9093", str(controller_port))
+    config = tmp_path / "server.properties"
+    config.write_text(text)
+    with serving(tmp_path, config=config) as broker:
+        address = f"localhost:{client_port}"
+        assert broker.bootstrap_servers == address
+        assert brokers_told(address) == [("localhost", client_port)]
+        produce(address, "numbers", "one")
+        assert consume_in_group(address, "numbers") == "one"
+    assert broker.log_text.count("CONTROLLER") == 1
+    note = "listener is not opened, the controller is in this process"
+    assert f"{note} listener=CONTROLLER://:{controller_port}" in broker.log_text
+    assert "unknown configuration key" not in broker.log_text
+    assert (tmp_path / "logs" / "numbers-0").is_dir()
+
+
+@pytest.fixture
+def two_listeners(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """The addresses of INTERNAL and EXTERNAL, by the variables of a compose file."""
+    inside, outside, controller = free_ports(3)
+    environment = {
+        "KAFKA_NODE_ID": "1",
+        "KAFKA_PROCESS_ROLES": "broker,controller",
+        "KAFKA_CONTROLLER_QUORUM_VOTERS": f"1@broker:{controller}",
+        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+        "KAFKA_LISTENERS": (
+            f"INTERNAL://0.0.0.0:{inside},EXTERNAL://0.0.0.0:{outside},"
+            f"CONTROLLER://0.0.0.0:{controller}"
+        ),
+        "KAFKA_ADVERTISED_LISTENERS": f"INTERNAL://127.0.0.1:{inside},EXTERNAL://127.0.0.2:{outside}",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": (
+            "CONTROLLER:PLAINTEXT,INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT"
+        ),
+        "KAFKA_INTER_BROKER_LISTENER_NAME": "INTERNAL",
+        "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
+        "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+        "CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw",
+    }
+    with serving(tmp_path, environment=environment):
+        yield f"127.0.0.1:{inside}", f"127.0.0.2:{outside}"
+
+
+def test_clients_are_told_the_address_of_the_listener_they_came_by(
+    two_listeners: tuple[str, str],
+) -> None:
+    for address in two_listeners:
+        host, port = address.split(":")
+        assert brokers_told(address) == [(host, int(port))]
+        assert cluster_nodes_told(address) == [(host, int(port))]
+    inside, outside = two_listeners
+    produce(inside, "shared", "from inside")
+    assert consume_in_group(outside, "shared") == "from inside"
+    assert consume_in_group(inside, "shared") == "from inside"
+
+
+def test_listener_by_another_protocol_is_refused_in_one_line(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    environment = {
+        "KAFKA_LISTENERS": f"PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:{port}",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "PLAINTEXT:PLAINTEXT,EXTERNAL:SASL_SSL",
+        "COLUMNS": "40",
+    }
+    with pytest.raises(BrokerDiedError) as died:
+        BrokerProcess(tmp_path, {}, presets={}, environment=environment)
+    (line,) = died.value.log_lines
+    assert f"listener=EXTERNAL://127.0.0.1:{port} protocol=SASL_SSL".encode() in line

@@ -1,0 +1,193 @@
+"""Listeners beside Apache Kafka: which files it starts with, and what it tells by each listener."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
+
+from isotherm.protocol.api_versions import ApiKey
+from isotherm.testing.broker_process import BrokerProcess
+from isotherm.testing.local_servers import free_ports
+from oracle.configs import check_configs
+from oracle.kafka import running_kafka
+from oracle.raw_requests import ask, read_answer, request_frame
+from oracle.topics import create_topic
+
+RECORDED = Path(__file__).with_name("listener_configs.jsonl")
+
+LISTENERS = ("PLAINTEXT", "INTERNAL", "EXTERNAL", "HIDDEN")
+HOSTS = dict(zip(LISTENERS, ("127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.1"), strict=True))
+TOLD = ("PLAINTEXT", "INTERNAL", "EXTERNAL")
+
+# Of the keys that say where a node is and what it is.
+DESCRIBED = (
+    "advertised.listeners",
+    "controller.listener.names",
+    "controller.quorum.bootstrap.servers",
+    "controller.quorum.voters",
+    "inter.broker.listener.name",
+    "listener.security.protocol.map",
+    "listeners",
+    "node.id",
+    "process.roles",
+    "security.inter.broker.protocol",
+)
+
+# Listeners do not change while Isotherm runs; Kafka's do.
+FIXED_HERE = ("listeners", "listener.security.protocol.map")
+
+
+def test_recorded_answers_are_kafkas(kafka_tools: Path, tmp_path: Path) -> None:
+    """Those that `tests/unit/config/test_listener.py` compares with."""
+    cases = [json.loads(line) for line in RECORDED.read_text().splitlines()]
+    answers = check_configs(tmp_path, [case["properties"] for case in cases])
+    assert {case["case"]: answer for case, answer in zip(cases, answers, strict=True)} == {
+        case["case"]: case["kafka"] for case in cases
+    }
+
+
+class Node:
+    """A broker's addresses by listener, and the file it was given."""
+
+    def __init__(self) -> None:
+        *ports, controller = free_ports(len(LISTENERS) + 1)
+        self.addresses = {
+            name: f"{HOSTS[name]}:{port}" for name, port in zip(LISTENERS, ports, strict=True)
+        }
+        self.addresses["CONTROLLER"] = f"127.0.0.1:{controller}"
+        self.properties = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": ",".join(f"{name}://{at}" for name, at in self.addresses.items()),
+            "advertised.listeners": ",".join(
+                f"{name}://{self.addresses[name]}" for name in reversed(TOLD)
+            ),
+            "inter.broker.listener.name": "INTERNAL",
+            "listener.security.protocol.map": ",".join(
+                f"{name}:PLAINTEXT" for name in self.addresses
+            ),
+        }
+
+    def ask(self, listener: str, api_key: int, version: int, **fields: Any) -> Any:
+        """The answer by one listener, its addresses by the names of the listeners."""
+        answer = ask(self.addresses[listener], request_frame(api_key, version, fields))
+        assert isinstance(answer, bytes)
+        return read_answer(api_key, version, answer)
+
+    def name_of(self, host: str, port: int) -> str:
+        named = {address: name for name, address in self.addresses.items()}
+        return named.get(f"{host}:{port}", f"{host}:{port}")
+
+
+@pytest.fixture(scope="module")
+def nodes(
+    kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Node, Node]]:
+    """Apache Kafka's and Isotherm's, alike, with a topic."""
+    kafka, isotherm = Node(), Node()
+    with ExitStack() as stack:
+        directory = tmp_path_factory.mktemp("listeners")
+        stack.enter_context(running_kafka(directory / "kafka", kafka.properties))
+        config = directory / "server.properties"
+        config.write_text("".join(f"{k}={v}\n" for k, v in isotherm.properties.items()))
+        broker = BrokerProcess(directory / "isotherm", {}, config=config, presets={})
+        stack.callback(broker.stop)
+        for node in (kafka, isotherm):
+            create_topic(node.addresses["PLAINTEXT"], "there", 1, {})
+        yield kafka, isotherm
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+@pytest.mark.parametrize("version", [5, 6, 12])
+def test_metadata_by_each_listener_is_kafkas(
+    nodes: tuple[Node, Node], listener: str, version: int
+) -> None:
+    def told(node: Node) -> Any:
+        topics = [{"name": "there"}]
+        answer = node.ask(listener, ApiKey.METADATA, version, topics=topics)
+        (partition,) = answer.topics[0].partitions
+        return (
+            [(each.node_id, node.name_of(each.host, each.port)) for each in answer.brokers],
+            (partition.error_code, partition.leader_id, partition.replica_nodes),
+            (partition.isr_nodes, partition.offline_replicas),
+        )
+
+    kafka, isotherm = map(told, nodes)
+    assert isotherm == kafka
+    assert kafka[0] == ([(1, listener)] if listener in TOLD else [])
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_cluster_by_each_listener_is_kafkas(nodes: tuple[Node, Node], listener: str) -> None:
+    def told(node: Node) -> Any:
+        answer = node.ask(listener, ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=1)
+        brokers = [(each.broker_id, node.name_of(each.host, each.port)) for each in answer.brokers]
+        return answer.error_code, brokers
+
+    kafka, isotherm = map(told, nodes)
+    assert isotherm == kafka
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_partitions_by_each_listener_are_kafkas(nodes: tuple[Node, Node], listener: str) -> None:
+    def told(node: Node) -> Any:
+        topics = [{"name": "there"}]
+        fields = {"topics": topics, "response_partition_limit": 10}
+        answer = node.ask(listener, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, **fields)
+        (partition,) = answer.topics[0].partitions
+        return partition.error_code, partition.leader_id, partition.offline_replicas
+
+    kafka, isotherm = map(told, nodes)
+    assert isotherm == kafka
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_coordinator_by_each_listener_is_kafkas(nodes: tuple[Node, Node], listener: str) -> None:
+    def told(node: Node) -> Any:
+        answer = node.ask(
+            listener, ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["readers"]
+        )
+        (found,) = answer.coordinators
+        return found.error_code, found.node_id, node.name_of(found.host, found.port)
+
+    for node in nodes:
+        make_offsets_topic(node.addresses["PLAINTEXT"])
+    kafka, isotherm = map(told, nodes)
+    assert isotherm == kafka
+
+
+def make_offsets_topic(bootstrap_server: str) -> None:
+    """Kafka makes it when a coordinator is looked for, which a client repeats until it is there."""
+    settings = {"bootstrap.servers": bootstrap_server, "group.id": "readers"}
+    consumer = Consumer(settings)
+    consumer.commit(offsets=[TopicPartition("there", 0, 0)], asynchronous=False)
+    consumer.close()
+
+
+def test_keys_of_the_listeners_are_described_as_kafkas(nodes: tuple[Node, Node]) -> None:
+    def described(node: Node) -> dict[str, Any]:
+        admin = AdminClient({"bootstrap.servers": node.addresses["PLAINTEXT"]})
+        resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+        entries = admin.describe_configs([resource])[resource].result(30)
+        told = {}
+        for name in DESCRIBED:
+            entry = entries[name]
+            synonyms = [each.name for each in entry.synonyms.values()]
+            is_read_only = entry.is_read_only or name in FIXED_HERE
+            told[name] = (entry.value, entry.source, is_read_only, synonyms)
+        text = json.dumps(told)
+        for name, address in node.addresses.items():
+            text = text.replace(address, name)
+        return json.loads(text)
+
+    kafka, isotherm = map(described, nodes)
+    assert isotherm == kafka

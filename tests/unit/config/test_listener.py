@@ -1,0 +1,91 @@
+"""Listeners and roles beside Apache Kafka: `listener_configs.jsonl` holds files and what Kafka makes of
+them, which `tests/oracle/test_listener_configs.py` asks Kafka itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.listener import Address, Listener, SecurityProtocol
+from isotherm.errors import ConfigError
+
+RECORDED = Path(__file__).parents[2] / "oracle" / "listener_configs.jsonl"
+CASES = [json.loads(line) for line in RECORDED.read_text().splitlines()]
+
+# Both refuse, each in its own words.
+WORDS = "words"
+
+
+def outcome(properties: dict[str, str]) -> dict[str, str]:
+    """As the recording has it, but for the listener between brokers, which Isotherm does not need."""
+    try:
+        layout = parse_broker_config(properties).listener_layout
+    except ConfigError as error:
+        return {"refused": str(error)}
+    return {
+        "brokers": " ".join(
+            text_of(each, Address(each.host, each.port)) for each in layout.brokers
+        ),
+        "advertised": " ".join(
+            text_of(each, each.advertised) for each in layout.brokers if each.advertised
+        ),
+        "controllers": " ".join(
+            text_of(each, Address(each.host, each.port)) for each in layout.controllers
+        ),
+    }
+
+
+def text_of(listener: Listener, address: Address) -> str:
+    return f"{listener.name}:{listener.protocol.name}:{address.host}:{address.port}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
+def test_file_is_taken_or_refused_as_by_kafka(case: dict[str, Any]) -> None:
+    kafka = {key: value for key, value in case["kafka"].items() if key != "inter_broker"}
+    ours = outcome(case["properties"])
+    difference = case.get("difference")
+    if difference is None:
+        assert ours == kafka
+    elif difference == WORDS:
+        assert ours.keys() == kafka.keys() == {"refused"}
+        assert ours != kafka
+    else:
+        assert ("refused" in ours) != ("refused" in kafka)
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_protocol_that_is_not_served_is_named_with_its_listener(protocol: str) -> None:
+    texts = {
+        "listeners": "INTERNAL://:29092,EXTERNAL://[::1]:9092",
+        "listener.security.protocol.map": f"INTERNAL:PLAINTEXT,EXTERNAL:{protocol}",
+        "inter.broker.listener.name": "INTERNAL",
+    }
+    with pytest.raises(ConfigError) as raised:
+        parse_broker_config(texts)
+    assert f"listener=EXTERNAL://[::1]:9092 protocol={protocol}" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_names_are_mapped_when_no_text_of_a_file_says_so() -> None:
+    config = BrokerConfig(
+        listeners=("INTERNAL://h:1",),
+        listener_security_protocol_map="INTERNAL:PLAINTEXT",
+        inter_broker_listener_name="INTERNAL",
+    )
+    (listener,) = config.listener_layout.brokers
+    assert listener == Listener("INTERNAL", SecurityProtocol.PLAINTEXT, "h", 1, Address("h", 1))
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_role_alone_is_refused_with_what_is_expected(role: str) -> None:
+    with pytest.raises(ConfigError, match=f"value={role} expected=broker,controller"):
+        parse_broker_config({"process.roles": role})
+
+
+def test_several_controllers_are_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match="this broker would be one of its own"):
+        parse_broker_config({"controller.quorum.voters": "1@a:1,2@b:1"})
