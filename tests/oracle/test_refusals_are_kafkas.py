@@ -4,7 +4,7 @@ Versions and APIs that are not served: the answer must be the same bytes, or the
 Sound requests for things that are unknown, illegal or too much (`refused_requests.jsonl`): the
 error codes must be the same; where Kafka explains itself Isotherm does too, and names the thing.
 What differs on purpose is listed here with its reason, and must go on differing
-(docs/decisions/0020-refusals-are-kafkas.md).
+(docs/decisions/0020-error-responses-are-kafkas.md).
 """
 
 from __future__ import annotations
