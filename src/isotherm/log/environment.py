@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from isotherm.clock import Clock
 from isotherm.log.file_cache import FileCache
+
+if TYPE_CHECKING:
+    from isotherm.log.partition_log import PartitionLog
+
+CheckpointLogStart: TypeAlias = "Callable[[PartitionLog], None]"
+"""Write the log's start where the next process finds it, durably, and tell the log so. Called while
+no lock of the log is held. Raises OSError."""
+
+
+def keep_no_checkpoint(log: PartitionLog) -> None:
+    """Of a log that stands alone: its start is told by its opener, as it was."""
+    log.log_start_is_durable(log.log_start_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +33,4 @@ class LogEnvironment:
     rng: random.Random
     remote_storage_system_enable: bool = False
     producer_id_expiration_ms: int = 86_400_000
+    checkpoint_log_start: CheckpointLogStart = keep_no_checkpoint

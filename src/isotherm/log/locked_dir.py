@@ -71,25 +71,35 @@ class LockedDir:
     ) -> None:
         """Write the three files: of `logs` what holds now, of partitions that are offline what
         was found. Raises OSError."""
+        logs, offline = list(logs), list(offline)
         recovery_points = _of(self.recovery_points, offline)
-        log_start_offsets = _of(self.log_start_offsets or {}, offline)
         high_watermarks = _of(self.high_watermarks, offline)
-        starts: list[tuple[PartitionLog, Offset]] = []
         for log in logs:
-            starts.append((log, log.log_start_offset))
             recovery_points[log.topic_partition] = log.recovery_point
             high_watermarks[log.topic_partition] = log.high_watermark
-            # Elsewhere the first segment's base tells; a tiered log may start far below it.
-            if log.remote_log_enabled or log.log_start_offset > log.segments()[0].base_offset:
-                log_start_offsets[log.topic_partition] = log.log_start_offset
-        for name, offsets in zip(
-            _NAMES, (recovery_points, log_start_offsets, high_watermarks), strict=True
-        ):
-            fs.write_atomically(self.log_dir.path / name, encode_offset_checkpoint(offsets))
+        self._write(fs, RECOVERY_POINT_CHECKPOINT_NAME, recovery_points)
+        self.save_log_starts(fs, logs, offline)
+        self._write(fs, REPLICATION_OFFSET_CHECKPOINT_NAME, high_watermarks)
         self.named.clear()
         self.named.update(recovery_points)
+
+    def save_log_starts(
+        self, fs: FileSystem, logs: Iterable[PartitionLog], offline: Iterable[TopicPartition]
+    ) -> None:
+        """Write that file alone, and tell the logs. Raises OSError."""
+        log_start_offsets = _of(self.log_start_offsets or {}, offline)
+        starts = [(log, log.log_start_offset) for log in logs]
+        for log, log_start_offset in starts:
+            # Elsewhere the first segment's base tells; a tiered log may start far below it.
+            if log.remote_log_enabled or log_start_offset > log.segments()[0].base_offset:
+                log_start_offsets[log.topic_partition] = log_start_offset
+        self._write(fs, LOG_START_OFFSET_CHECKPOINT_NAME, log_start_offsets)
+        self.named.update(log_start_offsets)
         for log, log_start_offset in starts:
             log.log_start_is_durable(log_start_offset)
+
+    def _write(self, fs: FileSystem, name: str, offsets: _OffsetCheckpoint) -> None:
+        fs.write_atomically(self.log_dir.path / name, encode_offset_checkpoint(offsets))
 
 
 def lock_directory(fs: FileSystem, log_dir: LogDir) -> LockedDir:

@@ -152,6 +152,7 @@ class _LogLoader:
                 segments[0].base_offset,
                 remote_log_enabled=self._remote_log_enabled,
             ),
+            durable_log_start_offset=log_start_offset,
             log_end_offset=log_end_offset,
             recovery_point=recovery_point,
             leader_epochs=epochs,

@@ -93,6 +93,7 @@ class LogManager:
             rng,
             config.remote.remote_log_storage_system_enable,
             config.producer_id_expiration_ms,
+            self._checkpoint_log_start,
         )
         self._locked: dict[Path, LockedDir] = {}
         # Directories whose logs are all in `_logs`: of others, checkpoints would lack some.
@@ -460,6 +461,18 @@ class LogManager:
                     offline = partitions_of(self.offline_logs(), log_dir)
                     save = partial(self._locked[log_dir.path].save, self._fs, logs, offline)
                     self._for_dir(log_dir, "checkpoint", save)
+
+    def _checkpoint_log_start(self, log: PartitionLog) -> None:
+        """Of all logs of the directory: calls that wait for the lock find theirs written."""
+        with self._lock:
+            if log.durable_log_start_offset < log.log_start_offset:
+                locked = self._locked.get(log.log_dir.path)
+                if locked is not None and log.log_dir.path in self._loaded:
+                    logs = [each for each in self.logs() if each.log_dir is log.log_dir]
+                    offline = partitions_of(self.offline_logs(), log.log_dir)
+                    # The files are written together first: one that lacks counts as lost.
+                    save = locked.save_log_starts if locked.named else locked.save
+                    save(self._fs, logs, offline)
 
     def _for_each_log(
         self,

@@ -48,6 +48,7 @@ from isotherm.log.retention import (
     RetentionState,
     deleted_segments,
     plan_retention,
+    plan_without_copies,
 )
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.record.validation import AppendOrigin, ValidatedRecords, validate_and_assign_offsets
@@ -75,6 +76,7 @@ class PartitionLog:
         *,
         segments: Sequence[LogSegment],
         log_start_offset: Offset,
+        durable_log_start_offset: Offset,
         log_end_offset: Offset,
         recovery_point: Offset,
         leader_epochs: LeaderEpochCache,
@@ -93,6 +95,7 @@ class PartitionLog:
         self._segments = LogSegments(environment, directory, segments, config)
         self.snapshots = snapshots
         self._log_start_offset = log_start_offset
+        self._durable_log_start_offset = durable_log_start_offset
         self._log_end_offset = log_end_offset
         self._high_watermark = log_start_offset
         self._recovery_point = recovery_point
@@ -117,6 +120,13 @@ class PartitionLog:
     def log_start_offset(self) -> Offset:
         """The first offset a consumer can read, from whichever tier."""
         return self._log_start_offset
+
+    @property
+    def durable_log_start_offset(self) -> Offset:
+        """Where the log starts after a crash, at least; not above the log start. Of a tiered log
+        nothing above it is deleted for being below the log start: what lies between the tiers would
+        be in neither of them, and the log would start below it."""
+        return min(self._durable_log_start_offset, self._log_start_offset)
 
     @property
     def local_log_start_offset(self) -> Offset:
@@ -312,7 +322,22 @@ class PartitionLog:
     def log_start_is_durable(self, offset: Offset) -> None:
         """After a crash the log starts at `offset` or above: what is kept for less may go."""
         with self._lock:
+            self._durable_log_start_offset = offset
             self.leader_epochs.forget_below(offset)
+
+    def make_log_start_durable(self) -> None:
+        """Before something is deleted because it lies below the log start. Call it without a lock:
+        the checkpoint is written, of all logs of the directory, unless another call has done so.
+
+        Raises LogDirFailedError, and NotLeaderOrFollowerError when the log is closed meanwhile.
+        """
+        wanted = self._log_start_offset
+        if wanted <= self._durable_log_start_offset:
+            return
+        with self._errors_fail_dir("checkpoint the log start"):
+            self.environment.checkpoint_log_start(self)
+        if self._durable_log_start_offset < wanted:
+            raise NotLeaderOrFollowerError(f"log is closed partition={self.topic_partition}")
 
     def update_highest_offset_in_remote_storage(self, offset: Offset) -> None:
         """Raise it: local segments that end at or below may go. Lower values are ignored, and any
@@ -328,9 +353,15 @@ class PartitionLog:
         """A log that is no longer tiered forgets what the remote tier held: it is deleted there,
         and tiered again, the log is copied anew before local retention may take it."""
         with self._lock:
+            was_tiered = self.remote_log_enabled
             self.config = config
             if not self.remote_log_enabled:
                 self._highest_offset_in_remote_storage = UNKNOWN_OFFSET
+            elif not was_tiered:
+                # Until now its first segment told where it starts.
+                self._durable_log_start_offset = 0
+        if self.remote_log_enabled:
+            self.make_log_start_durable()
 
     # Rolling and flushing
 
@@ -385,6 +416,8 @@ class PartitionLog:
         Files are renamed to `.deleted` and removed by `delete_marked_files` once
         file.delete.delay.ms has passed.
         """
+        if self.remote_log_enabled:
+            self._raise_log_start_first(now_ms)
         with self._deletions.lock, self._errors_fail_dir("delete old segments"):
             with self._lock:
                 state = self._retention_state()
@@ -402,18 +435,37 @@ class PartitionLog:
                 state = self._retention_state().confirmed(held_end_offset)
                 deletions = plan_retention(state, self.config, now_ms).deletions[:count]
                 doomed = self._segments.remove_first(len(deletions))
-                keeps_start = self.remote_log_enabled and not self.config.remote_log_copy_disable
                 first_base = self._segments.first_base_offset
-                if not keeps_start and first_base > self._log_start_offset:
+                if not self.remote_log_enabled and first_base > self._log_start_offset:
                     self._raise_log_start(first_base)
             self._mark_for_deletion(doomed, now_ms)
             # Less what a durable log start has cut.
             self.leader_epochs.flush(self._log_end_offset)
             return deleted_segments(doomed, deletions)
 
+    def _raise_log_start_first(self, now_ms: TimestampMs) -> None:
+        """Of a tiered log: only what lies below a log start that is durable goes for that reason.
+
+        Local segments that are never copied have a gap behind them when they are gone: the log
+        begins above them before.
+        """
+        if self.config.remote_log_copy_disable:
+            with self._lock, self._errors_fail_dir("raise the log start"):
+                count = len(self._segments.all)
+                state = self._retention_state()
+                deleted, start = plan_without_copies(state, self.config, now_ms)
+                if deleted == count:
+                    self._roll(now_ms)
+                if start > self._log_start_offset:
+                    self._raise_log_start(start)
+        self.make_log_start_durable()
+
     def _retention_state(self) -> RetentionState:
         return RetentionState.of(
-            self.view(), self._highest_offset_in_remote_storage, self.remote_log_enabled
+            self.view(),
+            self._highest_offset_in_remote_storage,
+            self.durable_log_start_offset if self.remote_log_enabled else self._log_start_offset,
+            remote_log_enabled=self.remote_log_enabled,
         )
 
     def _mark_for_deletion(self, segments: Sequence[LogSegment], now_ms: TimestampMs) -> None:

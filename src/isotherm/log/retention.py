@@ -73,14 +73,20 @@ class RetentionState:
 
     @classmethod
     def of(
-        cls, view: LogView, highest_offset_in_remote_storage: Offset, remote_log_enabled: bool
+        cls,
+        view: LogView,
+        highest_offset_in_remote_storage: Offset,
+        log_start_offset: Offset,
+        *,
+        remote_log_enabled: bool,
     ) -> RetentionState:
+        """`log_start_offset` may lag behind that of the view."""
         return cls(
             view.segments,
             view.log_end_offset,
             view.high_watermark,
-            view.log_start_offset,
-            view.local_log_start_offset,
+            log_start_offset,
+            max(log_start_offset, view.segments[0].base_offset),
             highest_offset_in_remote_storage,
             remote_log_enabled,
         )
@@ -154,6 +160,16 @@ def plan_retention(
     return RetentionPlan(tuple(deletions), roll_active)
 
 
+def plan_without_copies(
+    state: RetentionState, config: TopicConfig, now_ms: TimestampMs
+) -> tuple[int, Offset]:
+    """How many segments of a log that is copied no further its retention takes, and where the log
+    starts then."""
+    untiered = replace(state, remote_log_enabled=False)
+    count = len(plan_retention(untiered, config, now_ms).deletions)
+    return count, state.upper_bound_offset(count - 1) if count else state.log_start_offset
+
+
 def local_retention_limits(config: TopicConfig, *, remote_copy_enabled: bool) -> tuple[int, int]:
     """(bytes, ms) that hold for local segments; -1 is no limit."""
     if remote_copy_enabled:
@@ -211,11 +227,15 @@ def _copies_to_remote(state: RetentionState, config: TopicConfig) -> bool:
 
 def _may_go(state: RetentionState, config: TopicConfig, index: int) -> bool:
     """Whether no data is lost that should be kept: the remote tier has it, or it is expired."""
-    if not _copies_to_remote(state, config):
+    if not state.remote_log_enabled:
         return True
-    upper_bound = state.upper_bound_offset(index)
     following = index + 1
-    return (0 < upper_bound <= state.highest_offset_in_remote_storage + 1) or (
+    if (
         following < len(state.segments)
         and state.segments[following].base_offset <= state.log_start_offset
+    ):
+        return True
+    held_end_offset = state.highest_offset_in_remote_storage + 1
+    return _copies_to_remote(state, config) and (
+        0 < state.upper_bound_offset(index) <= held_end_offset
     )

@@ -22,6 +22,7 @@ SOUND = (
     "expire-again",
     "start-forgotten",
     "end-forgotten",
+    "gap-forgotten",
     "remove-staged",
 )
 PROGRAM = [sys.executable, "-m", "isotherm.testing.schedules"]
@@ -42,7 +43,7 @@ def counts(output: str, kind: str) -> Counter[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_random_schedules_lose_nothing_and_leave_nothing_over() -> None:
-    output = play("--seeds", "837:2000")
+    output = play("--seeds", "0:2000")
     crashes = counts(output, "crashes")
     states = ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED")
     between = {f"append metadata {state}" for state in (*states, "DELETE_SEGMENT_FINISHED")}
@@ -56,7 +57,7 @@ def test_random_schedules_lose_nothing_and_leave_nothing_over() -> None:
     )
     assert min(counts(output, "actions").values()) > 100
     (distinct,) = re.findall(r"distinct=(\d+)", output)
-    assert int(distinct) > 1100
+    assert int(distinct) > 1900
 
 
 def test_a_seed_does_the_same_in_every_process() -> None:
@@ -70,16 +71,6 @@ def test_a_seed_does_the_same_in_every_process() -> None:
 @pytest.mark.parametrize("scenario", SOUND)
 def test_no_schedule_of_a_few_tasks_and_a_crash_loses_anything(scenario: str) -> None:
     assert "failed=0" in play("--scenario", scenario, "--limit", "400")
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="a log start that a crash forgets may come back at an offset that no segment answers for:"
-    " nothing acknowledged is lost, and a consumer cannot read on from there",
-)
-@pytest.mark.parametrize("seed", ["62", "836"])
-def test_a_consumer_can_read_on_from_a_log_start_that_a_crash_forgot(seed: str) -> None:
-    play("--seeds", seed)
 
 
 @pytest.mark.soak

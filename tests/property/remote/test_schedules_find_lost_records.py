@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from isotherm.log.partition_log import PartitionLog
 from isotherm.remote.metadata.event_writer import is_unapplied
 from isotherm.remote.metadata.events import partition_of
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
@@ -64,6 +65,21 @@ def test_a_plan_from_before_the_cut_event_loses_a_record(
     again = play(scenario, found.choices, tmp_path / "again", ReadyTooEarly).failure
     assert again is not None
     assert (str(again.error), again.story) == (str(found.error), found.story)
+
+
+def test_a_log_start_that_a_crash_forgets_lies_below_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what lies below the log start deleted before that is durable."""
+    scenario = scenario_of("gap-forgotten")
+    assert explore(scenario, tmp_path / "sound", limit=400).failures == []
+    monkeypatch.setattr(PartitionLog, "make_log_start_durable", lambda _: None)
+    monkeypatch.setattr(
+        PartitionLog, "durable_log_start_offset", property(lambda log: log.log_start_offset)
+    )
+    failures = explore(scenario, tmp_path / "unsound", limit=400).failures
+    assert failures
+    assert all("cannot read on from the log start" in str(each.error) for each in failures)
 
 
 @pytest.mark.parametrize("guard", ["whole", "another look"])

@@ -8,12 +8,14 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from isotherm.config.broker import BrokerConfig
+from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import CorruptMetadataError, LogDirFailedError, NotLeaderOrFollowerError
 from isotherm.log.checkpoints import encode_offset_checkpoint, read_offset_checkpoint
@@ -21,12 +23,14 @@ from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_manager import LogManager
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch, iterate_batches
+from isotherm.segment.offset_index import Buffer
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
 
 T0 = 1_700_000_000_000
 A, B, C = (TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("a", 1))
 TOPIC_ID = uuid.UUID(int=7)
+LOG_STARTS = "log-start-offset-checkpoint"
 CONFIG = TopicConfig(
     internal_segment_bytes=1000, segment_index_bytes=1200, retention_ms=-1, file_delete_delay_ms=50
 )
@@ -45,12 +49,16 @@ def open_manager(tmp_path: Path, clock: SimClock) -> Iterator[Open]:
     opened: list[LogManager] = []
 
     def open_one(
-        *names: str, config: TopicConfig = CONFIG, fs: Any = None, **more: Any
+        *names: str, config: TopicConfig = CONFIG, fs: Any = None, tiered: bool = False, **more: Any
     ) -> LogManager:
         dirs = tuple(tmp_path / name for name in names or ("one", "two"))
         manager = LogManager(
             dirs,
-            config=BrokerConfig(log_dirs=dirs, topic_defaults=config),
+            config=BrokerConfig(
+                log_dirs=dirs,
+                topic_defaults=config,
+                remote=RemoteLogManagerConfig(remote_log_storage_system_enable=tiered),
+            ),
             topic_config_for=lambda topic: config,
             clock=clock,
             fs=fs or OsFileSystem(),
@@ -176,6 +184,85 @@ def test_checkpoints_hold_what_loading_needs(
     reloaded = open_manager("one").log(A)
     assert reloaded is not None
     assert (reloaded.log_start_offset, reloaded.high_watermark) == (3, 12)
+
+
+class StartsWhenFilesGo(OsFileSystem):
+    """What the checkpoint says of log starts whenever a segment's file goes."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[TopicPartition, int]] = []
+        self.written = 0
+
+    def write_atomically(self, path: Path, data: Buffer) -> None:
+        self.written += path.name == LOG_STARTS
+        super().write_atomically(path, data)
+
+    def rename(self, source: Path, target: Path) -> None:
+        if source.suffix == ".log":
+            path = source.parent.parent / LOG_STARTS
+            self.seen.append(read_offset_checkpoint(path.read_bytes()))
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize(
+    ("retention", "start"),
+    [({}, 12), ({"remote_log_copy_disable": True, "retention_bytes": 0}, 17)],
+    ids=["DeleteRecords", "retention without copies"],
+)
+def test_log_start_is_durable_before_what_lies_below_it_goes(
+    retention: dict[str, Any], start: int, open_manager: Open, tmp_path: Path
+) -> None:
+    """Else a crash takes the log start back to where neither tier has records."""
+    fs, config = StartsWhenFilesGo(), replace(CONFIG, remote_storage_enable=True, **retention)
+    manager = open_manager("one", fs=fs, config=config, tiered=True)
+    logs = [manager.create_log(each, TOPIC_ID, config) for each in (A, B)]
+    for log in logs:
+        append(log, 17)
+        log.maybe_increment_log_start_offset(12)
+        assert log.durable_log_start_offset == 0
+    assert len(manager.delete_expired_segments()) == 2
+    half = len(fs.seen) // 2
+    assert half > 1
+    assert {seen[A] for seen in fs.seen[:half]} == {seen[B] for seen in fs.seen[half:]} == {start}
+    crash(manager)
+    again = open_manager("one", config=config, tiered=True)
+    assert [log.log_start_offset for log in again.logs()] == [start, start]
+
+
+def test_one_checkpoint_serves_all_logs_whose_start_has_moved(open_manager: Open) -> None:
+    fs, config = StartsWhenFilesGo(), replace(CONFIG, remote_storage_enable=True)
+    manager = open_manager("one", fs=fs, config=config, tiered=True)
+    logs = [manager.create_log(each, TOPIC_ID, config) for each in (A, B)]
+    for log in logs:
+        append(log, 12)
+        log.maybe_increment_log_start_offset(3)
+    for log in logs:
+        log.make_log_start_durable()
+        assert log.durable_log_start_offset == 3
+    assert fs.written == 1
+    logs[0].maybe_increment_log_start_offset(4)
+    manager.delete_log(A)
+    with pytest.raises(NotLeaderOrFollowerError):
+        logs[0].make_log_start_durable()
+
+
+def test_log_that_becomes_tiered_has_a_start_that_a_crash_keeps(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    """Until then its first segment told where it starts."""
+    manager = open_manager("one", tiered=True)
+    log = manager.create_log(A, TOPIC_ID, CONFIG)
+    append(log, 17)
+    manager.update_log_config(log, replace(CONFIG, retention_bytes=0))
+    manager.delete_expired_segments()
+    assert log.log_start_offset == 17
+    manager.checkpoint()
+    config = replace(CONFIG, remote_storage_enable=True)
+    manager.update_log_config(log, config)
+    crash(manager)
+    again = open_manager("one", config=config, tiered=True).log(A)
+    assert again is not None
+    assert again.log_start_offset == 17
 
 
 def test_checkpoints_of_several_threads_do_not_meet(open_manager: Open, tmp_path: Path) -> None:

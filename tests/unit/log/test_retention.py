@@ -1,12 +1,17 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from isotherm.config.topic import TopicConfig
-from isotherm.log.retention import DeletionReason, RetentionState, plan_retention
+from isotherm.log.retention import (
+    DeletionReason,
+    RetentionState,
+    plan_retention,
+    plan_without_copies,
+)
 
 NOW = 10_000
 NEVER = {"retention_ms": -1, "retention_bytes": -1}
@@ -150,7 +155,10 @@ def test_local_limits_of_minus_two_are_the_total_limits() -> None:
 def test_total_limits_hold_locally_when_copying_is_disabled() -> None:
     retention = state(remote_log_enabled=True, highest_offset_in_remote_storage=-1)
     config = {"remote_storage_enable": True, "remote_log_copy_disable": True, "retention_ms": 25}
-    assert planned(retention, **config) == ([0, 10], False)
+    assert planned(retention, **config) == ([], False), "the log starts above them first"
+    assert plan_without_copies(retention, TopicConfig(**(NEVER | config)), NOW) == (2, 20)
+    raised = replace(retention, log_start_offset=20, local_log_start_offset=20)
+    assert planned(raised, **config) == ([0, 10], False)
 
 
 def test_empty_policy_applies_local_retention_only_under_remote_copy() -> None:

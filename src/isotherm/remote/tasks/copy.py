@@ -14,6 +14,7 @@ Source: Kafka RLMCopyTask. There, a retriable failure leaves the objects behind.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from isotherm.errors import IsothermError, RejectedError, RemoteResourceNotFoundError
@@ -152,7 +153,14 @@ class CopyTask:
     def _copy(self, candidate: CandidateSegment[LogSegment]) -> None:
         tier = self._tier
         mend_segment(self._log, candidate.segment, candidate.next_base_offset)
-        metadata = self._metadata_of(candidate)
+        start_offset, end_offset = candidate.segment.base_offset, candidate.next_base_offset
+        epochs = epochs_within(self._log.leader_epochs.entries, start_offset, end_offset)
+        if not epochs:
+            return  # the log start has passed it meanwhile
+        metadata = self._metadata_of(candidate, epochs)
+        if min(epochs.values()) > start_offset:
+            # The copy does not answer for what lies below the log start.
+            self._log.make_log_start_durable()
         with ExitStack() as on_failure:
             tier.copies.begin(metadata.segment_id)
             on_failure.callback(tier.copies.end, metadata.segment_id)
@@ -224,7 +232,7 @@ class CopyTask:
     def _is_still_local(self, earlier: RemoteLogSegmentMetadata) -> bool:
         """Whether this log holds all of an earlier copy. What it holds stays until the copy that
         replaces the earlier one is finished: local retention counts on finished copies alone."""
-        first_offset = max(earlier.start_offset, self._log.log_start_offset)
+        first_offset = max(earlier.start_offset, self._log.durable_log_start_offset)
         return self._log.local_log_start_offset <= first_offset
 
     def _undo(self, metadata: RemoteLogSegmentMetadata, custom_metadata: bytes | None) -> None:
@@ -241,7 +249,9 @@ class CopyTask:
                 error,
             )
 
-    def _metadata_of(self, candidate: CandidateSegment[LogSegment]) -> RemoteLogSegmentMetadata:
+    def _metadata_of(
+        self, candidate: CandidateSegment[LogSegment], epochs: Mapping[LeaderEpoch, Offset]
+    ) -> RemoteLogSegmentMetadata:
         segment, now_ms = candidate.segment, self._tier.clock.now_ms()
         return RemoteLogSegmentMetadata(
             segment_id=self._tier.new_segment_id(self._partition),
@@ -251,9 +261,7 @@ class CopyTask:
             broker_id=self._tier.broker_id,
             event_timestamp_ms=now_ms,
             segment_size_in_bytes=segment.size_in_bytes,
-            segment_leader_epochs=epochs_within(
-                self._log.leader_epochs.entries, segment.base_offset, candidate.next_base_offset
-            ),
+            segment_leader_epochs=epochs,
             txn_index_empty=not segment.aborted_transactions(),
             broker_leader_epoch=self._tier.broker_leader_epoch(self._partition),
         )

@@ -80,6 +80,8 @@ class ExpirationTask:
             return []  # another retention holds now, which the next run goes by
         if plan.log_start_offset is not None:
             log.maybe_increment_log_start_offset(plan.log_start_offset)
+        if plan.deletions:
+            log.make_log_start_durable()
         return self._delete(plan.deletions)
 
     def _delete(self, deletions: Sequence[RemoteSegmentDeletion]) -> list[RemoteSegmentDeletion]:
@@ -114,15 +116,18 @@ class ExpirationTask:
         return (
             not self._cancellation.is_set
             and not self._tier.copies.is_active(segment.segment_id)
-            and is_still_due(deletion, segment, self._state())
+            and is_still_due(deletion, segment, self._state(survives_crash=True))
         )
 
-    def _state(self) -> ExpirationState:
+    def _state(self, *, survives_crash: bool = False) -> ExpirationState:
+        """As the log is, or as a crash would leave it: what goes must be below its start then."""
         log = self._log
         copied = log.highest_offset_in_remote_storage
         return ExpirationState(
             lineage=without_empty_epochs(log.leader_epochs.entries),
-            log_start_offset=log.log_start_offset,
+            log_start_offset=(
+                log.durable_log_start_offset if survives_crash else log.log_start_offset
+            ),
             log_end_offset=log.log_end_offset,
             only_local_size=sum(
                 segment.size_in_bytes for segment in log.segments() if segment.base_offset >= copied

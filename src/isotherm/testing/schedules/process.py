@@ -138,7 +138,11 @@ class BrokerProcess:
         self.cluster = durable.cluster
         self.logs: dict[TopicIdPartition, PartitionLog] = {}
         self._environment = LogEnvironment(
-            FileCache(self._fs), self.clock, self.rng, remote_storage_system_enable=True
+            FileCache(self._fs),
+            self.clock,
+            self.rng,
+            remote_storage_system_enable=True,
+            checkpoint_log_start=self._checkpoint_log_start,
         )
         for each in self.cluster.partitions.values():
             each.leader_epoch += 1
@@ -294,8 +298,18 @@ class BrokerProcess:
         if hosted is not None:
             self._run.point("checkpoint")
             hosted.recovery_point = log.recovery_point
-            hosted.log_start_offset = log.log_start_offset
-            log.log_start_is_durable(hosted.log_start_offset)
+            self._store_log_start(hosted, log)
+
+    def _checkpoint_log_start(self, log: PartitionLog) -> None:
+        """As LogManager does it, but of this log alone."""
+        for partition, each in list(self.logs.items()):
+            if each is log and (hosted := self.cluster.partitions.get(partition)) is not None:
+                self._run.point("checkpoint log start")
+                self._store_log_start(hosted, log)
+
+    def _store_log_start(self, hosted: HostedPartition, log: PartitionLog) -> None:
+        hosted.log_start_offset = log.log_start_offset
+        log.log_start_is_durable(hosted.log_start_offset)
 
     # ---- what clients ask for
 

@@ -351,6 +351,14 @@ def _all_records_deleted(world: World) -> None:
     world.delete_records(13)
 
 
+def _uncopied_records_deleted(world: World) -> None:
+    _copied(world)
+    world.retain_locally()
+    world.append(9)
+    world.process.checkpoint()
+    world.delete_records(13)
+
+
 def _far_over_the_limit(world: World) -> None:
     world.append(19)
     world.read()
@@ -448,6 +456,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         name="end-forgotten",
         prepare=_all_records_deleted,
+        threads=(World.retain_locally,),
+        after_crash=(World.follow, World.copy_and_retain_locally),
+        preemptions=0,
+        crashes=1,
+    ),
+    Scenario(
+        name="gap-forgotten",
+        prepare=_uncopied_records_deleted,
         threads=(World.retain_locally,),
         after_crash=(World.follow, World.copy_and_retain_locally),
         preemptions=0,
