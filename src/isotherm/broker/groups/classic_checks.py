@@ -1,6 +1,6 @@
-"""What a request to a classic group must satisfy, in the state that the group is in. Pure.
+"""Checks of requests to a classic group, by the state of the group. Pure functions.
 
-Each gives the error that Kafka answers with, in the order of Kafka's checks.
+Each function returns the error code that Kafka returns, and checks in Kafka's order.
 Source: Kafka ClassicGroup.validateMember, validateOffsetCommit; GroupMetadataManager.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class GroupState(enum.Enum):
-    """The values are what DescribeGroups and ListGroups show."""
+    """The values are the names that DescribeGroups and ListGroups return."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -31,6 +31,8 @@ def accepts_member(group: ClassicGroup, member_id: str, max_size: int) -> bool:
     if group.state in (GroupState.EMPTY, GroupState.DEAD):
         return True
     is_member = member_id in group.members
+    # Only members that have rejoined count: the limit may have been lowered, and then the last
+    # members to rejoin are the ones that must go.
     if group.state is GroupState.PREPARING_REBALANCE:
         is_waiting = is_member and group.members[member_id].is_awaiting_join
         return is_waiting or group.members.awaiting_join_count() < max_size
@@ -38,7 +40,7 @@ def accepts_member(group: ClassicGroup, member_id: str, max_size: int) -> bool:
 
 
 def join_error(group: ClassicGroup, request: JoinRequest) -> ErrorCode:
-    """Whether there is a protocol that every member, and the one that joins, can speak."""
+    """The joining member must support a protocol that every member supports."""
     if group.state is GroupState.DEAD:
         return ErrorCode.coordinator_not_available
     names = {protocol.name for protocol in request.protocols}
@@ -87,10 +89,11 @@ def offset_commit_error(
     *,
     is_transactional: bool,
 ) -> ErrorCode:
-    """Whether this member may commit offsets now."""
+    """Whether the member may commit offsets in the group's present state."""
     if group.state is GroupState.DEAD:
         return ErrorCode.coordinator_not_available
     if generation_id < 0 and group.state is GroupState.EMPTY:
+        # A client that assigns its own partitions uses the group to store offsets only.
         return ErrorCode.none
     if generation_id >= 0 or member_id or group_instance_id is not None:
         error = member_error(group, member_id, group_instance_id)
@@ -98,8 +101,11 @@ def offset_commit_error(
             return error
         if generation_id != group.generation_id:
             return ErrorCode.illegal_generation
+    # Transactional commits of clients before KIP-447 name neither a member nor a generation.
     elif not is_transactional and group.state is not GroupState.EMPTY:
         return ErrorCode.unknown_member_id
+    # The member has joined this generation but has no assignment yet. Kafka answers with a
+    # retriable error, so the consumer rejoins and keeps its position.
     if not is_transactional and group.state is GroupState.COMPLETING_REBALANCE:
         return ErrorCode.rebalance_in_progress
     return ErrorCode.none

@@ -1,14 +1,14 @@
-"""A group of the classic protocol, as a pure machine: requests and the time in, effects out.
+"""The state machine of a classic group: it takes requests and the time, and returns effects.
 
-    EMPTY --join--> PREPARING_REBALANCE --all joined, or time is up--> COMPLETING_REBALANCE
-    COMPLETING_REBALANCE --leader's sync--> STABLE --join, leave, time-out--> PREPARING_REBALANCE
-    PREPARING_REBALANCE --nobody is left--> EMPTY --deleted or expired--> DEAD
+        EMPTY --join--> PREPARING_REBALANCE --all joined, or timeout--> COMPLETING_REBALANCE
+        COMPLETING_REBALANCE --leader's sync--> STABLE --join, leave, timeout--> PREPARING_REBALANCE
+        PREPARING_REBALANCE --no members left--> EMPTY --deleted or expired--> DEAD
 
 Invariants
-- The leader, if there is one, is a member; a group in COMPLETING_REBALANCE or STABLE has both.
-- A member awaits at most one join and one sync; each is answered once, whatever happens to it.
+- The leader, if there is one, is a member. A group in COMPLETING_REBALANCE or STABLE has both.
+- A member awaits at most one join and one sync. Each is answered exactly once.
 - The generation rises by one at the end of each PREPARING_REBALANCE and at no other time.
-- Whoever has a deadline is either heard of or removed by `expire` at that time.
+- A member with a deadline either sends a request before it, or `expire` removes the member.
 
 Source: Kafka ClassicGroup.java, GroupMetadataManager.java; KIP-62, 134 (initial delay), 345 (static
 members), 394 (known member ids), 814 (leader that skips the assignment).
@@ -44,7 +44,8 @@ from isotherm.broker.groups.classic_protocol import (
 )
 from isotherm.types import TimestampMs
 
-# Kafka: CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS. A new member cannot heartbeat while it waits.
+# Kafka: CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS. A new member does not know its member id until
+# its join is answered, so it cannot send heartbeats.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
 
@@ -54,9 +55,9 @@ class ClassicGroupSettings(NamedTuple):
 
 
 class _JoinTimer(NamedTuple):
-    """When the rebalance ends without those who have not joined.
+    """When the rebalance completes without the members that have not joined.
 
-    While a group forms, `remaining_ms` is how long it may still be put off by new members.
+    In the initial rebalance, `remaining_ms` is how much longer new members may delay it.
     """
 
     deadline_ms: TimestampMs
@@ -91,6 +92,7 @@ class ClassicGroup:
     def join(self, request: JoinRequest, now_ms: TimestampMs) -> list[Effect]:
         error = join_error(self, request)
         if not accepts_member(self, request.member_id, self._settings.max_size):
+            # The client gives up after this error, so its place is freed at once.
             self._pending_members.pop(request.member_id, None)
             if request.member_id in self.members:
                 self._remove(request.member_id)
@@ -113,11 +115,14 @@ class ClassicGroup:
         member = self.members[request.member_id]
         self._sync_received(member.member_id)
         if self.state is GroupState.STABLE:
-            member.heard_of(now_ms)
+            # A retry, or a member slower than the leader: the assignment is there already.
+            member.reset_session_timeout(now_ms)
             self._effects.append(Answer(request.reply, self._sync_result(member)))
             return self._take_effects()
         self._drop_sync(member, ErrorCode.rebalance_in_progress)
         member.sync_reply = request.reply
+        # The member cannot send heartbeats while it waits for the answer. The sync deadline of the
+        # group bounds the wait instead.
         member.deadline_ms = None
         if self.members.is_leader(member):
             self._assign(request.assignments, now_ms)
@@ -131,7 +136,7 @@ class ClassicGroup:
             return error
         if generation_id != self.generation_id:
             return ErrorCode.illegal_generation
-        self.members[member_id].heard_of(now_ms)
+        self.members[member_id].reset_session_timeout(now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
@@ -141,7 +146,7 @@ class ClassicGroup:
     ) -> tuple[list[ErrorCode], list[Effect]]:
         """Remove members named by (member id, group instance id); a code for each, in order.
 
-        A static member may be named by its instance id alone, by whoever removes it from outside.
+        An admin client may name a static member by its instance id alone.
         """
         codes = [self._leave(member_id, instance_id) for member_id, instance_id in members]
         if ErrorCode.none in codes:
@@ -149,12 +154,12 @@ class ClassicGroup:
         return codes, self._take_effects()
 
     def offsets_committed(self, member_id: str, now_ms: TimestampMs) -> None:
-        """A commit counts as a heartbeat."""
+        """Count a commit as a heartbeat, as Kafka does."""
         if member_id in self.members:
-            self.members[member_id].heard_of(now_ms)
+            self.members[member_id].reset_session_timeout(now_ms)
 
     def die(self, error: ErrorCode = ErrorCode.unknown_member_id) -> list[Effect]:
-        """The group is deleted, or another takes its place: whoever still waits gets `error`."""
+        """Delete the group, or make room for another one. Waiting requests are answered `error`."""
         for member in self.members.all():
             self._drop_join(member, error)
             self._drop_sync(member, error)
@@ -165,8 +170,10 @@ class ClassicGroup:
         return self._take_effects()
 
     def find_subscribed_topics(self) -> None:
-        """Of all members; None when it cannot be known: they are no consumers, or nothing is
-        agreed on yet."""
+        """Find the topics of all members' subscriptions.
+
+        None when they are unknown: the members are not consumers, or no protocol is selected yet.
+        """
         self.subscribed_topics = None
         if self.protocol_type == CONSUMER_PROTOCOL_TYPE and self.protocol_name is not None:
             self.subscribed_topics = self.members.subscribed_topics(self.protocol_name)
@@ -185,7 +192,7 @@ class ClassicGroup:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody has been a member yet, nor is about to be: it is not in the log."""
+        """Whether the group has had no member yet and none is joining. It is not in the log."""
         return (
             self.state is GroupState.EMPTY and self.generation_id == 0 and not self._pending_members
         ) or self.state is GroupState.DEAD
@@ -193,7 +200,7 @@ class ClassicGroup:
     # ---- time
 
     def next_deadline_ms(self) -> TimestampMs | None:
-        """When `expire` has something to do, if nothing else happens; None if never."""
+        """When `expire` next has work if no request comes; None if never."""
         deadlines = [
             member.deadline_ms for member in self.members.all() if member.deadline_ms is not None
         ]
@@ -205,7 +212,7 @@ class ClassicGroup:
         return min(deadlines, default=None)
 
     def expire(self, now_ms: TimestampMs) -> list[Effect]:
-        """Do what is due at `now_ms`."""
+        """Remove expired members, and complete a rebalance whose timeout has passed."""
         self._expire_members(now_ms)
         if self._sync_deadline_ms is not None and now_ms >= self._sync_deadline_ms:
             self._sync_deadline_ms = None
@@ -214,6 +221,8 @@ class ClassicGroup:
             self._prepare_rebalance(now_ms)
         timer = self._join_timer
         if timer is not None and now_ms >= timer.deadline_ms:
+            # KIP-134: each new member extends the initial delay, up to the rebalance timeout. The
+            # members of an application that starts then share one rebalance.
             if timer.is_initial and self._new_member_added and timer.remaining_ms > 0:
                 self._put_off_initial_join(timer.remaining_ms, now_ms)
             else:
@@ -244,6 +253,8 @@ class ClassicGroup:
         if old_id is not None:
             self._replace_static(old_id, request, now_ms)
         elif request.group_instance_id is None and request.requires_known_member_id:
+            # KIP-394: the client must join again with this id. Clients that time out and retry
+            # with no id would otherwise leave a member behind at each attempt.
             self._pending_members[request.new_member_id] = now_ms + request.session_timeout_ms
             self._effects.append(
                 Answer(
@@ -263,9 +274,10 @@ class ClassicGroup:
         is_unchanged = member.protocols == request.protocols
         is_leader = self.members.is_leader(member)
         if self.state is GroupState.COMPLETING_REBALANCE and is_unchanged:
-            # It has not seen the answer to its last join.
+            # A retry: the member has not seen the answer to its last join.
             self._effects.append(Answer(request.reply, self._join_result(member)))
         elif self.state is GroupState.STABLE and is_unchanged and not is_leader:
+            # Only a leader may rejoin unchanged to start a rebalance (for new partitions, say).
             self._effects.append(Answer(request.reply, self._join_result(member)))
         else:
             self._update(member, request)
@@ -286,7 +298,7 @@ class ClassicGroup:
 
     def _update(self, member: ClassicMember, request: JoinRequest) -> None:
         if member.join_reply is not None:
-            # The member has asked again, perhaps over a new connection.
+            # A retry, perhaps over a new connection. The older request must be answered too.
             self._effects.append(
                 Answer(
                     member.join_reply,
@@ -298,7 +310,7 @@ class ClassicGroup:
         member.deadline_ms = None
 
     def _replace_static(self, old_id: str, request: JoinRequest, now_ms: TimestampMs) -> None:
-        """A static member has started again: it gets a new id, the one of before is fenced."""
+        """Give the member id of a restarted static member; the old member id is fenced."""
         old_leader = self.members.leader_id
         member = self.members[old_id]
         self._drop_join(member, ErrorCode.fenced_instance_id)
@@ -308,8 +320,10 @@ class ClassicGroup:
             self._pending_sync.discard(old_id)
             self._pending_sync.add(member.member_id)
         member.update(request)
+        # KIP-345: with the same protocol the assignment stays, and a restart costs no rebalance.
         if self.state is GroupState.STABLE and self.members.select_protocol() == self.protocol_name:
-            member.heard_of(now_ms)
+            member.reset_session_timeout(now_ms)
+            # The log must have the new member id before the member learns it.
             self._effects.append(StoreGroup())
             result = self._rejoined_result(member, request, str(old_leader))
             self._effects.append(Answer(request.reply, result))
@@ -321,8 +335,11 @@ class ClassicGroup:
     def _rejoined_result(
         self, member: ClassicMember, request: JoinRequest, old_leader: str
     ) -> JoinResult:
-        """The generation goes on. A leader that cannot skip the assignment must not think that it
-        leads: it is told the id of before, which is nobody's now."""
+        """The answer to a static member that rejoins without a rebalance (KIP-814).
+
+        A leader of an older client would compute and send an assignment. It gets the old leader's
+        member id, so it takes itself for a follower.
+        """
         if request.supports_skipping_assignment:
             is_leader = self.members.is_leader(member)
             return self._join_result(member)._replace(skip_assignment=is_leader)
@@ -331,7 +348,7 @@ class ClassicGroup:
     # ---- rebalancing
 
     def rebalance(self, now_ms: TimestampMs) -> list[Effect]:
-        """Have all members of a stable group join again."""
+        """Start a rebalance: all members of a stable group must join again."""
         self._prepare_rebalance(now_ms)
         return self._take_effects()
 
@@ -350,7 +367,7 @@ class ClassicGroup:
                 member.assignment = b""
                 if member.is_awaiting_sync:
                     self._drop_sync(member, ErrorCode.rebalance_in_progress)
-                    member.heard_of(now_ms)
+                    member.reset_session_timeout(now_ms)
         self._pending_sync.clear()
         self._sync_deadline_ms = None
         is_initial = self.state is GroupState.EMPTY
@@ -385,7 +402,8 @@ class ClassicGroup:
             self._become_empty(now_ms)
             return
         if not self.members.elect_joined_leader():
-            # Static members alone, none of which has come back yet: they have more time.
+            # Only static members are left and none has rejoined. A static member stays until its
+            # session timeout, so the rebalance waits longer.
             self._join_timer = _JoinTimer(now_ms + self.members.rebalance_timeout_ms())
             return
         self._begin_generation(now_ms)
@@ -404,13 +422,14 @@ class ClassicGroup:
         self.find_subscribed_topics()
         self._move_to(GroupState.COMPLETING_REBALANCE, now_ms)
         group_log.stabilized(self)
+        # A member that joins but never syncs would block the group: it is removed at this deadline.
         self._pending_sync = set(self.members.by_id)
         self._sync_deadline_ms = now_ms + self.members.rebalance_timeout_ms()
         for member in self.members.all():
             reply, member.join_reply = member.join_reply, None
             if reply is not None:
                 self._effects.append(Answer(reply, self._join_result(member)))
-            member.heard_of(now_ms)
+            member.reset_session_timeout(now_ms)
 
     # ---- assigning
 
@@ -428,7 +447,7 @@ class ClassicGroup:
             reply, member.sync_reply = member.sync_reply, None
             if reply is not None:
                 self._effects.append(Answer(reply, self._sync_result(member)))
-            member.heard_of(now_ms)
+            member.reset_session_timeout(now_ms)
 
     # ---- leaving
 

@@ -1,4 +1,4 @@
-"""The members of a classic group: who they are, who leads, and which protocol they share. Pure.
+"""The members of a classic group: member ids, the leader, and the shared protocols. Pure.
 
 Invariants
 - The leader is a member, or there are no members.
@@ -15,7 +15,7 @@ from isotherm.types import TimestampMs
 
 @dataclass(slots=True)
 class ClassicMember:
-    """`deadline_ms` is when it counts as dead unless it is heard of; None while it waits for us."""
+    """`deadline_ms` is when the member is removed; None while it waits for the broker's answer."""
 
     member_id: str
     group_instance_id: str | None
@@ -42,7 +42,7 @@ class ClassicMember:
         )
 
     def update(self, request: JoinRequest) -> None:
-        """What a member may change by joining again."""
+        """Apply what a member may change when it joins again."""
         self.client_id = request.client_id
         self.client_host = request.client_host
         self.session_timeout_ms = request.session_timeout_ms
@@ -59,18 +59,18 @@ class ClassicMember:
 
     @property
     def protocol_names(self) -> list[str]:
-        """The one it likes best comes first."""
+        """The protocols that the member supports, preferred first."""
         return [protocol.name for protocol in self.protocols]
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What it said for this protocol; empty if it does not speak it."""
+        """The member's metadata for this protocol; empty if it does not support it."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
         return b""
 
-    def heard_of(self, now_ms: TimestampMs) -> None:
-        """Begin its session timeout again, unless it is us it waits for."""
+    def reset_session_timeout(self, now_ms: TimestampMs) -> None:
+        """Restart the session timeout, unless the member waits for the broker's answer."""
         if not self.is_awaiting_join and not self.is_awaiting_sync:
             self.deadline_ms = now_ms + self.session_timeout_ms
 
@@ -91,7 +91,7 @@ class ClassicMembers:
         return self.by_id[member_id]
 
     def all(self) -> list[ClassicMember]:
-        """In the order of their coming; safe to remove members from."""
+        """In the order they joined. A copy: members may be removed during iteration."""
         return list(self.by_id.values())
 
     def static_member_id(self, group_instance_id: str | None) -> str | None:
@@ -110,7 +110,7 @@ class ClassicMembers:
             self.leader_id = member.member_id
 
     def remove(self, member_id: str) -> ClassicMember:
-        """Its successor as leader is whoever came first of the others."""
+        """Remove a member. If it was the leader, the earliest of the others becomes leader."""
         member = self.by_id.pop(member_id)
         if member.group_instance_id is not None:
             del self._ids_by_instance[member.group_instance_id]
@@ -119,7 +119,7 @@ class ClassicMembers:
         return member
 
     def rename(self, member: ClassicMember, member_id: str) -> None:
-        """Give a static member a new id; it leads on if it led."""
+        """Give a static member a new member id. It stays leader if it was."""
         was_leader = self.is_leader(member)
         self.remove(member.member_id)
         member.member_id = member_id
@@ -131,23 +131,23 @@ class ClassicMembers:
         return sum(member.is_awaiting_join for member in self.by_id.values())
 
     def elect_joined_leader(self) -> bool:
-        """Let somebody lead who has joined; False if nobody has."""
+        """Make sure that the leader has rejoined; False if no member has rejoined."""
         joined = [member.member_id for member in self.by_id.values() if member.is_awaiting_join]
         if joined and self.leader_id not in joined:
             self.leader_id = joined[0]
         return bool(joined)
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any of them asks for."""
+        """The longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0)
 
     def shared_protocols(self) -> set[str]:
-        """Names that every member knows."""
+        """Names of the protocols that every member supports."""
         names = [set(member.protocol_names) for member in self.by_id.values()]
         return set.intersection(*names) if names else set()
 
     def select_protocol(self) -> str:
-        """The shared protocol that most members like best of the shared ones."""
+        """The shared protocol that most members prefer: each votes for its first shared one."""
         candidates = self.shared_protocols()
         votes: dict[str, int] = {}
         for member in self.by_id.values():
@@ -156,7 +156,7 @@ class ClassicMembers:
         return max(votes, key=lambda name: votes[name])
 
     def subscribed_topics(self, protocol_name: str) -> frozenset[str] | None:
-        """None when one of them said what is no consumer's subscription."""
+        """None when the metadata of a member is not a consumer's subscription."""
         topics: frozenset[str] = frozenset()
         for member in self.by_id.values():
             subscribed = subscribed_topics(member.metadata(protocol_name))

@@ -1,8 +1,7 @@
-"""What goes in and out of the classic group state machine: requests, answers and effects.
+"""The inputs and outputs of the classic group state machine: requests, answers and effects.
 
-An answer may come in the same step as its request or in a later one. `reply` is whatever the
-caller put into the request; the machine keeps it and gives it back with the answer, and each is
-answered exactly once.
+A request may be answered in the same step or in a later one. `reply` is an opaque object of the
+caller: the state machine returns it with the answer. Each request is answered exactly once.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Protocol(NamedTuple):
 
 
 class JoinRequest(NamedTuple):
-    """`new_member_id` is used if the member turns out to be new."""
+    """`new_member_id` is used if the member is new."""
 
     reply: Reply
     member_id: str
@@ -84,7 +83,7 @@ class Answer(NamedTuple):
 
 
 class StoreGroup(NamedTuple):
-    """Write the group as it is now, before the answers that follow are given."""
+    """Write the group's present state to the log, before the answers that follow are sent."""
 
 
 Effect: TypeAlias = Answer | StoreGroup

@@ -1,7 +1,7 @@
-"""Whether a member of a consumer-protocol group may commit, or fetch, offsets. Pure.
+"""Whether a member of a consumer group may commit or fetch offsets. Pure functions.
 
-Each gives the error that Kafka answers with. Source: Kafka ConsumerGroup.validateOffsetCommit,
-validateOffsetFetch; KIP-1251 (commits of an epoch that has passed).
+Each returns the error code that Kafka returns. Source: Kafka ConsumerGroup.validateOffsetCommit,
+validateOffsetFetch; KIP-1251 (commits with an older member epoch).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from isotherm.broker.groups.classic_protocol import NO_MEMBER_ID, UNKNOWN_GENERA
 from isotherm.broker.groups.consumer_group import ConsumerGroup
 from isotherm.broker.groups.consumer_member import ConsumerMember
 
-# From this version of OffsetCommit on a client knows of member epochs.
+# From this version of OffsetCommit on, clients understand the errors about member epochs.
 FIRST_EPOCH_VERSION = 9
 
 # The error of one partition, by topic id and partition.
@@ -32,11 +32,13 @@ def offset_commit_check(
     is_transactional: bool,
     api_version: int,
 ) -> PartitionCheck:
-    """What to ask about each partition that a member commits."""
+    """The check for each partition of an OffsetCommit or TxnOffsetCommit request."""
     if epoch < 0 and group.is_empty:
+        # A client that assigns its own partitions uses the group to store offsets only.
         return _always(ErrorCode.none)
-    is_nobody = member_id == NO_MEMBER_ID and group_instance_id is None
-    if is_transactional and epoch == UNKNOWN_GENERATION and is_nobody:
+    has_no_member = member_id == NO_MEMBER_ID and group_instance_id is None
+    if is_transactional and epoch == UNKNOWN_GENERATION and has_no_member:
+        # Transactional producers of clients before KIP-447 do not send group metadata.
         return _always(ErrorCode.none)
     member = group.members.get(member_id)
     if member is None:
@@ -47,10 +49,11 @@ def offset_commit_check(
         return _always(ErrorCode.none)
     wrong_epoch = _wrong_epoch(member)
     if epoch > member.epoch:
+        # The coordinator has never returned this epoch.
         return _always(wrong_epoch)
 
     def check(topic_id: uuid.UUID | None, partition: int) -> ErrorCode:
-        """The member had the partition at that epoch, and still has it."""
+        """Accept an older epoch if the member has owned the partition since (KIP-1251)."""
         if topic_id is None:
             return wrong_epoch
         since = member.assignment_epochs.get((topic_id, partition))
@@ -69,7 +72,7 @@ def offset_fetch_error(group: ConsumerGroup, member_id: str | None, epoch: int) 
 
 
 def _wrong_epoch(member: ConsumerMember) -> ErrorCode:
-    """By the protocol that the member speaks."""
+    """The error that the member's protocol knows."""
     is_classic = member.classic is not None
     return ErrorCode.illegal_generation if is_classic else ErrorCode.stale_member_epoch
 

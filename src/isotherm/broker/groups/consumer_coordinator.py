@@ -1,7 +1,7 @@
-"""Groups of the consumer protocol on this broker: the shell around `ConsumerGroup`.
+"""The coordinator of consumer groups (KIP-848): it applies requests to `ConsumerGroup`.
 
-A request works on a copy of its group. The copy's records are written as one batch, and only then
-does the copy take the group's place: a request that fails, at whatever point, changes nothing.
+A request is applied to a copy of its group. The copy's records are appended as one batch, and then
+the copy replaces the group. A request that fails changes nothing.
 Event loop thread only. Source: Kafka GroupCoordinatorService, GroupMetadataManager.
 """
 
@@ -48,9 +48,9 @@ from isotherm.types import TimestampMs, uuid_to_text
 
 logger = logging.getLogger(__name__)
 
-# A timer that could not be carried out (the log refused the records) is tried again after this.
+# Delay before a failed expiry is tried again (the log refused the records).
 EXPIRY_RETRY_MS = 1000
-# The first member raises it, so that members begin with 2: as in Kafka 4.3.
+# The first member bumps it, so members start at epoch 2, as in Kafka 4.3.
 FIRST_EPOCH = 1
 
 
@@ -60,13 +60,13 @@ class _Timer(NamedTuple):
 
 
 class ClassicGroups(Protocol):
-    """What a group that changes its protocol needs of the classic groups' shell."""
+    """What a group that changes its protocol needs of the classic coordinator."""
 
     def retire(self, shard: GroupShard, group: ClassicGroup) -> None:
-        """Another has taken the group's place: those who wait are to join again."""
+        """Remove a classic group that was upgraded; waiting requests get REBALANCE_IN_PROGRESS."""
 
     def adopt(self, shard: GroupShard, group: ClassicGroup, *, rebalances: bool) -> None:
-        """The group, which is in the log, is a classic one from now on."""
+        """Take over a group that was downgraded. Its record is in the log already."""
 
 
 class ConsumerGroupCoordinator:
@@ -94,22 +94,24 @@ class ConsumerGroupCoordinator:
     def heartbeat(self, group_id: str, beat: MemberHeartbeat) -> HeartbeatResult:
         """Raises MemberRejectedError, InvalidRegularExpressionError, and what `of_group` raises."""
         shard = self._shards.of_group(group_id)
-        made_with: list[GroupRecord] = []
+        creation_records: list[GroupRecord] = []
         group = shard.consumer_groups.get(group_id)
         if group is None:
-            group, made_with = self._new_group(shard, group_id, beat)
+            group, creation_records = self._new_group(shard, group_id, beat)
         changed = group.copy()
         changed.settings = self._shards.consumer_settings(group_id)
         now_ms, wall_ms = self._now()
         result, records = changed.heartbeat(beat, self._current_catalog(), now_ms, wall_ms)
-        self._replace(shard, group, changed, made_with + records)
+        self._replace(shard, group, changed, creation_records + records)
         return result
 
     def _new_group(
         self, shard: GroupShard, group_id: str, beat: MemberHeartbeat
     ) -> tuple[ConsumerGroup, list[GroupRecord]]:
-        """A group is made by a member that joins, also in the place of a classic one, with the
-        records that make it."""
+        """A new group for a joining member, and the records that create it.
+
+        An empty classic group of that id is replaced. One with members is upgraded.
+        """
         if beat.epoch != JOIN_EPOCH:
             raise _no_such_group(group_id)
         settings = self._shards.consumer_settings(group_id)
@@ -137,10 +139,10 @@ class ConsumerGroupCoordinator:
         self._replace(shard, group, changed, records)
         return result
 
-    # ---- members that speak the classic protocol
+    # ---- members that use the classic protocol
 
     def hosts(self, shard: GroupShard, group_id: str) -> bool:
-        """Whether requests of the classic protocol to that group come here."""
+        """Whether this coordinator serves the classic protocol's requests of that group."""
         group = shard.consumer_groups.get(group_id)
         return group is not None and not group.is_empty
 
@@ -199,25 +201,25 @@ class ConsumerGroupCoordinator:
     # ---- groups
 
     def find(self, group_id: str) -> ConsumerGroup:
-        """MemberRejectedError (GROUP_ID_NOT_FOUND) if there is none of this protocol."""
+        """Raises MemberRejectedError (GROUP_ID_NOT_FOUND) if there is no such consumer group."""
         group = self._shards.of_group(group_id).consumer_groups.get(group_id)
         if group is None:
             raise _no_such_group(group_id)
         return group
 
-    def make_way(self, shard: GroupShard, group_id: str) -> None:
-        """Let a classic group have this name, if nobody is in the group that has it."""
+    def forget_if_empty(self, shard: GroupShard, group_id: str) -> None:
+        """Remove an empty consumer group, so that a classic group can use its id."""
         group = shard.consumer_groups.get(group_id)
         if group is not None and group.is_empty:
             self.forget(shard, group)
 
     def forget(self, shard: GroupShard, group: ConsumerGroup) -> None:
-        """Take an empty group out of the log and out of memory; its offsets stay."""
+        """Delete an empty group from the log and from memory. Its offsets stay."""
         self._shards.append(shard, consumer_records.group_tombstones(group))
         del shard.consumer_groups[group.group_id]
 
     def new_member_id(self) -> str:
-        """For a client that leaves it to the broker (version 0)."""
+        """A member id for clients that do not generate one (version 0)."""
         return uuid_to_text(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
     def _current_catalog(self) -> TopicCatalog:
@@ -227,7 +229,7 @@ class ConsumerGroupCoordinator:
         return self._catalog
 
     def _now(self) -> tuple[TimestampMs, int]:
-        """The time of deadlines, and that of the wall."""
+        """Monotonic time, for deadlines, and wall-clock time."""
         now_ms = self._shards.now_ms()
         return now_ms, now_ms + self._shards.wall_offset_ms()
 
@@ -240,6 +242,7 @@ class ConsumerGroupCoordinator:
     ) -> None:
         settings = self._shards.settings
         if not group.is_classic and can_downgrade(changed, self._policy, settings):
+            # A member that left gives up partitions, which the classic members get by a rebalance.
             has_fewer = len(changed.members) < len(group.members)
             self._downgrade(shard, changed, records, rebalances=has_fewer)
             return
@@ -249,6 +252,8 @@ class ConsumerGroupCoordinator:
         classic = shard.groups.get(changed.group_id)
         shard.consumer_groups[changed.group_id] = changed
         if classic is not None:
+            # Only now, with the consumer group's records in the log: a failed append must leave
+            # the classic group as it was.
             self._classic_groups.retire(shard, classic)
         self._schedule(shard, changed)
 
@@ -266,6 +271,7 @@ class ConsumerGroupCoordinator:
         value = group_value(classic, wall_offset_ms=self._shards.wall_offset_ms())
         stored = GroupRecord(GroupMetadataKey(group=classic.group_id), value)
         tombstones = consumer_records.group_tombstones(group)
+        # One batch: a crash between the tombstones and the new record would lose the group.
         self._shards.append(shard, [*records, *tombstones, stored])
         shard.consumer_groups.pop(group.group_id, None)
         self._classic_groups.adopt(shard, classic, rebalances=rebalances)
@@ -282,7 +288,7 @@ class ConsumerGroupCoordinator:
         self._timers.clear()
 
     def _schedule(self, shard: GroupShard, group: ConsumerGroup) -> None:
-        """A timer that is early does no harm; only one that would be late is set anew."""
+        """Reset the timer only if it would fire too late. An early timer is harmless."""
         deadline_ms = group.next_deadline_ms()
         if deadline_ms is None:
             return

@@ -1,11 +1,11 @@
-"""A group of the consumer protocol (KIP-848), as a pure machine: heartbeats and the time in,
-answers and records out.
+"""The state machine of a consumer group (KIP-848): it takes heartbeats and the time, and returns
+answers and records.
 
 Invariants
-- A partition is held by one member at most: `owners` is the inverse of the members' `held`.
-- target_epoch <= group_epoch, and a member's epoch never passes the target's.
-- Each method works on the object it is called on; the shell calls it on a `copy`, writes the
-  records, and only then lets the copy take the place of the original.
+- At most one member owns a partition: `owners` is the inverse of the members' `held`.
+- target_epoch <= group_epoch, and no member's epoch exceeds the target's.
+- Methods change the object. The coordinator calls them on a `copy`, appends the records, and only
+  then replaces the original with the copy.
 
 Source: Kafka ConsumerGroup.java, GroupMetadataManager.consumerGroupHeartbeat.
 """
@@ -48,7 +48,7 @@ DEFAULT_ASSIGNOR = uniform.NAME
 
 
 class MemberRejectedError(RejectedError):
-    """The heartbeat is refused; `code` tells the member what to do."""
+    """The heartbeat is refused. The member acts on `code`."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ class ConsumerGroupSettings(NamedTuple):
 
 
 class MemberHeartbeat(NamedTuple):
-    """None everywhere means: as in the heartbeat before. `owned` is what the member has."""
+    """None means unchanged since the last heartbeat. `owned` is what the member reports to own."""
 
     member_id: str
     epoch: int
@@ -78,14 +78,14 @@ class MemberHeartbeat(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether the member says everything, and so wants to be told everything."""
+        """Whether all fields are set. The response to a full request has the assignment."""
         has_subscription = self.topic_names is not None or self.topic_regex is not None
         says_all = self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
         return self.epoch == JOIN_EPOCH or says_all
 
 
 class HeartbeatResult(NamedTuple):
-    """`assigned` is None when it is as the member knows it."""
+    """`assigned` is None when the assignment has not changed since the last response."""
 
     member_id: str
     epoch: int
@@ -104,7 +104,7 @@ class ConsumerGroup:
         self.members: dict[str, ConsumerMember] = {}
         self.target: dict[str, Assignment] = {}
         self.owners: dict[AssignedPartition, str] = {}
-        # Resolved patterns, by pattern, as of catalog_version.
+        # Topic names by regular expression, resolved at catalog_version.
         self.regexes: dict[str, frozenset[str]] = {}
         self.catalog_version = -1
         self.session_deadlines: dict[str, TimestampMs] = {}
@@ -117,7 +117,7 @@ class ConsumerGroup:
             setattr(other, name, value.copy() if isinstance(value, dict) else value)
         return other
 
-    # ---- what it shows
+    # ---- views
 
     @property
     def is_empty(self) -> bool:
@@ -141,7 +141,7 @@ class ConsumerGroup:
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members ask for."""
+        """The assignor that most members prefer."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             if member.server_assignor is not None:
@@ -166,17 +166,17 @@ class ConsumerGroup:
     def heartbeat(
         self, beat: MemberHeartbeat, catalog: TopicCatalog, now_ms: TimestampMs, wall_ms: int
     ) -> tuple[HeartbeatResult, list[GroupRecord]]:
-        """One heartbeat of a member that stays, or joins with epoch 0.
+        """Process a heartbeat. A member joins with epoch 0.
 
-        Raises MemberRejectedError, with the object no longer to be used.
+        Raises MemberRejectedError; the object must be discarded then.
         """
         records: list[GroupRecord] = []
         before = self._member_of(beat, records)
         member = self._updated(before, beat)
         member = self.advance(before, member, beat.owned, catalog, now_ms, wall_ms, records)
-        is_told = beat.is_full or member.assigned != before.assigned
+        includes_assignment = beat.is_full or member.assigned != before.assigned
         result = HeartbeatResult(
-            member.member_id, member.epoch, member.assigned if is_told else None
+            member.member_id, member.epoch, member.assigned if includes_assignment else None
         )
         return result, records
 
@@ -190,8 +190,10 @@ class ConsumerGroup:
         wall_ms: int,
         records: list[GroupRecord],
     ) -> ConsumerMember:
-        """Take in what a member has become, `before` is what it was; the member one step nearer
-        to its target, with what has to be written added to `records`."""
+        """Apply a member's change from `before` to `member`, and reconcile it one step.
+
+        Returns the reconciled member. Records to append are added to `records`.
+        """
         is_new = member.member_id not in self.members
         has_new_subscription = (
             is_new
@@ -205,17 +207,17 @@ class ConsumerGroup:
         if self.group_epoch > self.target_epoch:
             self._compute_target(catalog, records, wall_ms)
         member = self._reconcile(member, owned, now_ms, records, force=is_new)
-        self.heard_of(member, now_ms)
+        self.reset_session_timeout(member, now_ms)
         return member
 
-    def heard_of(self, member: ConsumerMember, now_ms: TimestampMs) -> None:
+    def reset_session_timeout(self, member: ConsumerMember, now_ms: TimestampMs) -> None:
         timeout_ms = self.settings.session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self.session_deadlines[member.member_id] = now_ms + timeout_ms
 
     def _member_of(self, beat: MemberHeartbeat, records: list[GroupRecord]) -> ConsumerMember:
-        """The member as it was before this heartbeat."""
+        """The member before this heartbeat; a new one if it joins."""
         if beat.instance_id is not None:
             return self._static_member_of(beat, records)
         member = self.members.get(beat.member_id)
@@ -246,6 +248,7 @@ class ConsumerGroup:
         if holder is None:
             self.check_size()
             return ConsumerMember(member_id=beat.member_id, instance_id=beat.instance_id)
+        # A member of the classic protocol does not announce a restart by leaving with epoch -2.
         if holder.epoch != LEAVE_STATIC_EPOCH and holder.classic is None:
             raise MemberRejectedError(
                 ErrorCode.unreleased_instance_id,
@@ -258,7 +261,7 @@ class ConsumerGroup:
         return None if instance_id is None else next(found, None)
 
     def known_member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
-        """MemberRejectedError when there is none, or another has taken its instance id over."""
+        """Raises MemberRejectedError if it is unknown, or another member has its instance id."""
         member = self.members.get(member_id)
         if instance_id is not None:
             member = self.static_member(instance_id)
@@ -276,7 +279,7 @@ class ConsumerGroup:
     def take_over(
         self, holder: ConsumerMember, member_id: str, records: list[GroupRecord]
     ) -> ConsumerMember:
-        """A static member is back under a new id: it takes over everything."""
+        """Give all state of a static member to the member id it has rejoined with."""
         target = self.target.get(holder.member_id, NOTHING)
         self._drop_member(holder)
         records += consumer_records.member_tombstones(self.group_id, holder.member_id)
@@ -295,7 +298,10 @@ class ConsumerGroup:
             )
 
     def _check_epoch(self, member: ConsumerMember, beat: MemberHeartbeat) -> None:
-        """A member may be one epoch behind if it has not seen our last answer."""
+        """Accept the current epoch, or the one before if the last response may have been lost.
+
+        The member still names the previous epoch then, and owns no partition beyond its assignment.
+        """
         missed_answer = (
             beat.epoch == member.previous_epoch
             and beat.owned is not None
@@ -311,7 +317,7 @@ class ConsumerGroup:
 
     @staticmethod
     def _updated(member: ConsumerMember, beat: MemberHeartbeat) -> ConsumerMember:
-        """The member with what the heartbeat says anew."""
+        """The member with the fields that the heartbeat sets."""
         changes: dict[str, object] = {
             name: value
             for name, value in (
@@ -323,7 +329,7 @@ class ConsumerGroup:
             if value is not None
         }
         if beat.topic_regex is not None:
-            # An empty pattern takes the pattern away.
+            # An empty regular expression removes the subscription by regular expression.
             changes["topic_regex"] = beat.topic_regex or None
         if beat.rebalance_timeout_ms != -1:
             changes["rebalance_timeout_ms"] = beat.rebalance_timeout_ms
@@ -340,6 +346,7 @@ class ConsumerGroup:
     def _bump_if_changed(
         self, catalog: TopicCatalog, is_forced: bool, records: list[GroupRecord]
     ) -> None:
+        # Hashing the metadata costs time at every heartbeat; the catalog's version is cheap.
         if not is_forced and catalog.version == self.catalog_version:
             return
         self.catalog_version = catalog.version
@@ -409,11 +416,12 @@ class ConsumerGroup:
             self._set_member(after)
             records.append(consumer_records.current_record(self.group_id, after))
         if after.classic is not None:
-            # Its deadlines are those of its next join and sync.
+            # A classic member's deadlines are set by its next join and sync.
             return after
         if after.state is not MemberState.UNREVOKED_PARTITIONS:
             self.rebalance_deadlines.pop(after.member_id, None)
         elif after != member:
+            # Set once per revocation: a member that never revokes must not extend it by heartbeats.
             self.rebalance_deadlines[after.member_id] = now_ms + after.rebalance_timeout_ms
         return after
 
@@ -422,18 +430,19 @@ class ConsumerGroup:
     def leave(
         self, member_id: str, instance_id: str | None, epoch: int
     ) -> tuple[HeartbeatResult, list[GroupRecord]]:
-        """Epoch -1 leaves for good; -2 is a static member's, who means to come back."""
+        """Epoch -1 removes the member. With -2 a static member leaves and may rejoin."""
         member = self.known_member(member_id, instance_id)
         result = HeartbeatResult(member_id, epoch, None)
         if epoch != LEAVE_STATIC_EPOCH:
             return result, self.remove([member_id])
+        # Its partitions stay assigned to it, so a restart moves none.
         gone = replace(member, epoch=LEAVE_STATIC_EPOCH, pending_revocation=NOTHING)
         self._set_member(gone)
         self.rebalance_deadlines.pop(member_id, None)
         return result, [consumer_records.current_record(self.group_id, gone)]
 
     def remove(self, member_ids: Iterable[str]) -> list[GroupRecord]:
-        """Take members out; the others get what they had at their next heartbeats."""
+        """Remove members. The others get the partitions through their next heartbeats."""
         records: list[GroupRecord] = []
         for member_id in member_ids:
             self._drop_member(self.members[member_id])
@@ -448,7 +457,7 @@ class ConsumerGroup:
         return min(deadlines, default=None)
 
     def expire(self, now_ms: TimestampMs) -> list[GroupRecord]:
-        """Remove who was not heard of, or did not give partitions up in time."""
+        """Remove members that sent no heartbeat, or did not revoke partitions, in time."""
         late = {
             member_id
             for deadlines in (self.session_deadlines, self.rebalance_deadlines)
@@ -458,30 +467,31 @@ class ConsumerGroup:
         return self.remove(sorted(late)) if late else []
 
     def resume(self, now_ms: TimestampMs) -> None:
-        """Go on after a start: everybody has a full timeout to be heard of again."""
+        """Continue after a restart. Each member gets a full session timeout."""
         for member in self.members.values():
             self.owners.update(dict.fromkeys(member.held, member.member_id))
-            self.heard_of(member, now_ms)
+            self.reset_session_timeout(member, now_ms)
             if member.state is MemberState.UNREVOKED_PARTITIONS:
                 deadline_ms = now_ms + member.rebalance_timeout_ms
                 self.rebalance_deadlines[member.member_id] = deadline_ms
 
-    # ---- members, kept with what they hold
+    # ---- members, and the partitions they own
 
     def _set_member(self, member: ConsumerMember) -> None:
         before = self.members.get(member.member_id)
         if before is not None:
-            self._let_go(before)
+            self._release(before)
         self.members[member.member_id] = member
         self.owners.update(dict.fromkeys(member.held, member.member_id))
 
-    def _let_go(self, member: ConsumerMember) -> None:
+    def _release(self, member: ConsumerMember) -> None:
         for partition in member.held:
+            # A static member's successor may own it already.
             if self.owners.get(partition) == member.member_id:
                 del self.owners[partition]
 
     def _drop_member(self, member: ConsumerMember) -> None:
-        self._let_go(member)
+        self._release(member)
         del self.members[member.member_id]
         self.target.pop(member.member_id, None)
         self.session_deadlines.pop(member.member_id, None)

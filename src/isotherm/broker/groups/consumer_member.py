@@ -1,8 +1,8 @@
-"""A member of a consumer-protocol group, and how it moves towards its target assignment. Pure.
+"""A member of a consumer group, and its reconciliation towards its target assignment. Pure.
 
-    STABLE               at the target's epoch, with all of its target
-    UNREVOKED_PARTITIONS must give partitions up, and say so, before its epoch moves on
-    UNRELEASED_PARTITIONS at the target's epoch; waits for partitions that others still hold
+        STABLE                at the target epoch, with all of its target
+        UNREVOKED_PARTITIONS  must revoke partitions, and confirm it, before its epoch advances
+        UNRELEASED_PARTITIONS at the target epoch; waits for partitions that other members still own
 
 Source: Kafka CurrentAssignmentBuilder.java, ConsumerGroupMember.java; KIP-848.
 """
@@ -34,7 +34,7 @@ class MemberState(enum.IntEnum):
 
 
 class ClassicSupport(NamedTuple):
-    """What a member said that speaks the classic protocol, to a group that does not."""
+    """What a member of the classic protocol sent when it joined a consumer group."""
 
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]
@@ -42,10 +42,10 @@ class ClassicSupport(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """`assigned` may be used by the member; `pending_revocation` it is asked to give up.
+    """`assigned`: partitions the member may read. `pending_revocation`: partitions it must revoke.
 
-    `assignment_epochs` has, for each of both, the member's epoch when it got the partition
-    (KIP-1251). `classic` is None for a member that speaks the consumer protocol.
+    `assignment_epochs` has, for each partition of both, the member's epoch when it was assigned
+    (KIP-1251). `classic` is None for a member of the consumer protocol.
     """
 
     member_id: str
@@ -67,7 +67,7 @@ class ConsumerMember:
 
     @property
     def held(self) -> Assignment:
-        """What nobody else may get yet."""
+        """Partitions the member still owns: no other member may get them."""
         return self.assigned | self.pending_revocation
 
     def is_reconciled(self, target_epoch: int) -> bool:
@@ -83,11 +83,12 @@ def reconcile(
 ) -> ConsumerMember:
     """The member one step nearer to `target`.
 
-    `owned` is what it says it has, None if it did not say; `is_free` whether nobody holds a
-    partition.
+    `owned` is what the member reports to own, None if it did not report it. `is_free` is true for
+    a partition without an owner.
     """
     if member.state is MemberState.STABLE and member.epoch == target_epoch:
         return member
+    # Partitions move only once the old owner confirms: two members must never read one partition.
     if member.state is MemberState.UNREVOKED_PARTITIONS and _owns_any(
         member.pending_revocation, owned
     ):
@@ -103,7 +104,7 @@ def reconcile(
             assignment_epochs=_only(member.assignment_epochs, member.assigned),
         )
     wanted = target - member.assigned
-    # What it has just given up is its own to get back.
+    # The member itself still owns what it has just revoked, so it may get it back.
     got = frozenset(each for each in wanted if each in member.held or is_free(each))
     is_complete = got == wanted
     return replace(
@@ -124,4 +125,5 @@ def _only(
 
 
 def _owns_any(partitions: Assignment, owned: Assignment | None) -> bool:
+    # A member that does not report what it owns may still own all of it.
     return owned is None or not partitions.isdisjoint(owned)

@@ -1,8 +1,8 @@
-"""Records of consumer-protocol groups: what a change writes, and what a start reads back.
+"""Records of consumer groups: how changes are written and how a restart reads them back.
 
-A member has three: what it said (type 5), what it should have (7), what it has (8); the group has
-its epoch (3) and that of its target (6). Resolved patterns are worked out anew after a start and
-are not written. Source: Kafka GroupCoordinatorRecordHelpers.java.
+A member has three: its subscription (type 5), its target assignment (7), its current assignment
+(8). The group has its epoch (3) and the target's epoch (6). Resolved regular expressions are not
+written: they are resolved again after a restart. Source: Kafka GroupCoordinatorRecordHelpers.java.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def current_record(group_id: str, member: ConsumerMember) -> GroupRecord:
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
-    """The member's three records, in the order that Kafka takes them away."""
+    """Tombstones of the member's three records, in Kafka's order."""
     return [
         GroupRecord(key_class(group_id=group_id, member_id=member_id), None)
         for key_class in (
@@ -109,7 +109,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
 
 
 def group_records(group: ConsumerGroup, timestamp_ms: int) -> list[GroupRecord]:
-    """All that a group made of another one needs, in the order that Kafka writes it."""
+    """All records of a group, in Kafka's order. For a group that replaces a classic one."""
     group_id, members = group.group_id, group.members.values()
     return [
         *(member_record(group_id, member) for member in members),
@@ -121,7 +121,7 @@ def group_records(group: ConsumerGroup, timestamp_ms: int) -> list[GroupRecord]:
 
 
 def group_tombstones(group: ConsumerGroup) -> list[GroupRecord]:
-    """Of a group and its members."""
+    """Tombstones of a group and its members."""
     of_members = [
         record for each in group.members for record in member_tombstones(group.group_id, each)
     ]
@@ -175,9 +175,9 @@ def _replay_current(
     group: ConsumerGroup, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None
 ) -> None:
     if value is None:
-        # The tombstone of the member itself follows.
+        # The tombstone of the member's metadata follows.
         return
-    # Once the log is compacted this may come before what the member said.
+    # Compaction may leave this record before the member's metadata.
     member = group.members.get(member_id) or ConsumerMember(member_id=member_id)
     group.members[member_id] = replace(
         member,
@@ -193,6 +193,7 @@ def _replay_current(
 
 
 def _classic_metadata(classic: ClassicSupport | None) -> ClassicMemberMetadata | None:
+    # Kafka writes null for a member of the consumer protocol.
     if classic is None:
         return None
     return ClassicMemberMetadata(
@@ -239,7 +240,7 @@ def _assignment(items: Iterable[Any]) -> Assignment:
 def _assignment_epochs(
     items: Iterable[CurrentTopicPartitions], default: int
 ) -> dict[AssignedPartition, int]:
-    """Brokers of before 4.3 do not write them."""
+    """The assignment epochs. Brokers before 4.3 do not write them; `default` stands in."""
     return {
         (item.topic_id, index): epoch  # type: ignore[misc]
         for item in items

@@ -1,11 +1,11 @@
-"""The consumer protocol embedded in the classic one: what consumers say of themselves when they
-join, and what each is assigned. To the classic protocol these are bytes.
+"""The consumer protocol embedded in the classic one: subscriptions and assignments of consumers.
+To the classic protocol these are opaque bytes.
 
     subscription  version i16 | topics | user data | 1 owned partitions | 2 generation | 3 rack
     assignment    version i16 | partitions by topic | user data
 
-A version that is not known is read as the newest one that is: fields are only ever added at the
-end. Source: Kafka ConsumerProtocol.java, ConsumerProtocolSubscription.json.
+An unknown version is read as the newest known one: Kafka only adds fields at the end.
+Source: Kafka ConsumerProtocol.java, ConsumerProtocolSubscription.json.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ASSIGNMENT_VERSION_MAX = 3
 
 
 class Subscription(NamedTuple):
-    """`owned` is what the consumer still has; one of before version 1 does not say."""
+    """`owned` is what the consumer still owns; empty for versions before 1, which lack it."""
 
     topics: frozenset[str]
     owned: tuple[TopicPartition, ...] = ()
@@ -57,7 +57,7 @@ def read_subscription(metadata: bytes) -> Subscription:
 
 
 def read_assignment(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """Nothing for a member that was not assigned anything yet. Raises ProtocolError."""
+    """The assigned partitions; empty for a member without an assignment. Raises ProtocolError."""
     if not assignment:
         return ()
     _version_of(assignment)
@@ -66,7 +66,7 @@ def read_assignment(assignment: bytes) -> tuple[TopicPartition, ...]:
 
 
 def write_assignment(partitions: Iterable[TopicPartition], metadata: bytes) -> bytes:
-    """In the version that the consumer's own subscription has."""
+    """Encode an assignment in the version of the consumer's subscription."""
     try:
         version = min(_version_of(metadata), _ASSIGNMENT_VERSION_MAX)
     except ProtocolError:

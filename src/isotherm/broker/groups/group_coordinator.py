@@ -1,9 +1,9 @@
-"""Groups of the classic protocol on this broker: the shell around `ClassicGroup`.
+"""The coordinator of classic groups: it applies requests to `ClassicGroup`.
 
-Each request is one step of its group's machine; the step's effects are carried out before the next
-request is looked at: first the record is written, then the answers are given. A request that has to
-wait gets a future, which a later step of the group completes. A group has at most one timer on the
-loop, set for the first of its deadlines. Event loop thread only.
+Each request is one step of its group's state machine. The step's effects are applied before the
+next request: the record is appended first, then the answers are sent. A request that has to wait
+gets a future, which a later step completes. A group has at most one timer on the event loop, set
+for its earliest deadline. Event loop thread only.
 
 Source: Kafka GroupCoordinatorService, GroupMetadataManager.
 """
@@ -47,12 +47,12 @@ from isotherm.types import ProducerEpoch, ProducerId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# What a string of before KIP-482 can be, in bytes.
+# The longest string, in bytes, of versions that are not flexible (before KIP-482).
 TEXT_SIZE_MAX = 2**15 - 1
 
 
 class Joining(NamedTuple):
-    """A JoinGroup request, with what its version and its connection say about the client."""
+    """A JoinGroup request, with what its version and connection add."""
 
     group_id: str
     member_id: str
@@ -89,15 +89,15 @@ class GroupCoordinator:
         self._rng = rng
         self._loop = loop
         self._timers: dict[str, _Timer] = {}
-        # Requests that wait, and how each is sent away if this stops being their coordinator.
+        # Requests that wait, and the answer that each gets if this broker stops being coordinator.
         self._waiting: dict[asyncio.Future[Any], JoinResult | SyncResult] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self._loading: asyncio.Task[None] | None = None
 
-    # ---- life
+    # ---- start and stop
 
     def start(self) -> None:
-        """Begin to load; requests for a group are refused until its shard is there."""
+        """Start loading. Requests of a group are refused until its shard is loaded."""
         self._loading = self._loop.create_task(self._load())
 
     async def _load(self) -> None:
@@ -109,12 +109,12 @@ class GroupCoordinator:
         self._schedule_expiry()
 
     async def wait_until_loaded(self) -> None:
-        """Every shard that can be loaded is there."""
+        """Return when every shard that can be loaded is loaded."""
         if self._loading is not None:
             await asyncio.shield(self._loading)
 
     async def stop(self) -> None:
-        """Send away whoever waits; the groups stay as they are, for the next start."""
+        """Answer all waiting requests. Groups keep their state in the log."""
         if self._loading is not None:
             await self._loading
         if self._expiry is not None:
@@ -123,16 +123,17 @@ class GroupCoordinator:
         self.shards.close()
 
     def _resign(self) -> None:
+        # NOT_COORDINATOR makes a client look for its coordinator again, and so rejoin.
         for timer in self._timers.values():
             timer.handle.cancel()
         self._timers.clear()
         self.consumer.resign()
-        for future, farewell in tuple(self._waiting.items()):
+        for future, resign_result in tuple(self._waiting.items()):
             if not future.done():
-                future.set_result(farewell)
+                future.set_result(resign_result)
 
     def topics_deleted(self, topics: Collection[str]) -> None:
-        """Offsets in them are dropped; without `__consumer_offsets` there are no groups at all."""
+        """Delete the topics' offsets. Without `__consumer_offsets` there are no groups at all."""
         if OFFSETS_TOPIC in topics:
             self._resign()
             self.shards.forget()
@@ -164,7 +165,7 @@ class GroupCoordinator:
             future.set_result(self.consumer.join_classic(shard, joining.group_id, request))
             return future
         if error is ErrorCode.none:
-            self.consumer.make_way(shard, joining.group_id)
+            self.consumer.forget_if_empty(shard, joining.group_id)
         group = shard.groups.get(joining.group_id)
         if error is ErrorCode.none and group is None and joining.member_id != NO_MEMBER_ID:
             error = ErrorCode.unknown_member_id
@@ -237,12 +238,12 @@ class GroupCoordinator:
         group = shard.groups.get(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
-        # The timer is left alone: it only fires early, and is set anew then.
+        # Rescheduling at each heartbeat would cost more than a timer that fires early.
         now_ms = self.shards.now_ms()
         return group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
 
     def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
-        """A code for each of `members` (member id, group instance id), in order."""
+        """Error codes of `members` (member id, group instance id), in order."""
         _check_group_id(group_id)
         shard = self.shards.of_group(group_id)
         if self.consumer.hosts(shard, group_id):
@@ -268,29 +269,30 @@ class GroupCoordinator:
     # ---- groups
 
     def find(self, group_id: str) -> ClassicGroup | None:
-        """A group of the classic protocol."""
+        """The classic group of that id, if there is one."""
         return self.shards.of_group(group_id).groups.get(group_id)
 
     def all_groups(self) -> Iterator[AnyGroup]:
-        """CoordinatorLoadInProgressError while some may be missing."""
+        """All groups. Raises CoordinatorLoadInProgressError while shards are being loaded."""
         self.shards.check_loaded()
         for shard in self.shards.loaded():
             yield from shard.all_groups()
 
     def delete_group(self, group_id: str) -> ErrorCode:
-        """Delete an empty group and its offsets."""
+        """Delete an empty group and its offsets, and return the error code."""
         shard = self.shards.of_group(group_id)
         group = shard.find(group_id)
         if group is None:
             return ErrorCode.group_id_not_found
         if not group.is_empty:
             return ErrorCode.non_empty_group
+        # Offsets first: a crash in between leaves an empty group, which expires by itself.
         self.offsets.delete_all(shard, group_id)
         self._forget_group(shard, group)
         return ErrorCode.none
 
     def _forget_group(self, shard: GroupShard, group: AnyGroup) -> None:
-        """Take an empty group out of the log and out of memory."""
+        """Delete an empty group from the log and from memory."""
         if isinstance(group, ConsumerGroup):
             self.consumer.forget(shard, group)
             return
@@ -311,9 +313,9 @@ class GroupCoordinator:
         group_instance_id: str | None,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Commit offsets that count once the producer's transaction commits; a code for each.
+        """Commit offsets that become visible when the producer's transaction commits.
 
-        Raises what `OffsetCoordinator.commit` raises.
+        Returns an error code for each partition. Raises what `OffsetCoordinator.commit` raises.
         """
         _check_group_id(group_id)
         now_ms = self.shards.now_ms() + self.shards.wall_offset_ms()
@@ -324,7 +326,7 @@ class GroupCoordinator:
         committer = Committer(generation_id, member_id, group_instance_id)
         producer = Producer(producer_id, producer_epoch)
         codes = self.offsets.commit(group_id, committer, stamped, producer)
-        # What TxnOffsetCommit says of a group that is not there, and of an epoch.
+        # TxnOffsetCommit knows neither of these errors; Kafka returns this one for both.
         translated = {
             ErrorCode.group_id_not_found: ErrorCode.illegal_generation,
             ErrorCode.stale_member_epoch: ErrorCode.illegal_generation,
@@ -334,9 +336,9 @@ class GroupCoordinator:
     def complete_transaction(
         self, offsets_partition: int, producer_id: ProducerId, *, committed: bool
     ) -> None:
-        """The marker is in `__consumer_offsets`: pending offsets become visible, or are dropped.
+        """Apply a transaction marker in `__consumer_offsets`: commit or drop pending offsets.
 
-        A partition that is being loaded sees the marker in its log.
+        A shard that is being loaded reads the marker from its log instead.
         """
         for shard in self.shards.loaded():
             if shard.index == offsets_partition:
@@ -344,11 +346,13 @@ class GroupCoordinator:
 
     # ---- effects and time
 
-    def _wait(self, future: asyncio.Future[Any], farewell: JoinResult | SyncResult) -> None:
-        self._waiting[future] = farewell
+    def _wait(self, future: asyncio.Future[Any], resign_result: JoinResult | SyncResult) -> None:
+        self._waiting[future] = resign_result
         future.add_done_callback(self._waiting.__delitem__)
 
     def _carry_out(self, shard: GroupShard, group: ClassicGroup, effects: list[Effect]) -> None:
+        # Answers after a failed append carry its error: a member must not act on a generation that
+        # a restart would not know.
         failure = ErrorCode.none
         for effect in effects:
             if isinstance(effect, Answer):
@@ -372,6 +376,7 @@ class GroupCoordinator:
             timer.handle.cancel()
             del self._timers[group.group_id]
         if deadline_ms is not None:
+            # One ms late rather than early: at the deadline itself `expire` must find it due.
             delay_s = max(0, deadline_ms - self.shards.now_ms() + 1) / 1000
             handle = self._loop.call_later(delay_s, self._expire, shard, group)
             self._timers[group.group_id] = _Timer(deadline_ms, handle)
@@ -403,7 +408,7 @@ def _answer(answer: Answer, failure: ErrorCode) -> None:
             if isinstance(result, JoinResult)
             else SyncResult(failure)
         )
-    # It is done already when its client has gone.
+    # The future is done already when its client has disconnected.
     if not future.done():
         future.set_result(result)
 
@@ -413,7 +418,7 @@ def _join_request(joining: Joining, reply: Reply, new_member_id: str) -> JoinReq
 
 
 def _check_group_id(group_id: str) -> None:
-    """One that a record's key has room for."""
+    """Check that a record's key can hold the group id."""
     if not group_id:
         raise InvalidGroupIdError("a group has no name")
     size = len(group_id.encode())
@@ -424,7 +429,7 @@ def _check_group_id(group_id: str) -> None:
 
 
 def _check_member(request: JoinRequest) -> None:
-    """Flexible versions let through what neither a record nor an older response has room for."""
+    """Flexible versions allow texts that are too long for a record or an older response."""
     for text in (request.member_id, request.new_member_id, request.group_instance_id or ""):
         size = len(text.encode())
         if size > TEXT_SIZE_MAX:

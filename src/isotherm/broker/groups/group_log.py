@@ -1,4 +1,4 @@
-"""What the log says of groups that rebalance, at INFO and in Kafka's words.
+"""Log messages of groups that rebalance, at INFO and in Kafka's words.
 
 Source: Kafka GroupMetadataManager, whose log messages operators search for.
 """
@@ -74,7 +74,7 @@ def became_empty(group: ClassicGroup) -> None:
 
 
 def consumer_group_changed(before: ConsumerGroup, after: ConsumerGroup) -> None:
-    """Members that are new or gone, and the epochs, of a group of the consumer protocol."""
+    """Log the members that joined and left a consumer group, and its new epochs."""
     group_id = after.group_id
     for member_id in after.members.keys() - before.members.keys():
         logger.info(

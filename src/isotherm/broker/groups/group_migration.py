@@ -1,11 +1,11 @@
-"""A group changes its protocol while it has members (KIP-848's online migration). Pure.
+"""Migration of a group with members between the two protocols (KIP-848's online migration). Pure.
 
-    upgrade    a member of the consumer protocol joins a classic group: the group becomes one of
-               the consumer protocol, its members stay as what they are and are told to join again
-    downgrade  the last member of the consumer protocol goes, and classic ones remain: the group
-               becomes a classic one, and rebalances
+    upgrade    a member of the consumer protocol joins a classic group: it becomes a consumer
+               group; its members keep the classic protocol and must join again
+    downgrade  the last member of the consumer protocol leaves and classic members remain: the
+               group becomes a classic one, and rebalances
 
-An empty group changes its protocol whatever the policy. Source: Kafka
+An empty group changes its protocol under any policy. Source: Kafka
 GroupMetadataManager.convertToConsumerGroup, convertToClassicGroup, ConsumerGroup.fromClassicGroup,
 ClassicGroup.fromConsumerGroup.
 """
@@ -69,10 +69,10 @@ def upgraded(
     catalog: TopicCatalog,
     now_ms: TimestampMs,
 ) -> ConsumerGroup:
-    """The group of the consumer protocol that takes a classic one's place, as it stands: its
-    assignments are the target, its generation is every epoch.
+    """The consumer group that replaces a classic one, with the same state.
 
-    MemberRejectedError (GROUP_ID_NOT_FOUND) when its members are no consumers after all.
+    Its target is the present assignment; its epochs are the generation. Raises
+    MemberRejectedError (GROUP_ID_NOT_FOUND) when a member's metadata is not a consumer's.
     """
     group = ConsumerGroup(classic.group_id, settings)
     group.group_epoch = group.target_epoch = classic.generation_id
@@ -91,7 +91,7 @@ def upgraded(
 
 
 def _hosted(classic: ClassicGroup, member: ClassicMember, catalog: TopicCatalog) -> ConsumerMember:
-    # A group that is forming has agreed on no protocol yet.
+    # No protocol is selected while a group forms.
     protocol_name = classic.protocol_name or member.protocols[0].name
     subscription = read_subscription(member.metadata(protocol_name))
     assigned = catalog.assignment(read_assignment(member.assignment))
@@ -114,7 +114,7 @@ def _hosted(classic: ClassicGroup, member: ClassicMember, catalog: TopicCatalog)
 def can_downgrade(
     group: ConsumerGroup, policy: MigrationPolicy, settings: ClassicGroupSettings
 ) -> bool:
-    """Asked when a member of the consumer protocol has gone."""
+    """Checked when a member of the consumer protocol has left."""
     return policy.downgrades and group.is_classic and 0 < len(group.members) <= settings.max_size
 
 
@@ -124,8 +124,10 @@ def downgraded(
     catalog: TopicCatalog,
     now_ms: TimestampMs,
 ) -> ClassicGroup:
-    """The stable classic group that takes the place of one whose members are all classic: each
-    is assigned what was its target."""
+    """The stable classic group that replaces a consumer group of classic members only.
+
+    Each member's assignment is its target.
+    """
     classic = ClassicGroup(group.group_id, settings, now_ms=now_ms)
     classic.state = GroupState.STABLE
     classic.generation_id = group.group_epoch
@@ -148,5 +150,5 @@ def downgraded(
     for each in classic.members.all():
         target = catalog.partitions(group.target.get(each.member_id, NOTHING))
         each.assignment = write_assignment(target, each.metadata(classic.protocol_name))
-        each.heard_of(now_ms)
+        each.reset_session_timeout(now_ms)
     return classic

@@ -1,7 +1,7 @@
-"""A classic group as its record holds it, and back.
+"""Conversion between a classic group and its record.
 
-The machine's clock is monotonic, records carry wall-clock time: `wall_offset_ms` is what must be
-added to the former to get the latter. Source: Kafka GroupCoordinatorRecordHelpers,
+The state machine uses monotonic time, records use wall-clock time: `wall_offset_ms` is added to
+the former to get the latter. Source: Kafka GroupCoordinatorRecordHelpers,
 GroupMetadataManager.replay.
 """
 
@@ -51,7 +51,7 @@ def restore_group(
     now_ms: TimestampMs,
     wall_offset_ms: int,
 ) -> ClassicGroup:
-    """The group as it was when the record was written; its members get a full session timeout."""
+    """The group at the time of the record. Its members get a full session timeout."""
     group = ClassicGroup(group_id, settings, now_ms=now_ms)
     group.generation_id = value.generation
     group.protocol_type = value.protocol_type or None
@@ -74,9 +74,10 @@ def _restore_member(stored: AnyMemberMetadata, protocol: str, now_ms: TimestampM
         stored.client_id,
         stored.client_host,
         stored.session_timeout,
+        # Version 0 has no rebalance timeout. Clients of that time used the session timeout for it.
         stored.session_timeout if stored.rebalance_timeout == -1 else stored.rebalance_timeout,
         (Protocol(protocol, stored.subscription),),
         assignment=stored.assignment,
     )
-    member.heard_of(now_ms)
+    member.reset_session_timeout(now_ms)
     return member

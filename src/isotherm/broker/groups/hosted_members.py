@@ -1,13 +1,13 @@
-"""Members that speak the classic protocol in a group of the consumer protocol (KIP-848's online
-migration). Pure: like the group's own methods, these work on a copy of the group.
+"""Members of the classic protocol in a consumer group (KIP-848's online migration). Pure: like the
+group's own methods, these functions change a copy of the group.
 
-The member's epoch is its generation. It joins in place of a heartbeat with news, syncs to be told
-its assignment, and is told by a classic heartbeat that it has to join again:
+The member's epoch is its generation. Classic requests stand for the consumer protocol's heartbeat:
 
-    join   taken in, one step nearer to its target; answered at once, nobody waits for the others
-    sync   what it has, in the consumer protocol embedded in the classic one
-    heartbeat  REBALANCE_IN_PROGRESS when a join would bring it further; it has its rebalance
-           timeout to do so, and as long to sync after that
+    join   applies the subscription and reconciles one step; answered at once, without waiting
+           for the other members
+    sync   returns the assignment, in the consumer protocol embedded in the classic one
+    heartbeat  REBALANCE_IN_PROGRESS when a join would reconcile further; the member has its
+           rebalance timeout to join, and again to sync
 
 Source: Kafka GroupMetadataManager.classicGroup{Join,Sync,Heartbeat,Leave}ToConsumerGroup.
 """
@@ -52,7 +52,7 @@ def join(
     now_ms: TimestampMs,
     wall_ms: int,
 ) -> tuple[JoinResult, list[GroupRecord]]:
-    """Raises MemberRejectedError, with the group no longer to be used."""
+    """Raises MemberRejectedError; the group must be discarded then."""
     member_id = request.member_id or request.new_member_id
     if member_id not in group.members:
         group.check_size()
@@ -75,7 +75,7 @@ def join(
     )
     owned = catalog.assignment(subscription.owned)
     member = group.advance(before, member, owned, catalog, now_ms, wall_ms, records)
-    # It has to sync within that time.
+    # The member must sync within its rebalance timeout.
     group.rebalance_deadlines[member.member_id] = now_ms + member.rebalance_timeout_ms
     result = JoinResult(
         ErrorCode.none,
@@ -88,8 +88,10 @@ def join(
 
 
 def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
-    """There has to be a protocol that all classic members know; what they agree on plays no part
-    otherwise."""
+    """Check that all classic members support a common protocol.
+
+    Nothing else depends on it, but a downgrade must be able to select one.
+    """
     known = [
         {protocol.name for protocol in member.classic.protocols}
         for member in group.members.values()
@@ -106,7 +108,7 @@ def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
 def _member_of(
     group: ConsumerGroup, request: JoinRequest, member_id: str, records: list[GroupRecord]
 ) -> ConsumerMember:
-    """The member as it was before this join."""
+    """The member before this join; a new one if it is unknown."""
     if request.group_instance_id is None:
         return group.members.get(member_id) or ConsumerMember(member_id=member_id)
     if request.member_id != NO_MEMBER_ID:
@@ -118,7 +120,7 @@ def _member_of(
 
 
 def _subscription(request: JoinRequest) -> Subscription:
-    """That of the protocol it likes best."""
+    """The subscription under the member's preferred protocol."""
     try:
         return read_subscription(request.protocols[0].metadata)
     except ProtocolError as error:
@@ -143,11 +145,13 @@ def sync(
             f"that is not the protocol of the join member_id={member.member_id}",
         )
     is_revoking = member.state is MemberState.UNREVOKED_PARTITIONS
+    # A member that is revoking gets its smaller assignment now, although its epoch is behind:
+    # only by this sync does it learn what to revoke.
     if group.group_epoch > member.epoch and not is_revoking:
         _await_join(group, member, now_ms)
         return SyncResult(ErrorCode.rebalance_in_progress)
     group.rebalance_deadlines.pop(member.member_id, None)
-    group.heard_of(member, now_ms)
+    group.reset_session_timeout(member, now_ms)
     assignment = write_assignment(catalog.partitions(member.assigned), protocol.metadata)
     return SyncResult(ErrorCode.none, request.protocol_type, request.protocol_name, assignment)
 
@@ -162,7 +166,7 @@ def heartbeat(
     """Raises MemberRejectedError."""
     member, _ = _classic_member(group, member_id, group_instance_id)
     _check_generation(member, generation_id)
-    group.heard_of(member, now_ms)
+    group.reset_session_timeout(member, now_ms)
     if not _gains_by_joining(group, member):
         return ErrorCode.none
     _await_join(group, member, now_ms)
@@ -170,6 +174,7 @@ def heartbeat(
 
 
 def _gains_by_joining(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    # A join has a cost for the application, so it is asked for only if it would change something.
     if member.epoch < group.group_epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     if member.state is not MemberState.UNRELEASED_PARTITIONS:
@@ -179,7 +184,7 @@ def _gains_by_joining(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 
 def _await_join(group: ConsumerGroup, member: ConsumerMember, now_ms: TimestampMs) -> None:
-    """It has its rebalance timeout to join again, from when it was first told."""
+    """Start the rebalance timeout for the member to join again, unless it is running."""
     group.rebalance_deadlines.setdefault(member.member_id, now_ms + member.rebalance_timeout_ms)
 
 
@@ -188,7 +193,7 @@ def leave(
 ) -> tuple[list[ErrorCode], list[GroupRecord]]:
     """Remove members named by (member id, group instance id); a code for each, in order.
 
-    A static member may be named by its instance id alone, by whoever removes it from outside.
+    An admin client may name a static member by its instance id alone.
     """
     codes: list[ErrorCode] = []
     gone: list[str] = []

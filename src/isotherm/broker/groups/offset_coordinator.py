@@ -1,4 +1,4 @@
-"""Committing, fetching, deleting and expiring the offsets of groups. Event loop thread only.
+"""Commits, fetches, deletes and expires the offsets of groups. Event loop thread only.
 
 Source: Kafka OffsetMetadataManager, OffsetExpirationConditionImpl.
 """
@@ -40,9 +40,9 @@ MS_PER_MINUTE = 60_000
 
 
 class Committer(NamedTuple):
-    """Who commits: a member, or a client that assigns itself and is no member of anything.
+    """The sender of a commit: a member, or a client that assigns its own partitions.
 
-    `api_version` is that of OffsetCommit; it does not matter in a transaction.
+    `api_version` is that of OffsetCommit. It is not used in a transaction.
     """
 
     generation_id: int = UNKNOWN_GENERATION
@@ -52,7 +52,7 @@ class Committer(NamedTuple):
 
 
 class FetchedOffset(NamedTuple):
-    """`committed` is None where nothing is committed."""
+    """`committed` is None without a committed offset."""
 
     committed: OffsetAndMetadata | None
     error: ErrorCode = ErrorCode.none
@@ -65,7 +65,7 @@ class OffsetCoordinator:
         shards: GroupShards,
         forget_group: Callable[[GroupShard, AnyGroup], None],
     ) -> None:
-        """`forget_group` takes away a group that nothing is left of."""
+        """`forget_group` removes a group that has neither members nor offsets."""
         self._config = config
         self._shards = shards
         self._forget_group = forget_group
@@ -77,14 +77,15 @@ class OffsetCoordinator:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         producer: Producer = NO_PRODUCER,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """A code for each partition; most often the same for all if the member may not commit.
+        """Commit offsets; an error code for each partition.
 
-        With a producer the offsets count only once its transaction commits. Raises what
+        With a producer the offsets become visible when its transaction commits. Raises what
         `GroupShards.of_group` and `OffsetsTopic.append` raise, with nothing committed.
         """
         shard = self._shards.of_group(group_id)
         group = shard.find(group_id)
         if group is None:
+            # A commit without a generation creates the group: a client that assigns its own partitions.
             if committer.generation_id >= 0:
                 return dict.fromkeys(offsets, ErrorCode.group_id_not_found)
             group = ClassicGroup(group_id, self._shards.settings, now_ms=self._shards.now_ms())
@@ -100,6 +101,7 @@ class OffsetCoordinator:
         codes = {**refused, **self._write(shard, group_id, accepted, producer)}
         if isinstance(group, ClassicGroup):
             group.offsets_committed(committer.member_id, self._shards.now_ms())
+            # A group without members exists through its offsets.
             if group_id in shard.offsets:
                 shard.groups.setdefault(group_id, group)
         return codes
@@ -111,7 +113,7 @@ class OffsetCoordinator:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         producer: Producer,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        # Kafka counts UTF-16 units, whatever the key's name says.
+        # Kafka counts UTF-16 units, although the setting's name says bytes.
         length_max = self._config.offset_metadata_max_bytes
         codes = {
             partition: ErrorCode.none
@@ -135,10 +137,10 @@ class OffsetCoordinator:
         *,
         require_stable: bool = False,
     ) -> Mapping[TopicPartition, FetchedOffset]:
-        """The committed offsets of `partitions`, or all there are.
+        """The committed offsets of `partitions`, or of all partitions with an offset.
 
-        With `require_stable`, a partition that an open transaction may change has
-        UNSTABLE_OFFSET_COMMIT: the client asks again.
+        With `require_stable`, a partition that an open transaction may change gets
+        UNSTABLE_OFFSET_COMMIT, and the client retries.
         """
         offsets = self._shards.of_group(group_id).offsets.get(group_id, GroupOffsets())
         wanted = list(offsets.committed) if partitions is None else partitions
@@ -150,7 +152,7 @@ class OffsetCoordinator:
         }
 
     def fetch_error(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a member of the consumer protocol may fetch offsets now; others always may."""
+        """The error for a member of a consumer group that may not fetch now. Others always may."""
         group = self._shards.of_group(group_id).find(group_id)
         if not isinstance(group, ConsumerGroup):
             return ErrorCode.none
@@ -159,7 +161,7 @@ class OffsetCoordinator:
     def delete(
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode] | ErrorCode:
-        """A code for each partition, or one for the group: offsets in use are not deleted."""
+        """A code for each partition, or one for the group. Offsets in use are not deleted."""
         shard = self._shards.of_group(group_id)
         group = shard.find(group_id)
         if group is None:
@@ -173,36 +175,38 @@ class OffsetCoordinator:
             else ErrorCode.none
             for partition in partitions
         }
-        doomed = [partition for partition, code in codes.items() if code is ErrorCode.none]
-        self._bury(shard, group_id, doomed)
+        unused = [partition for partition, code in codes.items() if code is ErrorCode.none]
+        self._write_tombstones(shard, group_id, unused)
         return codes
 
     def delete_all(self, shard: GroupShard, group_id: str) -> None:
-        """Every offset of a group that is being deleted."""
-        self._bury(shard, group_id, self._known(shard, group_id))
+        """Delete every offset of a group that is being deleted."""
+        self._write_tombstones(shard, group_id, self._known(shard, group_id))
 
     def delete_topics(self, topics: Collection[str]) -> None:
-        """Topics are gone: no group has offsets in them any more."""
+        """Delete the offsets of deleted topics, in all groups."""
         for shard in self._shards.loaded():
             for group_id in list(shard.offsets):
                 known = self._known(shard, group_id)
-                self._bury(shard, group_id, [each for each in known if each.topic in topics])
+                self._write_tombstones(
+                    shard, group_id, [each for each in known if each.topic in topics]
+                )
 
     def expire(self, shard: GroupShard) -> None:
-        """Drop offsets that have outlived their retention, and groups that nothing is left of."""
+        """Delete offsets whose retention has passed, and groups without members and offsets."""
         now_ms = self._shards.now_ms() + self._shards.wall_offset_ms()
         for group in shard.all_groups():
             group_id = group.group_id
             offsets = shard.offsets.get(group_id)
             if offsets is not None:
-                self._bury(shard, group_id, self._expired(group, offsets, now_ms))
+                self._write_tombstones(shard, group_id, self._expired(group, offsets, now_ms))
             if group.is_empty and group_id not in shard.offsets:
                 self._forget_group(shard, group)
 
     def _expired(self, group: AnyGroup, offsets: GroupOffsets, now_ms: int) -> list[TopicPartition]:
         retention_ms = self._config.offsets_retention_minutes * MS_PER_MINUTE
         is_empty = group.is_empty
-        # A classic group that had members counts from when the last one left.
+        # KIP-211: the retention of a classic group's offsets starts when its last member left.
         empty_since_ms = (
             group.state_timestamp_ms + self._shards.wall_offset_ms()
             if is_empty and isinstance(group, ClassicGroup) and group.protocol_type is not None
@@ -222,7 +226,7 @@ class OffsetCoordinator:
         offsets = shard.offsets.get(group_id)
         return [] if offsets is None else offsets.partitions()
 
-    def _bury(
+    def _write_tombstones(
         self, shard: GroupShard, group_id: str, partitions: Collection[TopicPartition]
     ) -> None:
         tombstones = [GroupRecord(offset_key(group_id, each), None) for each in partitions]

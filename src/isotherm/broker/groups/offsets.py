@@ -1,9 +1,9 @@
-"""The offsets a group has committed, and those that wait for a transaction to end. Pure.
+"""The committed offsets of a group, and the pending ones of open transactions. Pure.
 
 Invariants
-- A pending offset becomes the committed one only when its producer's transaction commits, and
-  only if no plain commit to that partition was made meanwhile at a later place in the log.
-- An offset never goes back because of a replay: records are replayed in the order of the log.
+- A pending offset is committed only when its producer's transaction commits, and only if no plain
+  commit to that partition lies at a later offset in the log.
+- Replay never moves an offset back: records are replayed in the order of the log.
 
 Source: Kafka OffsetMetadataManager.java.
 """
@@ -31,7 +31,7 @@ from isotherm.types import (
 
 
 class OffsetAndMetadata(NamedTuple):
-    """`record_offset` is where the commit lies in `__consumer_offsets`; -1 before it is there."""
+    """`record_offset` is the commit's offset in `__consumer_offsets`; -1 before it is appended."""
 
     offset: Offset
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
@@ -43,7 +43,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 def offset_value(committed: OffsetAndMetadata) -> AnyOffsetCommitValue:
-    """The record's value, in the version that Kafka would choose."""
+    """The record's value, in the version that Kafka would write."""
     if committed.expire_timestamp_ms is not None:
         return OffsetCommitValueV1(
             offset=committed.offset,
@@ -78,7 +78,7 @@ def offset_key(group_id: str, partition: TopicPartition) -> OffsetCommitKey:
 
 
 class GroupOffsets:
-    """Of one group."""
+    """The offsets of one group. Event loop thread only."""
 
     def __init__(self) -> None:
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -101,7 +101,7 @@ class GroupOffsets:
         self._committed[partition] = offset
 
     def forget(self, partition: TopicPartition) -> None:
-        """A tombstone: neither a committed nor a pending offset is left of the partition."""
+        """Apply a tombstone: drop the partition's committed and pending offsets."""
         self._committed.pop(partition, None)
         for producer_id in list(self._pending):
             pending = self._pending[producer_id]
@@ -115,11 +115,12 @@ class GroupOffsets:
         self._pending.setdefault(producer_id, {})[partition] = offset
 
     def complete(self, producer_id: ProducerId, *, committed: bool) -> None:
-        """The producer's transaction has ended. Nothing if it has no offsets here."""
+        """End the producer's transaction. No effect if it has no offsets here."""
         for partition, offset in self._pending.pop(producer_id, {}).items():
             if not committed:
                 continue
             current = self._committed.get(partition)
+            # The transaction may have begun before a plain commit that is newer.
             if current is None or current.record_offset < offset.record_offset:
                 self._committed[partition] = offset
 
@@ -135,10 +136,10 @@ class GroupOffsets:
         base_ms: Callable[[OffsetAndMetadata], TimestampMs],
         is_in_use: Callable[[str], bool],
     ) -> Iterator[TopicPartition]:
-        """Partitions whose offsets have outlived their retention.
+        """Partitions whose offsets have expired.
 
-        `base_ms` says from when the retention counts; topics that the group still reads are left.
-        An offset with an expiry of its own goes by that alone.
+        `base_ms` is the start of an offset's retention. Topics that the group still reads do not
+        expire. An offset with its own expiry (OffsetCommit before version 5) uses that alone.
         """
         for partition, offset in self._committed.items():
             if is_in_use(partition.topic) or self.is_unstable(partition):

@@ -1,6 +1,5 @@
-"""`__consumer_offsets` in this broker: making it, writing records to it, reading them back.
-
-Compacted, not compressed by the broker (isotherm.broker.coordinator_topic).
+"""The `__consumer_offsets` topic of this broker: creates it, appends to it, reads it back.
+It is compacted, and not compressed by the broker (isotherm.broker.coordinator_topic).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LOAD_BUFFER_SIZE = 5 * 1024 * 1024
 
 
 class Producer(NamedTuple):
-    """Whose transaction a record belongs to."""
+    """The transactional producer of a record."""
 
     producer_id: ProducerId = NO_PRODUCER_ID
     epoch: ProducerEpoch = NO_PRODUCER_EPOCH
@@ -70,7 +69,7 @@ class OffsetsTopic:
         return self._topic.partition_count
 
     def create(self) -> None:
-        """On the control thread; nothing if it is there."""
+        """Create the topic unless it exists. Control thread only."""
         self._topic.create(
             self._config.offsets_topic_num_partitions,
             compression_type="producer",
@@ -80,7 +79,7 @@ class OffsetsTopic:
     def append(
         self, index: int, records: Sequence[GroupRecord], producer: Producer = NO_PRODUCER
     ) -> Offset:
-        """Append all of `records` as one batch; the offset of the first. Raises what
+        """Append `records` as one batch, and return the offset of the first. Raises what
         `CoordinatorTopic.append` does."""
         now_ms = self._clock.now_ms()
         batch = build_batch(
@@ -92,15 +91,17 @@ class OffsetsTopic:
         return self._topic.append(index, batch, now_ms)
 
     def read(self, index: int) -> Iterator[LoadedRecord | LoadedMarker]:
-        """What is left of a partition once of each key only the last record is kept.
+        """The partition's records, without those that a later record of their key replaces.
 
-        In the order of the log. Between the records of transactions all the others are compacted
-        so: most of what a long log holds has been overtaken, and need not be decoded.
-        CorruptMetadataError names where it went wrong.
+        In the order of the log. The records between transactional ones are compacted in memory:
+        most records of a long log have been replaced, and need not be decoded. Records of
+        transactions are all kept, since a marker may still commit or abort them.
+        Raises CorruptMetadataError with the offset of the bad record.
         """
         latest: dict[bytes, Record] = {}
         for item in self._read_log(index):
             if isinstance(item, Record):
+                # Removed first, so that the key moves to the end: the order is that of the log.
                 latest.pop(item.key or b"", None)
                 latest[item.key or b""] = item
                 continue
@@ -143,7 +144,7 @@ def _decoded_all(records: Mapping[bytes, Record], index: int) -> Iterator[Loaded
 
 
 def _decoded(record: Record, index: int, producer_id: ProducerId) -> Iterator[LoadedRecord]:
-    """Nothing for a record of a type that is not kept."""
+    """Yields nothing for a record of an unknown type."""
     try:
         decoded = decode_record(record.key or b"", record.value)
     except CorruptMetadataError as error:

@@ -1,10 +1,10 @@
-"""Records of `__consumer_offsets` in versions that are read and not written any more.
+"""Versions of `__consumer_offsets` records that are read but no longer written.
 
-    offset key    0  (of Kafka 0.8.2)      offset values  0, 1 (also written), 2, 3
-    group values  0 · 1 rebalance timeout · 2 time of the state · 4 flexible, else as 3
+        offset key    0  (Kafka 0.8.2)         offset values  0, 1 (also written), 2, 3
+        group values  0 · 1 rebalance timeout · 2 time of the state · 4 flexible, else as 3
 
-A log that was brought over from an older broker may hold them for as long as nothing overwrites
-their keys. What a version lacks is a constant of its class.
+    A log that was migrated from an older broker holds them until their keys are overwritten. Fields
+    that a version lacks are class constants.
 
 Source: Kafka group-coordinator/src/main/resources/common/message/{LegacyOffsetCommitKey,
 OffsetCommitValue,GroupMetadataValue}.json.
@@ -43,7 +43,7 @@ class OffsetCommitValueV2:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitValueV3:
-    """Before the topic id."""
+    """Version 4 without the topic id."""
 
     __version__: ClassVar[int] = 3
     __flexible__: ClassVar[bool] = False

@@ -1,11 +1,10 @@
-"""The records of `__consumer_offsets`: Apache Kafka's own, declared in kio's style.
+"""The records of `__consumer_offsets`: Apache Kafka's own schemas, declared in kio's style.
 
     key    record type i16 | fields, never flexible
-    value  version i16     | fields; no value at all is a tombstone
+    value  version i16     | fields; a null value is a tombstone
 
-Values are written in the version that Kafka 4.3 writes: offsets in 4 (1 when a client of old asked
-for a retention of its own), classic groups in 3, everything of the consumer protocol in 0. Values
-of versions 0 and 2 are of brokers before 2.1 and are not read.
+Values are written in the versions of Kafka 4.3: offsets in 4 (1 when an old client sends its own
+retention), classic groups in 3, consumer groups in 0. Older versions are read (`old_records`).
 
 Source: Kafka group-coordinator/src/main/resources/common/message/*.json.
 """
@@ -47,7 +46,7 @@ LEGACY_OFFSET_COMMIT = 0
 
 
 class GroupKey:
-    """What keys have in common; `__api_key__` is the record type."""
+    """The common part of keys. `__api_key__` is the record type."""
 
     __slots__ = ()
     __api_key__: ClassVar[int]
@@ -83,7 +82,7 @@ class OffsetCommitValue(GroupValue):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitValueV1(GroupValue):
-    """The one version with an expiry of its own."""
+    """The one version with its own expiry."""
 
     __version__ = 1
     __flexible__ = False
@@ -193,7 +192,7 @@ class ConsumerGroupMemberMetadataValue(GroupValue):
     subscribed_topic_regex: str | None = field(metadata=_STRING, default=None)
     rebalance_timeout_ms: int = field(metadata=_INT32, default=-1)
     server_assignor: str | None = field(metadata=_STRING, default=None)
-    # Kafka writes the null of a member of this protocol, and leaves out an empty structure.
+    # Kafka writes null for a member of the consumer protocol, and omits an empty structure.
     classic_member_metadata: ClassicMemberMetadata | None = field(
         metadata={"tag": 0}, default=ClassicMemberMetadata()
     )
@@ -267,13 +266,13 @@ class ConsumerGroupRegularExpressionValue(GroupValue):
 
 
 class GroupRecord(NamedTuple):
-    """One record; a value of None takes away what the key names."""
+    """A record. A value of None is a tombstone."""
 
     key: Any
     value: Any
 
 
-# Key class and the value classes that are read, by record type.
+# Key class and readable value classes, by record type.
 _SCHEMAS: dict[int, tuple[type[Any], dict[int, type[Any]]]] = {
     key.__api_key__: (key, {value.__version__: value for value in values})
     for key, values in (
@@ -288,7 +287,7 @@ _SCHEMAS: dict[int, tuple[type[Any], dict[int, type[Any]]]] = {
     )
 }
 
-# The keys of 0.8.2 have the same fields; what is read of them is written under the new type.
+# Keys of 0.8.2 have the same fields. They are read into the new class and written as the new type.
 _SCHEMAS[LEGACY_OFFSET_COMMIT] = _SCHEMAS[OffsetCommitKey.__api_key__]
 
 
@@ -301,7 +300,7 @@ def encode_value(value: Any) -> bytes | None:
 
 
 def _encode(version: int, entity: Any) -> bytes:
-    """InvalidRequestError when a client's text is too long for the record (32767 bytes)."""
+    """Raises InvalidRequestError when a client's text is too long for the record (32767 bytes)."""
     out = bytearray(_VERSION.pack(version))
     try:
         encoder(type(entity))(entity, out)
@@ -313,7 +312,7 @@ def _encode(version: int, entity: Any) -> bytes:
 
 
 def decode_record(key: Buffer, value: Buffer | None) -> GroupRecord | None:
-    """The record; None when its type is not one of these (Kafka passes over such records too).
+    """The record; None for an unknown type, which Kafka skips too.
 
     Raises CorruptMetadataError for a value of an unknown version, and for malformed bytes.
     """

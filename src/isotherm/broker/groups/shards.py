@@ -1,11 +1,11 @@
-"""What the coordinator knows, cut as `__consumer_offsets` is: a shard for each of its partitions.
+"""The coordinator's state, in shards: one for each partition of `__consumer_offsets`.
 
 Invariants
-- A shard is the fold of its partition's records; what a request changes is in the log before the
-  shard shows it, so a restart arrives at the same offsets and the same generations.
-- Shards are folded on a worker thread and belong to the event loop from then on. Until a shard is
-  loaded its groups are answered with COORDINATOR_LOAD_IN_PROGRESS; one that cannot be read stays
-  unavailable, and the others are served.
+- A shard is the fold of its partition's records. A change is appended to the log before the shard
+  shows it, so a restart restores the same offsets and generations.
+- Shards are loaded on a worker thread and used on the event loop from then on. Requests to groups
+  of a shard that is being loaded get COORDINATOR_LOAD_IN_PROGRESS. A shard that cannot be read
+  stays unavailable; the others are served.
 
 Source: Kafka CoordinatorRuntime, GroupCoordinatorShard.
 """
@@ -70,7 +70,7 @@ class GroupShard:
     def replay_offset(
         self, record: GroupRecord, record_offset: Offset, producer_id: ProducerId = NO_PRODUCER_ID
     ) -> None:
-        """Apply an offset record that is in the log."""
+        """Apply an offset record from the log."""
         group_id = record.key.group
         partition = TopicPartition(record.key.topic, record.key.partition)
         offsets = self.offsets.setdefault(group_id, GroupOffsets())
@@ -86,7 +86,7 @@ class GroupShard:
             offsets.add_pending(producer_id, partition, committed)
 
     def complete_transaction(self, producer_id: ProducerId, *, committed: bool) -> None:
-        """Apply an end-transaction marker that is in the log."""
+        """Apply a transaction marker from the log."""
         for group_id in self._open_transactions.pop(producer_id, ()):
             if group_id in self.offsets:
                 self.offsets[group_id].complete(producer_id, committed=committed)
@@ -98,7 +98,7 @@ class GroupShard:
 
 
 class ShardFold:
-    """Builds a shard from everything its partition holds."""
+    """Builds a shard from its partition's records."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class ShardFold:
         self._settings = settings
         self._consumer_settings = consumer_settings
         self._shard = GroupShard(index)
-        # The last record of each classic group.
+        # The last record of each classic group. Only this one is decoded into a group.
         self._classic: dict[str, AnyGroupMetadataValue | None] = {}
 
     def add(self, loaded: LoadedRecord | LoadedMarker) -> None:
@@ -134,7 +134,7 @@ class ShardFold:
         shard = self._shard
         for group_id, group in list(shard.consumer_groups.items()):
             group.resume(now_ms)
-            # Epoch 0 is that of a group whose records are tombstones.
+            # A group whose records are all tombstones ends with epoch 0.
             if group.group_epoch == 0:
                 del shard.consumer_groups[group_id]
         for group_id, value in self._classic.items():
@@ -144,13 +144,13 @@ class ShardFold:
                 )
         for group_id in shard.offsets:
             if shard.find(group_id) is None:
-                # Of clients that assign themselves: without members, known by its offsets.
+                # Offsets without members: clients that assign their own partitions.
                 shard.groups[group_id] = ClassicGroup(group_id, self._settings, now_ms=now_ms)
         return shard
 
 
 class GroupShards:
-    """All shards of this broker. Event loop thread only."""
+    """All shards of this broker. Event loop thread only, where not stated otherwise."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class GroupShards:
         run_control: Callable[[Callable[[], None]], Awaitable[None]],
         texts_of_group: Callable[[str], Mapping[str, str]],
     ) -> None:
-        """`texts_of_group`: the settings that a group has of its own. Any thread."""
+        """`texts_of_group` returns a group's own settings. Any thread."""
         self.settings = ClassicGroupSettings(
             config.group_initial_rebalance_delay_ms, config.group_max_size
         )
@@ -176,7 +176,7 @@ class GroupShards:
         self._is_closed = False
 
     def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
-        """What holds for a group of the consumer protocol now. Any thread."""
+        """The current settings of a consumer group. Any thread."""
         config = GroupLevelConfig.parse(self._texts_of_group(group_id), self._config)
         return ConsumerGroupSettings(
             config.consumer_session_timeout_ms,
@@ -185,7 +185,7 @@ class GroupShards:
         )
 
     def now_ms(self) -> TimestampMs:
-        """The clock of deadlines: it does not jump."""
+        """Monotonic time for deadlines: it does not jump."""
         return int(self._clock.monotonic_s() * 1000)
 
     def wall_offset_ms(self) -> int:
@@ -195,16 +195,16 @@ class GroupShards:
         return iter(tuple(self._shards.values()))
 
     def index_of(self, group_id: str) -> int:
-        """The partition of `__consumer_offsets` that a group's records are in.
+        """The partition of `__consumer_offsets` that has a group's records.
 
-        CoordinatorNotAvailableError while there is no such topic; see `ensure_topic`.
+        Raises CoordinatorNotAvailableError without that topic; see `ensure_topic`.
         """
         if self._partition_count is None:
             raise CoordinatorNotAvailableError(f"there are no groups yet group_id={group_id}")
         return coordinator_partition(group_id, self._partition_count)
 
     def of_group(self, group_id: str) -> GroupShard:
-        """CoordinatorLoadInProgressError while it is being loaded: the client tries again."""
+        """Raises CoordinatorLoadInProgressError while the shard is being loaded; clients retry."""
         return self.at(self.index_of(group_id))
 
     def at(self, index: int) -> GroupShard:
@@ -216,16 +216,17 @@ class GroupShards:
         raise CoordinatorLoadInProgressError(f"groups are being loaded partition={index}")
 
     def check_loaded(self) -> None:
-        """CoordinatorLoadInProgressError unless every shard has been loaded, or never will be."""
+        """Raises CoordinatorLoadInProgressError until every shard is loaded or has failed."""
         for index in range(self._partition_count or 0):
             if index not in self._failed:
                 self.at(index)
 
     async def ensure_topic(self) -> None:
-        """Make the topic if it is not there; no shard of a new topic has anything to load."""
+        """Create the topic unless it exists. The shards of a new topic are empty."""
         if self._partition_count is not None or self._is_closed:
             return
         async with self._creating:
+            # A second request may have waited for the lock while the first created the topic.
             if self._partition_count is None:
                 await self._run_control(self._topic.create)
                 count = self._topic.partition_count or 0
@@ -233,18 +234,18 @@ class GroupShards:
                 self._partition_count = count
 
     def close(self) -> None:
-        """From now on no group is found; what is in the log stays."""
+        """Find no group from now on. The log keeps its records."""
         self._is_closed = True
         self.forget()
 
     def forget(self) -> None:
-        """The topic is gone; the next group makes it again."""
+        """The topic was deleted. The next group creates it again."""
         self._partition_count = None
         self._shards = {}
         self._failed = set()
 
     async def load(self) -> None:
-        """Load every shard of the topic, if it is there. Once, before anything else."""
+        """Load every shard, if the topic exists. Called once, before any request."""
         count = self._topic.partition_count
         if count is None:
             return
@@ -267,13 +268,13 @@ class GroupShards:
     # ---- changes: in the log first
 
     def append(self, shard: GroupShard, records: Sequence[GroupRecord]) -> None:
-        """Append records that the caller then carries out on the shard."""
+        """Append records. The caller applies them to the shard afterwards."""
         self._topic.append(shard.index, records)
 
     def write_offsets(
         self, shard: GroupShard, records: Sequence[GroupRecord], producer: Producer = NO_PRODUCER
     ) -> None:
-        """Append offset records, tombstones among them, and apply them."""
+        """Append offset records, including tombstones, and apply them."""
         first_offset = self._topic.append(shard.index, records, producer)
         for delta, record in enumerate(records):
             shard.replay_offset(record, first_offset + delta, producer.producer_id)

@@ -1,4 +1,4 @@
-"""The topics of a metadata image, as groups of the consumer protocol see them."""
+"""The topics of a metadata image, as consumer groups see them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from isotherm.types import TopicPartition
 if TYPE_CHECKING:
     from isotherm.broker.controller.image import MetadataImage, TopicImage
 
-# A pattern this long is no person's; Kafka has no bound of its own.
+# Bounds the cost of compiling a pattern. Kafka has no such limit.
 PATTERN_LENGTH_MAX = 10_000
 
 
 class TopicCatalog:
-    """Immutable. `version` rises with every change of the metadata."""
+    """Immutable. `version` rises with every metadata change."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.version = image.end_offset
@@ -28,7 +28,7 @@ class TopicCatalog:
         return self._image.topics_by_name.get(name)
 
     def assignment(self, partitions: Iterable[TopicPartition]) -> Assignment:
-        """With topic ids; without topics that are not there."""
+        """The assignment with topic ids. Unknown topics are left out."""
         return frozenset(
             (topic.topic_id, partition)
             for name, partition in partitions
@@ -36,7 +36,7 @@ class TopicCatalog:
         )
 
     def partitions(self, assignment: Assignment) -> list[TopicPartition]:
-        """With topic names; without topics that are not there any more."""
+        """The partitions with topic names. Deleted topics are left out."""
         return [
             TopicPartition(topic.name, partition)
             for topic_id, partition in assignment
@@ -44,17 +44,17 @@ class TopicCatalog:
         ]
 
     def matching(self, pattern: str) -> frozenset[str]:
-        """Names that `pattern` matches as a whole; see `matching_names`.
+        """Topic names that `pattern` matches as a whole; see `matching_names`.
 
-        Internal topics too: Kafka leaves it to the client to write a pattern without them.
+        Internal topics are included: Kafka leaves it to the client to exclude them.
         """
         return matching_names(pattern, self._image.topics_by_name)
 
     def metadata_hash(self, names: Iterable[str]) -> int:
-        """Changes whenever one of the topics is made, deleted or gets partitions.
+        """A hash that changes when a topic is created, deleted or gets partitions.
 
-        It goes into the group's record, where a restart compares it with its own; Kafka computes
-        another one, and would take ours as a sign that something has changed.
+        It goes into the group's record, which a restart compares with its own. Kafka computes a
+        different hash, so a group that moves to Kafka is rebalanced once.
         """
         digest = hashlib.blake2b(digest_size=8)
         for name in sorted(names):
@@ -65,22 +65,22 @@ class TopicCatalog:
 
 
 def matching_names(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """The names that `pattern`, in RE2's syntax (as in Kafka), matches from end to end.
+    """The names that match `pattern`, in RE2's syntax (as in Kafka), from end to end.
 
-    RE2 takes time linear in the names and bounded memory, whatever the pattern: Arrow brings it.
+    Arrow's RE2 takes time linear in the names, and bounded memory, for any pattern.
     Raises InvalidRegularExpressionError.
     """
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise InvalidRegularExpressionError(
             f"the pattern is too long length={len(pattern)} length_max={PATTERN_LENGTH_MAX}"
         )
-    # Imported when first needed: it would otherwise slow every start down.
+    # Imported when first needed: the import would slow every start down.
     import pyarrow as pa
     import pyarrow.compute as pc
 
     ordered = sorted(names)
     try:
-        # By itself first: what closes our bracket and opens another is no pattern.
+        # The pattern is compiled alone first: `a)|(b` is invalid, but valid inside the brackets below.
         pc.match_substring_regex(pa.array([""]), pattern=pattern)
         mask = pc.match_substring_regex(
             pa.array(ordered, type=pa.string()), pattern=rf"\A(?:{pattern})\z"

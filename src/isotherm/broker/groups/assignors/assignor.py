@@ -1,4 +1,4 @@
-"""What a server-side assignor is given and gives (KIP-848). Pure."""
+"""The interface of server-side assignors (KIP-848). Pure."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
-# (topic id, partition); the topic's name plays no part in an assignment.
+# (topic id, partition). Assignors do not use topic names.
 AssignedPartition: TypeAlias = tuple[uuid.UUID, int]
 Assignment: TypeAlias = frozenset[AssignedPartition]
 
 
 class MemberSubscription(NamedTuple):
-    """`assigned` is what the member has in the present target: an assignor may keep to it."""
+    """`assigned` is the member's present target, which an assignor may try to keep."""
 
     instance_id: str | None
     topics: frozenset[uuid.UUID]
     assigned: Assignment
 
 
-# Member subscriptions by member id, and partition counts by topic id: every subscribed topic that
-# exists. The result has every member.
+# Takes member subscriptions by member id, and partition counts by topic id for every subscribed
+# topic that exists. Returns an assignment for every member.
 Assignor: TypeAlias = Callable[
     [Mapping[str, MemberSubscription], Mapping[uuid.UUID, int]], dict[str, Assignment]
 ]

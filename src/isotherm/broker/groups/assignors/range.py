@@ -1,8 +1,8 @@
-"""The `range` assignor: each topic's partitions in runs, over its subscribers in a fixed order.
+"""The `range` assignor: consecutive partitions of each topic for each subscriber, in a fixed order.
 
-Members subscribed to the same topics get the same partition numbers of topics with as many
-partitions, so that they can be joined. Nothing is kept from the assignment of before beyond what
-the fixed order keeps. Source: Kafka RangeAssignor.java.
+Members with the same subscriptions get the same partition numbers of topics with equal partition
+counts, so that the topics can be joined. The previous assignment is kept only as far as the order
+of members keeps it. Source: Kafka RangeAssignor.java.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME = "range"
 def assign(
     members: Mapping[str, MemberSubscription], topics: Mapping[uuid.UUID, int]
 ) -> dict[str, Assignment]:
-    # Static members first, by their instance ids: their places outlive a restart.
+    # Static members first, by instance id: a restart does not change their places.
     order = sorted(
         members, key=lambda id_: (members[id_].instance_id is None, members[id_].instance_id or id_)
     )

@@ -1,8 +1,8 @@
-"""The `uniform` assignor: as even as the subscriptions allow, moving as little as possible.
+"""The `uniform` assignor: as balanced as the subscriptions allow, with as few moves as possible.
 
-Members keep what they have of their target up to their share; what is free goes to the members
-with the least. With equal subscriptions shares differ by one at most. With different ones
-partitions then move from fuller to emptier members while that evens them out.
+Members keep partitions of their previous target up to their quota. Free partitions go to the
+members with the fewest. With equal subscriptions quotas differ by one at most. With different ones
+partitions then move from fuller to emptier members while that improves the balance.
 Source: Kafka UniformAssignor.java (its two builders); KIP-848.
 """
 
@@ -26,6 +26,7 @@ def assign(
 ) -> dict[str, Assignment]:
     if not members:
         return {}
+    # Different subscriptions have no common quota: members keep everything, and `_even_out` balances.
     is_homogeneous = len({member.topics for member in members.values()}) == 1
     shares = _even_shares(members, topics) if is_homogeneous else None
     given = _kept(members, topics, shares)
@@ -40,7 +41,7 @@ def assign(
 def _partitions(
     members: Mapping[str, MemberSubscription], topics: Mapping[uuid.UUID, int]
 ) -> Iterable[AssignedPartition]:
-    """Everything that somebody subscribes to, in a fixed order."""
+    """All subscribed partitions, in a fixed order."""
     wanted = frozenset().union(*(member.topics for member in members.values()))
     for topic_id in sorted(wanted & topics.keys()):
         for index in range(topics[topic_id]):
@@ -50,7 +51,7 @@ def _partitions(
 def _even_shares(
     members: Mapping[str, MemberSubscription], topics: Mapping[uuid.UUID, int]
 ) -> dict[str, int]:
-    """How many each may keep. Those who have most get the odd ones, so that fewer move."""
+    """The quota of each member. Members with the most get the remainder, so fewer move."""
     quota, extra = divmod(sum(1 for _ in _partitions(members, topics)), len(members))
     fullest = sorted(members, key=lambda id_: (-len(members[id_].assigned), id_))
     return {member_id: quota + (place < extra) for place, member_id in enumerate(fullest)}
@@ -81,7 +82,7 @@ def _hand_out(
     given: dict[str, set[AssignedPartition]],
     members: Mapping[str, MemberSubscription],
 ) -> None:
-    """Each free partition to the subscriber who has least.
+    """Assign each free partition to the subscriber with the fewest.
 
     Topics with the fewest subscribers come first: they have the least choice.
     """
@@ -104,8 +105,10 @@ def _hand_out(
 def _even_out(
     given: dict[str, set[AssignedPartition]], members: Mapping[str, MemberSubscription]
 ) -> None:
-    """Move partitions from who has more to a subscriber who has at least two fewer, until nobody
-    does. Each move lowers the sum of the squares of the sizes, so it ends."""
+    """Move partitions to subscribers with at least two fewer, until there are none.
+
+    Each move lowers the sum of the squares of the sizes, so the loop ends.
+    """
     moved = True
     while moved:
         moved = False
