@@ -1,9 +1,9 @@
-"""Whether records that a client sends belong to a transaction (KIP-890).
+"""Admission of transactional records to a partition (KIP-890).
 
-A partition whose records are in a transaction gets a marker at its end only if the coordinator
-knows of it. So transactional records are taken only for partitions that were added; a client of
-transaction version 2 need not add them, its records do. Here the coordinator is asked every time:
-a late batch of a transaction that is being ended is refused, which Kafka does not always notice.
+A partition gets an end-transaction marker only if the coordinator knows that the partition is part
+of the transaction. So transactional records are accepted only for partitions that were added. With
+transaction version 2 the records themselves add the partition. The coordinator is asked for every
+batch: a late batch of a transaction that is being ended is refused, which Kafka may miss.
 Source: Kafka AddPartitionsToTxnManager, TransactionSupportedOperation.
 """
 
@@ -23,7 +23,7 @@ from isotherm.types import TopicPartition
 
 
 class ClientAbility(enum.Enum):
-    """What a request's version says of its client."""
+    """What the client supports, as its request's version shows."""
 
     NEITHER = "neither"
     KNOWS_ABORTABLE_ERROR = "knows abortable error"
@@ -37,12 +37,12 @@ def admit_records(
     partition: TopicPartition,
     ability: ClientAbility,
 ) -> None:
-    """Returns when records of `producer` may be written to `partition`.
+    """Return if records of `producer` may be written to `partition`, else raise.
 
     Raises InvalidTxnStateError when the partition is not part of the transaction
-    (TransactionAbortableError if the client knows it), InvalidProducerEpochError for a producer
-    that was shut out, InvalidProducerIdMappingError, ConcurrentTransactionsError while the
-    transaction is being ended, and CoordinatorLoadInProgressError.
+    (TransactionAbortableError if the client supports it), InvalidProducerEpochError for a fenced
+    producer, InvalidProducerIdMappingError, ConcurrentTransactionsError while the transaction is
+    being ended, and CoordinatorLoadInProgressError.
     """
     try:
         if ability is ClientAbility.ADDS_BY_WRITING:
@@ -52,6 +52,7 @@ def admit_records(
         else:
             coordinator.check_partition_added(transactional_id, producer, partition)
     except ProducerFencedError as error:
+        # Kafka answers Produce with the older code, which producers expect there.
         raise InvalidProducerEpochError(str(error)) from error
     except TransactionAbortableError as error:
         if ability is ClientAbility.NEITHER:

@@ -1,10 +1,10 @@
-"""The records of `__transaction_state`: Apache Kafka's own, declared in kio's style.
+"""The records of `__transaction_state`: Apache Kafka's own schemas, declared in kio's style.
 
     key    version i16 (0) | transactional id, never flexible
-    value  version i16     | fields; no value at all is a tombstone
+    value  version i16     | fields; a null value is a tombstone
 
-Values are written in version 1, as brokers do from transaction.version 1 on; version 0, of older
-ones, is read as well.
+Values are written in version 1, as brokers do since transaction.version 1. Version 0, of older
+brokers, is read as well.
 
 Source: Kafka transaction-coordinator/src/main/resources/common/message/*.json, TransactionLog.
 """
@@ -69,7 +69,7 @@ class PartitionsSchemaV0:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLogValueV0:
-    """Before the tagged fields (KIP-890)."""
+    """Version 1 without the tagged fields (KIP-890)."""
 
     __version__: ClassVar[int] = 0
     __flexible__: ClassVar[bool] = False
@@ -88,7 +88,7 @@ _VALUE_CLASSES: dict[int, type[Any]] = {0: TransactionLogValueV0, 1: Transaction
 
 
 class TransactionRecord(NamedTuple):
-    """One record; a value of None is the end of the transactional id."""
+    """A record. A value of None is a tombstone."""
 
     key: TransactionLogKey
     value: AnyTransactionLogValue | None
@@ -109,9 +109,9 @@ def _encode(entity: Any) -> bytes:
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> TransactionRecord | None:
-    """The record; None when its key is of another version (Kafka passes over such records too).
+    """The record; None for a key of an unknown version, which Kafka skips too.
 
-    Raises CorruptMetadataError for no key, a value of an unknown version, and malformed bytes.
+    Raises CorruptMetadataError for a missing key, an unknown value version, or malformed bytes.
     """
     if key is None:
         raise CorruptMetadataError("a transaction record has no key")

@@ -1,13 +1,13 @@
 """The coordinator of this broker's transactional producers (Kafka: TransactionCoordinator).
 
-What may happen to a transaction is decided in `transaction_state`; here the decision is appended to
-`__transaction_state`, kept, and carried out. A decision and its append are one step of the event
-loop, so that requests never see a state that is not in the log.
+`transaction_state` decides how a transaction may change. This module appends the decision to
+`__transaction_state`, keeps it in memory and carries it out. A decision and its append are one step
+of the event loop, so requests never see a state that is not in the log.
 
     end decided: PREPARE appended -> markers, some per turn of the loop -> COMPLETE appended
 
-An end that a stop or a crash cuts off is taken up again by `load`. One whose markers cannot be
-written, because a log directory is offline, waits for the next start.
+`load` resumes an end that a stop or a crash has interrupted. An end whose markers cannot be
+written, because a log directory is offline, is resumed at the next start.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from isotherm.types import ProducerId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# Some 60 µs each: what one turn of the event loop may be held up by.
+# A marker takes about 60 µs. This bounds how long one turn may hold up the event loop.
 MARKERS_PER_TURN = 32
-# Tombstones in one batch; about 50 bytes each.
+# Tombstones in one batch, of about 50 bytes each: far below the limit of a batch.
 FORGOTTEN_PER_BATCH = 1000
 
 
@@ -74,7 +74,7 @@ class _LoadedPartition:
 
 @dataclass(slots=True)
 class _Ending:
-    """A transaction that is being ended; `done` says only that every marker has been tried."""
+    """A transaction that is being ended. `done` completes once every marker has been tried."""
 
     partition: _LoadedPartition
     metadata: TransactionMetadata
@@ -84,7 +84,7 @@ class _Ending:
 
 
 class TransactionCoordinator:
-    """Event loop thread only. `start` or `load` once; `stop` at the end."""
+    """Event loop thread only. Call `start` or `load` once, and `stop` at the end."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class TransactionCoordinator:
     # ---- start and stop
 
     def start(self, offsets_loaded: Awaitable[None]) -> None:
-        """Begin to load, once committed offsets are: the markers to be written settle some."""
+        """Load in the background, after committed offsets: resumed markers may commit some."""
 
         async def load() -> None:
             await offsets_loaded
@@ -121,7 +121,7 @@ class TransactionCoordinator:
         self._loading = self._loop.create_task(load())
 
     async def stop(self) -> None:
-        """No timer fires and no marker is written any more; the next start goes on."""
+        """Stop timers and markers. The next start resumes interrupted ends."""
         self._is_closed = True
         if self._loading is not None:
             await self._loading
@@ -130,10 +130,10 @@ class TransactionCoordinator:
                 timer.cancel()
 
     async def load(self) -> None:
-        """Read `__transaction_state`; what it says to be under way goes on.
+        """Read `__transaction_state` and resume open transactions and interrupted ends.
 
-        Until a partition is loaded, requests for its ids raise CoordinatorLoadInProgressError; for
-        good when it cannot be read.
+        Requests for a partition's ids raise CoordinatorLoadInProgressError until it is loaded. For
+        a partition that cannot be read they raise it until the next start.
         """
         for index in range(self._log.partition_count or 0):
             try:
@@ -152,6 +152,7 @@ class TransactionCoordinator:
     def _install(self, partition: _LoadedPartition) -> None:
         self._partitions[partition.index] = partition
         for metadata in tuple(partition.by_id.values()):
+            # The timeout counts from the start in the record: a restart does not extend it.
             if metadata.state is TransactionState.ONGOING:
                 self._arm_timeout(metadata)
             elif metadata.is_prepared:
@@ -162,10 +163,10 @@ class TransactionCoordinator:
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
     ) -> ProducerIdAndEpoch:
-        """The id and epoch for a producer that begins; see `begin_producer` for what it raises.
+        """The id and epoch for a starting producer. See `begin_producer` for what it raises.
 
-        Makes the topic if need be. When the transaction of a producer before has to be aborted
-        first, that is done, and ConcurrentTransactionsError makes the client come again.
+        Creates the topic if it does not exist. If the previous producer's transaction must be
+        aborted first, it is, and ConcurrentTransactionsError makes the client retry.
         """
         if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
             raise InvalidTransactionTimeoutError(
@@ -177,6 +178,7 @@ class TransactionCoordinator:
         fresh = None
         if known is None or known.is_epoch_exhausted:
             fresh = await self._new_producer_id()
+        # The await above let other requests run: look the id up again.
         partition = self._partition_of(transactional_id)
         now_ms = self._clock.now_ms()
         known = partition.by_id.get(transactional_id)
@@ -203,7 +205,7 @@ class TransactionCoordinator:
         *,
         client_version: int,
     ) -> None:
-        """Make partitions part of the producer's transaction; see `transaction_state`."""
+        """Add partitions to the producer's transaction; see `transaction_state`."""
         partition, metadata = self._find(transactional_id)
         changed = add_partitions(
             metadata, producer, partitions, self._clock.now_ms(), client_version=client_version
@@ -226,14 +228,16 @@ class TransactionCoordinator:
         commit: bool,
         client_version: int,
     ) -> ProducerIdAndEpoch:
-        """End the producer's transaction; what the producer goes on with. See `transaction_state`.
+        """End the producer's transaction, and return its next id and epoch.
 
-        Decided once it returns, and every marker is written unless a partition is offline.
+        See `transaction_state`. When it returns, the decision is in the log, and so is every marker
+        unless a partition is offline.
         """
         _, metadata = self._find(transactional_id)
         fresh = None
         if client_version >= TRANSACTION_V2 and metadata.is_epoch_exhausted:
             fresh = await self._new_producer_id()
+        # The await above let other requests run: the transaction may have changed.
         partition, metadata = self._find(transactional_id)
         ended = end_transaction(
             metadata,
@@ -245,11 +249,12 @@ class TransactionCoordinator:
         )
         if ended.metadata is not None:
             self._store(partition, ended.metadata)
+            # Shielded: a client that disconnects must not stop the markers.
             await asyncio.shield(self._end(partition, ended.metadata))
         return ended.producer
 
     def describe(self, transactional_id: str) -> TransactionMetadata:
-        """TransactionalIdNotFoundError when nobody has the id."""
+        """Raises TransactionalIdNotFoundError for an unknown id."""
         if self._log.partition_count is not None:
             found = self._partition_of(transactional_id).by_id.get(transactional_id)
             if found is not None:
@@ -259,7 +264,7 @@ class TransactionCoordinator:
         )
 
     def transactions(self) -> Iterator[TransactionMetadata]:
-        """Of every id; CoordinatorLoadInProgressError until all are known."""
+        """All transactions. Raises CoordinatorLoadInProgressError until all are loaded."""
         if len(self._partitions) < (self._log.partition_count or 0):
             raise CoordinatorLoadInProgressError("transaction state is being loaded")
         for partition in self._partitions.values():
@@ -273,7 +278,7 @@ class TransactionCoordinator:
             self._install_empty()
 
     def _forget_deleted_topic(self) -> None:
-        """If there was one of this name before, nothing of it is in force any more."""
+        """Drop the state of a deleted topic of this name, if there was one."""
         self._partitions.clear()
         for timer in self._timeouts.values():
             timer.cancel()
@@ -318,7 +323,7 @@ class TransactionCoordinator:
     def _end(
         self, partition: _LoadedPartition, prepared: TransactionMetadata
     ) -> asyncio.Future[None]:
-        """Write the markers of a prepared transaction; the first of them at once."""
+        """Write the markers of a prepared transaction. The first of them are written at once."""
         unmarked = deque(sorted(prepared.partitions))
         ending = _Ending(partition, prepared, unmarked, self._loop.create_future())
         self._write_markers(ending)
@@ -331,6 +336,7 @@ class TransactionCoordinator:
         if self._is_closed:
             ending.done.set_result(None)
         elif ending.unmarked:
+            # In another turn of the loop, so that other requests run in between.
             self._loop.call_soon(self._write_markers, ending)
         else:
             self._complete(ending)
@@ -345,10 +351,12 @@ class TransactionCoordinator:
                 coordinator_epoch=ending.partition.epoch,
             )
         except UnknownTopicOrPartitionError:
+            # The records of a deleted topic are gone, so there is nothing to mark.
             logger.info("no marker for a deleted partition partition=%s", partition)
         except FencedError as error:
             logger.warning("a newer producer has ended the transaction error=%r", str(error))
         except IsothermError:
+            # The state stays PREPARE, so the next start tries all markers again.
             ending.has_failed = True
             logger.exception(
                 "a marker cannot be written partition=%s transactional_id=%s",
@@ -409,7 +417,7 @@ class TransactionCoordinator:
             )
 
     def _expire_ids(self) -> None:
-        """Forget the transactional ids that nobody has used for long."""
+        """Remove transactional ids that have not been used for transactional.id.expiration.ms."""
         for partition in self._partitions.values():
             try:
                 self._expire_ids_of(partition)

@@ -1,7 +1,7 @@
-"""`__transaction_state` in this broker: making it, writing records to it, reading them back.
+"""The `__transaction_state` topic of this broker: creates it, appends to it, reads it back.
 
-Compacted, not compressed (isotherm.broker.coordinator_topic). A record is as durable as any other;
-what a crash of the machine may take, a crash of the process does not.
+It is compacted and not compressed (isotherm.broker.coordinator_topic). A record is as durable as
+any other record: it survives a crash of the process, but may be lost by a crash of the machine.
 Source: Kafka TransactionStateManager, TransactionLog.
 """
 
@@ -54,7 +54,7 @@ class TransactionLog:
         return self._topic.partition_count
 
     def create(self) -> bool:
-        """On the control thread; whether it was not there before."""
+        """Create the topic; False if it exists. Control thread only."""
         return self._topic.create(
             self._config.transaction_state_log_num_partitions,
             compression_type="uncompressed",
@@ -62,8 +62,7 @@ class TransactionLog:
         )
 
     def coordinator_epoch(self, index: int) -> LeaderEpoch:
-        """The epoch under which a partition's transactions are coordinated: it rises with every
-        start of the broker."""
+        """The coordinator epoch of a partition. It rises with every start of the broker."""
         return self._topic.partition(index).leader_epoch
 
     def append(self, index: int, metadata: TransactionMetadata) -> None:
@@ -81,9 +80,9 @@ class TransactionLog:
         self._topic.append(index, batch, now_ms)
 
     def read(self, index: int) -> Mapping[str, TransactionMetadata]:
-        """The newest metadata of every transactional id of a partition. Any thread.
+        """The newest metadata of each transactional id of a partition. Any thread.
 
-        CorruptMetadataError or CorruptRecordError names where it went wrong.
+        Raises CorruptMetadataError or CorruptRecordError with the offset of the bad record.
         """
         found: dict[str, TransactionMetadata] = {}
         for record in self._records(index):

@@ -1,7 +1,7 @@
-"""The end-transaction markers in the logs of the partitions that a transaction has written to.
+"""End-transaction markers in the partitions that a transaction has written to.
 
-With one broker every partition is here, so a marker is an append (Kafka sends WriteTxnMarkers to
-the leaders). A marker in `__consumer_offsets` also settles the offsets that the transaction holds.
+On a single broker every partition is local, so a marker is an append (Kafka sends WriteTxnMarkers
+to the leaders). A marker in `__consumer_offsets` also commits or drops the pending offsets.
 Source: Kafka TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest.
 """
 
@@ -46,11 +46,11 @@ class TransactionMarkers:
         commit: bool,
         coordinator_epoch: int,
     ) -> None:
-        """End the producer's transaction in one partition. A marker too many does no harm.
+        """Write the marker of the producer's transaction to one partition.
 
-        Raises UnknownTopicOrPartitionError, InvalidProducerEpochError or
-        TransactionCoordinatorFencedError when the partition knows a newer producer or coordinator,
-        and LogDirFailedError.
+        Writing it twice is harmless. Raises UnknownTopicOrPartitionError, LogDirFailedError, and
+        InvalidProducerEpochError or TransactionCoordinatorFencedError when the partition has seen a
+        newer producer or coordinator.
         """
         topic, index = topic_partition
         now_ms = self._clock.now_ms()

@@ -1,4 +1,4 @@
-"""What is known of a transactional id as its record holds it, and back. Pure."""
+"""Conversion between a transactional id's metadata and its record. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from isotherm.types import NO_PRODUCER_ID, TopicPartition
 
 
 def transaction_value(metadata: TransactionMetadata) -> TransactionLogValue:
-    """As it is stored. EMPTY has no partitions at all (null), as Kafka writes it."""
+    """The record's value. EMPTY has null for its partitions, as Kafka writes it."""
     partitions: tuple[PartitionsSchema, ...] | None = None
     if metadata.state is not TransactionState.EMPTY:
         partitions = tuple(
@@ -41,7 +41,7 @@ def transaction_value(metadata: TransactionMetadata) -> TransactionLogValue:
 
 
 def partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Both sorted, so that the same state has the same bytes."""
+    """Topics and partitions sorted, so that equal states have equal bytes."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)
@@ -51,7 +51,7 @@ def partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[
 def transaction_of_value(
     transactional_id: str, value: AnyTransactionLogValue
 ) -> TransactionMetadata:
-    """The metadata a record holds; CorruptMetadataError for a state that is never stored."""
+    """The metadata in a record. Raises CorruptMetadataError for a state that is never stored."""
     try:
         state = TransactionState(value.transaction_status)
     except ValueError as error:

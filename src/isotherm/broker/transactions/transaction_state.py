@@ -1,22 +1,22 @@
-"""What the coordinator knows of a transactional id, and what may happen to it next. Pure.
+"""The state machine of a transactional id. Pure functions.
 
                   add partitions              end                  every marker is written
     EMPTY ──────────────────────> ONGOING ─────────> PREPARE_x ───────────────────────> COMPLETE_x
       ^                              ^                                                      │  │
       │                              └──────────────────────────────────────────────────────┘  │
-      └────────────────────────────── a producer begins (InitProducerId) ──────────────────────┘
+      └────────────────────────────── a producer starts (InitProducerId) ─────────────────────┘
 
-Each function takes the metadata as it is and returns what it is to become, or raises why not. The
-new metadata is in force once it is in the log; nothing here changes in place. PREPARE_x is the
-point of no return: whatever happens, the markers follow. x is COMMIT or ABORT.
+Each function takes the present metadata and returns the changed metadata, or raises why it may not
+change. The change takes effect once it is in the log; nothing is modified in place. PREPARE_x is
+the point of no return: the markers follow in any case. x is COMMIT or ABORT.
 
-Fencing: a producer is known by its id and epoch. A new producer under the same transactional id
-gets a higher epoch (or another id, before epochs run out), and what the old one sends is refused.
-A producer that has found its own state uncertain asks for a new epoch by naming the one it has
-(KIP-360). Clients of transaction version 2 (KIP-890) get a new epoch with every transaction.
+Fencing: a producer is identified by its id and epoch. A new producer with the same transactional id
+gets a higher epoch (or another id, before epochs run out), and requests of the old one are refused.
+A producer whose own state is uncertain gets a new epoch by naming its present one (KIP-360).
+Clients of transaction version 2 (KIP-890) get a new epoch with every transaction.
 
-Kafka's pending states do not appear: here a change and its append are one step of the event loop.
-DEAD and PREPARE_EPOCH_FENCE are such states, kept for their numbers and names.
+Kafka's pending states are not needed: here a change and its append are one step of the event loop.
+DEAD and PREPARE_EPOCH_FENCE are such states. They are kept for their numbers and names.
 Source: Kafka TransactionMetadata, TransactionState, TransactionCoordinator.
 """
 
@@ -46,14 +46,14 @@ from isotherm.types import (
 
 EPOCH_MAX: ProducerEpoch = 2**15 - 1
 EPOCH_EXHAUSTED: ProducerEpoch = EPOCH_MAX - 1
-"""The last epoch a producer is given: one more is kept to fence it with."""
+"""The last epoch that a producer gets. One more is kept for fencing it."""
 
 TRANSACTION_V0 = 0
 TRANSACTION_V2 = 2
 
 
 class TransactionState(enum.IntEnum):
-    """Numbers as stored; `kafka_name` as shown by ListTransactions."""
+    """Numbers as stored. `kafka_name` is the name that ListTransactions returns."""
 
     EMPTY = 0
     ONGOING = 1
@@ -81,7 +81,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """`last_producer_epoch` is what a retried request may still name; it is not in the log."""
+    """`last_producer_epoch` is the epoch that a retried request may name; it is not in the log."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -110,16 +110,16 @@ class TransactionMetadata:
 
     @property
     def is_commit(self) -> bool:
-        """Whether the transaction being ended is to be committed."""
+        """Whether the transaction that is being ended is committed."""
         return self.state is S.PREPARE_COMMIT
 
     @property
     def deadline_ms(self) -> TimestampMs:
-        """When an ongoing transaction is aborted."""
+        """When an ongoing transaction times out and is aborted."""
         return self.start_ms + self.timeout_ms
 
     def is_expired(self, now_ms: TimestampMs, expiration_ms: int) -> bool:
-        """Whether the id has been without a transaction so long that it is forgotten."""
+        """Whether the id has been unused for `expiration_ms`, so that it may be removed."""
         return self.state in _AT_REST and now_ms - self.last_update_ms >= expiration_ms
 
     def _moved(self, state: TransactionState, now_ms: TimestampMs) -> TransactionMetadata:
@@ -128,13 +128,13 @@ class TransactionMetadata:
         )
 
 
-# ---- a producer begins
+# ---- a producer starts
 
 
 def new_transaction_metadata(
     transactional_id: str, producer_id: ProducerId, timeout_ms: int, now_ms: TimestampMs
 ) -> TransactionMetadata:
-    """Of an id that nobody has used yet; it has no epoch before `begin_producer`."""
+    """The metadata of a new transactional id. It has no epoch before `begin_producer`."""
     return TransactionMetadata(
         transactional_id=transactional_id,
         producer_id=producer_id,
@@ -151,12 +151,12 @@ def begin_producer(
     fresh_producer_id: ProducerId | None,
     now_ms: TimestampMs,
 ) -> TransactionMetadata:
-    """A producer begins under this transactional id: it gets the id and epoch of the result.
+    """Start a producer with this transactional id. It gets the result's producer id and epoch.
 
-    With `expected` it is a producer that knows who it was and wants a new epoch, and not to
-    fence a newer one. `fresh_producer_id` is needed when the epoch is exhausted. An ongoing
-    transaction is aborted first: then the result is PREPARE_ABORT under an epoch that no producer
-    gets, and the producer has to come again.
+    `expected` is the id and epoch that the producer has: it wants a new epoch, but must not fence
+    a newer producer. `fresh_producer_id` is needed when the epoch is exhausted. An ongoing
+    transaction is aborted first. The result is then PREPARE_ABORT with an epoch that no producer
+    gets, and the producer has to retry.
 
     Raises ConcurrentTransactionsError while a transaction is being ended, and ProducerFencedError.
     """
@@ -185,8 +185,10 @@ def begin_producer(
 
 
 def _check_expected(metadata: TransactionMetadata, expected: ProducerIdAndEpoch | None) -> None:
-    """The id named has to be the present one, or the one before it if that ran out of epochs: the
-    answer with the new one may have been lost."""
+    """Check that the producer's id is the present one.
+
+    The previous id is accepted if its epochs ran out: the answer with the new id may be lost.
+    """
     if expected is None or metadata.producer_epoch == NO_PRODUCER_EPOCH:
         return
     is_retry = (
@@ -199,22 +201,23 @@ def _check_expected(metadata: TransactionMetadata, expected: ProducerIdAndEpoch 
 def _next_epoch(
     metadata: TransactionMetadata, expected: ProducerIdAndEpoch | None
 ) -> tuple[ProducerEpoch, ProducerEpoch]:
-    """The epoch to give out, and the one that a retry of this request would name."""
+    """The next epoch, and the epoch that a retry of this request would name."""
     current = metadata.producer_epoch
     if expected is None:
         return current + 1, NO_PRODUCER_EPOCH
     if current in (NO_PRODUCER_EPOCH, expected.epoch):
         return current + 1, current
+    # A retry: the answer with the present epoch was lost, so the same epoch is returned again.
     if expected.epoch == metadata.last_producer_epoch:
         return current, metadata.last_producer_epoch
     raise _fenced(metadata, expected)
 
 
 def fence(metadata: TransactionMetadata, now_ms: TimestampMs) -> TransactionMetadata:
-    """Abort the ongoing transaction under a higher epoch, which shuts its producer out.
+    """Abort the ongoing transaction under a higher epoch, which fences its producer.
 
-    While no other has begun, that producer gets the higher epoch when it asks for it: by naming
-    the one it had (KIP-360), or, in version 2, by aborting the transaction itself.
+    Until another producer starts, the fenced producer may get the higher epoch: by naming its
+    present one (KIP-360), or with version 2 by aborting the transaction itself.
     """
     assert metadata.state is S.ONGOING
     assert metadata.producer_epoch < EPOCH_MAX
@@ -237,8 +240,9 @@ def add_partitions(
     *,
     client_version: int = TRANSACTION_V0,
 ) -> TransactionMetadata:
-    """The transaction, begun if there was none, with these partitions; the same object when it
-    had them already.
+    """Add partitions to the transaction; it begins if there is none.
+
+    Returns the same object if it has the partitions already: then nothing has to be written.
 
     Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError.
     """
@@ -250,6 +254,7 @@ def add_partitions(
     return replace(
         metadata._moved(S.ONGOING, now_ms),
         partitions=metadata.partitions | added,
+        # Adding partitions must not extend the timeout.
         start_ms=metadata.start_ms if is_ongoing else now_ms,
         client_transaction_version=client_version,
     )
@@ -258,9 +263,9 @@ def add_partitions(
 def check_partition_added(
     metadata: TransactionMetadata, producer: ProducerIdAndEpoch, partition: TopicPartition
 ) -> None:
-    """KIP-890: records are taken only for a partition that will get a marker.
+    """Check that the partition will get a marker (KIP-890).
 
-    Raises TransactionAbortableError when it is not part of the transaction, and what
+    Raises TransactionAbortableError if it is not part of the transaction, and what
     `add_partitions` does.
     """
     _check_producer(metadata, producer)
@@ -280,12 +285,12 @@ def _check_producer(metadata: TransactionMetadata, producer: ProducerIdAndEpoch)
         raise _is_being_ended(metadata)
 
 
-# ---- its end
+# ---- the end of a transaction
 
 
 class EndedTransaction(NamedTuple):
-    """`metadata` is None when the request is a retry, and all is done already. `producer` is what
-    the client goes on with."""
+    """`metadata` is None for a retry of an end that is complete. `producer` is the id and epoch
+    for the client's next transaction."""
 
     metadata: TransactionMetadata | None
     producer: ProducerIdAndEpoch
@@ -300,11 +305,11 @@ def end_transaction(
     client_version: int,
     fresh_producer_id: ProducerId | None,
 ) -> EndedTransaction:
-    """The producer ends its transaction.
+    """End the producer's transaction.
 
     `fresh_producer_id` is needed for version 2 when the epoch is exhausted. Raises
     InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError while an end
-    is under way, and InvalidTxnStateError when there is nothing to be ended so.
+    is under way, and InvalidTxnStateError when there is no such transaction to end.
     """
     is_v2 = client_version >= TRANSACTION_V2
     is_retry = is_v2 and _is_retried_end(metadata, producer)
@@ -313,7 +318,7 @@ def end_transaction(
     if metadata.producer_epoch != producer.epoch and not is_retry:
         raise _fenced(metadata, producer)
     if metadata.is_prepared:
-        # With a raised epoch and no retry it is the end of the client's next transaction.
+        # The epoch was bumped and this is no retry: the client already ends its next transaction.
         is_next = metadata.client_transaction_version >= TRANSACTION_V2 and not is_retry
         if metadata.is_commit == commit or is_next:
             raise _is_being_ended(metadata)
@@ -328,9 +333,11 @@ def end_transaction(
         )
     ended_so = metadata.state is (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT)
     if ended_so and (is_retry or not is_v2):
+        # The answer was lost. A client before version 2 cannot show that it retries.
         return EndedTransaction(None, metadata.producer)
     if is_v2 and not commit and not is_retry:
-        # An abort of a transaction that got no partition: it has to raise the epoch all the same.
+        # An abort of a transaction without partitions. The epoch must be bumped nevertheless: a
+        # late batch of this transaction must not become part of the next one.
         return _prepared_end(
             replace(metadata, start_ms=now_ms),
             now_ms,
@@ -342,7 +349,7 @@ def end_transaction(
 
 
 def _is_retried_end(metadata: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
-    """Whether a client of version 2 sends an end again that has raised its epoch already."""
+    """Whether a client of version 2 retries an end that has already bumped its epoch."""
     if metadata.client_transaction_version < TRANSACTION_V2:
         return False
     if metadata.state not in (_PREPARED | {S.COMPLETE_COMMIT, S.COMPLETE_ABORT}):
@@ -377,13 +384,15 @@ def _prepared_end(
     )
     if metadata.is_epoch_exhausted:
         assert fresh_producer_id is not None
+        # The epoch in the log is the last one, kept for fencing. The new id takes effect with
+        # COMPLETE, since the markers must still name the old one.
         prepared = replace(prepared, next_producer_id=fresh_producer_id)
         return EndedTransaction(prepared, ProducerIdAndEpoch(fresh_producer_id, 0))
     return EndedTransaction(prepared, prepared.producer)
 
 
 def complete_transaction(metadata: TransactionMetadata, now_ms: TimestampMs) -> TransactionMetadata:
-    """Every marker of a prepared transaction is written."""
+    """Complete a prepared transaction, after all its markers are written."""
     assert metadata.is_prepared
     completed = replace(
         metadata._moved(S.COMPLETE_COMMIT if metadata.is_commit else S.COMPLETE_ABORT, now_ms),
