@@ -1,7 +1,7 @@
-"""The text form that Kafka's checkpoint files share.
+"""The text format of Kafka's checkpoint files.
 
-Line 1 is the version `0`, line 2 the number of entries, then one entry a line, its fields
-separated by spaces; every line ends with a newline. An empty file, or one with only the version,
+Line 1 is the version `0`, line 2 the number of entries, then one entry per line with fields
+separated by spaces. Every line ends with a newline. A file that is empty, or has only the version,
 has no entries. Source: Kafka CheckpointFile.java.
 """
 
@@ -15,7 +15,7 @@ CHECKPOINT_VERSION = 0
 
 
 def read_checkpoint_entries(data: bytes | str, field_count: int) -> list[list[str]]:
-    """The fields of every entry. Raises CorruptCheckpointError naming the line."""
+    """The fields of every entry. Raises CorruptCheckpointError with the line."""
     lines = _text_of(data).splitlines()
     if not lines:
         return []
@@ -39,8 +39,10 @@ def read_checkpoint_entries(data: bytes | str, field_count: int) -> list[list[st
 
 
 def check_not_cut(data: bytes) -> None:
-    """CorruptCheckpointError for a file that ends where no writer of checkpoints ends one: a cut
-    in its last number would leave another number."""
+    """Raises CorruptCheckpointError if the file does not end with a newline.
+
+    A file that is cut off within its last number would otherwise be read with a smaller number.
+    """
     if not data.endswith(b"\n"):
         raise CorruptCheckpointError(f"checkpoint is cut off size={len(data)}")
 
@@ -52,7 +54,7 @@ def encode_checkpoint_entries(entries: Iterable[Sequence[object]]) -> bytes:
 
 
 def checkpoint_integers(fields: Sequence[str]) -> list[int]:
-    """Integer fields of an entry. Raises CorruptCheckpointError showing the entry."""
+    """The integer fields of an entry. Raises CorruptCheckpointError with the entry."""
     try:
         return [int(field) for field in fields]
     except ValueError as error:

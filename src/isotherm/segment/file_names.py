@@ -1,7 +1,7 @@
-"""Names of the files and directories of a log, as Kafka gives them.
+"""Kafka's names of a log's files and directories.
 
-A segment's files are its base offset as 20 decimal digits plus a suffix; a second suffix marks
-files that are on their way in or out. Source: Kafka LogFileUtils.java, UnifiedLog.java.
+A segment's files are named by its base offset, as 20 decimal digits, plus a suffix. A second suffix
+marks files that are being created or deleted. Source: Kafka LogFileUtils.java, UnifiedLog.java.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SegmentFileName(NamedTuple):
     base_offset: Offset
     suffix: str
     temporary_suffix: str
-    """Empty for a file in use; else one of CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX."""
+    """Empty for a file in use, else one of CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX."""
 
 
 class PartitionDirectoryState(enum.Enum):
@@ -75,7 +75,7 @@ def segment_file_name(base_offset: Offset, suffix: str, temporary_suffix: str = 
 
 
 def parse_segment_file_name(name: str) -> SegmentFileName | None:
-    """None when the name is not that of a segment's file (a checkpoint, for instance)."""
+    """None if the name is not that of a segment's file (a checkpoint, for instance)."""
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None:
         return None
@@ -98,7 +98,7 @@ def retired_partition_directory_name(
 
 
 def parse_partition_directory(name: str) -> PartitionDirectory | None:
-    """None when the name is not that of a partition's directory."""
+    """None if the name is not that of a partition's directory."""
     match = _PARTITION_DIRECTORY.fullmatch(name)
     if match is None:
         return None

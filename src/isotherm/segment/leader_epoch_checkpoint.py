@@ -18,14 +18,14 @@ from isotherm.types import LeaderEpoch, Offset
 
 
 class EpochEntry(NamedTuple):
-    """The epoch's records begin at start_offset and end where the next entry starts."""
+    """The epoch's records start at start_offset and end where the next entry starts."""
 
     epoch: LeaderEpoch
     start_offset: Offset
 
 
 def read_leader_epoch_checkpoint(data: bytes | str) -> list[EpochEntry]:
-    """Entries as they stand in the file. Raises CorruptCheckpointError naming the line."""
+    """The entries in file order. Raises CorruptCheckpointError with the line."""
     return [
         EpochEntry(*checkpoint_integers(fields))
         for fields in read_checkpoint_entries(data, field_count=2)

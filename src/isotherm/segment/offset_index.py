@@ -1,13 +1,13 @@
-"""The offset index of a segment (`.index`): which byte of the `.log` file to start reading at.
+"""The offset index of a segment (`.index`): the position in the `.log` file to read from.
 
     | at | size | field                                             |
     |----|------|---------------------------------------------------|
     | 0  | 4    | offset minus the segment's base offset (i32)      |
     | 4  | 4    | position of the batch in the `.log` file (i32)    |
 
-Big-endian entries of 8 bytes; both fields rise strictly. The offset is the *last* of a batch and
-the position its *start* (since Kafka 4.1), and the first batch of a segment is never indexed, so
-position 0 never occurs: zeros after the last entry are the padding of a preallocated file.
+Big-endian entries of 8 bytes. Both fields rise strictly. The offset is the *last* of a batch, the
+position is the batch's *start* (since Kafka 4.1). The first batch of a segment is never indexed, so
+position 0 does not occur: zeros after the last entry are the padding of a preallocated file.
 Source: Kafka OffsetIndex.java; KAFKA-806 for which batches get an entry.
 """
 
@@ -36,7 +36,7 @@ class OffsetPosition(NamedTuple):
 
 
 def offset_index_entry_count(buffer: Buffer) -> int:
-    """Number of entries before the padding; a trailing partial entry is not counted."""
+    """Number of entries before the padding. A trailing partial entry is not counted."""
     count = len(buffer) // OFFSET_INDEX_ENTRY_SIZE
     if count == 0 or _position_at(buffer, count - 1) != 0:
         return count
@@ -46,7 +46,7 @@ def offset_index_entry_count(buffer: Buffer) -> int:
 def read_offset_index(buffer: Buffer, base_offset: Offset) -> list[OffsetPosition]:
     """Decode a whole `.index` file and check every entry.
 
-    Raises CorruptIndexError naming the entry; the caller rebuilds the index from the log.
+    Raises CorruptIndexError with the entry; the caller rebuilds the index from the log.
     """
     check_offset_index(buffer, base_offset)
     entries: list[OffsetPosition] = []
@@ -64,7 +64,7 @@ def read_offset_index(buffer: Buffer, base_offset: Offset) -> list[OffsetPositio
 
 
 def check_offset_index(buffer: Buffer, base_offset: Offset) -> None:
-    """Kafka's cheap sanity check (whole entries, last offset not below the base).
+    """Kafka's cheap sanity check: whole entries, last offset not below the base offset.
 
     Raises CorruptIndexError; the caller rebuilds or fetches the index again.
     """
@@ -96,7 +96,7 @@ def lookup_offset(buffer: Buffer, base_offset: Offset, target: Offset) -> Offset
 
 
 def lookup_position(buffer: Buffer, base_offset: Offset, position: Position) -> OffsetPosition:
-    """The last entry at or before a byte position: a batch boundary to walk forward from."""
+    """The last entry at or before a byte position: a batch boundary from which to scan."""
     index = bisect_right(
         range(offset_index_entry_count(buffer)),
         position,
@@ -120,7 +120,7 @@ def fetch_upper_bound(
 
 
 def last_offset_index_entry(buffer: Buffer, base_offset: Offset) -> OffsetPosition:
-    """The last entry; (base_offset, 0) when there is none."""
+    """The last entry; (base_offset, 0) if there is none."""
     return _entry_before(buffer, base_offset, offset_index_entry_count(buffer))
 
 
@@ -136,7 +136,7 @@ def truncated_offset_index_size(buffer: Buffer, base_offset: Offset, offset: Off
 
 
 def encode_offset_index_entry(entry: OffsetPosition, base_offset: Offset) -> bytes:
-    """One entry; the relative offset must be within 0..RELATIVE_OFFSET_MAX (the log rolls first)."""
+    """One entry. Its relative offset is within 0..RELATIVE_OFFSET_MAX: the log rolls before."""
     relative = entry.offset - base_offset
     assert 0 <= relative <= RELATIVE_OFFSET_MAX, (entry, base_offset)
     return _ENTRY.pack(relative, entry.position)

@@ -1,4 +1,4 @@
-"""Producer snapshots (`<offset>.snapshot`): what is known of each producer below that offset.
+"""Producer snapshots (`<offset>.snapshot`): the state of each producer below that offset.
 
     | at | size | field                                                        |
     |----|------|--------------------------------------------------------------|
@@ -9,8 +9,8 @@
 
 Entry: producer id (i64), producer epoch (i16), last sequence (i32), last offset (i64), offset
 delta of the last batch (i32), timestamp (i64), coordinator epoch (i32), first offset of the
-ongoing transaction (i64, -1 none). Only the last batch of a producer is stored. The order of the
-entries means nothing (Kafka writes them in hash order). Source: Kafka ProducerStateManager.java.
+ongoing transaction (i64, -1 for none). Only the last batch of a producer is stored. The order of
+the entries has no meaning (Kafka writes hash order). Source: Kafka ProducerStateManager.java.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class ProducerSnapshotEntry(NamedTuple):
 
 
 class LastRecord(NamedTuple):
-    """What stands for a producer in the log: the offset of its last data record, None when only
-    a marker has been seen of it in its epoch."""
+    """The record that keeps a producer's state in the log: the offset of its last data record, or
+    None if only a marker of its epoch was seen."""
 
     data_offset: Offset | None
     epoch: ProducerEpoch

@@ -1,14 +1,14 @@
-"""The time index of a segment (`.timeindex`): from which offset on records can be as young.
+"""The time index of a segment (`.timeindex`): the offset to search from for a timestamp.
 
     | at | size | field                                                              |
     |----|------|--------------------------------------------------------------------|
     | 0  | 8    | largest timestamp so far in the segment, milliseconds (i64)        |
     | 8  | 4    | offset of the batch that has it, minus the base offset (i32)       |
 
-Big-endian entries of 12 bytes. Timestamps rise strictly, offsets do not fall. An all-zero entry
-is taken as the padding of a preallocated file: a real entry (timestamp 0, base offset) would
-lead a lookup to the same offset. On roll and close Kafka adds a final entry with the segment's
-largest timestamp. Source: Kafka TimeIndex.java.
+Big-endian entries of 12 bytes. Timestamps rise strictly, offsets never fall. An all-zero entry is
+read as the padding of a preallocated file: a real entry (timestamp 0, base offset) would give the
+same lookup result. On roll and close Kafka adds a final entry with the segment's largest timestamp.
+Source: Kafka TimeIndex.java.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TimestampOffset(NamedTuple):
 
 
 def time_index_entry_count(buffer: Buffer) -> int:
-    """Number of entries before the padding; a trailing partial entry is not counted."""
+    """Number of entries before the padding. A trailing partial entry is not counted."""
     count = len(buffer) // TIME_INDEX_ENTRY_SIZE
     if count == 0 or _raw_entry_at(buffer, count - 1) != (0, 0):
         return count
@@ -43,7 +43,7 @@ def time_index_entry_count(buffer: Buffer) -> int:
 def read_time_index(buffer: Buffer, base_offset: Offset) -> list[TimestampOffset]:
     """Decode a whole `.timeindex` file and check every entry.
 
-    Raises CorruptIndexError naming the entry; the caller rebuilds the index from the log.
+    Raises CorruptIndexError with the entry; the caller rebuilds the index from the log.
     """
     check_time_index(buffer, base_offset)
     entries: list[TimestampOffset] = []
@@ -61,7 +61,7 @@ def read_time_index(buffer: Buffer, base_offset: Offset) -> list[TimestampOffset
 
 
 def check_time_index(buffer: Buffer, base_offset: Offset) -> None:
-    """Kafka's cheap sanity check: whole entries, last one not below the base or the first.
+    """Kafka's cheap sanity check: whole entries, the last not below the base offset or the first.
 
     Raises CorruptIndexError; the caller rebuilds or fetches the index again.
     """
@@ -86,9 +86,9 @@ def check_time_index(buffer: Buffer, base_offset: Offset) -> None:
 def lookup_timestamp(
     buffer: Buffer, base_offset: Offset, target_ms: TimestampMs
 ) -> TimestampOffset:
-    """The last entry with a timestamp of at most `target_ms`; (-1, base_offset) when none.
+    """The last entry with a timestamp of at most `target_ms`; (-1, base_offset) if there is none.
 
-    No record before that offset has a timestamp above the entry's, so a search for the first
+    No record before that offset has a larger timestamp than the entry, so the search for the first
     record at or after `target_ms` may start there.
     """
     return _entry_before(buffer, base_offset, _count_not_younger(buffer, target_ms))
@@ -105,15 +105,17 @@ def last_entries_before(
 def first_younger_entry(
     buffer: Buffer, base_offset: Offset, target_ms: TimestampMs
 ) -> TimestampOffset | None:
-    """The entry after the one of `lookup_timestamp`: at or below its offset is a record that is
-    younger than `target_ms`. None when no entry is so young."""
+    """The entry after that of `lookup_timestamp`; None if there is none.
+
+    A record at or below its offset has a timestamp above `target_ms`.
+    """
     index = _count_not_younger(buffer, target_ms)
     has_entry = index < time_index_entry_count(buffer)
     return _entry_at(buffer, base_offset, index) if has_entry else None
 
 
 def last_time_index_entry(buffer: Buffer, base_offset: Offset) -> TimestampOffset:
-    """The last entry; (-1, base_offset) when there is none."""
+    """The last entry; (-1, base_offset) if there is none."""
     return _entry_before(buffer, base_offset, time_index_entry_count(buffer))
 
 

@@ -9,7 +9,7 @@
     | 26 | 8    | last stable offset when the transaction was aborted (i64)        |
 
 Big-endian entries of 34 bytes in the order of the markers, so last offsets rise. The file exists
-only once the segment holds an abort marker. Source: Kafka TransactionIndex.java, AbortedTxn.java.
+only if the segment has an abort marker. Source: Kafka TransactionIndex.java, AbortedTxn.java.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AbortedTransaction(NamedTuple):
 def read_transaction_index(buffer: Buffer, base_offset: Offset) -> list[AbortedTransaction]:
     """Decode a whole `.txnindex` file.
 
-    Raises CorruptIndexError naming the entry; the caller rebuilds the index from the log.
+    Raises CorruptIndexError with the entry; the caller rebuilds the index from the log.
     """
     if len(buffer) % TRANSACTION_INDEX_ENTRY_SIZE != 0:
         raise CorruptIndexError(
@@ -82,21 +82,22 @@ def encode_transaction_index(entries: Iterable[AbortedTransaction]) -> bytes:
 def collect_aborted_transactions(
     entries: Iterable[AbortedTransaction], fetch_offset: Offset, upper_bound_offset: Offset
 ) -> tuple[list[AbortedTransaction], bool]:
-    """Aborted transactions that touch [fetch_offset, upper_bound_offset).
+    """Aborted transactions that overlap [fetch_offset, upper_bound_offset).
 
-    The second value is True when no later segment can hold another one; otherwise the caller
-    goes on with the next segment's index. Transactions below `fetch_offset` are not returned.
+    The second value is True if no later segment can have another one; otherwise the caller
+    continues with the next segment's index. Transactions below `fetch_offset` are not returned.
     """
     found: list[AbortedTransaction] = []
     for entry in entries:
         if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound_offset:
             found.append(entry)
+        # Everything below this last stable offset was decided by then.
         if entry.last_stable_offset >= upper_bound_offset:
             return found, True
     return found, False
 
 
 def truncated_transaction_index_size(entries: Iterable[AbortedTransaction], offset: Offset) -> int:
-    """Size in bytes of the index without the transactions that ended at `offset` or above."""
+    """Size in bytes of the index without transactions that ended at `offset` or above."""
     kept = sum(1 for entry in entries if entry.last_offset < offset)
     return kept * TRANSACTION_INDEX_ENTRY_SIZE

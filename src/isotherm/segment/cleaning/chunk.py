@@ -1,4 +1,4 @@
-"""A run of whole batches on its way through the cleaner: of a local segment, or of a remote one."""
+"""Whole batches that are being cleaned, of a local or a remote segment."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from isotherm.record.batch_table import BatchTable, BoolArray, ByteArray, Int64Array
     from isotherm.record.varint import ReadBuffer
 
-# Decompressed records held at once; a single batch may unfold to more.
+# Bounds the decompressed records in memory. A single batch may exceed it.
 DECODED_SIZE_MAX = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole batches, their records decompressed: rows of `batches` point into `data` or
-    `unpacked`. `records_count` keeps what the rows said when it is changed there."""
+    """Whole batches with decompressed records: rows of `batches` point into `data` or `unpacked`.
+
+    `records_count` keeps the original counts, since filtering sets some in `batches` to 0.
+    """
 
     data: ReadBuffer
     unpacked: ByteArray
@@ -48,7 +50,7 @@ class Chunk:
         return flagged
 
     def transactional_headers(self) -> Iterator[tuple[int, BatchHeader]]:
-        """Row and header of each batch of a transaction, and of each control batch."""
+        """Row and header of each transactional batch and each control batch."""
         flags = self.batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)
         for row in np.flatnonzero(flags).tolist():
             yield row, read_batch_header(self.data, int(self.batches["position"][row]))
@@ -57,8 +59,10 @@ class Chunk:
         return read_control_record(self.data, int(self.batches["position"][row]), header)
 
     def check_order(self, next_offset: Offset) -> None:
-        """CorruptRecordError unless these batches begin at `next_offset` or above, and rise: the
-        CRC does not cover the base offset, so its order is all that can be checked."""
+        """Raises CorruptRecordError unless the batches start at or above `next_offset`, in order.
+
+        The CRC does not cover the base offset, so the order is the only check on it.
+        """
         next_offsets = self.last_offsets + 1
         before = np.concatenate(([next_offset], next_offsets[:-1]))
         disordered = np.flatnonzero(self.batches["base_offset"] < before)
@@ -67,8 +71,10 @@ class Chunk:
 
 
 def read_chunk(data: ReadBuffer) -> Chunk | None:
-    """The whole batches from the start of a buffer, or as many as may be unpacked at once; None
-    when the first one is not whole. CorruptRecordError for a batch that cannot be."""
+    """Read whole batches from the start of a buffer, as many as may be decompressed at once.
+
+    None if the first batch is not whole. Raises CorruptRecordError for a malformed batch.
+    """
     batches, size = read_batch_table(data)
     if not len(batches):
         return None

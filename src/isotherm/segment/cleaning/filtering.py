@@ -1,13 +1,13 @@
-"""What becomes of a run of batches when a log is cleaned.
+"""Decides what the cleaner keeps of batches, and writes it.
 
 For each batch, in this order (Kafka Cleaner.cleanInto):
-- a data batch of an aborted transaction loses all its records; a marker that has served its time
-  loses its record once its delete horizon has come, and gets one before;
-- of a data batch go the records that the round does not keep: those whose key has a newer one,
-  tombstones whose horizon has come, and records without a key; the first round that keeps a
-  tombstone and has cleaned up to it sets the batch's horizon (KIP-534);
-- what is left empty goes, unless it is the last batch of an active producer (it has the last
-  sequence number, or the epoch), or one that the round wants kept (it has the last offset).
+- A data batch of an aborted transaction loses all its records. A marker that is no longer needed
+  loses its record once its delete horizon has passed, and gets a horizon before.
+- Other data batches lose the records that the round discards: those with a newer record of their
+  key, tombstones whose horizon has passed, and records without a key. The first round that keeps a
+  tombstone and has cleaned up to it sets the batch's horizon (KIP-534).
+- A batch without records is removed, unless it is the last batch of an active producer (it has the
+  last sequence number, or the epoch) or the round keeps it (it has the last offset).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from isotherm.record.filter import PlaceTable
 
     ChooseRecords: TypeAlias = Callable[[Chunk, PlaceTable, Int64Array], int]
-    """Clears `is_kept` of the places of data batches that go, given the delete horizon of each
-    batch (infinite where it has none); how many of them had no key."""
+    """Clears `is_kept` for the records to discard, given the delete horizon of each batch (infinite
+    if it has none). Returns how many of them had no key."""
 
 _NEVER_MS = np.iinfo(np.int64).max
 
@@ -46,9 +46,11 @@ LastRecords: TypeAlias = Mapping[ProducerId, LastRecord]
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """What holds for every batch of a run. `kept_when_empty` are batches that stay in any case;
-    those of `in_map` are wholly known to the round; those of `is_verified` have been read before
-    and are sound."""
+    """What applies to each batch of a chunk.
+
+    `kept_when_empty`: batches that are kept even without records. `in_map`: batches whose records
+    are all in the round's offset map. `is_verified`: batches whose CRC was checked before.
+    """
 
     now_ms: TimestampMs
     delete_retention_ms: int
@@ -59,7 +61,7 @@ class BatchRules:
 
 
 class FilteredChunk(NamedTuple):
-    """`is_read` tells the batches that were not dropped unread."""
+    """`is_read` marks the batches whose records were read."""
 
     filtered: FilteredBatches
     records_kept: int
@@ -69,7 +71,7 @@ class FilteredChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _BatchChoice:
-    """What is decided of batches as such, a row each."""
+    """What is decided for whole batches, one row each."""
 
     loses_all: BoolArray
     kept_when_empty: BoolArray
@@ -79,7 +81,7 @@ class _BatchChoice:
 def filter_chunk(
     chunk: Chunk, rules: BatchRules, transactions: CleanedTransactions, choose: ChooseRecords
 ) -> FilteredChunk:
-    """Raises CorruptRecordError for a damaged batch that would lose something."""
+    """Raises CorruptRecordError for a damaged batch that would lose records."""
     batches = chunk.batches
     choice = _choose_batches(chunk, rules, transactions)
     batches["records_count"][choice.loses_all] = 0
@@ -91,8 +93,8 @@ def filter_chunk(
         chunk.records_count,
         kept_when_empty=choice.kept_when_empty,
         gets_horizon=choice.gets_horizon,
-        # Kafka asks for no more than a tombstone. Where the map did not reach it, older records
-        # of its key are still there, and a reader could meet them after the tombstone is gone.
+        # Kafka requires only a tombstone. Outside the offset map, older records of its key are
+        # still in the log, and a reader could meet them after the tombstone is gone.
         gets_horizon_with_tombstone=rules.in_map,
         new_horizon_ms=rules.now_ms + rules.delete_retention_ms,
     )
@@ -126,17 +128,17 @@ def _choose_batches(
             choice.loses_all[row] = transactions.on_data_batch(header)
             continue
         marker = chunk.control_record(row, header)
-        has_served = transactions.on_control_batch(header, marker)
-        horizon_has_come = header.has_delete_horizon and header.base_timestamp <= rules.now_ms
-        choice.loses_all[row] = has_served and horizon_has_come
-        choice.gets_horizon[row] = has_served
+        is_unneeded = transactions.on_control_batch(header, marker)
+        horizon_has_passed = header.has_delete_horizon and header.base_timestamp <= rules.now_ms
+        choice.loses_all[row] = is_unneeded and horizon_has_passed
+        choice.gets_horizon[row] = is_unneeded
         if _is_last_marker(header, rules.last_records):
             choice.kept_when_empty[row] = True
     return choice
 
 
 def _has_last_data(chunk: Chunk, last_records: LastRecords) -> BoolArray:
-    """Which batches hold the last data offset of an active producer."""
+    """Which batches have the last data offset of an active producer."""
     last_offsets = chunk.last_offsets
     found = np.zeros(len(last_offsets), dtype=np.bool_)
     owners = {
@@ -153,6 +155,6 @@ def _has_last_data(chunk: Chunk, last_records: LastRecords) -> BoolArray:
 
 
 def _is_last_marker(header: BatchHeader, last_records: LastRecords) -> bool:
-    """Whether this marker may be all that is left of an active producer, and has its epoch."""
+    """Whether this marker may be the last batch of an active producer, and has its epoch."""
     last = last_records.get(header.producer_id)
     return last is not None and last.data_offset is None and header.producer_epoch == last.epoch

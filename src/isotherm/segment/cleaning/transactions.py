@@ -1,7 +1,7 @@
-"""What the cleaner knows of transactions while it walks over a log, batch after batch.
+"""Tracks transactions while the cleaner reads a log, batch after batch.
 
-A data batch of an aborted transaction loses its records. A marker may go once a walk has met no
-batch of its transaction, kept empty or not: the marker is what tells readers how those ended, and
+A data batch of an aborted transaction loses its records. A marker may go once a pass has met no
+batch of its transaction, not even an empty one: the marker says how those batches ended, and may be
 the last trace of its producer's epoch. Source: Kafka CleanedTransactionMetadata.java.
 """
 
@@ -26,20 +26,22 @@ class _OngoingAborted:
 
 
 class CleanedTransactions:
-    """Fed with the transactional and control batches of a log in rising order of offset.
+    """Takes the transactional and control batches of a log in offset order.
 
-    `add_aborted` announces aborted transactions before their first batch; one may be announced
-    again by each segment that it touches.
+    `add_aborted` adds aborted transactions before their first batch. A transaction may be added
+    again by each segment that it overlaps.
     """
 
     def __init__(
         self, open_producers: Collection[ProducerId] = (), *, start_offset: Offset = 0
     ) -> None:
-        """The walk begins at `start_offset`; `open_producers` are those with a batch below it whose
-        marker lies above, as `OpenTransactions` finds them: so a log may be walked in parts."""
+        """`start_offset` is where the pass starts, so a log may be read in parts.
+
+        `open_producers` have a batch below it whose marker lies above (see `OpenTransactions`).
+        """
         self._announced: list[tuple[Offset, AbortedTransaction]] = []
         self._ongoing_aborted: dict[ProducerId, _OngoingAborted] = {}
-        # Which of them were aborted is announced.
+        # Producers without an entry of the transaction index have committed.
         self._ongoing_committed = set(open_producers)
         self._open_before = frozenset(open_producers)
         self._start_offset = start_offset
@@ -50,7 +52,7 @@ class CleanedTransactions:
             heapq.heappush(self._announced, (transaction.first_offset, transaction))
 
     def on_data_batch(self, header: BatchHeader) -> bool:
-        """Whether the batch belongs to an aborted transaction: all its records go."""
+        """Whether the batch belongs to an aborted transaction, and so loses all its records."""
         self._begin_aborted_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -62,7 +64,7 @@ class CleanedTransactions:
         return True
 
     def on_control_batch(self, header: BatchHeader, marker: ControlRecord | None) -> bool:
-        """Whether the batch has served its time; `marker` is its record, None when it has none."""
+        """Whether the marker is no longer needed; `marker` is None if its record was removed."""
         self._begin_aborted_up_to(header.last_offset)
         if marker is None:
             return True
@@ -79,8 +81,10 @@ class CleanedTransactions:
         return False
 
     def take_retained(self) -> list[AbortedTransaction]:
-        """Aborted transactions whose markers were met since the last call and must stay: the new
-        segment's transaction index names them."""
+        """Aborted transactions whose markers were met since the last call and are kept.
+
+        They belong in the new segment's transaction index.
+        """
         retained, self._retained = self._retained, []
         return retained
 
@@ -88,6 +92,7 @@ class CleanedTransactions:
         while self._announced and self._announced[0][0] <= offset:
             _, transaction = heapq.heappop(self._announced)
             producer_id = transaction.producer_id
+            # Each segment that the transaction overlaps has an entry for it.
             if producer_id in self._ongoing_aborted:
                 continue
             began_before = transaction.first_offset < self._start_offset
@@ -99,14 +104,16 @@ class CleanedTransactions:
 
 
 class OpenTransactions:
-    """Which producers have batches of a transaction that no marker has ended, after a walk over a
-    part of a log; the parts are put together with `open_after`."""
+    """Producers with an open transaction at the end of a part of a log.
+
+    `open_after` combines the parts.
+    """
 
     def __init__(self) -> None:
         self._is_open: dict[ProducerId, bool] = {}
 
     def add(self, header: BatchHeader, marker: ControlRecord | None) -> None:
-        """The next transactional or control batch; `marker` is the latter's record."""
+        """Add the next transactional or control batch; `marker` is the record of the latter."""
         if not header.is_control:
             if header.is_transactional:
                 self._is_open[header.producer_id] = True
@@ -114,13 +121,13 @@ class OpenTransactions:
             self._is_open[header.producer_id] = False
 
     def items(self) -> Iterable[tuple[ProducerId, bool]]:
-        """Every producer that the walk met, and whether it was left open."""
+        """Every producer in the part, and whether its transaction is still open."""
         return self._is_open.items()
 
 
 def open_after(
-    before: Collection[ProducerId], met: Mapping[ProducerId, bool]
+    before: Collection[ProducerId], seen: Mapping[ProducerId, bool]
 ) -> frozenset[ProducerId]:
-    """Who is open after a part of a log, from who was before it and whom it met (`items`)."""
-    kept = (producer_id for producer_id in before if producer_id not in met)
-    return frozenset(kept) | {producer_id for producer_id, is_open in met.items() if is_open}
+    """Producers open after a part of a log, from those open before it and `items` of the part."""
+    kept = (producer_id for producer_id in before if producer_id not in seen)
+    return frozenset(kept) | {producer_id for producer_id, is_open in seen.items() if is_open}

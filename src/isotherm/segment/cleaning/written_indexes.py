@@ -1,4 +1,4 @@
-"""The indexes of a segment that is written anew, kept in memory while its batches are appended."""
+"""The indexes of a rewritten segment, built in memory while its batches are appended."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ assert _TIME_ENTRY.itemsize == TIME_INDEX_ENTRY_SIZE
 
 
 class WrittenIndexes:
-    """Entries follow the rule of KAFKA-806, as those of `LogSegment` do."""
+    """Entries follow KAFKA-806, like those of `LogSegment`."""
 
     def __init__(
         self, base_offset: Offset, *, interval_bytes: int, size_max: int | None = None
     ) -> None:
-        """An index is cut to `size_max` bytes: look-ups then end at its last entry and scan on."""
+        """An index is cut off at `size_max` bytes. Lookups then scan from its last entry."""
         self.base_offset = base_offset
         self._interval_bytes = interval_bytes
         self._size_max = size_max
@@ -43,12 +43,12 @@ class WrittenIndexes:
 
     @property
     def position(self) -> int:
-        """Bytes of the batches that were appended."""
+        """Size of the appended batches in bytes."""
         return int(self._indexing["position"][0])
 
     @property
     def largest_timestamp_ms(self) -> TimestampMs:
-        """NO_TIMESTAMP when no batch has one."""
+        """NO_TIMESTAMP if no batch has one."""
         return int(self._indexing["largest_timestamp"][0])
 
     def append(self, batches: WrittenTable) -> None:
@@ -61,14 +61,14 @@ class WrittenIndexes:
         self._time_entries += _encode(times[:time_count], _TIME_ENTRY)
 
     def append_aborted(self, transactions: Sequence[AbortedTransaction]) -> None:
-        """Transactions whose abort markers are in the segment, in the order of the markers."""
+        """Add transactions whose abort markers are in the segment, in the order of the markers."""
         self._aborted += transactions
 
     def offset_index(self) -> memoryview:
         return self._cut(self._offset_entries, OFFSET_INDEX_ENTRY_SIZE)
 
     def time_index(self) -> memoryview:
-        """With the closing entry that a closed segment has."""
+        """The time index, with the final entry that a closed segment has."""
         state = self._indexing[0]
         entries = self._time_entries
         if state["largest_timestamp"] > state["last_indexed_timestamp"]:
