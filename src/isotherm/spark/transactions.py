@@ -22,7 +22,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice, pairwise
 
-from isotherm.errors import CorruptDataError, CorruptObjectError, RemoteResourceNotFoundError
+from isotherm.errors import (
+    CorruptDataError,
+    CorruptIndexError,
+    CorruptObjectError,
+    RemoteResourceNotFoundError,
+)
 from isotherm.remote.gaps import Gaps
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
@@ -186,7 +191,21 @@ class CommittedHistory:
                 self._storage.fetch_index(segment, IndexType.OFFSET)
                 return []
             entries = read_transaction_index(index, segment.start_offset)
+            _check_within(entries, segment)
         return [e for e in entries if piece.start_offset <= e.last_offset < piece.end_offset]
+
+
+def _check_within(
+    entries: Sequence[AbortedTransaction], segment: RemoteLogSegmentMetadata
+) -> None:
+    """CorruptIndexError for a marker beyond the segment's end: index or metadata is wrong, and what
+    the entry says of earlier segments would be lost with it."""
+    beyond = [e.last_offset for e in entries if e.last_offset > segment.end_offset_inclusive]
+    if beyond:
+        raise CorruptIndexError(
+            "transaction index has an entry beyond its segment"
+            f" last_offset={beyond[0]} end_offset={segment.end_offset_inclusive}"
+        )
 
 
 def _spans(reads: Iterable[Read]) -> dict[TopicPartition, OffsetRange]:

@@ -73,3 +73,8 @@ def test_no_damage_to_any_history_changes_rows_in_silence(tmp_path: Path, seed: 
         check_flips(history, suffix, SOAK_FLIPS, seed=seed)
     for name, number in itertools.product(PLANTED, range(1, len(history.segments))):
         check_planted(history, name, number, seed=seed)
+
+
+def test_abort_beyond_the_end_that_a_manifest_tells(tmp_path: Path) -> None:
+    """The last segment is told to end before the marker that aborts what earlier ones began."""
+    check_planted(ModelHistory(tmp_path, seed=10), "end-a-batch-too-low", number=3, seed=10)
