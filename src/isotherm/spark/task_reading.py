@@ -155,10 +155,11 @@ def _read_around(
 def _around(
     lacking: SegmentRead, missing: tuple[Offset, Offset], held: Sequence[Read]
 ) -> list[Read]:
-    """`lacking` with what is read instead of its part `missing`; nothing of it where it lacks
-    offsets below its own, so that its own are not reached."""
+    """`lacking` with what is read instead of its part `missing`. Nothing of it where that lies below,
+    so that its own are not reached; nor where it lies above: its own have all been read, and only
+    the markers of their transactions were looked for there."""
     first, end = missing
-    if end <= lacking.start_offset:
+    if end <= lacking.start_offset or lacking.end_offset <= first:
         return []
     before = lacking.of(lacking.start_offset, max(first, lacking.start_offset))
     return [before, *held, lacking.of(min(end, lacking.end_offset), lacking.end_offset)]

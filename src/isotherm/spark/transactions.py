@@ -164,17 +164,21 @@ class CommittedHistory:
 
     def _lost_in_holes(self, span: OffsetRange) -> list[AbortedTransaction]:
         """Transactions whose ends may lie where no piece is: nobody can tell that they were
-        committed. Of each hole, up to its end, those that were open before it."""
+        committed. Of each hole, up to its end, those that were open before it: of those in the span,
+        and of the first behind it."""
         lost: list[AbortedTransaction] = []
         for before, after in pairwise(self._histories[span.topic_partition]):
-            if before.end_offset == after.start_offset or before.start_offset >= span.end:
+            if before.end_offset == after.start_offset:
                 continue
             end = after.start_offset - 1
             with _named(before.segment):
                 undecided = open_transactions(self._storage, before.segment)
             for producer, first in undecided.items():
-                if first < before.end_offset:
+                if first < min(before.end_offset, span.end):
                     lost.append(AbortedTransaction(producer, first, end, UNKNOWN_OFFSET))
+            if before.end_offset >= span.end:
+                # What is still open at a later hole was open at this one.
+                break
         return lost
 
     def _aborted_in(self, piece: SegmentPiece) -> list[AbortedTransaction]:
@@ -195,9 +199,7 @@ class CommittedHistory:
         return [e for e in entries if piece.start_offset <= e.last_offset < piece.end_offset]
 
 
-def _check_within(
-    entries: Sequence[AbortedTransaction], segment: RemoteLogSegmentMetadata
-) -> None:
+def _check_within(entries: Sequence[AbortedTransaction], segment: RemoteLogSegmentMetadata) -> None:
     """CorruptIndexError for a marker beyond the segment's end: index or metadata is wrong, and what
     the entry says of earlier segments would be lost with it."""
     beyond = [e.last_offset for e in entries if e.last_offset > segment.end_offset_inclusive]

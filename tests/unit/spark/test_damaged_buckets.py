@@ -8,6 +8,7 @@ failOnDataLoss there may be fewer rows, never others.
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from pathlib import Path
 
@@ -16,11 +17,12 @@ import pytest
 from isotherm.testing.damaged_history import (
     OBJECTS,
     PLANTED,
+    Question,
     damage,
     flipped_bits,
     questions,
 )
-from isotherm.testing.model_history import ModelHistory, rows
+from isotherm.testing.model_history import TOPIC, ModelHistory, rows
 
 FLIPS = 15
 SOAK_SEEDS = range(10, 40)
@@ -78,3 +80,22 @@ def test_no_damage_to_any_history_changes_rows_in_silence(tmp_path: Path, seed: 
 def test_abort_beyond_the_end_that_a_manifest_tells(tmp_path: Path) -> None:
     """The last segment is told to end before the marker that aborts what earlier ones began."""
     check_planted(ModelHistory(tmp_path, seed=10), "end-a-batch-too-low", number=3, seed=10)
+
+
+def test_batch_is_missing_behind_a_read_that_looks_on_for_its_markers(tmp_path: Path) -> None:
+    """Without failOnDataLoss no row is given twice."""
+    check_planted(ModelHistory(tmp_path, seed=11), "batch-cut-out-of-the-middle", 2, seed=11)
+
+
+def test_marker_may_lie_in_a_hole_behind_what_is_read(tmp_path: Path) -> None:
+    """A transaction that begins in what is read, and is aborted in a later segment whose manifest
+    is damaged."""
+    history = ModelHistory(tmp_path, seed=13)
+    for number in range(1, len(history.segments)):
+        check_planted(history, "manifest-garbage", number, seed=number)
+        with damage(PLANTED["manifest-garbage"](history, number)):
+            for ended in range(0, history.segments[number].start_offset, 7):
+                limits = {"endingOffsets": json.dumps({TOPIC: {"0": ended}})}
+                known = [row for row in history.committed() if row.offset < ended]
+                asked = Question({"isolationLevel": "read_committed"} | limits, tuple(known))
+                assert asked.wrong_answer(history.folder) is None
