@@ -76,9 +76,13 @@ def print_json(value: Mapping[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
+_PIPE_WIDTH = 1_000_000
+"""Wider than any value: lines are folded for a terminal, never in a pipe or a file."""
+
+
 def console() -> Console:
-    """Standard output; wide when it is not a terminal, so that pipes get unfolded lines."""
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    """Standard output. Where that is no terminal values are whole, on one line each."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
 
 
 def error_console() -> Console:
