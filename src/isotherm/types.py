@@ -28,6 +28,7 @@ NO_TIMESTAMP: TimestampMs = -1
 NO_LEADER_EPOCH: LeaderEpoch = -1
 NO_PRODUCER_ID: ProducerId = -1
 NO_PRODUCER_EPOCH: ProducerEpoch = -1
+NO_COORDINATOR_EPOCH = -1
 NO_SEQUENCE = -1
 UNKNOWN_OFFSET: Offset = -1
 

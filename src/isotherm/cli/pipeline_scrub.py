@@ -56,6 +56,13 @@ _Compacted = Annotated[
         "--compacted", help="The topics are compacted: offsets without a record are no damage."
     ),
 ]
+_Records = Annotated[
+    bool,
+    typer.Option(
+        "--records/--no-records",
+        help="Decompress and parse every record; without, batches are held against their CRCs.",
+    ),
+]
 
 
 def scrub(
@@ -66,6 +73,7 @@ def scrub(
     sample: _Sample = "1",
     seed: _Seed = 0,
     compacted: _Compacted = False,
+    records: _Records = True,
     max_bytes: MaxBytes = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -74,10 +82,11 @@ def scrub(
     client_property: ClientProperties = None,
     option: SourceOption = None,
 ) -> None:
-    """Read segments in the bucket and check every batch and every index entry.
+    """Read segments in the bucket and check every batch, every record and every index entry.
 
-    CRCs, offsets and leader epochs of the batches; offset, time and transaction index, producer
-    snapshot and epoch checkpoint against the log; manifest and objects against the metadata; gaps
+    CRCs, offsets and leader epochs of the batches, and the records in them; offset, time and
+    transaction index, producer snapshot and epoch checkpoint against the log, and against what was
+    open where the segment before ends; manifest and objects against the metadata; gaps
     between segments. Which segments there are is told by the metadata topic, or, without one, by
     the bucket's manifests. Cost is told first; -o subscribe=flights limits it to a topic.
 
@@ -92,7 +101,7 @@ def scrub(
     from isotherm.spark.jobs.scrub import ScrubSettings, scrub_cost
     from isotherm.spark.jobs.scrub import scrub as run
 
-    settings = ScrubSettings(share_of(sample), seed, may_have_gaps=compacted)
+    settings = ScrubSettings(share_of(sample), seed, may_have_gaps=compacted, with_records=records)
     with ExitStack() as kept:
         spark = kept.enter_context(spark_session(master, spark_config))
         with progress("segments are looked up"):

@@ -27,6 +27,7 @@ from isotherm.segment.offset_index import Buffer
 from isotherm.segment.producer_snapshot import LastRecord, ProducerSnapshotEntry
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.types import (
+    NO_COORDINATOR_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
     UNKNOWN_OFFSET,
@@ -42,7 +43,6 @@ from isotherm.types import (
 BATCHES_KEPT_MAX = 5
 
 SEQUENCE_MAX = 2**31 - 1
-NO_COORDINATOR_EPOCH = -1
 
 
 class ProducerBatch(NamedTuple):

@@ -10,10 +10,13 @@ from isotherm.errors import CorruptRecordError
 from isotherm.record.batch import read_batch_header
 from isotherm.record.batch_header import CODEC_MASK, CONTROL_FLAG, HEADER_SIZE
 from isotherm.record.batch_table import gather_integers
-from isotherm.record.control import ControlRecordType, read_control_record
+from isotherm.record.control import ControlRecord, ControlRecordType, read_control_record
+from isotherm.types import NO_COORDINATOR_EPOCH
 
 if TYPE_CHECKING:
-    from isotherm.record.batch_table import BatchTable, Int64Array
+    from collections.abc import Iterator
+
+    from isotherm.record.batch_table import BatchTable, BoolArray, Int64Array
     from isotherm.record.varint import ReadBuffer
 
 NO_MARKER = -2
@@ -22,26 +25,56 @@ NO_MARKER = -2
 # A marker as every broker writes it: one uncompressed record of 17 bytes.
 _MARKER_BATCH_SIZE = HEADER_SIZE + 17
 _MARKER_TYPE_POSITION = HEADER_SIZE + 7
+_COORDINATOR_EPOCH_POSITION = HEADER_SIZE + 12
 
 
 def marker_types(buffer: ReadBuffer, batches: BatchTable) -> Int64Array:
     """The type of each batch's control record (ControlRecordType); UNKNOWN also of a control batch
     that compaction has emptied, and of one that cannot be read: its CRC is wrong then."""
     types = np.full(len(batches), NO_MARKER, dtype=np.int64)
-    attributes = batches["attributes"]
-    is_control = (attributes & CONTROL_FLAG) != 0
+    is_control = (batches["attributes"] & CONTROL_FLAG) != 0
     if not is_control.any():
         return types
-    is_usual = is_control & (batches["size"] == _MARKER_BATCH_SIZE) & (attributes & CODEC_MASK == 0)
+    is_usual = is_control & _are_usual(batches)
     places = batches["position"][is_usual] + _MARKER_TYPE_POSITION
     types[is_usual] = gather_integers(buffer, places, ">i2")
-    for row in np.flatnonzero(is_control & ~is_usual).tolist():
+    types[is_control & ~is_usual] = ControlRecordType.UNKNOWN
+    for row, marker in _unusual(buffer, batches, is_control & ~is_usual):
+        types[row] = marker.type
+    return types
+
+
+def coordinator_epochs(buffer: ReadBuffer, batches: BatchTable) -> Int64Array:
+    """The epoch of the coordinator that wrote each batch; NO_COORDINATOR_EPOCH where none did."""
+    epochs = np.full(len(batches), NO_COORDINATOR_EPOCH, dtype=np.int64)
+    is_control = (batches["attributes"] & CONTROL_FLAG) != 0
+    if not is_control.any():
+        return epochs
+    is_usual = is_control & _are_usual(batches)
+    places = batches["position"][is_usual] + _COORDINATOR_EPOCH_POSITION
+    epochs[is_usual] = gather_integers(buffer, places, ">i4")
+    for row, marker in _unusual(buffer, batches, is_control & ~is_usual):
+        if marker.coordinator_epoch is not None:
+            epochs[row] = marker.coordinator_epoch
+    return epochs
+
+
+def _are_usual(batches: BatchTable) -> BoolArray:
+    usual: BoolArray = (batches["size"] == _MARKER_BATCH_SIZE) & (
+        batches["attributes"] & CODEC_MASK == 0
+    )
+    return usual
+
+
+def _unusual(
+    buffer: ReadBuffer, batches: BatchTable, is_chosen: BoolArray
+) -> Iterator[tuple[int, ControlRecord]]:
+    """The control records that can be read, with their rows."""
+    for row in np.flatnonzero(is_chosen).tolist():
         position = int(batches["position"][row])
-        types[row] = ControlRecordType.UNKNOWN
         try:
             marker = read_control_record(buffer, position, read_batch_header(buffer, position))
         except CorruptRecordError:
             continue
         if marker is not None:
-            types[row] = marker.type
-    return types
+            yield row, marker

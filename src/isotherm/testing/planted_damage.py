@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from isotherm.record.batch import HEADER_SIZE, read_batch_header
+from isotherm.record.batch_header import encode_batch
 from isotherm.remote.metadata.serde import RemoteLogMetadataEvent
 from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.segment_metadata import (
@@ -12,6 +14,8 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from isotherm.remote.storage.layout.aiven_manifest import read_manifest
+from isotherm.segment.producer_snapshot import encode_producer_snapshot, read_producer_snapshot
 from isotherm.testing.planted_bucket import PlantedBucket, PlantedTopic
 from isotherm.types import TopicIdPartition
 
@@ -93,6 +97,28 @@ def _lose_transaction_index(topic: PlantedTopic) -> None:
     manifest = topic.path(topic.middle, "rsm-manifest")
     before, _, after = manifest.read_bytes().partition(b'"transaction":')
     manifest.write_bytes(before + b'"transaction":null' + after[after.index(b"}") + 1 :])
+
+
+def _miscount(topic: PlantedTopic) -> None:
+    """The first batch claims a record fewer than it holds, under a right CRC."""
+    path = topic.path(topic.middle, "log")
+    content = path.read_bytes()
+    header = read_batch_header(content)
+    told = header._replace(records_count=header.records_count - 1)
+    batch = encode_batch(told, content[HEADER_SIZE : header.size_in_bytes])
+    path.write_bytes(bytes(batch) + content[header.size_in_bytes :])
+
+
+def _missequence(topic: PlantedTopic) -> None:
+    """A producer's last sequence is another one, under a right CRC."""
+    path = topic.path(topic.middle, "indexes")
+    manifest = read_manifest(topic.path(topic.middle, "rsm-manifest").read_bytes())
+    place = manifest.indexes[IndexType.PRODUCER_SNAPSHOT]
+    content = path.read_bytes()
+    first, *others = read_producer_snapshot(content[place.position :][: place.size])
+    told = first._replace(last_sequence=first.last_sequence + 1)
+    snapshot = encode_producer_snapshot([told, *others])
+    topic.change_bytes(topic.middle, "indexes", place.position, snapshot)
 
 
 def _rewrite_checkpoint(topic: PlantedTopic) -> None:
@@ -267,6 +293,7 @@ PLANTED: tuple[Damage, ...] = (
     ),
     _damage("manifests-swapped", _swap("rsm-manifest"), scrub=_KIND.WRONG_MANIFEST),
     _damage("bit-flipped-in-a-record", _flip(150), scrub=_KIND.WRONG_CRC),
+    _damage("record-count-wrong", _miscount, scrub=_KIND.WRONG_RECORDS),
     _damage("bit-flipped-in-a-length", _flip(8), scrub=_KIND.DAMAGED_BATCH),
     _damage("bit-flipped-in-an-offset", _flip(4), scrub=_KIND.WRONG_OFFSETS),
     _damage(
@@ -280,10 +307,20 @@ PLANTED: tuple[Damage, ...] = (
         _flip_in_index(IndexType.TRANSACTION, 17),
         scrub=_KIND.WRONG_TRANSACTION_INDEX,
     ),
+    _damage(
+        "last-stable-offset-wrong",
+        _flip_in_index(IndexType.TRANSACTION, 33),
+        scrub=_KIND.WRONG_TRANSACTION_INDEX,
+    ),
     _damage("transaction-index-lost", _lose_transaction_index, scrub=_KIND.WRONG_TRANSACTION_INDEX),
     _damage(
         "producer-snapshot-wrong",
         _flip_in_index(IndexType.PRODUCER_SNAPSHOT, 30),
+        scrub=_KIND.WRONG_PRODUCER_SNAPSHOT,
+    ),
+    _damage(
+        "producer-sequence-wrong",
+        _missequence,
         scrub=_KIND.WRONG_PRODUCER_SNAPSHOT,
     ),
     _damage("epoch-checkpoint-wrong", _rewrite_checkpoint, scrub=_KIND.WRONG_EPOCH_CHECKPOINT),

@@ -30,6 +30,7 @@ class FindingKind(enum.StrEnum):
     DAMAGED_OBJECT = "damaged-object"
     DAMAGED_BATCH = "damaged-batch"
     WRONG_CRC = "wrong-crc"
+    WRONG_RECORDS = "wrong-records"
     WRONG_OFFSETS = "wrong-offsets"
     OFFSET_GAP = "offset-gap"
     WRONG_EPOCH = "wrong-epoch"

@@ -1,4 +1,4 @@
-"""The indexes of a segment against its log: whether each entry says what is there. Pure.
+"""Offset index, time index and epoch checkpoint of a segment against its log. Pure.
 
 Entries are as the log writes them, in Kafka of any version: of an append of one or more batches the
 offset index has the last offset and the position of the first of them.
@@ -12,18 +12,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from isotherm.errors import CorruptDataError
-from isotherm.record.control import ControlRecordType
-from isotherm.record.control_table import NO_MARKER
 from isotherm.remote.lineage import epoch_for_offset
 from isotherm.remote.scrub.findings import FindingKind, Problem
 from isotherm.remote.scrub.log_batches import LogBatches, check_epochs
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry, read_leader_epoch_checkpoint
 from isotherm.segment.offset_index import check_offset_index, offset_index_entry_count
-from isotherm.segment.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from isotherm.segment.time_index import check_time_index, time_index_entry_count
-from isotherm.segment.transaction_index import AbortedTransaction, read_transaction_index
-from isotherm.types import Offset, ProducerId
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -102,121 +97,6 @@ def check_time_index_entries(
             )
         )
     return problems
-
-
-def check_transaction_index_entries(
-    index: bytes | None, batches: LogBatches, segment: RemoteLogSegmentMetadata
-) -> list[Problem]:
-    """`index` is None where the segment has none: then no transaction of its may be aborted."""
-    kind = FindingKind.WRONG_TRANSACTION_INDEX
-    try:
-        entries = read_transaction_index(index or b"", segment.start_offset)
-    except CorruptDataError as error:
-        return [Problem(kind, str(error))]
-    problems = [
-        Problem(kind, f"{fact} producer_id={entry.producer_id} last_offset={entry.last_offset}")
-        for entry in entries
-        if (fact := _wrong_entry(entry, batches, segment)) is not None
-    ]
-    listed = {(entry.producer_id, entry.last_offset) for entry in entries}
-    problems += [
-        Problem(kind, f"aborted transaction is not listed producer_id={producer} marker={offset}")
-        for producer, offset in _aborted_here(batches)
-        if (producer, offset) not in listed
-    ]
-    return problems[:_PROBLEMS_MAX]
-
-
-def _wrong_entry(
-    entry: AbortedTransaction, batches: LogBatches, segment: RemoteLogSegmentMetadata
-) -> str | None:
-    rows = batches.rows
-    at = int(np.searchsorted(rows["last_offset"], entry.last_offset))
-    if at == len(rows) or rows["base_offset"][at] > entry.last_offset:
-        return "entry's marker is not in the log"
-    marker = rows[at]
-    if marker["marker"] != ControlRecordType.ABORT or marker["producer_id"] != entry.producer_id:
-        return "entry's marker is not an abort of its producer"
-    if not entry.first_offset <= entry.last_offset:
-        return "entry begins above its end"
-    if segment.start_offset <= entry.first_offset and not batches.is_cleaned:
-        begins = int(np.searchsorted(rows["base_offset"], entry.first_offset))
-        if begins == len(rows) or (
-            rows["base_offset"][begins] != entry.first_offset
-            or rows["producer_id"][begins] != entry.producer_id
-        ):
-            return "entry's transaction does not begin there"
-    return None
-
-
-def _aborted_here(batches: LogBatches) -> list[tuple[ProducerId, Offset]]:
-    """Abort markers of producers with data in this segment since their last marker.
-
-    A marker alone tells nothing: its transaction may have been empty, or lie in other segments.
-    """
-    rows = batches.rows[batches.is_transactional | batches.is_control]
-    aborts = rows["marker"] == ControlRecordType.ABORT
-    if not aborts.any():
-        return []
-    # By producer, then by offset: the row before a marker is data, or the marker before it.
-    order = np.lexsort((rows["base_offset"], rows["producer_id"]))
-    ordered = rows[order]
-    is_data = ordered["marker"][:-1] == NO_MARKER
-    follows_data = (ordered["producer_id"][1:] == ordered["producer_id"][:-1]) & is_data
-    is_found = np.append(False, follows_data) & (ordered["marker"] == ControlRecordType.ABORT)
-    found = ordered[is_found]
-    return list(zip(found["producer_id"].tolist(), found["base_offset"].tolist(), strict=True))
-
-
-def check_producer_snapshot(
-    snapshot: bytes, batches: LogBatches, segment: RemoteLogSegmentMetadata
-) -> list[Problem]:
-    """That a producer is absent is no damage: brokers forget those who were idle for long. Nor
-    that compaction took a producer's batches."""
-    kind = FindingKind.WRONG_PRODUCER_SNAPSHOT
-    try:
-        entries = read_producer_snapshot(snapshot)
-    except CorruptDataError as error:
-        return [Problem(kind, str(error))]
-    last_written = _last_offsets_by_producer(batches)
-    return [
-        Problem(kind, f"{fact} producer_id={entry.producer_id} last_offset={entry.last_offset}")
-        for entry in entries
-        if (fact := _wrong_producer(entry, last_written, segment, is_cleaned=batches.is_cleaned))
-    ][:_PROBLEMS_MAX]
-
-
-def _wrong_producer(
-    entry: ProducerSnapshotEntry,
-    last_written: dict[tuple[ProducerId, int], Offset],
-    segment: RemoteLogSegmentMetadata,
-    *,
-    is_cleaned: bool,
-) -> str | None:
-    if entry.last_offset > segment.end_offset_inclusive:
-        return "producer's last batch is beyond the segment"
-    if entry.current_transaction_first_offset > segment.end_offset_inclusive:
-        return "producer's transaction begins beyond the segment"
-    written = last_written.get((entry.producer_id, entry.producer_epoch))
-    if is_cleaned or entry.last_offset < 0:
-        return None  # or nothing but a marker since the producer's epoch was raised
-    if written is not None and written != entry.last_offset:
-        return f"producer's last batch is another one in the log={written}"
-    if written is None and entry.last_offset >= segment.start_offset:
-        return "producer's last batch is not in the log"
-    return None
-
-
-def _last_offsets_by_producer(batches: LogBatches) -> dict[tuple[ProducerId, int], Offset]:
-    data = batches.rows[~batches.is_control & (batches.rows["producer_id"] >= 0)]
-    if len(data) == 0:
-        return {}
-    order = np.lexsort((data["base_offset"], data["producer_epoch"], data["producer_id"]))
-    ordered = data[order]
-    changes = (np.diff(ordered["producer_id"]) != 0) | (np.diff(ordered["producer_epoch"]) != 0)
-    lasts = ordered[np.append(changes, True)]
-    columns = (lasts[name].tolist() for name in ("producer_id", "producer_epoch", "last_offset"))
-    return {(producer, epoch): last for producer, epoch, last in zip(*columns, strict=True)}
 
 
 def check_epoch_checkpoint(

@@ -22,8 +22,9 @@ from isotherm.record.batch_table import (
     read_batch_table,
     verify_crcs,
 )
-from isotherm.record.control_table import NO_MARKER, marker_types
+from isotherm.record.control_table import NO_MARKER, coordinator_epochs, marker_types
 from isotherm.remote.scrub.findings import FindingKind, Problem
+from isotherm.remote.scrub.record_checks import check_records
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.types import LeaderEpoch, Offset
 
@@ -46,6 +47,9 @@ ROW = np.dtype(
         ("producer_id", np.int64),
         ("leader_epoch", np.int32),
         ("producer_epoch", np.int16),
+        ("base_sequence", np.int32),
+        # Of a transaction marker; NO_COORDINATOR_EPOCH of other batches.
+        ("coordinator_epoch", np.int32),
         ("attributes", np.int16),
         # Type of the control record; NO_MARKER where the batch holds data.
         ("marker", np.int16),
@@ -60,6 +64,7 @@ _PROBLEMS_MAX = 10
 
 _LENGTH_POSITION = 8
 _PRODUCER_EPOCH_POSITION = 51
+_BASE_SEQUENCE_POSITION = 53
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +93,11 @@ class LogBatches:
         return bool((~self.rows["is_dense"] | has_horizon).any())
 
 
-def read_log_batches(blocks: Iterable[memoryview], log_size: int) -> LogBatches:
-    """`blocks` are the `log_size` bytes of a `.log` file from its start, cut anywhere."""
+def read_log_batches(
+    blocks: Iterable[memoryview], log_size: int, *, with_records: bool = True
+) -> LogBatches:
+    """`blocks` are the `log_size` bytes of a `.log` file from its start, cut anywhere. Without
+    `with_records` batches are checked by their headers and CRCs alone."""
     tables: list[Rows] = []
     problems: list[Problem] = []
     size = 0
@@ -105,7 +113,10 @@ def read_log_batches(blocks: Iterable[memoryview], log_size: int) -> LogBatches:
         except CorruptRecordError as error:
             problems.append(Problem(FindingKind.DAMAGED_BATCH, _moved(str(error), size)))
             return LogBatches(_joined(tables), size, tuple(problems))
-        problems += _wrong_crcs(data, batches, size)
+        is_wrong, crc_problems = _wrong_crcs(data, batches, size)
+        problems += crc_problems
+        if with_records:
+            problems += check_records(data, batches[~is_wrong], size)
         tables.append(_rows(data, batches, size))
         size += position_end
         rest = data[position_end:]
@@ -208,31 +219,30 @@ def _rows(data: memoryview, batches: BatchTable, start: Position) -> Rows:
     rows["producer_id"] = batches["producer_id"]
     rows["leader_epoch"] = leader_epochs(data, batches)
     rows["producer_epoch"] = gather_integers(data, positions + _PRODUCER_EPOCH_POSITION, ">i2")
+    rows["base_sequence"] = gather_integers(data, positions + _BASE_SEQUENCE_POSITION, ">i4")
     rows["attributes"] = batches["attributes"]
     rows["marker"] = marker_types(data, batches)
+    rows["coordinator_epoch"] = coordinator_epochs(data, batches)
     rows["is_dense"] = batches["records_count"] == batches["last_offset_delta"] + 1
     return rows
 
 
-def _wrong_crcs(data: memoryview, batches: BatchTable, start: Position) -> list[Problem]:
+def _wrong_crcs(
+    data: memoryview, batches: BatchTable, start: Position
+) -> tuple[BoolArray, list[Problem]]:
+    """Which batches fail their CRC, and what is to be told of them."""
+    is_wrong = np.zeros(len(batches), np.bool_)
+    problems: list[Problem] = []
     try:
         verify_crcs(data, batches)
     except CorruptRecordError:
-        return [
-            Problem(FindingKind.WRONG_CRC, _moved(str(error), start))
-            for error in _each_wrong(data, batches)
-        ]
-    return []
-
-
-def _each_wrong(data: memoryview, batches: BatchTable) -> list[CorruptRecordError]:
-    wrong = []
-    for position in batches["position"].tolist():
-        try:
-            verify_batch_crc(data, position, read_batch_header(data, position))
-        except CorruptRecordError as error:
-            wrong.append(error)
-    return wrong
+        for row, position in enumerate(batches["position"].tolist()):
+            try:
+                verify_batch_crc(data, position, read_batch_header(data, position))
+            except CorruptRecordError as error:
+                is_wrong[row] = True
+                problems.append(Problem(FindingKind.WRONG_CRC, _moved(str(error), start)))
+    return is_wrong, problems
 
 
 def _moved(message: str, start: Position) -> str:

@@ -22,9 +22,7 @@ from isotherm.remote.scrub.findings import Finding, FindingKind, Problem, segmen
 from isotherm.remote.scrub.index_checks import (
     check_epoch_checkpoint,
     check_offset_index_entries,
-    check_producer_snapshot,
     check_time_index_entries,
-    check_transaction_index_entries,
 )
 from isotherm.remote.scrub.log_batches import (
     LogBatches,
@@ -32,12 +30,19 @@ from isotherm.remote.scrub.log_batches import (
     check_offsets,
     read_log_batches,
 )
+from isotherm.remote.scrub.producer_checks import (
+    ProducersBefore,
+    Transactions,
+    check_producer_snapshot,
+    check_transaction_index_entries,
+)
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.layout.aiven_manifest import SegmentManifest
 from isotherm.remote.storage.layout.chunk_index import stored_file_size
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager, fetch_manifest
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.segment.producer_snapshot import read_producer_snapshot
 
 FETCH_BYTES = 16 * 1024 * 1024
 """Size of one ranged GET of a log."""
@@ -52,8 +57,8 @@ _INDEX_PROBLEMS = {
 }
 # The indexes can be right all the same.
 _CAUSES_NO_OTHER = frozenset(
-    {FindingKind.WRONG_CRC, FindingKind.OFFSET_GAP, FindingKind.WRONG_EPOCH,
-     FindingKind.WRONG_TIMESTAMP}
+    {FindingKind.WRONG_CRC, FindingKind.WRONG_RECORDS, FindingKind.OFFSET_GAP,
+     FindingKind.WRONG_EPOCH, FindingKind.WRONG_TIMESTAMP}
 )  # fmt: skip
 # Compared between manifest and metadata; what only one of them has is not.
 _SHARED_FIELDS = (
@@ -75,15 +80,26 @@ class SegmentScrubber:
     """Checks segments of one bucket. RemoteStorageError when the store fails: that is no finding.
 
     `may_have_gaps` is for topics that are compacted: offsets without a record are no finding.
+    Without `with_records` batches are checked by their headers and CRCs alone.
     """
 
-    def __init__(self, settings: ObjectStoreSettings, *, may_have_gaps: bool = False) -> None:
+    def __init__(
+        self,
+        settings: ObjectStoreSettings,
+        *,
+        may_have_gaps: bool = False,
+        with_records: bool = True,
+    ) -> None:
         self._client = open_for_reading(settings)
         self._layout = settings.create_layout()
         self._storage = ObjectStoreRemoteStorageManager(settings)
         self._may_have_gaps = may_have_gaps
+        self._with_records = with_records
 
-    def scrub(self, segment: RemoteLogSegmentMetadata) -> SegmentScrub:
+    def scrub(
+        self, segment: RemoteLogSegmentMetadata, previous: RemoteLogSegmentMetadata | None = None
+    ) -> SegmentScrub:
+        """`previous` ends where `segment` begins: its producer snapshot tells what is open there."""
         findings: list[Finding] = []
 
         def found(problem: Problem, key: str | None = None) -> None:
@@ -108,7 +124,8 @@ class SegmentScrubber:
         for problem in problems:
             found(problem, log_key)
         if not problems or _CAUSES_NO_OTHER.issuperset(each.kind for each in problems):
-            self._check_indexes(segment, manifest, found, batches)
+            transactions = Transactions(batches, self._producers_before(segment, previous))
+            self._check_indexes(segment, manifest, found, batches, transactions)
         return SegmentScrub(tuple(findings), expected, len(batches.rows))
 
     def _manifest(
@@ -157,7 +174,9 @@ class SegmentScrubber:
             # Closed here: a generator that is left to the garbage collector may end its threads
             # wherever that runs, and wait there for ever.
             with closing(self._blocks(segment)) as blocks:
-                return read_log_batches(blocks, segment.segment_size_in_bytes)
+                return read_log_batches(
+                    blocks, segment.segment_size_in_bytes, with_records=self._with_records
+                )
         except RemoteResourceNotFoundError:
             found(Problem(FindingKind.MISSING_OBJECT, "object went away meanwhile"), log_key)
         except (CorruptDataError, ConfigError) as error:
@@ -182,7 +201,7 @@ class SegmentScrubber:
         """What is wrong with the log. What cannot be read to its end, or has wrong offsets, is not
         looked into further: all else would be wrong as well, for that reason."""
         problems = list(batches.problems)
-        if any(each.kind is not FindingKind.WRONG_CRC for each in problems):
+        if any(each.kind is FindingKind.DAMAGED_BATCH for each in problems):
             return problems
         offsets = check_offsets(batches, segment, may_have_gaps=self._may_have_gaps)
         if any(each.kind is FindingKind.WRONG_OFFSETS for each in offsets):
@@ -197,23 +216,38 @@ class SegmentScrubber:
             problems.append(Problem(FindingKind.WRONG_TIMESTAMP, detail))
         return problems
 
+    def _producers_before(
+        self, segment: RemoteLogSegmentMetadata, previous: RemoteLogSegmentMetadata | None
+    ) -> ProducersBefore | None:
+        """None where it is not known; what damages it is a finding of `previous`."""
+        if segment.start_offset == 0:
+            return ProducersBefore.of([])
+        if previous is None:
+            return None
+        try:
+            snapshot = self._storage.fetch_index(previous, IndexType.PRODUCER_SNAPSHOT)
+            return ProducersBefore.of(read_producer_snapshot(snapshot))
+        except (RemoteResourceNotFoundError, CorruptDataError, ConfigError):
+            return None
+
     def _check_indexes(
         self,
         segment: RemoteLogSegmentMetadata,
         manifest: SegmentManifest | None,
         found: Callable[..., None],
         batches: LogBatches,
+        transactions: Transactions,
     ) -> None:
         for kind in IndexType:
             location = self._layout.index_location(segment, kind, manifest)
             if location is None:
-                found_problems = _index_problems(kind, None, batches, segment)
+                found_problems = _index_problems(kind, None, batches, transactions, segment)
             else:
                 try:
                     index = self._storage.fetch_index(segment, kind)
-                    found_problems = _index_problems(kind, index, batches, segment)
+                    found_problems = _index_problems(kind, index, batches, transactions, segment)
                 except RemoteResourceNotFoundError:
-                    found_problems = self._absent(kind, batches, segment)
+                    found_problems = self._absent(kind, batches, transactions, segment)
                 except CorruptDataError as error:
                     detail = f"index cannot be read reason={str(error)!r}"
                     found_problems = [Problem(_INDEX_PROBLEMS[kind], detail)]
@@ -221,12 +255,16 @@ class SegmentScrubber:
                 found(problem, None if location is None else location.key)
 
     def _absent(
-        self, kind: IndexType, batches: LogBatches, segment: RemoteLogSegmentMetadata
+        self,
+        kind: IndexType,
+        batches: LogBatches,
+        transactions: Transactions,
+        segment: RemoteLogSegmentMetadata,
     ) -> list[Problem]:
         if self._layout.commit_suffix is not None:
             return []  # the one object that holds all indexes: reported when it was looked for
         if kind is IndexType.TRANSACTION:
-            return _index_problems(kind, None, batches, segment)
+            return _index_problems(kind, None, batches, transactions, segment)
         return [Problem(FindingKind.MISSING_OBJECT, f"index is not there index={kind.value}")]
 
 
@@ -276,10 +314,11 @@ def _index_problems(
     kind: IndexType,
     index: bytes | None,
     batches: LogBatches,
+    transactions: Transactions,
     segment: RemoteLogSegmentMetadata,
 ) -> list[Problem]:
     if kind is IndexType.TRANSACTION:
-        return check_transaction_index_entries(index, batches, segment)
+        return check_transaction_index_entries(index, batches, transactions, segment)
     assert index is not None, "only a transaction index may be absent"
     match kind:
         case IndexType.OFFSET:
@@ -287,6 +326,6 @@ def _index_problems(
         case IndexType.TIMESTAMP:
             return check_time_index_entries(index, batches, segment)
         case IndexType.PRODUCER_SNAPSHOT:
-            return check_producer_snapshot(index, batches, segment)
+            return check_producer_snapshot(index, batches, transactions, segment)
         case IndexType.LEADER_EPOCH:
             return check_epoch_checkpoint(index, batches, segment)

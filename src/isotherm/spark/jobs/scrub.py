@@ -1,12 +1,14 @@
 """Deep check of the data: every byte of the chosen segments, and their indexes, read and compared.
 
-A task takes whole segments; segment_scrub says what is checked. What concerns the segments of a
+A task takes whole segments, each with the one before it, whose producer snapshot tells what is open
+between the two; segment_scrub says what is checked. What concerns the segments of a
 partition together, gaps between them and two of the same offsets, is found from metadata alone, for
 all segments, sampled or not.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,7 +25,12 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLog
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.bucket_listing import spread_over
 from isotherm.spark.jobs.cost import Cost, cost_of_reading, parallel_tasks
-from isotherm.spark.jobs.segment_frames import segments_of
+from isotherm.spark.jobs.segment_frames import (
+    SEGMENT_ARROW,
+    segment_of_row,
+    segment_row,
+    segments_of,
+)
 from isotherm.spark.planning import SegmentPiece, lineage_pieces
 
 if TYPE_CHECKING:
@@ -42,20 +49,24 @@ _FINDING_FIELDS: dict[str, pa.DataType] = {
     "detail": pa.string(),
 }
 FINDINGS = pa.schema(_FINDING_FIELDS)
+# A segment and the one that ends where it begins, null without one.
+_PAIRED = SEGMENT_ARROW.append(pa.field("previous", pa.struct(list(SEGMENT_ARROW))))
 # A row per finding; one with a null kind per segment, with what was read of it.
 _SCRUBBED = pa.schema(_FINDING_FIELDS | {"bytes_read": pa.int64(), "batches": pa.int64()})
 
-_SMALL_OBJECTS = 6  # manifest and five indexes
+# Manifest and five indexes; manifest and producer snapshot of the segment before.
+_SMALL_OBJECTS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubSettings:
     """`sample` is the share of segments that are read, chosen by `seed`; `may_have_gaps` where
-    topics are compacted."""
+    topics are compacted. Without `with_records` batches are checked by headers and CRCs alone."""
 
     sample: float = 1.0
     seed: int = 0
     may_have_gaps: bool = False
+    with_records: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.sample <= 1:
@@ -77,7 +88,7 @@ class ScrubReport:
 
 def chosen_segments(segments: DataFrame, settings: ScrubSettings) -> DataFrame:
     """Those that a scrub with these settings reads."""
-    finished = segments.where(sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name)
+    finished = _finished(segments)
     if settings.sample == 1:
         return finished
     # By id, so that the same seed takes the same segments however the frame is partitioned.
@@ -100,15 +111,18 @@ def scrub(
     """`segments` as of segment_frames; only finished ones are looked at."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        scrubber = SegmentScrubber(store, may_have_gaps=settings.may_have_gaps)
+        scrubber = SegmentScrubber(
+            store, may_have_gaps=settings.may_have_gaps, with_records=settings.with_records
+        )
         for batch in batches:
-            for segment in segments_of(batch):
-                result = scrubber.scrub(segment)
+            for row in batch.to_pylist():
+                previous = row["previous"] and segment_of_row(row["previous"])
+                result = scrubber.scrub(segment_of_row(row), previous)
                 rows: list[dict[str, Any]] = [each._asdict() for each in result.findings]
                 rows.append({"bytes_read": result.bytes_read, "batches": result.batches})
                 yield pa.RecordBatch.from_pylist(rows, schema=_SCRUBBED)
 
-    chosen = chosen_segments(segments, settings)
+    chosen = chosen_segments(_with_previous(segments), settings)
     tasks = spread_over(segments.sparkSession)
     # Large segments are spread first; a task in Spark's order takes the next when it is done.
     spread = chosen.repartition(tasks, "segment_id")
@@ -124,6 +138,39 @@ def scrub(
     return ScrubReport(findings, int(count), int(size or 0), int(batches or 0))
 
 
+def _with_previous(segments: DataFrame) -> DataFrame:
+    """The finished ones, each with the one before it in the history."""
+
+    def pair(group: pa.Table) -> pa.Table:
+        found = [segment for batch in group.to_batches() for segment in segments_of(batch)]
+        before = previous_segments(found)
+        rows = [segment_row(each) | {"previous": None} for each in found]
+        for row, each in zip(rows, found, strict=True):
+            if each.segment_id.id in before:
+                row["previous"] = segment_row(before[each.segment_id.id])
+        return pa.Table.from_pylist(rows, schema=_PAIRED)
+
+    by_partition = _finished(segments).groupBy("topic_id", "partition")
+    return by_partition.applyInArrow(
+        lambda group: pair(group.combine_chunks()), from_arrow_schema(_PAIRED)
+    )
+
+
+def previous_segments(
+    segments: list[RemoteLogSegmentMetadata],
+) -> dict[uuid.UUID, RemoteLogSegmentMetadata]:
+    """By segment id, of all finished segments of one partition: those that end where it begins."""
+    return {
+        later.segment.segment_id.id: earlier.segment
+        for earlier, later in pairwise(lineage_pieces(segments))
+        if earlier.segment.end_offset_inclusive + 1 == later.segment.start_offset
+    }
+
+
+def _finished(segments: DataFrame) -> DataFrame:
+    return segments.where(sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name)
+
+
 def check_histories(segments: DataFrame) -> DataFrame:
     """Gaps between the finished segments of a partition, and segments that another one makes
     useless: findings from metadata alone."""
@@ -136,8 +183,7 @@ def check_histories(segments: DataFrame) -> DataFrame:
         ]
         return pa.Table.from_pylist(found, schema=FINDINGS)
 
-    finished = segments.where(sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name)
-    by_partition = finished.groupBy("topic_id", "partition")
+    by_partition = _finished(segments).groupBy("topic_id", "partition")
     return by_partition.applyInArrow(
         lambda group: check(group.combine_chunks()), from_arrow_schema(FINDINGS)
     )

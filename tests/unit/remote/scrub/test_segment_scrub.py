@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,9 @@ def kinds_in(bucket: PlantedBucket, topic: str) -> set[str]:
     scrubber = SegmentScrubber(bucket.settings)
     return {
         finding.kind
-        for segment in bucket.topics[topic].segments
+        for previous, segment in pairwise([None, *bucket.topics[topic].segments])
         if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        for finding in scrubber.scrub(segment).findings
+        for finding in scrubber.scrub(segment, previous).findings
     }
 
 

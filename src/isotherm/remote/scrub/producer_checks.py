@@ -1,0 +1,344 @@
+"""What producers did in a segment, against its transaction index and its producer snapshot. Pure.
+
+A segment carries the snapshot of the offset that follows it. The one of the segment before says
+which transactions are open where this one begins: then all that this segment's index and snapshot
+say of producers that write in it follows from its batches. Without it, as at the start of a
+history, what began before is taken as it is told. Work is by columns, a row per transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from isotherm.errors import CorruptDataError
+from isotherm.record.batch_header import TRANSACTIONAL_FLAG
+from isotherm.record.control import ControlRecordType
+from isotherm.record.control_table import NO_MARKER
+from isotherm.remote.scrub.findings import FindingKind, Problem
+from isotherm.remote.scrub.log_batches import LogBatches
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.segment.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
+from isotherm.segment.transaction_index import AbortedTransaction, read_transaction_index
+from isotherm.types import NO_COORDINATOR_EPOCH, UNKNOWN_OFFSET, Offset, ProducerId
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from isotherm.remote.scrub.log_batches import Rows
+
+_PROBLEMS_MAX = 5
+_SEQUENCE_MAX = 2**31 - 1
+_NEVER = np.iinfo(np.int64).max
+# First offset of a transaction that began before a segment of which no snapshot before is known.
+_UNTOLD = -2
+
+_TRANSACTION = np.dtype(
+    [
+        ("producer_id", np.int64),
+        # UNKNOWN_OFFSET: it has no data in this partition.
+        ("first_offset", np.int64),
+        # The first of its batches in this segment; _NEVER without any.
+        ("first_here", np.int64),
+        # _NEVER: open where the segment ends.
+        ("marker_offset", np.int64),
+        ("is_abort", np.bool_),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersBefore:
+    """The snapshot that the segment before carries, by producer."""
+
+    entries: dict[ProducerId, ProducerSnapshotEntry]
+
+    @staticmethod
+    def of(entries: Sequence[ProducerSnapshotEntry]) -> ProducersBefore:
+        return ProducersBefore({entry.producer_id: entry for entry in entries})
+
+    def open_transaction(self, producer_id: ProducerId) -> Offset:
+        """Its first offset; UNKNOWN_OFFSET where there is none."""
+        entry = self.entries.get(producer_id)
+        return UNKNOWN_OFFSET if entry is None else entry.current_transaction_first_offset
+
+
+class Transactions:
+    """Those that have batches or a marker in a segment, and those that are open beside them."""
+
+    def __init__(self, batches: LogBatches, before: ProducersBefore | None) -> None:
+        self.before = before
+        self.rows = _transactions(batches, before)
+        told = self.rows[self.rows["first_offset"] >= 0]
+        by_first = told[np.argsort(told["first_offset"], kind="stable")]
+        self._firsts = by_first["first_offset"]
+        self._latest_ends = np.maximum.accumulate(by_first["marker_offset"])
+
+    def last_stable_offset(self, marker: Offset) -> Offset:
+        """As the leader knew it when it had written a marker: the first offset of the transactions
+        that were open then, or the offset after the marker."""
+        at = int(np.searchsorted(self._latest_ends, marker, side="right"))
+        if at < len(self._firsts) and self._firsts[at] < marker:
+            return int(self._firsts[at])
+        return marker + 1
+
+
+def _transactions(batches: LogBatches, before: ProducersBefore | None) -> Rows:
+    rows = batches.rows
+    is_end = (rows["marker"] == ControlRecordType.ABORT) | (
+        rows["marker"] == ControlRecordType.COMMIT
+    )
+    is_data = (rows["marker"] == NO_MARKER) & ((rows["attributes"] & TRANSACTIONAL_FLAG) != 0)
+    rows = rows[(is_end | is_data) & (rows["producer_id"] >= 0)]
+    rows = rows[np.lexsort((rows["base_offset"], rows["producer_id"]))]
+    is_end = rows["marker"] != NO_MARKER
+    is_other = rows["producer_id"][1:] != rows["producer_id"][:-1]
+    # A transaction begins with its producer, or after a marker of it.
+    firsts = np.flatnonzero(np.append(True, is_other | is_end[:-1])[: len(rows)])
+    lasts = np.append(firsts[1:], len(rows))[: len(firsts)] - 1
+    found = np.empty(len(firsts), _TRANSACTION)
+    producers = found["producer_id"] = rows["producer_id"][firsts]
+    here = np.where(is_end[firsts], _NEVER, rows["base_offset"][firsts])
+    found["first_here"] = here
+    found["marker_offset"] = np.where(is_end[lasts], rows["base_offset"][lasts], _NEVER)
+    found["is_abort"] = rows["marker"][lasts] == ControlRecordType.ABORT
+    is_first_of_producer = np.append(True, producers[1:] != producers[:-1])[: len(found)]
+    found["first_offset"] = np.where(here == _NEVER, UNKNOWN_OFFSET, here)
+    first_rows = np.flatnonzero(is_first_of_producer)
+    open_before = _open_before(producers[first_rows], before)
+    found["first_offset"][first_rows] = np.where(
+        open_before == UNKNOWN_OFFSET, found["first_offset"][first_rows], open_before
+    )
+    return np.concatenate([found, _idle(before, set(producers[first_rows].tolist()))])
+
+
+def _open_before(
+    producers: npt.NDArray[np.int64], before: ProducersBefore | None
+) -> npt.NDArray[np.int64]:
+    if before is None:
+        return np.full(len(producers), _UNTOLD)
+    offsets = map(before.open_transaction, producers.tolist())
+    return np.fromiter(offsets, np.int64, len(producers))
+
+
+def _idle(before: ProducersBefore | None, seen: set[ProducerId]) -> Rows:
+    """Transactions that are open all through the segment, without a batch in it."""
+    told = [
+        (entry.producer_id, entry.current_transaction_first_offset, _NEVER, _NEVER, False)
+        for entry in ({} if before is None else before.entries).values()
+        if entry.current_transaction_first_offset >= 0 and entry.producer_id not in seen
+    ]
+    return np.array(told, _TRANSACTION)
+
+
+def check_transaction_index_entries(
+    index: bytes | None,
+    batches: LogBatches,
+    transactions: Transactions,
+    segment: RemoteLogSegmentMetadata,
+) -> list[Problem]:
+    """`index` is None where the segment has none: then no transaction of its may be aborted."""
+    kind = FindingKind.WRONG_TRANSACTION_INDEX
+    try:
+        entries = read_transaction_index(index or b"", segment.start_offset)
+    except CorruptDataError as error:
+        return [Problem(kind, str(error))]
+    rows = transactions.rows
+    by_marker = {
+        (int(row["producer_id"]), int(row["marker_offset"])): row for row in rows[rows["is_abort"]]
+    }
+    problems = [
+        Problem(kind, f"{fact} producer_id={entry.producer_id} last_offset={entry.last_offset}")
+        for entry in entries
+        if (fact := _wrong_entry(entry, by_marker, batches, transactions)) is not None
+    ]
+    listed = {(entry.producer_id, entry.last_offset) for entry in entries}
+    problems += [
+        Problem(
+            kind,
+            "aborted transaction is not listed"
+            f" producer_id={producer} first_offset={_first(row)} marker={marker}",
+        )
+        for (producer, marker), row in by_marker.items()
+        if (producer, marker) not in listed and _has_data(row)
+    ]
+    return problems[:_PROBLEMS_MAX]
+
+
+def _first(row: np.void) -> Offset:
+    return int(row["first_offset"] if row["first_offset"] >= 0 else row["first_here"])
+
+
+def _has_data(row: np.void) -> bool:
+    """A marker alone tells nothing: its transaction may be empty, or lie in other segments."""
+    return bool(row["first_offset"] >= 0 or row["first_here"] != _NEVER)
+
+
+def _wrong_entry(
+    entry: AbortedTransaction,
+    by_marker: dict[tuple[ProducerId, Offset], np.void],
+    batches: LogBatches,
+    transactions: Transactions,
+) -> str | None:
+    rows = batches.rows
+    at = int(np.searchsorted(rows["last_offset"], entry.last_offset))
+    if at == len(rows) or rows["base_offset"][at] > entry.last_offset:
+        return "entry's marker is not in the log"
+    row = by_marker.get((entry.producer_id, entry.last_offset))
+    if row is None:
+        return "entry's marker is not an abort of its producer"
+    if not entry.first_offset <= entry.last_offset:
+        return "entry begins above its end"
+    if batches.is_cleaned:
+        return None
+    told = int(row["first_offset"])
+    if told == _UNTOLD:
+        here = int(row["first_here"])
+        begins_well = entry.first_offset == here or entry.first_offset < rows["base_offset"][0]
+        expected = f"{here} or below the segment" if here != _NEVER else "below the segment"
+    else:
+        begins_well = entry.first_offset == told
+        expected = str(told)
+    if not begins_well:
+        return (
+            f"entry's transaction does not begin there first_offset={entry.first_offset}"
+            f" expected={expected}"
+        )
+    stable = transactions.last_stable_offset(entry.last_offset)
+    if transactions.before is not None and entry.last_stable_offset != stable:
+        return (
+            "entry has another last stable offset than the log"
+            f" last_stable_offset={entry.last_stable_offset} expected={stable}"
+        )
+    return None
+
+
+def check_producer_snapshot(
+    snapshot: bytes,
+    batches: LogBatches,
+    transactions: Transactions,
+    segment: RemoteLogSegmentMetadata,
+) -> list[Problem]:
+    """That a producer is absent is no damage: brokers forget those who were idle for long. Nor
+    that compaction took a producer's batches."""
+    kind = FindingKind.WRONG_PRODUCER_SNAPSHOT
+    try:
+        entries = read_producer_snapshot(snapshot)
+    except CorruptDataError as error:
+        return [Problem(kind, str(error))]
+    written = _written_here(batches, transactions)
+    return [
+        Problem(kind, f"{fact} producer_id={entry.producer_id} last_offset={entry.last_offset}")
+        for entry in entries
+        for fact in _wrong_producer(
+            entry, written, segment, transactions.before, is_cleaned=batches.is_cleaned
+        )
+    ][:_PROBLEMS_MAX]
+
+
+def _wrong_producer(
+    entry: ProducerSnapshotEntry,
+    written: dict[ProducerId, dict[str, int]],
+    segment: RemoteLogSegmentMetadata,
+    before: ProducersBefore | None,
+    *,
+    is_cleaned: bool,
+) -> Iterator[str]:
+    if entry.last_offset > segment.end_offset_inclusive:
+        yield "producer's last batch is beyond the segment"
+    elif entry.current_transaction_first_offset > segment.end_offset_inclusive:
+        yield "producer's transaction begins beyond the segment"
+    elif is_cleaned:
+        return
+    elif entry.producer_id in written:
+        for field, expected in written[entry.producer_id].items():
+            if getattr(entry, field) != expected:
+                yield (
+                    f"snapshot and log differ field={field} snapshot={getattr(entry, field)}"
+                    f" log={expected}"
+                )
+    elif max(entry.last_offset, entry.current_transaction_first_offset) >= segment.start_offset:
+        yield "producer's last batch is not in the log"
+    elif before is not None:
+        yield from _changed_idly(entry, before.entries.get(entry.producer_id, entry))
+
+
+def _changed_idly(entry: ProducerSnapshotEntry, earlier: ProducerSnapshotEntry) -> Iterator[str]:
+    for field, now, then in zip(entry._fields, entry, earlier, strict=True):
+        if now != then:
+            yield (
+                "producer wrote nothing, and its snapshots differ"
+                f" field={field} snapshot={now} before={then}"
+            )
+
+
+def _written_here(
+    batches: LogBatches, transactions: Transactions
+) -> dict[ProducerId, dict[str, int]]:
+    """By producer the fields of its snapshot entry that its batches in this segment tell."""
+    rows = batches.rows[batches.rows["producer_id"] >= 0]
+    is_known = (
+        (rows["marker"] == NO_MARKER)
+        | (rows["marker"] == ControlRecordType.ABORT)
+        | (rows["marker"] == ControlRecordType.COMMIT)
+    )
+    rows = rows[is_known]
+    rows = rows[np.lexsort((rows["base_offset"], rows["producer_id"]))]
+    told: dict[ProducerId, dict[str, int]] = {}
+    for row in _lasts(rows):
+        told[int(row["producer_id"])] = {
+            "producer_epoch": int(row["producer_epoch"]),
+            "timestamp_ms": int(row["max_timestamp"]),
+        }
+    for row in _lasts(rows[rows["marker"] == NO_MARKER]):
+        fields = told[int(row["producer_id"])]
+        if int(row["producer_epoch"]) == fields["producer_epoch"]:
+            delta = int(row["last_offset"] - row["base_offset"])
+            fields["last_offset"] = int(row["last_offset"])
+            fields["offset_delta"] = delta
+            fields["last_sequence"] = (int(row["base_sequence"]) + delta) & _SEQUENCE_MAX
+    for row in _lasts(rows[rows["coordinator_epoch"] != NO_COORDINATOR_EPOCH]):
+        told[int(row["producer_id"])]["coordinator_epoch"] = int(row["coordinator_epoch"])
+    for row in _lasts(transactions.rows):
+        _tell_transaction(told, row)
+    if transactions.before is None:
+        return told
+    return {
+        producer: _from_before(transactions.before.entries.get(producer), fields) | fields
+        for producer, fields in told.items()
+    }
+
+
+def _from_before(earlier: ProducerSnapshotEntry | None, fields: dict[str, int]) -> dict[str, int]:
+    """What a marker leaves as it was."""
+    if earlier is None:
+        return {}
+    told = {"coordinator_epoch": earlier.coordinator_epoch}
+    if earlier.producer_epoch == fields["producer_epoch"]:
+        told["last_offset"] = earlier.last_offset
+        told["last_sequence"] = earlier.last_sequence
+        told["offset_delta"] = earlier.offset_delta
+    return told
+
+
+def _tell_transaction(told: dict[ProducerId, dict[str, int]], row: np.void) -> None:
+    """The last transaction of a producer tells which one is open at the segment's end."""
+    fields = told.get(int(row["producer_id"]))
+    if fields is None:
+        return  # open all through the segment: the snapshot before has it
+    name = "current_transaction_first_offset"
+    if row["marker_offset"] != _NEVER:
+        fields[name] = UNKNOWN_OFFSET
+    elif row["first_offset"] != _UNTOLD:
+        fields[name] = int(row["first_offset"])
+
+
+def _lasts(rows: Rows) -> Rows:
+    """The last of each producer's, in rows that are ordered by producer."""
+    if len(rows) == 0:
+        return rows
+    lasts: Rows = rows[np.append(rows["producer_id"][1:] != rows["producer_id"][:-1], True)]
+    return lasts

@@ -1,0 +1,87 @@
+"""The records of a stretch of batches, decompressed and held against their batches' headers.
+
+The CRC vouches for what was written. It does not tell that the writer counted well, or that damage
+was given a CRC of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from isotherm.errors import CorruptRecordError
+from isotherm.record.batch_table import byte_array, unpack_records
+from isotherm.remote.scrub.findings import FindingKind, Problem
+
+if TYPE_CHECKING:
+    from isotherm.record.batch_table import BatchTable
+    from isotherm.types import Position
+
+DECODED_BYTES = 64 * 1024 * 1024
+"""Of records that are decompressed at a time; a batch that is larger is taken alone."""
+
+
+def check_records(data: memoryview, batches: BatchTable, start: Position) -> list[Problem]:
+    """What is wrong with the records of these batches, one problem per batch at most.
+
+    `data` holds the batches; it begins at `start` of the log.
+    """
+    problems: list[Problem] = []
+    row = 0
+    while row < len(batches):
+        # Copies: unpacking points the rows elsewhere.
+        chunk = batches[row:].copy()
+        try:
+            unpacked, taken = unpack_records(data, chunk, decoded_size_max=DECODED_BYTES)
+        except CorruptRecordError as error:
+            if len(chunk) > 1:
+                # Rare: one at a time tells which of them it is.
+                each = (check_records(data, chunk[i : i + 1], start) for i in range(len(chunk)))
+                return problems + [problem for found in each for problem in found]
+            detail = (
+                f"records cannot be unpacked {_place(batches, row, start)} reason={str(error)!r}"
+            )
+            return [*problems, Problem(FindingKind.WRONG_RECORDS, detail)]
+        problems += _wrong_batches(data, unpacked, chunk[:taken], start)
+        row += taken
+    return problems
+
+
+def _wrong_batches(
+    data: memoryview, unpacked: np.typing.NDArray[np.uint8], batches: BatchTable, start: Position
+) -> list[Problem]:
+    from isotherm.kernels import stored as kernels
+
+    problems: list[Problem] = []
+    row = -1
+    while True:
+        verdict, row, index, told, expected = kernels.find_wrong_batch(
+            byte_array(data), unpacked, batches, row + 1
+        )
+        kind = FindingKind.WRONG_RECORDS
+        match verdict:
+            case kernels.BATCHES_RIGHT:
+                return problems
+            case kernels.RECORD_DAMAGED:
+                fact = f"record is damaged record_index={index}"
+            case kernels.OFFSET_DELTA_WRONG:
+                fact = (
+                    "record has another offset than its place"
+                    f" record_index={index} offset_delta={told} expected={expected}"
+                )
+            case _:
+                kind = FindingKind.WRONG_TIMESTAMP
+                fact = (
+                    "batch has another largest timestamp than its records"
+                    f" batch={told} records={expected}"
+                )
+        problems.append(Problem(kind, f"{fact} {_place(batches, row, start)}"))
+
+
+def _place(batches: BatchTable, row: int, start: Position) -> str:
+    batch = batches[row]
+    return (
+        f"position={batch['position'] + start} base_offset={batch['base_offset']}"
+        f" records_count={batch['records_count']}"
+    )
