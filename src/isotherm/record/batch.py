@@ -1,8 +1,8 @@
-"""Record batches, format version 2: writer, and reader record by record.
+"""Record batches, format version 2: a writer, and a reader of single records.
 
-The format is drawn in `isotherm.record.batch_header`, whose names are importable from here too.
-`read_records` makes Python objects: it serves the CLI, control batches and small topics. Bulk
-reading is `isotherm.record.columns`.
+`isotherm.record.batch_header` describes the format; its names can be imported from here too.
+`read_records` makes Python objects. It serves the CLI, control batches and small topics. Bulk
+reading is in `isotherm.record.columns`.
 Source: Kafka DefaultRecordBatch.java, DefaultRecord.java, MemoryRecords.java.
 """
 
@@ -85,7 +85,7 @@ Header: TypeAlias = tuple[str, bytes | None]
 
 
 class NewRecord(NamedTuple):
-    """What a writer knows of a record; a bare tuple of the four does as well."""
+    """A record to be written. A bare tuple of the four fields may be used instead."""
 
     timestamp_ms: TimestampMs
     key: bytes | None
@@ -94,7 +94,7 @@ class NewRecord(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record as read: `sequence` is -1 unless an idempotent producer wrote it."""
+    """A record that was read. `sequence` is -1 unless an idempotent producer wrote it."""
 
     offset: Offset
     timestamp_ms: TimestampMs
@@ -119,10 +119,10 @@ def build_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytearray:
-    """A batch of records with consecutive offsets, at least one.
+    """A batch of at least one record, with consecutive offsets.
 
-    `max_timestamp` defaults to the largest of the records'; with LogAppendTime give the time of
-    the append. Keys and values may be any bytes-like objects.
+    `max_timestamp` defaults to the largest timestamp of the records. With LogAppendTime, pass the
+    time of the append. Keys and values may be any bytes-like objects.
     """
     assert records
     base_timestamp = records[0][0]
@@ -163,7 +163,7 @@ def recompress_batch(
     compression_level: int | None = None,
     size_max: int = DECOMPRESSED_SIZE_MAX,
 ) -> bytearray:
-    """The batch with its records, unchanged, under another codec."""
+    """The batch with the same records, compressed by another codec."""
     return encode_batch(
         header._replace(attributes=header.attributes & ~CODEC_MASK | compression),
         compress(compression, read_payload(buffer, position, header, size_max), compression_level),
@@ -205,9 +205,9 @@ def read_payload(
     header: BatchHeader,
     size_max: int = DECOMPRESSED_SIZE_MAX,
 ) -> memoryview:
-    """The bytes of a batch's records, decompressed; not copied when there is no codec.
+    """The records of a batch, decompressed. Not copied if the batch is not compressed.
 
-    Raises CorruptRecordError when the batch is not wholly in the buffer or cannot be decompressed.
+    Raises CorruptRecordError if the batch is cut off or cannot be decompressed.
     """
     end = position + header.size_in_bytes
     if end > len(buffer):
@@ -215,7 +215,7 @@ def read_payload(
             f"batch is cut off position={position} base_offset={header.base_offset}"
         )
     payload = memoryview(buffer)[position + HEADER_SIZE : end]
-    # A batch emptied by compaction may still carry its codec: there is nothing to decompress.
+    # Compaction may keep the codec bits of a batch that it empties: nothing to decompress.
     if header.compression_type is not CompressionType.NONE and header.records_count > 0:
         payload = memoryview(decompress(header.compression_type, payload, size_max))
     return payload
@@ -229,13 +229,14 @@ def read_records(
 ) -> list[Record]:
     """All records of one batch, control records included.
 
-    A batch that says it is empty is not looked into, as in Kafka. Header names that are not UTF-8
-    get replacement characters, as Kafka's clients show them.
-    Raises CorruptRecordError on any damage; the CRC is `verify_batch_crc`'s business.
+    A batch with a record count of 0 is not decompressed, as in Kafka. Header names that are not
+    UTF-8 get replacement characters, as Kafka's clients show them.
+    Raises CorruptRecordError on any damage. Does not check the CRC; see `verify_batch_crc`.
     """
     payload = read_payload(buffer, position, header, size_max)
     if header.records_count == 0:
         return []
+    # Checked first: a damaged count must not make this loop or allocate for millions of records.
     if header.records_count * RECORD_SIZE_MIN > len(payload):
         raise CorruptRecordError(
             f"batch claims more records than it holds position={position}"
@@ -308,7 +309,7 @@ def _read_nullable_bytes(body: memoryview, position: Position) -> tuple[bytes | 
 
 
 def _wrap_int64(value: int) -> int:
-    """A damaged delta overflows as Java's long does; the columns reader agrees."""
+    """Overflow like Java's long, so a damaged delta gives the same result as in `columns`."""
     return (value + 2**63) % 2**64 - 2**63
 
 

@@ -1,4 +1,4 @@
-"""The header of a record batch, format version 2 ("magic 2"), and what the leader patches in it.
+"""The header of a record batch, format version 2 ("magic 2"), and the fields that the leader sets.
 
     at  size  field                  all integers big-endian
      0     8  base_offset            set by the leader at append
@@ -76,7 +76,7 @@ TIMESTAMP_TYPE_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
-# All that a producer may set; the rest is the leader's or has no meaning yet.
+# What a producer may set. The other bits are set by the leader, or have no meaning yet.
 PRODUCER_ATTRIBUTES_MASK = CODEC_MASK | TIMESTAMP_TYPE_FLAG | TRANSACTIONAL_FLAG
 
 SEQUENCE_MASK = 0x7FFF_FFFF
@@ -88,7 +88,7 @@ class TimestampType(IntEnum):
     LOG_APPEND_TIME = 1
 
 
-# By their bits: indexing takes a fifth of the time that calling the class does.
+# Indexed by the bits: five times as fast as calling the class.
 CODECS = tuple(CompressionType)
 TIMESTAMP_TYPES = tuple(TimestampType)
 
@@ -116,7 +116,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> Offset:
-        """Inclusive; compaction may have dropped the record that had it."""
+        """Inclusive. Compaction may have removed the record with this offset."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -149,7 +149,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> TimestampMs | None:
-        """When the tombstones and markers of this batch may go (KIP-534); None: not set yet."""
+        """When tombstones and markers of this batch may be removed (KIP-534); None if not set."""
         return self.base_timestamp if self.has_delete_horizon else None
 
     @property
@@ -160,10 +160,10 @@ class BatchHeader(NamedTuple):
 
 
 def read_batch_header(buffer: ReadBuffer, position: Position = 0) -> BatchHeader:
-    """The header at `position`; the records behind it need not be there, nor is the CRC checked.
+    """The header at `position`. The records need not be in the buffer; the CRC is not checked.
 
-    Raises CorruptRecordError when the header is cut off, has another magic, or holds a value
-    that no writer produces (length below 49, negative count, offset or delta, unknown codec).
+    Raises CorruptRecordError if the header is cut off, has another magic, or has a value that no
+    writer produces (length below 49, negative count, offset or delta, unknown codec).
     """
     if len(buffer) - position < HEADER_SIZE:
         raise CorruptRecordError(
@@ -195,10 +195,10 @@ def _implausible(header: BatchHeader) -> str | None:
 def iterate_batches(
     buffer: ReadBuffer, position: Position = 0
 ) -> Iterator[tuple[Position, BatchHeader]]:
-    """Position and header of each complete batch; a partial one at the end ends the iteration.
+    """Position and header of each complete batch. A partial batch ends the iteration.
 
     Raises CorruptRecordError at a header that `read_batch_header` refuses. A length beyond the
-    end of the buffer looks like a partial batch: whoever expects more compares where it ended.
+    end of the buffer looks like a partial batch: callers that expect none compare the end.
     """
     end = len(buffer)
     while end - position >= LOG_OVERHEAD:
@@ -211,7 +211,7 @@ def iterate_batches(
 
 
 def read_magic(buffer: ReadBuffer, position: Position = 0) -> int:
-    """The magic byte, which lies at the same place in all formats; CorruptRecordError when cut."""
+    """The magic byte, at the same place in all formats. Raises CorruptRecordError if cut off."""
     if len(buffer) - position <= _MAGIC_POSITION:
         raise CorruptRecordError(
             f"batch is cut off before its magic position={position} size={len(buffer) - position}"
@@ -225,18 +225,18 @@ def read_attributes(buffer: ReadBuffer, position: Position = 0) -> int:
 
 
 def read_batch_size(buffer: ReadBuffer, position: Position = 0) -> int:
-    """Size of the whole batch as its header has it, which may be anything."""
+    """Size of the whole batch by its header, unchecked."""
     length: int = _LENGTH.unpack_from(buffer, position + _LENGTH_POSITION)[0]
     return length + LOG_OVERHEAD
 
 
 def read_codec(buffer: ReadBuffer, position: Position = 0) -> int:
-    """The codec bits, which `read_batch_header` refuses when they name no CompressionType."""
+    """The codec bits, unchecked: they may name no CompressionType."""
     return buffer[position + _ATTRIBUTES_POSITION + 1] & CODEC_MASK
 
 
 def verify_batch_crc(buffer: ReadBuffer, position: Position, header: BatchHeader) -> None:
-    """CorruptRecordError unless the whole batch is in the buffer and its CRC is right."""
+    """Raises CorruptRecordError unless the whole batch is in the buffer and its CRC is right."""
     end = position + header.size_in_bytes
     if end > len(buffer):
         raise CorruptRecordError(
@@ -260,10 +260,10 @@ def assign_offsets(
     timestamp_type: TimestampType | None = None,
     max_timestamp: TimestampMs | None = None,
 ) -> BatchHeader:
-    """Patch a batch in place as the leader does at append; the header it has then, unchecked.
+    """Set the leader's fields of a batch in place, and return its new header, unchecked.
 
-    Offset and epoch lie outside the CRC. The CRC is computed anew only when `timestamp_type` or
-    `max_timestamp` is given and differs from what is there. The whole batch must be in the
+    Offset and epoch lie outside the CRC. The CRC is computed anew only if `timestamp_type` or
+    `max_timestamp` is given and differs from the present one. The whole batch must be in the
     buffer, which must be writable.
     """
     _BASE_OFFSET.pack_into(buffer, position, base_offset)
@@ -290,7 +290,7 @@ def _write_crc(buffer: bytearray | memoryview, position: Position, size: int) ->
 
 
 def encode_batch(header: BatchHeader, payload: ReadBuffer) -> bytearray:
-    """Header and payload as one batch, with the length and CRC that they have."""
+    """Header and payload as one batch, with its length and CRC."""
     size = HEADER_SIZE + len(payload)
     out = bytearray(_HEADER.pack(*header._replace(length=size - LOG_OVERHEAD, crc=0)))
     out += payload

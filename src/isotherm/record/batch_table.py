@@ -1,7 +1,7 @@
-"""The batches of a buffer as a table, and their records decompressed: one row per batch.
+"""The batches of a buffer as a table with one row per batch, and their records decompressed.
 
-What the columns and the cleaner have in common. Python works per batch at most, and only where a
-batch needs it: for its CRC and its codec. All functions are thread-safe.
+Shared by the columns reader and the cleaner. Python runs once per batch at most, and only where it
+must: for CRCs without a kernel and for codecs. All functions are thread-safe.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ if TYPE_CHECKING:
     # Rows of isotherm.kernels.tables.BATCH.
     BatchTable: TypeAlias = npt.NDArray[np.void]
 
-# Decoded record bytes per call. Arrow's 32-bit offsets allow 2 GiB - 1.
+# Decompressed record bytes per call. Arrow's 32-bit offsets allow 2 GiB - 1.
 DECODED_SIZE_MAX = 1024 * 1024 * 1024
 
-# Where what a batch's CRC is of begins.
+# Position within a batch from which the CRC covers it.
 CRC_START = 21
 
-# A plain LZ4 frame of one block: header, size of the block, the block, four zeros.
+# A plain LZ4 frame of one block: header, block size, block, and four zeros that end the frame.
 _LZ4_BLOCK_START = len(LZ4_PLAIN_HEADER) + 4
 _LZ4_TRAILER_SIZE = 4
 
 
 def byte_array(buffer: ReadBuffer) -> ByteArray:
-    """The same memory as the kernels' one signature takes it: read-only."""
+    """The same memory as a read-only array: the one type that the kernels are compiled for."""
     return np.frombuffer(memoryview(buffer).toreadonly(), dtype=np.uint8)
 
 
 def read_batch_table(buffer: ReadBuffer) -> tuple[BatchTable, Position]:
-    """The complete batches from the start of a buffer, and where the last one ends.
+    """The complete batches from the start of a buffer, and the position after the last one.
 
     Raises CorruptRecordError at a header that `read_batch_header` refuses.
     """
@@ -71,24 +71,25 @@ def read_batch_table(buffer: ReadBuffer) -> tuple[BatchTable, Position]:
     from isotherm.kernels.tables import BATCH
 
     data = byte_array(buffer)
-    # The table is as long as the buffer could make it; memory that is not written is not used.
+    # Room for all batches that the buffer can hold. Pages that are not written use no memory.
     table = np.empty(len(data) // HEADER_SIZE + 1, dtype=BATCH)
     count, position_end, is_damaged = scan_headers(data, table)
     if is_damaged:
+        # The scan and this reader refuse the same headers; the reader has the message.
         read_batch_header(buffer, position_end)
         raise AssertionError(f"scan and reader disagree about a header position={position_end}")
     return table[:count], position_end
 
 
 def leader_epochs(buffer: ReadBuffer, batches: BatchTable) -> Int64Array:
-    """The leader epoch that each batch carries; -1 none."""
+    """The leader epoch of each batch; -1 for none."""
     return gather_integers(buffer, batches["position"] + LEADER_EPOCH_POSITION, ">i4")
 
 
 def gather_integers(buffer: ReadBuffer, positions: Int64Array, kind: str) -> Int64Array:
-    """Integers of `kind` (big-endian) at each of the positions."""
+    """The integers of `kind` (big-endian) at these positions."""
     data = byte_array(buffer)
-    # One at every byte: the array lies over the buffer, and only the wanted ones are looked at.
+    # A view with an integer at every byte. Only the wanted ones are read: no copy, no loop.
     count = max(len(data) - np.dtype(kind).itemsize + 1, 0)
     everywhere: npt.NDArray[np.int64] = np.ndarray((count,), kind, data, strides=(1,))
     values: Int64Array = everywhere[positions].astype(np.int64)
@@ -96,7 +97,7 @@ def gather_integers(buffer: ReadBuffer, positions: Int64Array, kind: str) -> Int
 
 
 def verify_crcs(buffer: ReadBuffer, batches: BatchTable) -> None:
-    """CorruptRecordError at the first of these batches whose CRC is wrong."""
+    """Raises CorruptRecordError at the first batch whose CRC is wrong."""
     from isotherm.kernels.crc import first_wrong_crc
 
     find = first_wrong_crc or first_wrong_crc_by_library
@@ -107,7 +108,7 @@ def verify_crcs(buffer: ReadBuffer, batches: BatchTable) -> None:
 
 
 def first_wrong_crc_by_library(data: ByteArray, batches: BatchTable) -> int:
-    """What the kernel finds, on a processor for which there is none."""
+    """The same as the kernel `first_wrong_crc`, for processors that it does not support."""
     starts = (batches["position"] + CRC_START).tolist()
     ends = (batches["position"] + batches["size"]).tolist()
     value = google_crc32c.value
@@ -118,7 +119,7 @@ def first_wrong_crc_by_library(data: ByteArray, batches: BatchTable) -> int:
 
 
 def rows_of(batches: BatchTable, is_chosen: BoolArray) -> BatchTable:
-    """These rows, uncopied where they are all: there may be one to each record."""
+    """The chosen rows. Not copied if all are chosen: there may be a row for each record."""
     return batches if is_chosen.all() else batches[is_chosen]
 
 
@@ -129,10 +130,11 @@ def unpack_records(
     decompressed_size_max: int = DECOMPRESSED_SIZE_MAX,
     decoded_size_max: int = DECODED_SIZE_MAX,
 ) -> tuple[ByteArray, int]:
-    """Decompress what is compressed, and point the rows there; how many rows fit the bound.
+    """Decompress the batches in place of their rows, and return how many rows fit the limit.
 
-    Raises CorruptRecordError for what cannot be decompressed, unfolds to more than
-    `decompressed_size_max` per batch, or claims more records than there is room for.
+    Rows then point into the returned array where they were compressed. Raises CorruptRecordError
+    for a batch that cannot be decompressed, exceeds `decompressed_size_max`, or has a record count
+    that its size cannot hold.
     """
     unpacked, taken = _unpack(buffer, batches, decompressed_size_max, decoded_size_max)
     fitting = batches[:taken]
@@ -149,6 +151,7 @@ def _unpack(
     codecs = batches["attributes"] & CODEC_MASK
     if not codecs.any():
         sizes = np.cumsum(batches["payload_end"] - batches["payload_start"])
+        # At least one row even if it exceeds the limit: otherwise the caller would never advance.
         fitting = int(np.searchsorted(sizes, decoded_size_max, side="right"))
         return byte_array(b""), max(fitting, min(1, len(batches)))
     view = memoryview(buffer)
@@ -184,7 +187,7 @@ def _unpack(
 def _unpack_lz4_blocks(
     view: memoryview, batches: BatchTable, decoded_size_max: int
 ) -> tuple[ByteArray, int]:
-    """`_unpack` where every row is one LZ4 block: a call into the codec each, and no copy."""
+    """`_unpack` if every row is one LZ4 block: one call into the codec per row, and no copy."""
     size_max = min(len(batches) * LZ4_BLOCK_SIZE_MAX, decoded_size_max + LZ4_BLOCK_SIZE_MAX)
     out = np.empty(size_max, dtype=np.uint8)
     room = out.data
@@ -198,6 +201,7 @@ def _unpack_lz4_blocks(
         size += unpack_lz4_block_into(view[start:end], room[size:end_of_room])
         if size <= decoded_size_max or not ends:
             ends.append(size)
+        # The last block may have crossed the limit. Its output is discarded.
         if size >= decoded_size_max:
             break
     taken = len(ends)
@@ -208,8 +212,10 @@ def _unpack_lz4_blocks(
 
 
 def _are_lz4_blocks(data: ByteArray, batches: BatchTable) -> bool:
-    """Whether every row holds a plain LZ4 frame of a single block, as most batches of most clients
-    that compress so do. Looked up for all rows at once."""
+    """Whether every row is a plain LZ4 frame of a single block, as most clients write it.
+
+    Checked for all rows at once.
+    """
     if (batches["attributes"] & CODEC_MASK != CompressionType.LZ4).any():
         return False
     starts, ends = batches["payload_start"], batches["payload_end"]
@@ -224,7 +230,7 @@ def _are_lz4_blocks(data: ByteArray, batches: BatchTable) -> bool:
 
 
 def damaged(batches: BatchTable, row: int, what: str) -> CorruptRecordError:
-    """The error for a row, `what` being the fact."""
+    """The error for a row. `what` is the fact that the message starts with."""
     return CorruptRecordError(
         f"{what} position={batches['position'][row]} base_offset={batches['base_offset'][row]}"
         f" records_count={batches['records_count'][row]}"

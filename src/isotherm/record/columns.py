@@ -1,9 +1,8 @@
-"""Record batches to Arrow columns, without a Python object per record.
+"""Decodes record batches to Arrow columns, without a Python object per record.
 
-A run of batches is scanned by compiled kernels (`isotherm.kernels.columns`); Python works per batch at
-most: CRC, decompression, aborted transactions. Numba is loaded by the first call, or by an import of
-that module at a moment of the caller's choice. All functions are thread-safe and release the GIL while
-they decode.
+Compiled kernels (`isotherm.kernels.columns`) scan the batches. Python runs once per batch at most:
+for CRC, decompression and aborted transactions. Numba is loaded by the first call, or earlier by
+importing the kernels' module. All functions are thread-safe and release the GIL while they decode.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ COLUMNS_DEFAULT = frozenset({"offset", "timestamp", "key", "value"})
 
 _OFFSET_MAX = 2**63 - 1
 _COLUMNS_INSIDE = frozenset({"key", "value", "headers"})
-# Of a row without what is inside of records: offset, timestamp and the timestamp's type.
+# Bytes per row without key, value and headers: offset, timestamp and timestamp type.
 _ROW_SIZE = 17
-# A call looks through the headers of twice the bytes it may decode, and of this many more.
+# A call scans headers in twice as many bytes as it may decode, plus this many.
 _WINDOW_SIZE_MIN = 4096
 
 
@@ -66,10 +65,10 @@ _WINDOW_SIZE_MIN = 4096
 class RecordColumns:
     """Columns of equal length, one row per record, in the order of the log.
 
-    `position_end` is how many bytes of the buffer the call has dealt with, complete batches only;
-    `next_offset` is the offset after the last of these batches, of whatever kind, and -1 when there
-    was none. The CRC does not cover a batch's offset, so who reads buffers that follow one another
-    compares it with where the next one begins.
+    `position_end` is how many bytes of the buffer were processed, complete batches only.
+    `next_offset` is the offset after the last processed batch of any kind, -1 if there was none.
+    The CRC does not cover a batch's offset, so a caller that reads consecutive buffers must compare
+    `next_offset` with the base offset of the next buffer.
     """
 
     count: int
@@ -95,26 +94,26 @@ def decode_columns(
 ) -> RecordColumns:
     """Decode the complete batches of a buffer that starts at a batch.
 
-    `offset_range` is half-open; records outside it are left out, control records always. Offsets
-    and types of timestamps are always there, the other columns when `columns` names them. Header
+    `offset_range` is half-open. Records outside it are left out; control records always are.
+    Offsets and timestamp types are always returned, other columns if `columns` names them. Header
     names that are not UTF-8 get replacement characters.
 
-    Less is read for fewer columns: for offsets alone the headers of the batches are enough, unless
-    records were taken out of them; for timestamps the first bytes of each record.
+    Fewer columns need less reading. For offsets alone the batch headers are enough, unless
+    compaction has removed records. For timestamps, the first bytes of each record are read.
 
-    The call ends early, before a batch, when it would decode more than `decoded_size_max` bytes
-    of records (one batch is always taken). Call again from `position_end` until that is 0: what
-    is left then is a partial batch or nothing.
+    The call stops before a batch if it would decode more than `decoded_size_max` bytes of records
+    (one batch is always decoded). Call again from `position_end` until it is 0: the rest is then a
+    partial batch or empty.
 
-    `aborted` lists aborted transactions, whose records are left out, as (producer_id,
-    first_offset, last_offset, ...) with the offset of the abort marker, like the entries of a
-    transaction index; or as (producer_id, first_offset), like a fetch response: such a
-    transaction ends at the producer's first abort marker in this buffer, so one that has ended
-    before the buffer must not be listed.
+    `aborted` lists aborted transactions, whose records are left out. Entries are either
+    (producer_id, first_offset, last_offset, ...) with the offset of the abort marker, like the
+    entries of a transaction index; or (producer_id, first_offset), like a fetch response. The
+    latter kind ends at the producer's first abort marker in this buffer, so a transaction that
+    ended before the buffer must not be listed.
 
-    Raises CorruptRecordError on any damage that shows in what is read: nothing of the buffer is
-    returned then. The CRC is checked of all batches dealt with that overlap `offset_range`, also
-    of those without a record in it, and with `aborted` of all control batches.
+    Raises CorruptRecordError on any damage in what is read, and then returns nothing. The CRC is
+    checked for all processed batches that overlap `offset_range`, even without a record in it, and
+    with `aborted` for all control batches.
     """
     if not columns <= COLUMNS:
         raise ValueError(f"no such columns names={sorted(columns - COLUMNS)}")
@@ -135,17 +134,17 @@ def decode_columns(
             buffer, selected, columns, decompressed_size_max, decoded_size_max
         )
     except CorruptRecordError:
-        # What is damaged unfolds to anything: the CRC is the better reason, where it is wrong.
+        # Damaged data decompresses to anything. If the CRC is wrong, that is the better message.
         if verify_crc:
             verify_crcs(buffer, rows_of(batches, in_range))
         raise
     if taken < len(selected):
         position_end = int(selected["position"][taken])
         selected = selected[:taken]
-    dealt_with = int(np.searchsorted(batches["position"], position_end))
+    processed = int(np.searchsorted(batches["position"], position_end))
     if verify_crc:
-        verify_crcs(buffer, rows_of(batches[:dealt_with], in_range[:dealt_with]))
-    next_offset = _next_offset(batches, dealt_with - 1) if dealt_with else UNKNOWN_OFFSET
+        verify_crcs(buffer, rows_of(batches[:processed], in_range[:processed]))
+    next_offset = _next_offset(batches, processed - 1) if processed else UNKNOWN_OFFSET
     reached = (position_end, next_offset)
     if unpacked is None:
         return _rows_of_headers(selected, start, end, columns, reached)
@@ -153,7 +152,7 @@ def decode_columns(
 
 
 def _first_batches(buffer: ReadBuffer, size: int) -> tuple[BatchTable, Position]:
-    """The complete batches in the first `size` bytes, and at least the first one that there is."""
+    """The complete batches in the first `size` bytes; at least the first batch if it is whole."""
     batches, position_end = read_batch_table(memoryview(buffer)[:size])
     if position_end == 0 and len(buffer) > size:
         return read_batch_table(buffer)
@@ -167,8 +166,8 @@ def _unpacked(
     decompressed_size_max: int,
     decoded_size_max: int,
 ) -> tuple[ByteArray | None, int]:
-    """As `unpack_records`; None when there is nothing to unpack for these columns."""
-    if _are_told_by_headers(batches, columns):
+    """Like `unpack_records`; None if these columns need nothing decompressed."""
+    if _headers_suffice(batches, columns):
         return None, _fitting_rows(batches, decoded_size_max, decompressed_size_max)
     return unpack_records(
         buffer,
@@ -178,10 +177,10 @@ def _unpacked(
     )
 
 
-def _are_told_by_headers(batches: BatchTable, columns: frozenset[str]) -> bool:
-    """Whether the headers of these batches tell all that is wanted of their records.
+def _headers_suffice(batches: BatchTable, columns: frozenset[str]) -> bool:
+    """Whether the batch headers have everything that these columns need.
 
-    A batch that holds as many records as it has offsets holds each offset once, in order.
+    A batch with as many records as offsets has each offset once, in order.
     """
     if columns & _COLUMNS_INSIDE:
         return False
@@ -191,7 +190,7 @@ def _are_told_by_headers(batches: BatchTable, columns: frozenset[str]) -> bool:
 
 
 def _fitting_rows(batches: BatchTable, decoded_size_max: int, decompressed_size_max: int) -> int:
-    """How many batches of which nothing is unpacked fit the bound, one at least."""
+    """How many batches fit the limit if nothing is decompressed; one at least."""
     too_many = np.flatnonzero(batches["records_count"] > decompressed_size_max // RECORD_SIZE_MIN)
     if len(too_many):
         raise damaged(batches, int(too_many[0]), "batch claims more records than it can hold")
@@ -235,7 +234,7 @@ def _next_offset(batches: BatchTable, row: int) -> Offset:
 def _rows_in_range(batches: BatchTable, start: Offset, end: Offset) -> npt.NDArray[np.bool_]:
     base_offset: Int64Array = batches["base_offset"]
     next_offset: Int64Array = base_offset + batches["last_offset_delta"] + 1
-    # The CRC does not cover the base offset; its order is all that can be checked.
+    # The CRC does not cover the base offset, so the order is the only check on it.
     disordered = np.flatnonzero(base_offset[1:] < next_offset[:-1])
     if len(disordered):
         raise damaged(batches, int(disordered[0]) + 1, "batch begins before the last one ends")
@@ -245,11 +244,11 @@ def _rows_in_range(batches: BatchTable, start: Offset, end: Offset) -> npt.NDArr
 def _aborted_rows(
     buffer: ReadBuffer, batches: BatchTable, aborted: Sequence[tuple[int, ...]]
 ) -> npt.NDArray[np.bool_]:
-    """Which rows are data of an aborted transaction, decided as Kafka's consumer does."""
+    """Which rows are data of an aborted transaction, as Kafka's consumer decides it."""
     dropped = np.zeros(len(batches), dtype=np.bool_)
     pending = [(entry[1], entry[0], entry[2] if len(entry) > 2 else None) for entry in aborted]
     heapq.heapify(pending)
-    # Per producer the offset of the abort marker; None while it has to be found.
+    # The offset of the abort marker by producer; None until the marker is found.
     active: dict[ProducerId, Offset | None] = {}
     for row in np.flatnonzero(batches["attributes"] & TRANSACTIONAL_FLAG).tolist():
         header = read_batch_header(buffer, int(batches["position"][row]))
@@ -329,19 +328,19 @@ def _decode(
 
 
 def _room(count: int, dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """Memory to be filled, from Arrow's pool: that keeps what it is given back.
+    """Uninitialized memory from Arrow's pool, which reuses memory that was freed.
 
-    Elsewhere a reader of piece after piece may get pages that are new to the process for each one,
-    which take longer than what is decoded into them.
+    With numpy's own allocation, a reader of many pieces may get fresh pages for each of them, and
+    page faults then take longer than decoding.
     """
     size = count * np.dtype(dtype).itemsize
     return np.frombuffer(memoryview(pa.allocate_buffer(size)), dtype=dtype)
 
 
 class _BinaryBuilder:
-    """Room for a binary column that a kernel fills; nothing when the column is not wanted.
+    """Memory for a binary column that a kernel fills; empty if the column is not wanted.
 
-    The data area has the size of everything that could go there; what is not written takes no
+    The data area has room for all bytes that could go there. Pages that are not written take no
     memory.
     """
 
@@ -390,6 +389,6 @@ def _to_strings(names: pa.BinaryArray) -> pa.StringArray:
     try:
         return cast("pa.StringArray", names.cast(pa.string()))
     except pa.ArrowInvalid:
-        # Some name is not UTF-8. This is the one loop per record, over damaged names only.
+        # A name is not UTF-8. This is the only loop per record, and runs for damaged names only.
         texts = [str(name, "utf-8", "replace") for name in names.to_pylist() if name is not None]
         return pa.array(texts, pa.string())

@@ -7,7 +7,7 @@
     lz4      LZ4 frame, blocks independent of each other, 64 KiB each, no content size
     zstd     one or more zstd frames, with or without content size
 
-Decompression never produces more than the caller's bound, whatever the data claims. All
+Decompression never produces more than the caller's limit, whatever the data claims. All
 functions are thread-safe.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class CompressionType(IntEnum):
-    """Codec bits of a batch's attributes; the lower-case name is what `compression.type` says."""
+    """Codec bits of a batch's attributes. The lower-case names are values of `compression.type`."""
 
     NONE = 0
     GZIP = 1
@@ -44,8 +44,8 @@ class CompressionType(IntEnum):
 
 COMPRESSION_TYPE_MAX = max(CompressionType)
 
-# One batch may not unfold to more than this unless the caller says otherwise. Kafka streams
-# through a batch and has no such bound; 256 MiB is 256 times the default max.message.bytes.
+# Default limit of one batch. Kafka streams through a batch and has no such limit; 256 MiB is 256
+# times the default max.message.bytes.
 DECOMPRESSED_SIZE_MAX = 256 * 1024 * 1024
 
 _GZIP_WBITS = 31  # 15 bits of window, plus 16 for the gzip container
@@ -53,17 +53,17 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_SIZE = 32 * 1024
 _XERIAL_BLOCK_PREFIX = struct.Struct(">i")
-# Head of the frames that Kafka's clients write: blocks of at most 64 KiB, independent, no checksums.
+# First bytes of the frames of Kafka's clients: independent blocks of at most 64 KiB, no checksums.
 LZ4_PLAIN_HEADER = bytes.fromhex("04224d18604082")
 LZ4_BLOCK_SIZE_MAX = 64 * 1024
 _LZ4_BLOCK_PREFIX = struct.Struct("<I")
 _LZ4_STORED_FLAG = 1 << 31
-# Output buffer of one step of the lz4 decoder: enough for most batches in a single step.
+# Output buffer of one step of the lz4 decoder: most batches need a single step.
 _LZ4_OUTPUT_SIZE_MIN = 64 * 1024
 _LZ4_OUTPUT_RATIO_GUESS = 8
-# zstd unpacks all that it is given, so what may unfold to too much is given to it little at a time:
-# 1 KiB holds at most 256 run blocks (4 bytes each) of 128 KiB, so at most 32 MiB beyond the bound
-# are held for a moment.
+# zstd decompresses all of its input at once, so input that may exceed the limit is passed in small
+# pieces: 1 KiB holds at most 256 run blocks (4 bytes each) of 128 KiB, so at most 32 MiB beyond the
+# limit are allocated for a moment.
 _ZSTD_INPUT_SIZE = 1024
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 _ZSTD_DICTIONARY_ID_SIZES = (0, 1, 2, 4)
@@ -75,7 +75,7 @@ _ZSTD_LEVEL_DEFAULT = 3
 
 
 class _ZstdContexts(threading.local):
-    """zstd contexts cost more to make than a small batch to unpack, and serve one thread."""
+    """zstd contexts, per thread: creating one costs more than decompressing a small batch."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
@@ -95,10 +95,10 @@ _zstd_contexts = _ZstdContexts()
 def compress(
     compression_type: CompressionType, data: ReadBuffer, level: int | None = None
 ) -> bytes:
-    """The records of a batch as one compressed blob.
+    """Compress the records of a batch.
 
-    `level` is the codec's own scale in Kafka's configuration (`compression.<codec>.level`), None
-    its default. The gzip library has three levels: 1-3, 4-6 and 7-9 map to them.
+    `level` is on the codec's own scale, as in Kafka's configuration (`compression.<codec>.level`);
+    None is its default. The gzip library has three levels, to which 1-3, 4-6 and 7-9 map.
     """
     if compression_type is CompressionType.NONE:
         return bytes(data)
@@ -110,8 +110,8 @@ def decompress(
 ) -> bytes:
     """Inverse of `compress`.
 
-    Raises CorruptRecordError when the data is damaged, cut off, followed by something else, or
-    larger than `size_max` bytes when unpacked. Memory stays within `size_max`, plus 32 MiB (zstd).
+    Raises CorruptRecordError if the data is damaged, cut off, followed by other bytes, or larger
+    than `size_max` bytes when decompressed. Uses at most `size_max` bytes, plus 32 MiB (zstd).
     """
     if compression_type is CompressionType.NONE:
         raw = bytes(data)
@@ -196,7 +196,7 @@ def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
     size = 0
     while position < len(data):
         if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
-            # Streams may be appended to each other; the magic is no legal block size.
+            # Clients may concatenate streams. The magic is not a valid block size.
             position += len(_XERIAL_HEADER)
             continue
         start = position + _XERIAL_BLOCK_PREFIX.size
@@ -229,7 +229,7 @@ def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
 
 
 def _decompress_lz4_blocks(data: memoryview, size_max: int) -> bytes:
-    """Of a plain frame: half the time of the frame decoder for a small batch."""
+    """Decompress a plain frame: twice as fast as the frame decoder for a small batch."""
     parts: list[bytes] = []
     size = 0
     position = len(LZ4_PLAIN_HEADER)
@@ -265,9 +265,9 @@ def _unpack_lz4_block(block: memoryview, block_size: int) -> bytes:
 
 
 def unpack_lz4_block_into(block: memoryview, out: memoryview) -> int:
-    """One block of a plain frame (LZ4_PLAIN_HEADER); the size of what it unfolds to.
+    """Decompress one block of a plain frame (LZ4_PLAIN_HEADER); returns the size of the result.
 
-    There is room for LZ4_BLOCK_SIZE_MAX bytes in `out`. CorruptRecordError when it is damaged.
+    `out` must have room for LZ4_BLOCK_SIZE_MAX bytes. Raises CorruptRecordError for a damaged block.
     """
     try:
         size: int = cramjam.lz4.decompress_block_into(block, out, output_len=LZ4_BLOCK_SIZE_MAX)
@@ -284,6 +284,7 @@ def _decompress_lz4_frame(data: memoryview, size_max: int) -> bytes:
     source: memoryview | bytes = data
     while True:
         try:
+            # One byte beyond the limit shows that it is exceeded, without decompressing the rest.
             part = decompressor.decompress(source, max_length=min(output_size, size_max - size + 1))
         except RuntimeError as error:
             raise _damaged(CompressionType.LZ4) from error
@@ -325,15 +326,15 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
 
 
 def _is_zstd_frame_within(data: memoryview, size_max: int) -> bool:
-    """Whether this is one frame whose blocks, by their heads, cannot unfold to more (RFC 8878, 3.1.1).
+    """Whether this is one frame whose block headers bound its size by the limit (RFC 8878, 3.1.1).
 
-    Not more of the heads are looked at than the data would otherwise be cut into pieces.
+    Reads no more block headers than there would be pieces of _ZSTD_INPUT_SIZE.
     """
     if data[: len(_ZSTD_MAGIC)] != _ZSTD_MAGIC or len(data) == len(_ZSTD_MAGIC):
         return False
     flags = data[len(_ZSTD_MAGIC)]
     position = len(_ZSTD_MAGIC) + 1 + _ZSTD_DICTIONARY_ID_SIZES[flags & 3]
-    # In place of the window's size there is at least one byte of the content's.
+    # A single-segment frame has no window descriptor, but at least one byte of content size.
     position += max(1, _ZSTD_CONTENT_SIZE_SIZES[flags >> 6] + (0 if flags & 32 else 1))
     checksum_size = flags & 4
     size = 0
@@ -366,5 +367,6 @@ def _cut_off(compression_type: CompressionType) -> CorruptRecordError:
 
 def _too_large(compression_type: CompressionType, size_max: int) -> CorruptRecordError:
     return CorruptRecordError(
-        f"compressed records unfold to too much codec={compression_type.name} size_max={size_max}"
+        f"compressed records exceed the decompressed size limit codec={compression_type.name}"
+        f" size_max={size_max}"
     )

@@ -1,8 +1,8 @@
-"""Control records: transaction markers and the records that Raft keeps in a log.
+"""Control records: transaction markers, and records of Raft.
 
 A control batch has attribute bit 5 set and base_sequence -1. Its record's key is version i16 (0)
-and type i16; the value of a transaction marker is version i16 (0) and coordinator epoch i32.
-Consumers never see these records. Types that are not known are to be skipped.
+and type i16. The value of a transaction marker is version i16 (0) and coordinator epoch i32.
+Consumers never get these records. Unknown types must be skipped.
 Source: Kafka ControlRecordType.java, EndTransactionMarker.java.
 """
 
@@ -62,7 +62,7 @@ class ControlRecord(NamedTuple):
 def read_control_records(
     buffer: ReadBuffer, position: Position, header: BatchHeader
 ) -> list[ControlRecord]:
-    """All records of the control batch at `position`; CorruptRecordError on any damage."""
+    """All records of the control batch at `position`. Raises CorruptRecordError on any damage."""
     return [
         _control_record(record.offset, record.timestamp_ms, record.key, record.value)
         for record in read_records(buffer, position, header)
@@ -72,7 +72,7 @@ def read_control_records(
 def read_control_record(
     buffer: ReadBuffer, position: Position, header: BatchHeader
 ) -> ControlRecord | None:
-    """The first record of a control batch, the only one of a marker; None if compaction took it."""
+    """The first record of a control batch (a marker has one); None if compaction removed it."""
     records = read_control_records(buffer, position, header)
     return records[0] if records else None
 
@@ -80,7 +80,7 @@ def read_control_record(
 def _control_record(
     offset: Offset, timestamp_ms: TimestampMs, key: bytes | None, value: bytes | None
 ) -> ControlRecord:
-    # Later versions may append fields to key and value, so only too few bytes are an error.
+    # Later versions may append fields to key and value, so extra bytes are no error.
     if key is None or len(key) < _KEY.size:
         raise CorruptRecordError(f"control record has no valid key offset={offset}")
     version, type_id = _KEY.unpack_from(key)
@@ -105,7 +105,7 @@ def build_end_transaction_marker(
     base_offset: Offset = 0,
     partition_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
 ) -> bytearray:
-    """The 78-byte control batch that ends a transaction: `marker_type` is ABORT or COMMIT."""
+    """The 78-byte control batch that ends a transaction. `marker_type` is ABORT or COMMIT."""
     assert marker_type in (ControlRecordType.ABORT, ControlRecordType.COMMIT)
     return build_batch(
         [

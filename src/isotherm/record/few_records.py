@@ -1,8 +1,8 @@
-"""The check of produced records without the compiled kernels, for the first ones after a start.
+"""Checks produced records without the compiled kernels, for the first requests after a start.
 
-It only ever accepts. What it does not vouch for, be it wrong or too much, is the kernel's to judge: so it
-need not know of a single reason to refuse, and the two have to agree in one direction alone. Python per
-record, so for few of them.
+It can only accept. A batch that it does not accept, invalid or merely large, is checked by the
+kernel. So it needs none of the error messages, and must agree with the kernel in one direction
+only. It runs Python per record, so it is limited to few records.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from isotherm.record.record_faults import RecordRules
     from isotherm.types import Position, TimestampMs
 
-# Of a request; some 5 us each.
+# Per request; about 5 us each.
 FEW_RECORDS_MAX = 500
-# Of a batch, decompressed.
+# Per batch, decompressed.
 _PAYLOAD_SIZE_MAX = 1024 * 1024
 
 
@@ -32,7 +32,7 @@ class Vouched(NamedTuple):
 def vouch_for(
     records: bytearray | memoryview, rules: RecordRules, count_max: int = FEW_RECORDS_MAX
 ) -> Vouched | None:
-    """What the kernel would say of the first batch if it accepts it; None where that is not certain."""
+    """The kernel's result for the first batch if it is certainly valid, else None."""
     try:
         header = read_batch_header(records)
         if not 0 < header.records_count <= count_max:

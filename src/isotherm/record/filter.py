@@ -1,14 +1,14 @@
-"""Record batches written again with a part of their records, as compaction does.
+"""Rewrites record batches without some of their records, as compaction does.
 
     unpack_records (batch_table)   decompress
     locate_records                 find every record; the caller clears `is_kept` of some
-    outcomes                       what becomes of each batch
-    write_filtered                 the bytes
+    decide_outcomes                decide for each batch: drop, copy, empty or rebuild
+    write_filtered                 write the bytes
 
-What stays of a batch that loses records: base offset, last offset delta, leader epoch, producer
-id, epoch and base sequence, flags, timestamp type and codec (at its default level). The maximum
-timestamp is that of the kept records (LogAppendTime: unchanged). A batch that keeps everything is
-copied as it is. Python works per batch at most, and only for those that are written anew.
+A batch that loses records keeps its base offset, last offset delta, leader epoch, producer id,
+epoch and base sequence, flags, timestamp type and codec (at its default level). Its maximum
+timestamp is that of the kept records (with LogAppendTime: unchanged). A batch that keeps all
+records is copied unchanged. Python runs once per batch at most, and only for rebuilt ones.
 Source: Kafka MemoryRecords.filterTo, KIP-534.
 """
 
@@ -41,7 +41,7 @@ _CRC_POSITION = 17
 
 
 class FilteredBatches(NamedTuple):
-    """`batches` say what an index needs to know of each one in `records`."""
+    """`batches` has, for each batch in `records`, what an index entry needs."""
 
     records: memoryview
     batches: WrittenTable
@@ -57,7 +57,7 @@ class FilteredBatches(NamedTuple):
 
 
 def locate_records(buffer: ReadBuffer, unpacked: ByteArray, batches: BatchTable) -> PlaceTable:
-    """Every record of unpacked batches; those of rows with `records_count` 0 are not looked at.
+    """Locate every record of unpacked batches, except in rows with `records_count` 0.
 
     Raises CorruptRecordError at a damaged record.
     """
@@ -85,11 +85,12 @@ def decide_outcomes(
     gets_horizon_with_tombstone: BoolArray,
     new_horizon_ms: TimestampMs,
 ) -> OutcomeTable:
-    """What becomes of each batch, after `is_kept` has been set in `places`.
+    """Decide for each batch whether it is dropped, copied, emptied or rebuilt.
 
-    `records_count` is what each batch had (`locate_records` may have been told to skip some). The
-    delete horizon `new_horizon_ms` is given to batches that have none and keep a record, where
-    `gets_horizon`, or `gets_horizon_with_tombstone` and a kept record has no value.
+    `is_kept` must be set in `places`. `records_count` is the original count of each batch (rows
+    skipped by `locate_records` have 0). The delete horizon `new_horizon_ms` is set on batches that
+    have none and keep a record, if `gets_horizon`, or if `gets_horizon_with_tombstone` and a kept
+    record has no value.
     """
     from isotherm.kernels import filter as kernels
 
@@ -120,11 +121,11 @@ def write_filtered(
     *,
     is_verified: BoolArray,
 ) -> FilteredBatches:
-    """The batches that are left, and their bytes.
+    """The remaining batches, and their bytes.
 
-    Raises CorruptRecordError for a batch that loses something and fails its CRC: what it lost may
-    not be what was written, and with a new CRC its damage could not be noticed any more. Those of
-    `is_verified` are known to be sound.
+    Raises CorruptRecordError for a batch that loses records and fails its CRC. Its keys may not be
+    those that were written, and a new CRC would hide the damage for good. Batches of `is_verified`
+    are not checked again.
     """
     from isotherm.kernels import filter as kernels
 
@@ -145,7 +146,7 @@ def write_filtered(
 
 
 def copy_batches(buffer: ReadBuffer, batches: BatchTable) -> FilteredBatches:
-    """All batches of a buffer that holds nothing else, as they are."""
+    """All batches of a buffer without other content, unchanged."""
     from isotherm.kernels import filter as kernels
 
     written = np.zeros(len(batches), dtype=kernels.WRITTEN)
@@ -163,7 +164,7 @@ def _write_payloads(
     outcomes: OutcomeTable,
     rebuilt: BoolArray,
 ) -> ByteArray:
-    """The records of rebuilt batches, compressed where they were; `outcomes` say where."""
+    """The records of rebuilt batches, compressed if they were. Sets their places in `outcomes`."""
     from isotherm.kernels import filter as kernels
 
     rows = np.flatnonzero(rebuilt)

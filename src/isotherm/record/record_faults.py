@@ -1,6 +1,6 @@
-"""Which records of a produced batch are at fault, for the producer to learn (KIP-467).
+"""Finds the invalid records of a produced batch, to report them to the producer (KIP-467).
 
-Walks a batch that the validation has refused. Kafka: LogValidator.validateRecord.
+Reads a batch that the validation has refused. Kafka: LogValidator.validateRecord.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from isotherm.record.batch import BatchHeader
     from isotherm.types import TimestampMs, TopicPartition
 
-# Each takes some 100 bytes of an answer. Of a batch that has more, the records behind them fail
-# with the batch: their producer makes INVALID_DIFFERENT_RECORD of it.
+# Each takes about 100 bytes of a response. Records beyond the limit fail with their batch: the
+# producer reports them as INVALID_DIFFERENT_RECORD.
 RECORD_FAULTS_MAX = 10_000
 _RECORDS_AT_ONCE = 8_192
 _SHOWN_IN_MESSAGE = 3
 
 
 class RecordRules(NamedTuple):
-    """What each record of a topic has to keep to. A timestamp of -1 is any time."""
+    """What each record of a topic must satisfy. A timestamp of -1 satisfies any bounds."""
 
     topic_partition: TopicPartition
     key_required: bool
@@ -45,9 +45,10 @@ class RecordRules(NamedTuple):
 def refused_records(
     payload: memoryview, header: BatchHeader, rules: RecordRules
 ) -> RefusedRecordsError:
-    """What the producer of the batch gets: the first RECORD_FAULTS_MAX records at fault.
+    """The error for the producer of the batch, with the first RECORD_FAULTS_MAX invalid records.
 
-    `payload` are the decompressed records. A batch with a damaged record names none, as in Kafka.
+    `payload` has the decompressed records. A damaged record gives an error without record
+    numbers, as in Kafka.
     """
     faults: list[RecordFault] = []
     any_timestamp = False
@@ -72,7 +73,7 @@ def refused_records(
 
 
 def _places(payload: memoryview, header: BatchHeader) -> Iterator[npt.NDArray[np.void]]:
-    """Where the records lie, some thousands at once: their count is what a client has written.
+    """Places of the records, some thousands at a time: a client chooses their number.
 
     Raises InvalidRecordError at a damaged record.
     """
@@ -93,7 +94,7 @@ def _places(payload: memoryview, header: BatchHeader) -> Iterator[npt.NDArray[np
         row["records_count"] = count
         places = np.empty(count, dtype=PLACE)
         damaged_row, damaged, _ = locate_records(data, data, batch, places)
-        # A part that does not end where the batch ends is reported like a damage behind it.
+        # A slice that ends within the batch ends in trailing bytes, which is reported like damage.
         if damaged_row >= 0 and (damaged < count or count == left):
             raise InvalidRecordError(
                 f"record is damaged record_index={header.records_count - left + damaged}"

@@ -1,4 +1,4 @@
-"""What the leader checks and sets in produced batches before it appends them.
+"""Validates produced batches and sets the leader's fields before the append.
 
 Checks in the order of Kafka's UnifiedLog.analyzeAndValidateRecords and LogValidator, magic 2 only:
 
@@ -8,9 +8,9 @@ Checks in the order of Kafka's UnifiedLog.analyzeAndValidateRecords and LogValid
                    timestamp within message.timestamp.{before,after}.max.ms
     then set       offsets, leader epoch, maximum timestamp, LogAppendTime, the topic's codec
 
-Stricter than Kafka where it would store what it cannot use: attribute bits without a meaning for
+Stricter than Kafka where it would store unusable batches: attribute bits without a meaning for
 producers, transactional batches without a producer id, LogAppendTime set by the producer, offset
-deltas that do not count up, and bytes after the batch are always refused.
+deltas that are not consecutive, and bytes after the batch are always refused.
 """
 
 from __future__ import annotations
@@ -63,21 +63,21 @@ _STORED_CODECS = {
     "lz4": CompressionType.LZ4,
     "zstd": CompressionType.ZSTD,
 }
-# Kafka reads its default levels of these two as "the fast compressor", not as a level.
+# Kafka reads its default levels of these two as "the library's default", not as a level.
 _GZIP_LEVEL_DEFAULT = -1
 _LZ4_LEVEL_DEFAULT = 9
 
 
 class AppendOrigin(Enum):
-    """Who appends: a client's Produce request, or the broker itself.
+    """The origin of an append: a Produce request of a client, or the broker itself.
 
     The broker may append several batches at once, control batches, and producer batches without
-    a sequence. It has made the records itself: they are not looked into, which lets a start do
-    without the compiled kernels.
+    a sequence. Its own records are not checked one by one, so a start needs no compiled
+    kernels.
     """
 
     CLIENT = "client"
-    # While the kernels are not loaded, and `count_without_kernels` says that none is needed.
+    # While the kernels are not loaded; `count_without_kernels` has accepted the batch.
     CLIENT_BEFORE_KERNELS = "client before kernels"
     COORDINATOR = "coordinator"
 
@@ -87,10 +87,10 @@ class AppendOrigin(Enum):
 
 
 class ValidatedRecords(NamedTuple):
-    """Batches as they are to be appended.
+    """Validated batches, ready to be appended.
 
-    `records` is the memory that was given, patched, or new memory where a codec was changed.
-    `batch_headers` are the headers in it, in order and without gaps.
+    `records` is the given memory with the leader's fields set, or new memory if a codec changed.
+    `batch_headers` are the headers in it, in order and complete.
     """
 
     records: memoryview
@@ -109,14 +109,13 @@ def validate_and_assign_offsets(
     now_ms: TimestampMs,
     origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> ValidatedRecords:
-    """Check the batches and give them the offsets from `next_offset` on, in place.
+    """Check the batches and assign offsets from `next_offset` on, in place.
 
-    `records` must be writable; it is written to only after all checks have passed. Uses the
-    compiled kernels: the first call of a process loads them. `topic_partition` is named in errors.
-
+    `records` must be writable; it is modified only after all checks have passed. Uses the compiled
+    kernels, which the first call of a process loads. Errors name `topic_partition`.
     Raises UnsupportedForMessageFormatError (magic 0 or 1), UnsupportedCompressionTypeError,
     CorruptMessageError (length, CRC, codec), RecordTooLargeError, InvalidTimestampError and
-    InvalidRecordError (everything else), each a RejectedError that goes to the producer.
+    InvalidRecordError (everything else): RejectedErrors that are sent to the producer.
     """
     batches = _read_batches(records, origin)
     for position, header in batches:
@@ -145,8 +144,10 @@ def count_without_kernels(
     now_ms: TimestampMs,
     count_max: int,
 ) -> int | None:
-    """How many records a batch has, when it can be validated as CLIENT_BEFORE_KERNELS without any
-    kernel; None when it has more than `count_max`, or one of them may be at fault."""
+    """The record count of a batch that can be validated without kernels, else None.
+
+    None if it has more than `count_max` records, or one that may be invalid.
+    """
     vouched = vouch_for(records, _record_rules(topic_partition, config, now_ms), count_max)
     return vouched and vouched.records_count
 
@@ -175,7 +176,7 @@ def _read_batches(
 
 
 def _check_format(records: bytearray | memoryview) -> None:
-    """The two ways of being unreadable that have an error of their own."""
+    """Check for the two kinds of unreadable batches that have their own error."""
     magic = read_magic(records)
     if magic < MAGIC:
         raise UnsupportedForMessageFormatError(f"record batch has an old format magic={magic}")
@@ -260,12 +261,12 @@ def _record_rules(
 def _check_records(
     records: bytearray | memoryview, position: Position, header: BatchHeader, rules: RecordRules
 ) -> TimestampMs:
-    """The largest timestamp."""
+    """Check each record, and return the largest timestamp."""
     try:
         payload = read_payload(records, position, header)
     except CorruptRecordError as error:
         raise CorruptMessageError(*error.args) from error
-    # Here and not above: Numba is loaded when the first batch is checked.
+    # Imported here, not above: Numba is loaded when the first batch is checked.
     from isotherm.kernels import produced as kernels
 
     verdict, index, timestamp_ms = kernels.check_records(
@@ -293,8 +294,8 @@ def _with_stored_codec(
     batches: list[tuple[Position, BatchHeader]],
     config: TopicConfig,
 ) -> bytearray | memoryview:
-    """The batches under the topic's codec: the same memory when they have it already."""
-    target = _STORED_CODECS.get(config.compression_type)  # None: the producer's
+    """The batches in the topic's codec. The same memory if they have it already."""
+    target = _STORED_CODECS.get(config.compression_type)  # None: keep the producer's codec
     if target is None or all(_keeps_codec(header, target) for _, header in batches):
         return records
     level = _compression_level(target, config)
@@ -303,6 +304,7 @@ def _with_stored_codec(
         if _keeps_codec(header, target):
             stored += records[position : position + header.size_in_bytes]
         else:
+            # A codec can enlarge a batch beyond the limit that it passed before.
             batch = recompress_batch(records, position, header, target, compression_level=level)
             _check_size(read_batch_header(batch), config)
             stored += batch
@@ -310,7 +312,7 @@ def _with_stored_codec(
 
 
 def _keeps_codec(header: BatchHeader, target: CompressionType) -> bool:
-    # Control batches are never compressed by the broker, so that they can always be read.
+    # Kafka never compresses control batches: every reader must be able to read them.
     return header.is_control or header.compression_type is target
 
 

@@ -1,10 +1,10 @@
 """Variable-length integers of the record format.
 
-7 bits a byte, least significant group first, the high bit set on all but the last byte. `varint`
+7 bits per byte, least significant group first, the high bit set on all but the last byte. `varint`
 (32 bits) and `varlong` (64 bits) are zigzag-coded first: 0, -1, 1, -2 become 0, 1, 2, 3. The
 unsigned form, used by the flexible wire messages, is not.
 
-Readers take 5 (10) bytes at most and drop the bits that do not fit, as Java's arithmetic does.
+Readers take at most 5 (10) bytes and drop the bits that do not fit, like Java's arithmetic.
 Source: Kafka ByteUtils.java.
 """
 
@@ -24,8 +24,8 @@ _UINT64_MASK = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def read_varint(buffer: ReadBuffer, position: Position = 0) -> tuple[int, Position]:
-    """Zigzag integer of 32 bits and the next position; CorruptRecordError when cut or too long."""
-    # Most are one byte long.
+    """Zigzag integer of 32 bits, next position. CorruptRecordError if cut off or too long."""
+    # Most varints of records have a single byte.
     if position < len(buffer) and (raw := buffer[position]) < 0x80:
         return (raw >> 1) ^ -(raw & 1), position + 1
     raw, position = read_unsigned_varint(buffer, position)
@@ -33,14 +33,14 @@ def read_varint(buffer: ReadBuffer, position: Position = 0) -> tuple[int, Positi
 
 
 def read_varlong(buffer: ReadBuffer, position: Position = 0) -> tuple[int, Position]:
-    """Zigzag integer of 64 bits and the next position; CorruptRecordError when cut or too long."""
+    """Zigzag integer of 64 bits, next position. CorruptRecordError if cut off or too long."""
     raw, position = _read_groups(buffer, position, _VARLONG_SIZE_MAX)
     raw &= _UINT64_MASK
     return (raw >> 1) ^ -(raw & 1), position
 
 
 def read_unsigned_varint(buffer: ReadBuffer, position: Position = 0) -> tuple[int, Position]:
-    """Unsigned integer of 32 bits and the next position; CorruptRecordError as above."""
+    """Unsigned integer of 32 bits, and the next position. CorruptRecordError as above."""
     raw, position = _read_groups(buffer, position, _VARINT_SIZE_MAX)
     return raw & _UINT32_MASK, position
 
