@@ -1,10 +1,10 @@
-"""Which log is cleaned next, and which part of it. Pure; source: Kafka LogCleanerManager, LogToClean.
+"""Chooses the part of a log that can be cleaned. Pure; source: Kafka LogCleanerManager, LogToClean.
 
     log start          first dirty                 first uncleanable            log end
-        |  cleaned before  |  dirty and cleanable        |  not to be touched      |
+        |  clean section   |  dirty and cleanable        |  uncleanable            |
 
-Cleaning works on whole segments, so sizes are of whole segments: one that `first dirty` lies in
-counts as clean and as cleanable.
+Cleaning works on whole segments, so sizes are of whole segments. A segment that contains
+`first dirty` counts both as clean and as cleanable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from isotherm.types import Offset, TimestampMs
 
 
 class CleanableSegment(Protocol):
-    """What the choice asks of a segment; `LogSegment` has it."""
+    """What the choice needs of a segment; `LogSegment` provides it."""
 
     @property
     def base_offset(self) -> Offset: ...
@@ -35,7 +35,7 @@ class CleanableSegment(Protocol):
 
 
 class CleanableLog(Protocol):
-    """What the choice asks of a log; `LogView` has it. Segments ascend, the last is active."""
+    """What the choice needs of a log, as `LogView`. Segments ascend, the last is active."""
 
     @property
     def segments(self) -> Sequence[CleanableSegment]: ...
@@ -52,11 +52,11 @@ class CleanableLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogToClean:
-    """The part of a log that a round of cleaning may work on.
+    """The part of a log that a round of cleaning may process.
 
     Keys from `first_dirty_offset` up to `first_uncleanable_offset`, which is a segment's base, go
-    into the offset map; every segment below the latter may be rewritten. `compaction_delay_ms`
-    is by how much max.compaction.lag.ms is overrun, 0 when it is not.
+    into the offset map. Every segment below the latter may be rewritten. `compaction_delay_ms`
+    is how far max.compaction.lag.ms is exceeded, 0 if it is not.
     """
 
     first_dirty_offset: Offset
@@ -74,14 +74,14 @@ class LogToClean:
         return self.cleanable_size / self.total_size if self.total_size else 0.0
 
     def must_be_cleaned(self, min_cleanable_dirty_ratio: float) -> bool:
-        """Strictly above the ratio, or overdue with something to clean."""
+        """Whether the dirty ratio is exceeded, or the lag is and there is something to clean."""
         return self.cleanable_ratio > min_cleanable_dirty_ratio or (
             self.compaction_delay_ms > 0 and self.cleanable_size > 0
         )
 
 
 def first_dirty_offset(log: CleanableLog, checkpoint: Offset | None) -> Offset:
-    """The checkpoint, or the log's start where there is none or it lies outside the log."""
+    """The checkpoint; the log start if there is none or it lies outside the log."""
     if checkpoint is None or not log.log_start_offset <= checkpoint <= log.log_end_offset:
         return log.log_start_offset
     return checkpoint
@@ -90,9 +90,10 @@ def first_dirty_offset(log: CleanableLog, checkpoint: Offset | None) -> Offset:
 def plan_log_to_clean(
     log: CleanableLog, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
 ) -> LogToClean:
-    """What a round of cleaning that began now would work on."""
+    """What a round of cleaning would process if it started now."""
     uncleanable = _first_uncleanable_offset(log, first_dirty, config, now_ms)
     beyond = _closed_segments_from(log, uncleanable)
+    # Whole segments: the bound is rounded up to the next segment, at most to the active one.
     end = (beyond or log.segments[-1:])[0].base_offset
     return LogToClean(
         first_dirty,
@@ -106,7 +107,7 @@ def plan_log_to_clean(
 def _first_uncleanable_offset(
     log: CleanableLog, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
 ) -> Offset:
-    """The first of: the active segment, an open transaction, a record younger than the lag."""
+    """The first of: active segment, open transaction, record within min.compaction.lag.ms."""
     bounds = [log.last_stable_offset, log.segments[-1].base_offset]
     if config.min_compaction_lag_ms > 0:
         youngest_ms = now_ms - config.min_compaction_lag_ms
@@ -120,8 +121,10 @@ def _first_uncleanable_offset(
 def _compaction_delay_ms(
     log: CleanableLog, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
 ) -> int:
-    """How long ago the oldest dirty record should have been compacted; segments without a
-    timestamp do not count."""
+    """How far the oldest dirty record exceeds max.compaction.lag.ms.
+
+    Segments without a timestamp do not count.
+    """
     oldest_ms = min(
         (
             segment.first_batch_timestamp_ms
@@ -136,11 +139,11 @@ def _compaction_delay_ms(
 
 
 def _closed_segments_from(log: CleanableLog, offset: Offset) -> Sequence[CleanableSegment]:
-    """The segment that holds `offset` and those after it, without the active one."""
+    """The segment that contains `offset` and the later ones, without the active segment."""
     return log.segments[max(0, floor_index(log.segments, offset)) : -1]
 
 
 def _size_between(log: CleanableLog, start: Offset, end: Offset) -> int:
-    """Of the segment that holds `start` and of those after it that begin below `end`."""
+    """Size of the segment that contains `start` and of the later ones that begin below `end`."""
     first = max(0, floor_index(log.segments, start))
     return sum(s.size_in_bytes for s in log.segments[first:] if s.base_offset < end)

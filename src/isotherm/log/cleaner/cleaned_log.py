@@ -1,4 +1,4 @@
-"""What a round of cleaning did. Source: Kafka CleanerStats."""
+"""The result of a round of cleaning. Source: Kafka CleanerStats."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from isotherm.types import Offset
 
 @dataclass(slots=True)
 class CleanerStats:
-    """Counts of one round; the cleaner adds to them while it works.
+    """Counts of one round. The cleaner updates them while it works.
 
-    The first pass reads the dirty part and fills the offset map (`map_...`), the second reads and
-    rewrites every segment that may change. Messages are records, control records among them;
-    those of batches that are dropped unread are not counted. `invalid_messages_read` had no key.
-    Times are of a monotonic clock.
+    The first pass reads the dirty section and fills the offset map (`map_...`). The second reads
+    and rewrites every segment that may change. Messages are records, including control records.
+    Records of batches that are dropped without decoding do not count. `invalid_messages_read` had
+    no key. Times are of a monotonic clock.
     """
 
     start_s: float
@@ -40,8 +40,8 @@ class CleanerStats:
 
 
 class CleanedLog(NamedTuple):
-    """`end_offset` is the first offset not cleaned, where the next round's dirty part begins; 0
-    when there was nothing dirty."""
+    """`end_offset` is the first offset that was not cleaned, where the next round's dirty section
+    begins; 0 if nothing was dirty."""
 
     end_offset: Offset
     stats: CleanerStats

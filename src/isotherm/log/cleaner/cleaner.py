@@ -1,12 +1,13 @@
 """One round of cleaning of one log. Source: Kafka Cleaner.java.
 
-Two passes: over the dirty part, to learn the newest offset of each key; and over the log from its
-start to the end of what the map knows, to write it again, group by group. A group is swapped in
-before the next one is begun, so a round that is cut off leaves a log that is partly cleaner.
+Two passes. The first reads the dirty section and finds the newest offset of each key. The second
+reads the log from its start to the end of the offset map and rewrites it, group by group. A group
+replaces its segments before the next one starts, so an interrupted round leaves a partly cleaned
+log.
 
-Memory: the offset map (bounded by log.cleaner.dedupe.buffer.size over all threads, and only there
-during a round), and a few times the size of a read (log.cleaner.io.buffer.size over all threads, or
-a batch that is larger, or what a compressed one unfolds to).
+Memory: the offset map (log.cleaner.dedupe.buffer.size over all threads, allocated only during a
+round), and a few times the read size (log.cleaner.io.buffer.size over all threads, or the size of
+a larger batch, or of its decompressed records).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from isotherm.types import Offset
 
 
 class Cleaner:
-    """Works for one thread. `rng` keys the hashes of the offset maps, so it wants to be
-    unpredictable where those who choose record keys are not trusted."""
+    """Used by one thread. `rng` keys the hashes of the offset maps: it must be unpredictable if the
+    clients that choose record keys are not trusted."""
 
     def __init__(
         self,
@@ -42,12 +43,12 @@ class Cleaner:
         map_size: int | None = None,
         segment_size_max: int = SEGMENT_SIZE_MAX,
     ) -> None:
-        """`map_size` bytes of offset map, which may be less than the configuration accepts;
-        `segment_size_max` is what a segment may become."""
+        """`map_size` is the size of the offset map in bytes; it may be below the minimum of the
+        configuration. `segment_size_max` is the largest size of a new segment."""
         self._segment_size_max = segment_size_max
         self._map_size = config.dedupe_buffer_size_per_thread if map_size is None else map_size
         self._map_load_factor = config.log_cleaner_io_buffer_load_factor
-        # Half for reading, half for writing, as in Kafka.
+        # Half of the buffer for reading, half for writing, as in Kafka.
         self._read_size = config.log_cleaner_io_buffer_size // config.log_cleaner_threads // 2
         self._clock = clock
         self._rng = rng
@@ -60,12 +61,12 @@ class Cleaner:
         throttle: Throttle,
         check_abort: CheckAbort,
     ) -> CleanedLog:
-        """Clean as much of the log as the offset map can take in.
+        """Clean as much of the log as fits into the offset map.
 
-        Nothing but this may remove segments of the log meanwhile. Raises LogCleaningAbortedError
-        from `check_abort` and `throttle`, CorruptRecordError for a batch that cannot be read: the
-        log is as clean then as the groups before made it. LogDirFailedError when the disk fails,
-        NotLeaderOrFollowerError when the log is closed.
+        No other thread may remove segments of the log meanwhile. Raises LogCleaningAbortedError
+        from `check_abort` and `throttle`, and CorruptRecordError for a batch that cannot be read:
+        groups that were cleaned before stay so. Raises LogDirFailedError if the disk fails, and
+        NotLeaderOrFollowerError if the log is closed.
         """
         stats = CleanerStats(start_s=self._clock.monotonic_s())
         reader = SegmentReader(self._read_size, throttle, check_abort)
@@ -73,7 +74,7 @@ class Cleaner:
             self._map_size,
             self._map_load_factor,
             self._rng,
-            # No two records have one offset.
+            # Offsets are unique, so the dirty section has at most this many records.
             records_max=to_clean.first_uncleanable_offset - to_clean.first_dirty_offset,
         )
         cleaning = Round(
@@ -83,7 +84,7 @@ class Cleaner:
             to_clean.first_dirty_offset,
             to_clean.first_uncleanable_offset,
         )
-        # What is rewritten must not be all that is known of an epoch: it is stored by a flush.
+        # Rewriting may remove the last batch of a leader epoch. The flush stores the epochs first.
         log.flush(closed_segments_only=True)
         with log.log_dir.errors_fail_it(f"clean {log.topic_partition}"):
             build_offset_map(
@@ -97,6 +98,7 @@ class Cleaner:
             stats.map_complete_s = self._clock.monotonic_s()
             end_offset = offset_map.latest_offset + 1
             transactions = CleanedTransactions()
+            # Groups are cut at the end of the map: later segments have keys that it does not know.
             for group in _groups(log, end_offset, to_clean.first_uncleanable_offset):
                 rewriter = GroupRewriter(
                     log.environment.cache,
@@ -139,7 +141,7 @@ def _clean_group(
         log.replace_segments(group, cleaned)
         is_swapped = True
     finally:
-        # Files of an offline directory stay as they are: the swap may be half done, and loading
-        # goes by what is there.
+        # In an offline directory the swap may be half done. The files stay: loading completes the
+        # swap or undoes it, depending on which files exist.
         if not is_swapped and log.log_dir.is_online:
             rewriter.remove_output()

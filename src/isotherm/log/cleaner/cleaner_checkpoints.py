@@ -1,6 +1,7 @@
-"""`cleaner-offset-checkpoint`: up to where each log of a directory has been cleaned.
+"""`cleaner-offset-checkpoint`: the offset up to which each log of a directory is clean.
 
-A lost entry costs a log's next round the work of the earlier ones, and nothing else.
+If an entry is lost, the next round of that log repeats the work of earlier ones. Nothing else
+depends on it.
 Source: Kafka LogCleanerManager.updateCheckpoints, OffsetCheckpointFile.
 """
 
@@ -20,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 class CleanerCheckpoints:
-    """The files of all directories; each is read once. Not thread-safe.
+    """The checkpoint files of all directories. Each is read once. Not thread-safe.
 
-    Raises LogDirFailedError when a directory is, or goes, offline.
+    Raises LogDirFailedError if a directory is offline or goes offline.
     """
 
     def __init__(self, fs: FileSystem) -> None:
@@ -39,7 +40,7 @@ class CleanerCheckpoints:
         offset: Offset | None,
         existing: Container[TopicPartition],
     ) -> None:
-        """Set one entry, or remove it (None); entries of logs that do not exist go as well."""
+        """Set one entry, or remove it (None). Also removes entries of logs that do not exist."""
         before = self._of(log_dir)
         offsets = {
             each: known

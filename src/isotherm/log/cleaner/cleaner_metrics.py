@@ -1,8 +1,8 @@
-"""Kafka's metrics of the log cleaner, worked out when they are asked for.
+"""Kafka's metrics of the log cleaner, computed when they are read.
 
 `kafka.log:type=LogCleaner,name=max-clean-time-secs` becomes
-`kafka_log_logcleaner_max_clean_time_secs`; DeadThreadCount counts the threads whose last run
-failed, which try again all the same.
+`kafka_log_logcleaner_max_clean_time_secs`. DeadThreadCount counts the threads whose last run
+failed, although they try again.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ def publish_cleaner_metrics(
         metrics.gauge(name.replace("-", "_"), f"Kafka's {name}.").set_function(value)
     counts = metrics.gauge(
         _MANAGER + "uncleanable_partitions_count",
-        "Partitions that are not cleaned because a round of theirs failed.",
+        "Partitions that are not cleaned because cleaning them failed.",
         ("logDirectory",),
     )
     sizes = metrics.gauge(
-        _MANAGER + "uncleanable_bytes", "Bytes that these would have cleaned.", ("logDirectory",)
+        _MANAGER + "uncleanable_bytes",
+        "Cleanable bytes of uncleanable partitions.",
+        ("logDirectory",),
     )
     for log_dir in log_dirs:
         directory = str(log_dir.path)

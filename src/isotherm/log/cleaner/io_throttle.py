@@ -1,7 +1,7 @@
-"""Holds the bytes that all cleaner threads read and write below a rate.
+"""Limits the rate of bytes that all cleaner threads read and write.
 
-Each transfer is paid for in time after it was made: a debt that all threads share, so the rate
-holds over any stretch that is longer than a few buffers. Source of the key: Kafka Throttler.
+A thread waits after each transfer. The debt is shared by all threads, so the rate holds over any
+period longer than a few buffers. Source of the configuration key: Kafka Throttler.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from isotherm.clock import Clock
 
 _WAIT_S_MIN = 0.01
-"""Shorter waits are put off: they would cost more in wake-ups than they hold back."""
+"""Shorter waits are added to later ones: waking up would cost more than the wait."""
 
 
 class IoThrottle:
@@ -24,13 +24,13 @@ class IoThrottle:
         self._lock = threading.Lock()
 
     def update_rate(self, bytes_per_second: float) -> None:
-        """From now on; what was transferred before is forgiven."""
+        """Apply a new rate from now on. The debt of earlier transfers is dropped."""
         with self._lock:
             self._bytes_per_second = bytes_per_second
             self._paid_at_s = self._clock.monotonic_s()
 
     def pay(self, size: int, aborted: threading.Event) -> None:
-        """Wait until `size` bytes more may have been transferred, or `aborted` is set."""
+        """Wait until `size` more bytes conform to the rate, or `aborted` is set."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             self._paid_at_s = max(self._paid_at_s, now_s) + size / self._bytes_per_second

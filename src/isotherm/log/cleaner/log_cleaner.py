@@ -1,7 +1,7 @@
-"""The work of the cleaner's threads: clean the filthiest log, then the next, until none is due.
+"""The work of cleaner threads: clean the filthiest log, then the next, until none is due.
 
-A round that fails because its log is damaged marks the log as uncleanable, until the broker
-restarts; one that fails because its directory does takes that offline. Source: Kafka LogCleaner.
+If a round fails because its log is damaged, the log is uncleanable until the broker restarts. If
+it fails because its directory fails, the directory goes offline. Source: Kafka LogCleaner.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class CleansLog(Protocol):
-    """One thread's cleaner, with its buffers; `cleaner.Cleaner` is it."""
+    """The cleaner of one thread, with its buffers; `cleaner.Cleaner` implements it."""
 
     def clean(
         self,
@@ -37,7 +37,7 @@ class CleansLog(Protocol):
 
 
 class CleanerWorker:
-    """What one cleaner thread runs; `run` is called by that thread alone."""
+    """The work of one cleaner thread, which alone calls `run`."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class CleanerWorker:
         self._make_cleaner = make_cleaner
         self._cleaner: CleansLog | None = None
         self.last_stats: CleanerStats | None = None
-        """Of the last round that was finished."""
+        """Stats of the last completed round."""
         self.has_failed = False
-        """Whether the last run ended in an error that no log is to blame for."""
+        """Whether the last run ended with an error that is not due to a log."""
 
     def run(self) -> None:
-        """Clean until no log is due, or the manager is stopped; apply retention in between."""
+        """Clean until no log is due or the manager is stopped. Applies retention in between."""
         try:
             while self.clean_filthiest():
                 pass
@@ -67,7 +67,7 @@ class CleanerWorker:
         self.has_failed = False
 
     def clean_filthiest(self) -> bool:
-        """One round, and retention; False when no log was due."""
+        """Run one round, and retention. False if no log was due."""
         cleaning = self._manager.begin_filthiest()
         if cleaning is not None:
             self._clean(cleaning)
@@ -79,6 +79,7 @@ class CleanerWorker:
 
     def _clean(self, cleaning: Cleaning) -> None:
         log, to_clean = cleaning.log, cleaning.to_clean
+        # If the round fails, the checkpoint stays where it was.
         end_offset = to_clean.first_dirty_offset
         try:
             if self._cleaner is None:
@@ -102,21 +103,21 @@ class CleanerWorker:
 
     @contextmanager
     def _failure_marks(self, log: PartitionLog, action: str) -> Iterator[None]:
-        """Keep a failure of one log from the others."""
+        """Handle a log's failure, so that other logs are still cleaned."""
         try:
             yield
         except LogCleaningAbortedError as error:
             logger.info("%s", error)
         except (LogDirFailedError, NotLeaderOrFollowerError):
-            logger.warning("log is left action=%s log=%r", action, log, exc_info=True)
+            logger.warning("log is skipped action=%s log=%r", action, log, exc_info=True)
         except Exception:
             logger.exception("log is uncleanable from now on action=%s log=%r", action, log)
             self._manager.mark_uncleanable(log)
 
 
 class LogCleaner:
-    """The workers and what they share. `reconfigure` and `workers` belong to who owns the threads;
-    the rest may be read from any thread."""
+    """The workers and their shared state. Only the owner of the threads uses `reconfigure` and
+    `workers`. The rest may be read from any thread."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class LogCleaner:
         clock: Clock,
         make_cleaner: Callable[[CleanerConfig], CleansLog],
     ) -> None:
-        """`make_cleaner` is called in a worker's own thread, before its first round."""
+        """`make_cleaner` is called in a worker's thread, before its first round."""
         self.manager = manager
         self.config = config
         self.workers: tuple[CleanerWorker, ...] = ()
@@ -136,7 +137,7 @@ class LogCleaner:
         self.reconfigure(config)
 
     def reconfigure(self, config: CleanerConfig) -> None:
-        """Replace the workers, none of which runs; the new ones share the new bounds."""
+        """Replace the workers, none of which may be running. The new ones share the new limits."""
         self.config = config
         self._throttle.update_rate(config.log_cleaner_io_max_bytes_per_second)
         self.workers = tuple(

@@ -1,12 +1,12 @@
-"""Which logs are being cleaned, which must not be, and how far each has come.
+"""Tracks which logs are being cleaned, which are paused, and their checkpoints.
 
-    nothing ── begin_filthiest ──► cleaning ── done_cleaning ──► nothing, checkpoint written
-       │                              │ pause: the round is told to stop, pause waits until it has
-       └── pause ──► paused(n) ◄──────┘ done_cleaning, checkpoint not written
-                        └── resume n times ──► nothing
+    free ───── begin_filthiest ──► cleaning ── done_cleaning ──► free, checkpoint written
+      │                              │ pause: the round is aborted, the caller waits for its end
+      └── pause ──► paused(n) ◄──────┘ done_cleaning, checkpoint not written
+                       └── resume n times ──► free
 
-A log that is cleaned is touched by nothing else that removes segments: who deletes, truncates or
-applies retention holds a pause meanwhile. Source: Kafka LogCleanerManager.
+While a log is cleaned, no other thread may remove its segments: deletion, truncation and retention
+hold a pause meanwhile. Source: Kafka LogCleanerManager.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cleaning:
-    """A log that is reserved for one cleaner thread, until `done_cleaning`."""
+    """A log that one cleaner thread has reserved, until `done_cleaning`."""
 
     log: PartitionLog
     to_clean: LogToClean
     aborted: threading.Event = field(default_factory=threading.Event)
 
     def check_abort(self) -> None:
-        """LogCleaningAbortedError when the log is wanted for something else."""
+        """Raises LogCleaningAbortedError after a pause or a stop was requested."""
         if self.aborted.is_set():
             raise LogCleaningAbortedError(
                 f"cleaning is aborted partition={self.log.topic_partition}"
@@ -47,10 +47,8 @@ class Cleaning:
 
 
 class LogCleanerManager:
-    """Thread-safe. Its lock is taken before that of a log or of the log manager, never after.
-
-    `logs` is asked under it: whoever deletes a log pauses it first, so no plan meets a log that
-    is gone.
+    """Thread-safe. Its lock is taken before the lock of a log or of the log manager, never after.
+    `logs` is called under it. A log is paused before it is deleted, so no plan uses a deleted log.
     """
 
     def __init__(
@@ -67,13 +65,13 @@ class LogCleanerManager:
         self._accepts = True
         self._last_run_ms = clock.now_ms()
         self.max_dirty_ratio = 0.0
-        """Of the logs that could be cleaned at the last look; so the next."""
+        """Of all cleanable logs when `begin_filthiest` last ran; so is the next attribute."""
         self.compaction_delay_ms_max = 0
 
-    # For the cleaner's threads
+    # ---- for cleaner threads
 
     def begin_filthiest(self) -> Cleaning | None:
-        """Reserve the log with the highest share of dirty bytes, of those that must be cleaned."""
+        """Reserve the log with the highest dirty ratio, of those that must be cleaned."""
         with self._lock:
             logs = self._logs()
             self._last_run_ms = self._clock.now_ms()
@@ -99,23 +97,25 @@ class LogCleanerManager:
             return filthiest
 
     def done_cleaning(self, cleaning: Cleaning, end_offset: Offset) -> None:
-        """Let the log go; it is clean below `end_offset`, unless the round was aborted."""
+        """Release the log. It is clean below `end_offset`, unless the round was aborted."""
         log = cleaning.log
         with self._lock:
+            # A pause comes before a truncation or deletion, which may invalidate `end_offset`.
             if not cleaning.aborted.is_set():
                 self._save_checkpoint(log, end_offset)
             self._end([log.topic_partition])
 
     def mark_uncleanable(self, log: PartitionLog) -> None:
-        """Leave the log alone from now on: what failed once would fail in every round."""
+        """Exclude the log from cleaning: what failed once would fail in every round."""
         with self._lock:
             self._uncleanable.add(log)
 
     @contextmanager
     def deletable_logs(self) -> Iterator[list[PartitionLog]]:
-        """Every compacted log that is free, reserved for retention while the context lasts.
+        """Every free compacted log, reserved for retention while the context lasts.
 
-        Those without cleanup.policy=delete too: what lies below the log start goes from them.
+        This includes logs without cleanup.policy=delete: their segments below the log start are
+        deleted too.
         """
         with self._lock:
             deletable = [log for log in self._logs() if self._is_free(log)]
@@ -128,7 +128,7 @@ class LogCleanerManager:
                 self._end(log.topic_partition for log in deletable)
 
     def stop(self) -> None:
-        """Abort what is being cleaned and begin nothing until `allow`; does not wait."""
+        """Abort all rounds and start none until `allow`. Does not wait."""
         with self._lock:
             self._accepts = False
             for cleaning in self._cleaning.values():
@@ -139,13 +139,13 @@ class LogCleanerManager:
         with self._lock:
             self._accepts = True
 
-    # For who changes logs otherwise
+    # ---- for threads that change logs otherwise
 
     @contextmanager
     def paused(self, topic_partition: TopicPartition) -> Iterator[None]:
-        """Abort the cleaning of a log, wait until it has stopped, and hold off the next.
+        """Abort the cleaning of a log, wait for its end, and prevent the next round.
 
-        The caller holds no lock that a cleaner thread may want.
+        The caller must not hold a lock that a cleaner thread may need.
         """
         with self._lock:
             self._pauses[topic_partition] += 1
@@ -159,14 +159,14 @@ class LogCleanerManager:
             self._resume([topic_partition])
 
     def abort(self, topic_partition: TopicPartition) -> None:
-        """Stop cleaning a log, which may go on at once with what the log is then."""
+        """Abort the cleaning of a log. A new round may start at once, from the log's new state."""
         with self.paused(topic_partition):
             pass
 
     @contextmanager
     def logs_for_retention(self) -> Iterator[list[PartitionLog]]:
-        """The logs that are not compacted, none of which is cleaned while the context lasts,
-        whatever becomes of its configuration. (Compacted ones: `deletable_logs`.)"""
+        """The logs that are not compacted. None is cleaned while the context lasts, even if its
+        configuration changes. (For compacted logs see `deletable_logs`.)"""
         with self._lock:
             retained = [
                 log
@@ -180,21 +180,21 @@ class LogCleanerManager:
             self._resume(log.topic_partition for log in retained)
 
     def forget(self, log: PartitionLog) -> None:
-        """Drop the checkpoint of a log that is deleted."""
+        """Remove the checkpoint of a deleted log."""
         with self._lock:
             self._save_checkpoint(log, None)
 
     def truncate_checkpoint(self, log: PartitionLog, offset: Offset) -> None:
-        """Let cleaning begin at `offset` when it would begin above; inside `paused`."""
+        """Lower the checkpoint to `offset` if it is above. Call within `paused`."""
         with self._lock:
             checkpoint = self.cleaner_checkpoint(log)
             if checkpoint is not None and checkpoint > offset:
                 self._save_checkpoint(log, offset)
 
-    # What is known
+    # ---- views
 
     def cleaner_checkpoint(self, log: PartitionLog) -> Offset | None:
-        """The offset below which the log has been cleaned; None for never."""
+        """The offset below which the log is clean; None if it was never cleaned."""
         with self._lock:
             return self._checkpoints.offset(log.log_dir, log.topic_partition)
 
@@ -204,9 +204,9 @@ class LogCleanerManager:
             return [log for log in there if log.log_dir is log_dir]
 
     def uncleanable_size(self, log_dir: LogDir) -> int:
-        """Bytes that would be cleaned, were their logs not marked as uncleanable."""
+        """Cleanable bytes of the logs that are marked as uncleanable."""
         with self._lock:
-            # A log that is paused may be on its way out, and its files with it.
+            # A paused log may be about to be deleted, together with its files.
             still = [
                 log
                 for log in self.uncleanable_logs(log_dir)
@@ -218,7 +218,7 @@ class LogCleanerManager:
     def ms_since_last_run(self, now_ms: TimestampMs) -> int:
         return now_ms - self._last_run_ms
 
-    # Under the lock
+    # ---- under the lock
 
     def _is_free(self, log: PartitionLog) -> bool:
         return (
@@ -231,12 +231,13 @@ class LogCleanerManager:
         )
 
     def _plan(self, log: PartitionLog) -> LogToClean | None:
-        """None for a log without closed segments, or whose directory fails."""
+        """None for a log without closed segments, or with a failing directory."""
         try:
             view = log.view()
             checkpoint = self.cleaner_checkpoint(log)
             first_dirty = first_dirty_offset(view, checkpoint)
             if checkpoint is not None and first_dirty != checkpoint:
+                # Retention moves the log start past the checkpoint: expected, so no warning.
                 if not (log.config.deletes and checkpoint < first_dirty):
                     logger.warning(
                         "cleaner's checkpoint lies outside the log partition=%s checkpoint=%d"
@@ -250,7 +251,7 @@ class LogCleanerManager:
             with log.log_dir.errors_fail_it("look what can be cleaned"):
                 to_clean = plan_log_to_clean(view, first_dirty, log.config, self._clock.now_ms())
         except LogDirFailedError:
-            logger.exception("log is not looked at for cleaning log=%r", log)
+            logger.exception("log cannot be checked for cleaning log=%r", log)
             return None
         return to_clean if to_clean.total_size > 0 else None
 

@@ -1,4 +1,4 @@
-"""The first pass over a log: the newest offset of each key in its dirty part.
+"""The first pass over a log: finds the newest offset of each key in the dirty section.
 
 Source: Kafka Cleaner.buildOffsetMap.
 """
@@ -29,12 +29,12 @@ def build_offset_map(
     reader: SegmentReader,
     stats: CleanerStats,
 ) -> None:
-    """Take in the keys of [start_offset, end_offset), the latter a segment's base, until the map is
-    full: then `latest_offset` says how far it came, which may be within a batch.
+    """Add the keys of [start_offset, end_offset), to a segment's base, until the map is full.
 
-    `segments` are the log's, with the one at `end_offset`. Control batches, aborted transactions
-    and records without a key do not count. Raises CorruptRecordError for a batch that fails its
-    CRC: for what it says, records elsewhere would be dropped.
+    `latest_offset` is then the last offset that was added, which may be within a batch.
+    `segments` are the log's, including the one at `end_offset`. Control batches, aborted
+    transactions and records without a key are skipped. Raises CorruptRecordError for a batch that
+    fails its CRC: a damaged key would delete records elsewhere.
     """
     first = max(0, floor_index(segments, start_offset))
     dirty = [segment for segment in segments[first:] if segment.base_offset < end_offset]
@@ -48,7 +48,7 @@ def build_offset_map(
                 return
         following = index + 1
         next_base = dirty[following].base_offset if following < len(dirty) else end_offset
-        # Over gaps as well: below the next segment there is nothing more to come.
+        # Includes gaps at the end of the segment: the next record has the next base or more.
         offset_map.latest_offset = next_base - 1
 
 
@@ -59,7 +59,7 @@ def _add_chunk(
     transactions: CleanedTransactions,
     stats: CleanerStats,
 ) -> bool:
-    """Whether there was room for all of it."""
+    """Add the keys of a chunk. False if the map was full before its end."""
     batches = chunk.batches
     verify_crcs(chunk.data, batches)
     is_skipped = chunk.is_control
@@ -89,6 +89,6 @@ def _add_chunk(
 def _raise_latest_offset(
     offset_map: OffsetMap, offsets: np.ndarray[tuple[int], np.dtype[np.int64]], start: Offset
 ) -> None:
-    """To the last of these, which rise, unless that is below the dirty part."""
+    """Set it to the last of these ascending offsets, unless that is below the dirty section."""
     if len(offsets) and offsets[-1] >= start:
         offset_map.latest_offset = int(offsets[-1])

@@ -1,15 +1,15 @@
-"""The newest offset of each key in the dirty part of a log, in memory of a fixed size.
+"""The newest offset of each key in the dirty section of a log, in memory of fixed size.
 
-24 bytes a slot, as Kafka's SkimpyOffsetMap, so that log.cleaner.dedupe.buffer.size means the same:
-16 bytes of hash stand for the key, and 8 hold its offset. A record is dropped because the map knows a
-newer offset for its hash, so two keys with one hash would cost the older key its newest record.
-Two measures against that (docs/decisions/0022):
+24 bytes per slot, as in Kafka's SkimpyOffsetMap, so log.cleaner.dedupe.buffer.size means the same:
+a 16-byte hash stands for the key, and 8 bytes are its offset. A record is dropped if the map has a
+newer offset for its hash, so if two keys had one hash, the older key would lose its newest record.
+Two measures prevent this (docs/decisions/0022):
 - n keys collide by chance with a probability below n^2 / 2^129: 4e-26 for the 5 million keys of
-  a full map of 128 MiB;
-- the hash is keyed, SipHash-2-4, with a key that is drawn anew for each map: who chooses record keys
-  cannot make two of them collide. (Kafka's MD5 has known collisions.)
+  a full map of 128 MiB.
+- The hash is keyed, SipHash-2-4, with a new random key for each map. A client that chooses record
+  keys cannot make two of them collide. (Kafka's MD5 has known collisions.)
 
-Open addressing with linear probing; slots are taken in order of the hash's upper bits.
+Open addressing with linear probing. The hash's upper bits select the slot.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     HashTable: TypeAlias = npt.NDArray[np.uint64]
 
 SLOT_SIZE = kernels.SLOT.itemsize
-# Kafka's map lies in one ByteBuffer, which has at most this many bytes.
+# Kafka's map is a single ByteBuffer, which is limited to this size.
 MEMORY_SIZE_MAX = 2**31 - 1
 
 assert SLOT_SIZE == 24
 
 
-# Of a map that is not full there are this many slots to a key, if keys never repeat.
+# Slots per key of a map that is sized for its records, if all keys differ.
 SLOTS_PER_RECORD = 2
 
 
 class OffsetMap:
-    """Memory is let go with the map. For one thread."""
+    """For one thread. Its memory is freed with it."""
 
     def __init__(
         self, memory_size: int, load_factor: float, rng: random.Random, *, records_max: int
     ) -> None:
         """At most `load_factor` of the slots in `memory_size` bytes are used.
 
-        There will not be more than `records_max` records, so a smaller map may do.
+        At most `records_max` records will be added, so a smaller map may suffice.
         """
         self._slot_count_max = min(memory_size, MEMORY_SIZE_MAX) // SLOT_SIZE
         self.entry_count_max = min(int(self._slot_count_max * load_factor), self._slot_count_max)
@@ -57,13 +57,13 @@ class OffsetMap:
         slot_count = min(self._slot_count_max, max(SLOTS_PER_RECORD * records_max, 1))
         self.entry_count = 0
         self.latest_offset: Offset = UNKNOWN_OFFSET
-        """The map knows all keyed records from the first dirty offset up to here, inclusive."""
+        """All keyed records from the first dirty offset up to here, inclusive, are in the map."""
         self._slots = np.zeros(slot_count, dtype=kernels.SLOT)
         self._hash_key = np.frombuffer(rng.randbytes(16), dtype=np.uint64).copy()
 
     @property
     def utilization(self) -> float:
-        """Share of the slots that are taken, of all that there is memory for."""
+        """Share of used slots, of all slots that fit into the memory."""
         return self.entry_count / self._slot_count_max
 
     def hash_keys(
@@ -74,10 +74,10 @@ class OffsetMap:
         return hashes
 
     def put(self, places: PlaceTable, hashes: HashTable, start_offset: Offset) -> int:
-        """Take in the keyed records at or above `start_offset`, which rise.
+        """Add the keyed records at or above `start_offset`, in ascending order.
 
-        Returns the index of the first one that there was no room for, or -1. `latest_offset` is
-        the caller's to move.
+        Returns the index of the first record that did not fit, or -1. The caller updates
+        `latest_offset`.
         """
         self.entry_count, rejected = kernels.put_offsets(
             self._slots, places, hashes, start_offset, self.entry_count, self.entry_count_max
@@ -93,10 +93,10 @@ class OffsetMap:
         now_ms: TimestampMs,
         expiry_ms: Int64Array,
     ) -> int:
-        """Set `is_kept` of each record; the number of those dropped for having no key.
+        """Set `is_kept` of each record; returns how many were dropped because they have no key.
 
-        A record stays above `latest_offset`, and where no newer offset of its key is known, unless
-        it is a tombstone and `expiry_ms` of its batch has come.
+        A record is kept if it lies above `latest_offset`, or if the map has no newer offset of its
+        key and it is not a tombstone whose batch has passed its `expiry_ms`.
         """
         return int(
             kernels.choose_records(

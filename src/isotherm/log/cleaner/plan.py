@@ -1,4 +1,4 @@
-"""Which segments are rewritten into one. Pure; source: Kafka Cleaner.groupSegmentsBySize."""
+"""Groups segments that are rewritten into one. Pure; source: Kafka Cleaner.groupSegmentsBySize."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from isotherm.types import Offset
 
 
 class GroupedSegment(Protocol):
-    """What grouping asks of a segment; `LogSegment` has it."""
+    """What grouping needs of a segment; `LogSegment` provides it."""
 
     @property
     def base_offset(self) -> Offset: ...
@@ -35,12 +35,12 @@ def group_segments(
     index_size_max: int,
     first_uncleanable_offset: Offset,
 ) -> list[list[Segment]]:
-    """Runs of neighbours that fit into one segment even if nothing of them goes.
+    """Adjacent segments that fit into one segment even if cleaning removes nothing.
 
-    The sum of the logs, of the offset indexes and of the time indexes is bounded each, and so are
-    offsets relative to the first base. Where a segment ends is taken from the next one's base, or
-    from `first_uncleanable_offset` for the last; for an empty segment it does not matter, or one
-    would be left for every 2^31 offsets.
+    The total sizes of logs, offset indexes and time indexes are limited, and so are offsets
+    relative to the first base. A segment ends at the next one's base, the last one at
+    `first_uncleanable_offset`. For an empty segment the end is ignored: otherwise one empty
+    segment would remain for every 2^31 offsets.
     """
     groups: list[list[Segment]] = []
     for index, segment in enumerate(segments):

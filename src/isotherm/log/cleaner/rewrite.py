@@ -1,6 +1,6 @@
-"""The second pass: a group of segments written again without what is superseded.
+"""The second pass: rewrites a group of segments without superseded records.
 
-What becomes of each batch is decided in isotherm.segment.cleaning.filtering.
+isotherm.segment.cleaning.filtering decides what is kept of each batch.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a round of cleaning decides by. `upper_bound_offset` is the first uncleanable one.
+    """The parameters of a round of cleaning. `upper_bound_offset` is the first uncleanable offset.
 
-    Batches from `first_dirty_offset` to the end of what the map knows have been read and verified.
+    The first pass has verified the batches from `first_dirty_offset` to the end of the map.
     """
 
     offset_map: OffsetMap
@@ -44,7 +44,7 @@ class Round:
 
 
 class GroupRewriter:
-    """Writes one group. `segments` are the log's, of which the group is a run."""
+    """Writes one group, which is a run of the log's `segments`."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class GroupRewriter:
         last_records: LastRecords,
         stats: CleanerStats,
     ) -> list[LogSegment]:
-        """The `.cleaned` segments, durable: one, or several if one cannot hold what is left.
+        """The durable `.cleaned` segments: one, or several if the records do not fit into one.
 
-        Raises CorruptRecordError; what was written is then left to `remove_output`.
+        Raises CorruptRecordError; the caller then calls `remove_output`.
         """
         self._writers = [self._writer(group[0].base_offset)]
         for index, segment in enumerate(group):
@@ -92,6 +92,7 @@ class GroupRewriter:
             for chunk in self._reader.chunks(segment, 0):
                 filtered = _filter(chunk, cleaning, transactions, last_records, stats)
                 self._append(filtered, transactions)
+        # The new segment keeps the time of the last old one: retention by time may depend on it.
         modified_ms = self._cache.fs.modified_ms(group[-1].log_path)
         return [writer.finish(modified_ms) for writer in self._writers]
 
@@ -100,7 +101,7 @@ class GroupRewriter:
             writer.remove()
 
     def _append(self, filtered: FilteredBatches, transactions: CleanedTransactions) -> None:
-        """`filtered` with the transactions whose markers it may hold."""
+        """Append `filtered` and the aborted transactions whose markers it may contain."""
         aborted = transactions.take_retained()
         for part in self._parts(filtered):
             self._throttle(len(part.records))
@@ -111,7 +112,7 @@ class GroupRewriter:
             aborted = aborted[len(ended) :]
 
     def _parts(self, filtered: FilteredBatches) -> Iterator[FilteredBatches]:
-        """Runs of batches that go to one segment each; begins a new one where one is full."""
+        """Runs of batches, each for one segment. Opens a new segment when one is full."""
         while len(filtered.batches):
             count = self._writers[-1].count_fitting(filtered.batches, self._size_max)
             if count == 0:
@@ -145,6 +146,7 @@ def _filter(
         cleaning.now_ms,
         cleaning.delete_retention_ms,
         last_records,
+        # The batch with the last cleaned offset stays, even empty: it keeps the range of offsets.
         kept_when_empty=chunk.last_offsets + 1 == cleaning.upper_bound_offset,
         in_map=is_in_map,
         is_verified=is_in_map & (chunk.batches["base_offset"] >= cleaning.first_dirty_offset),

@@ -1,4 +1,4 @@
-"""A segment read in chunks of whole batches, for both passes of the cleaner."""
+"""Reads a segment in chunks of whole batches, for both passes of the cleaner."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from isotherm.segment.cleaning.chunk import Chunk, read_chunk
 from isotherm.types import Position
 
 Throttle: TypeAlias = Callable[[int], None]
-"""Called with bytes read, and written; may block. May raise LogCleaningAbortedError."""
+"""Called with the bytes read or written. May block, and may raise LogCleaningAbortedError."""
 CheckAbort: TypeAlias = Callable[[], None]
-"""LogCleaningAbortedError when the log is wanted for something else."""
+"""Raises LogCleaningAbortedError if the round must end."""
 
 
 class SegmentReader:
     def __init__(self, read_size: int, throttle: Throttle, check_abort: CheckAbort) -> None:
-        """`read_size` is the size of a read; a batch that is larger is read as a whole."""
+        """`read_size` is the size of one read. A larger batch is read as a whole."""
         self._read_size = max(read_size, HEADER_SIZE)
         self._throttle = throttle
         self._check_abort = check_abort
 
     def chunks(self, segment: LogSegment, position: Position) -> Iterator[Chunk]:
-        """All batches from one at `position` on.
+        """All batches from the one at `position` on.
 
-        Raises CorruptRecordError at a batch that cannot be, or that is cut off by the end.
+        Raises CorruptRecordError at a batch that is malformed or cut off by the end.
         """
         next_offset = segment.base_offset
         while position < segment.size_in_bytes:

@@ -1,4 +1,4 @@
-"""The output of the cleaner: `.cleaned` segments, durable before they may replace anything."""
+"""Writes the cleaner's output: `.cleaned` segments, durable before they replace others."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from isotherm.types import Offset, TimestampMs
 if TYPE_CHECKING:
     from isotherm.record.filter import FilteredBatches, WrittenTable
 
-# Positions in an offset index are of 31 bits.
+# Positions in an offset index have 31 bits.
 SEGMENT_SIZE_MAX = 2**31 - 1
 
 _INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 
 class SegmentWriter:
-    """One `.cleaned` segment. Its indexes are kept in memory, and written by `finish`."""
+    """One `.cleaned` segment. Its indexes are in memory until `finish` writes them."""
 
     def __init__(
         self, cache: FileCache, directory: Path, base_offset: Offset, config: TopicConfig
     ) -> None:
-        """Replaces what an earlier round may have left under the name."""
+        """Overwrites files that an earlier round left under this name."""
         self.base_offset = base_offset
         self._cache = cache
         self._fs = cache.fs
@@ -47,7 +47,7 @@ class SegmentWriter:
         self._indexes = WrittenIndexes(
             base_offset,
             interval_bytes=config.index_interval_bytes,
-            # An index may come out larger than those it replaces.
+            # Rewritten batches may need more entries than the old indexes had.
             size_max=config.segment_index_bytes,
         )
         self.remove()
@@ -58,7 +58,7 @@ class SegmentWriter:
         return self._indexes.position
 
     def count_fitting(self, batches: WrittenTable, size_max: int) -> int:
-        """How many of a run of batches can be appended; the first one always to an empty segment."""
+        """How many of the batches can be appended. An empty segment takes at least the first."""
         ends = self.size + np.cumsum(batches["size"])
         fits = (ends <= size_max) & (
             batches["last_offset"] - self.base_offset <= RELATIVE_OFFSET_MAX
@@ -71,11 +71,11 @@ class SegmentWriter:
         self._indexes.append(filtered.batches)
 
     def append_aborted(self, transactions: Sequence[AbortedTransaction]) -> None:
-        """Transactions whose abort markers are in the segment, in the order of the markers."""
+        """Add transactions whose abort markers are in the segment, in the order of the markers."""
         self._indexes.append_aborted(transactions)
 
     def finish(self, modified_ms: TimestampMs) -> LogSegment:
-        """Make the segment durable, still as `.cleaned`."""
+        """Make the segment durable. Its files keep the suffix `.cleaned`."""
         self._fs.write_bytes(self._path(OFFSET_INDEX_SUFFIX), self._indexes.offset_index())
         self._fs.write_bytes(self._path(TIME_INDEX_SUFFIX), self._indexes.time_index())
         transaction_index = self._indexes.transaction_index()
@@ -95,7 +95,7 @@ class SegmentWriter:
         )
 
     def remove(self) -> None:
-        """Remove the files, finished or not."""
+        """Remove the files, whether finished or not."""
         for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
             self._fs.remove(self._path(suffix))
 

@@ -1,14 +1,14 @@
-"""Putting cleaned segments in the place of those they were made from, safe at every crash.
+"""Replaces segments by their cleaned versions, safely at every crash.
 
-    1. the new segments are durable as `.cleaned`         crash: they go, nothing has happened
-    2. renamed to `.swap`, highest base offset first      crash: a `.cleaned` is left, so do
+    1. the new segments are durable as `.cleaned`         crash: loading removes them
+    2. renamed to `.swap`, highest base offset first      crash: a `.cleaned` is left: the same
     3. the old segments are renamed to `.deleted`         crash from here on: loading removes the
     4. the new ones lose `.swap`                          old ones and strips `.swap`
 
-What loading removes are segments that begin within the offsets of the swap files. Old segments of
-which nothing is left may begin above: an empty *cover* file with the base of the last old segment
-goes through steps 1 to 3 with the new ones, and is removed then. (Kafka does without; there, such
-segments come back after a crash, tombstones not included.)
+Loading removes segments that begin within the offsets of the swap files. If nothing is left of
+the last old segments, they may begin above. So an empty *cover* file with the base of the last old
+segment goes through steps 1 to 3 with the new ones, and is then removed. (Kafka has no such file:
+after a crash there, such segments return, but not their tombstones.)
 Source: Kafka LocalLog.replaceSegments, LogLoader.java.
 """
 
@@ -30,7 +30,7 @@ from isotherm.types import Offset
 
 
 class MarkForDeletion(Protocol):
-    """`DeletionQueue.mark`, the time being given already."""
+    """`DeletionQueue.mark` with the time already bound."""
 
     def __call__(
         self, segments: Sequence[LogSegment], *, reused_base_offsets: Collection[Offset]
@@ -44,7 +44,7 @@ def swap_segments(
     new: Sequence[LogSegment],
     mark_for_deletion: MarkForDeletion,
 ) -> None:
-    """Both ascend; `new` are finished `.cleaned` segments. Under the log's lock."""
+    """Both lists ascend. `new` are finished `.cleaned` segments. Call under the log's lock."""
     cover = _begin_cover(fs, directory, old, new)
     if cover is not None:
         cover = _rename(fs, cover, SWAP_SUFFIX)
