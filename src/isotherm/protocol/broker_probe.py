@@ -1,8 +1,8 @@
-"""Does a Kafka broker answer at an address? Asked on a plain socket before a client is made.
+"""Checks whether a Kafka broker answers at an address, on a plain socket, before creating a client.
 
-librdkafka tries for ever and tells of each try in a line; a probe says in seconds what is wrong: the
-name, the port, TLS, or that something else listens there. It needs nothing but a socket, so that
-Spark's executors ask as well.
+librdkafka retries forever and logs every attempt. A probe finds the cause within seconds: the name,
+the port, TLS, or another service at that port. It needs only a socket, so Spark's executors can use
+it as well.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from isotherm.clock import Clock, SystemClock
 from isotherm.errors import BrokerUnreachableError, ConfigError
 
 PROBE_TIMEOUT_S = 4.0
-"""Of all addresses together. Each is asked at once."""
+"""Timeout for all addresses together. They are tried at the same time."""
 
 QUIET_CLIENT: dict[str, Any] = {"log_level": 2}
-"""For a client's properties: no line for each try to connect. What is wrong comes as an error."""
+"""Client properties that suppress the log line of each connection attempt. Errors still arrive."""
 
 _DEFAULT_PORT = 9092
 _ADDRESS = re.compile(
@@ -31,11 +31,11 @@ _ADDRESS = re.compile(
 )
 _SERVERS_KEYS = ("bootstrap.servers", "metadata.broker.list")
 _CORRELATION_ID = 0x150
-# ApiVersions, version 0: the request that any broker answers before anything else.
+# ApiVersions, version 0: brokers answer it before anything else, in any version.
 _REQUEST = struct.pack(">hhih", 18, 0, _CORRELATION_ID, -1)
 _SIZE = struct.Struct(">i")
 _ANSWER_SIZE_MAX = 1024 * 1024
-# How a record of TLS begins that is an alert (0x15) or a handshake (0x16).
+# First byte of a TLS record that is an alert (0x15) or a handshake (0x16).
 _TLS_FIRST_BYTES = (0x15, 0x16)
 
 
@@ -48,7 +48,7 @@ class BrokerAddress(NamedTuple):
 
 
 def bootstrap_addresses(text: str) -> list[BrokerAddress]:
-    """`host:port,host`, as librdkafka reads it. ConfigError names what is no address."""
+    """Parse `host:port,host` as librdkafka does. Raises ConfigError for an invalid address."""
     found = [_address(part.strip()) for part in text.split(",") if part.strip()]
     if not found:
         raise ConfigError("no broker is named key=bootstrap.servers")
@@ -70,14 +70,14 @@ def _address(text: str) -> BrokerAddress:
 def check_brokers(
     properties: Mapping[str, Any], *, timeout_s: float = PROBE_TIMEOUT_S, clock: Clock | None = None
 ) -> None:
-    """Return once one of the addresses in a client's properties speaks Kafka.
+    """Return once one of the addresses in a client's properties answers like Kafka.
 
-    BrokerUnreachableError with each address and what is wrong there; ConfigError for what is no
-    address. Credentials and certificates are not looked at: the client does that.
+    Raises BrokerUnreachableError with each address and its cause, and ConfigError for an invalid
+    address. Does not check credentials and certificates: the client does.
     """
     text = next((str(properties[key]) for key in _SERVERS_KEYS if key in properties), None)
     if text is None:
-        # The client may have a callback of its own to find brokers by.
+        # The client may find its brokers by a callback instead.
         return
     addresses = bootstrap_addresses(text)
     with_tls = str(properties.get("security.protocol", "plaintext")).lower().endswith("ssl")
@@ -89,7 +89,7 @@ def check_brokers(
         answers.put((address, _cause(address, timeout_s, with_tls=with_tls)))
 
     for address in addresses:
-        # A name server that is silent holds a thread for longer than anything waits for it.
+        # A daemon: a silent name server blocks the thread for longer than the timeout.
         threading.Thread(target=ask, args=(address,), daemon=True, name="broker-probe").start()
     causes = dict.fromkeys(addresses, f"no answer in {timeout_s:g} s")
     for _ in addresses:
@@ -100,12 +100,12 @@ def check_brokers(
         if cause is None:
             return
         causes[address] = cause
-    told = "; ".join(f"{address}: {cause}" for address, cause in causes.items())
-    raise BrokerUnreachableError(f"no broker can be talked to at {told}")
+    summary = "; ".join(f"{address}: {cause}" for address, cause in causes.items())
+    raise BrokerUnreachableError(f"no broker is reachable at {summary}")
 
 
 def _cause(address: BrokerAddress, timeout_s: float, *, with_tls: bool) -> str | None:
-    """What is wrong at an address; None where a broker answers."""
+    """Why no broker answers at an address; None if one does."""
     try:
         with socket.create_connection(address, timeout_s) as connection:
             return _cause_with_tls(connection) if with_tls else _cause_in_plain(connection, address)
@@ -144,7 +144,7 @@ def _speaks_tls(address: BrokerAddress, timeout_s: float | None) -> bool:
         with socket.create_connection(address, timeout_s) as connection:
             _handshake(connection)
     except ssl.SSLError as error:
-        # It has answered in TLS, be it to refuse.
+        # The server has answered in TLS, even if it refuses the handshake.
         return error.reason not in _NOT_TLS
     except OSError:
         return False
@@ -166,7 +166,7 @@ def _cause_with_tls(connection: socket.socket) -> str | None:
 
 
 def _handshake(connection: socket.socket) -> None:
-    """As a client that trusts whatever it is shown: whether to trust is the client's question."""
+    """Handshake without verifying the certificate: that is left to the client."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -174,7 +174,7 @@ def _handshake(connection: socket.socket) -> None:
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
-    """So many bytes; fewer when the other side ends."""
+    """Receive `size` bytes; fewer if the peer closes the connection."""
     data = b""
     while len(data) < size:
         piece = connection.recv(size - len(data))

@@ -1,16 +1,15 @@
-"""Decoders and encoders compiled from message classes in kio's style, once per class.
+"""Decoders and encoders, compiled once per message class from classes in kio's style.
 
-Kafka's message definitions reach us as kio's dataclasses; what kio brings to read bytes must not
-see the network (docs/decisions: its reader reserves memory for array lengths it has not checked).
-For each class this module writes a Python function that reads runs of neighbouring numbers with
-one `struct` call and everything else with a reader of `wire_types`, then compiles it. kio's
-encoder, a loop over closures, takes about six times as long for a Metadata response of 100
-partitions. Compiling costs about a millisecond per message class, when it is first needed.
+Kafka's message definitions come as kio's dataclasses. kio's own reader must not read from the
+network (docs/decisions: it reserves memory for array lengths that it has not checked). For each
+class this module generates and compiles a Python function. It reads adjacent numbers with one
+`struct` call, and other fields with a reader of `wire_types`. kio's encoder, a loop over closures,
+takes about six times as long for a Metadata response of 100 partitions. Compiling takes about a
+millisecond per message class, when it is first used.
 
-Whatever bytes a decoder is given, it returns an entity or raises ProtocolError. What it allocates is
-bounded by the bytes it was given (at worst a small object for every two or three), never by a length
-they claim, and it does not recurse deeper than the class.
-Compiled functions are pure and may be called from any thread.
+For any input a decoder returns an entity or raises ProtocolError. Its memory is bounded by the
+size of the input (at worst a small object for every two or three bytes), never by a length in it,
+and its recursion by the depth of the class. Compiled functions are pure and may be called from any thread.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ E = TypeVar("E")
 def guarded(
     decode: Callable[[Buffer, int], tuple[E, int]], subject: str
 ) -> Callable[[Buffer, int], tuple[E, int]]:
-    """`decode`, with every way in which malformed bytes show themselves made a ProtocolError."""
+    """Wrap `decode`, so that malformed bytes raise ProtocolError only."""
 
     def guarded_decode(buffer: Buffer, position: int) -> tuple[E, int]:
         try:
@@ -63,8 +62,8 @@ def guarded(
 def decoder(entity_type: type[E]) -> Callable[[Buffer, int], tuple[E, int]]:
     """The decoder of a message class: `(buffer, position) -> (entity, next position)`.
 
-    Byte fields are copied; fields of kafka_type "records" are memoryviews into `buffer`.
-    The decoder raises ProtocolError only. Whether bytes may follow is for the caller to check.
+    Byte fields are copied. Fields of kafka_type "records" are memoryviews into `buffer`.
+    The decoder raises ProtocolError only. The caller checks whether bytes follow.
     """
     subject = f"{entity_type.__name__} version={getattr(entity_type, '__version__', None)}"
     return guarded(_wire_type(entity_type).read, subject)
@@ -74,7 +73,7 @@ def decoder(entity_type: type[E]) -> Callable[[Buffer, int], tuple[E, int]]:
 def encoder(entity_type: type[E]) -> Callable[[E, bytearray], None]:
     """The encoder of a message class: appends the entity to `out`.
 
-    Values outside their field's range are a programming error and raise what `struct` raises.
+    Values outside their field's range are a programming error; `struct` raises its own error.
     """
     return cast("Callable[[E, bytearray], None]", _wire_type(entity_type).write)
 
@@ -117,7 +116,7 @@ def _is_fixed(field: SchemaField) -> bool:
 
 
 def _untagged_runs(fields: Sequence[SchemaField]) -> Iterator[tuple[bool, list[SchemaField]]]:
-    """Neighbouring fields, as (all of them plain numbers, fields)."""
+    """Adjacent fields, as (whether all are plain numbers, fields)."""
     untagged = [field for field in fields if field.tag is None]
     for is_fixed, run in itertools.groupby(untagged, _is_fixed):
         yield is_fixed, list(run)
@@ -128,7 +127,7 @@ def _run_layout(run: Sequence[SchemaField]) -> struct.Struct:
 
 
 class _FunctionSource:
-    """Lines of one function, and the objects its names are bound to."""
+    """The source lines of a function, and the objects that it refers to."""
 
     def __init__(self, signature: str) -> None:
         self._lines = [f"def {signature}:"]
@@ -138,13 +137,13 @@ class _FunctionSource:
         self._lines.append("    " * indent + text)
 
     def bind(self, value: Any) -> str:
-        """A name by which the function knows `value`."""
+        """Give `value` a name within the function."""
         name = f"bound_{len(self._namespace)}"
         self._namespace[name] = value
         return name
 
     def compile(self, function_name: str) -> Callable[..., Any]:
-        # The source is made of dataclass field names alone; no input reaches it.
+        # The source consists of dataclass field names only. No input reaches it.
         exec("\n".join(self._lines), self._namespace)  # noqa: S102
         return cast("Callable[..., Any]", self._namespace[function_name])
 
@@ -187,6 +186,7 @@ def _add_tagged_decoding(
         source.line(f"v_{field.name} = {source.bind(field.default)}")
     read_count, read_header = source.bind(read_unsigned_varint), source.bind(read_tag_header)
     source.line(f"tag_count, position = {read_count}(buffer, position)")
+    # Unlike array lengths, a count of tags is not bounded by a minimum size per item.
     source.line(f"{source.bind(spend_elements)}(tag_count)")
     source.line("for _ in range(tag_count):")
     source.line(f"tag, position, end = {read_header}(buffer, position)", 2)

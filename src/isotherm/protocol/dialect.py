@@ -1,7 +1,7 @@
-"""The two dialects of Kafka's encoding, for messages that are coded by hand.
+"""The two dialects of Kafka's encoding, for messages with hand-written codecs.
 
-Versions before a message became flexible (KIP-482) speak LEGACY: fixed-width lengths, no tagged
-fields. Flexible versions speak COMPACT: varint lengths, and tagged fields after every struct.
+Versions before a message became flexible (KIP-482) use LEGACY: fixed-width lengths, no tagged
+fields. Flexible versions use COMPACT: varint lengths, and tagged fields after every struct.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Dialect(NamedTuple):
     read_string: Callable[[Buffer, int], tuple[str, int]]
     read_nullable_string: Callable[[Buffer, int], tuple[str | None, int]]
     read_records: Callable[[Buffer, int], tuple[memoryview | None, int]]
-    # (buffer, position, smallest size of an item) -> (count, next position); null is refused.
+    # (buffer, position, smallest size of an item) -> (count, next position). Refuses null.
     read_count: Callable[[Buffer, int, int], tuple[int, int]]
     skip_tags: Callable[[Buffer, int], int]
     write_string: Callable[[str, bytearray], None]

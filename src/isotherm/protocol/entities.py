@@ -1,4 +1,4 @@
-"""Making an entity of whichever version was asked for from the fields of the newest."""
+"""Creates entities of any version from the fields of the newest version."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def _fields_by_name(entity_type: type[Any]) -> dict[str, SchemaField]:
 
 
 def entity_of(entity_type: type[Any], values: Mapping[str, Any]) -> Any:
-    """An entity with these fields; those that its version does not have are left out.
+    """An entity with these fields. Fields that its version does not have are left out.
 
     A nested message is given as a mapping of its own fields, an array of them as an iterable of
-    mappings. A field that has no default must be given, as to the class itself (TypeError).
+    mappings. Fields without a default must be given, as to the class itself (TypeError).
     """
     fields = _fields_by_name(entity_type)
     return entity_type(
@@ -42,7 +42,7 @@ def _field_value(field: SchemaField, value: Any) -> Any:
 
 
 def blank_entity(entity_type: type[Any], values: Mapping[str, Any]) -> Any:
-    """As `entity_of`, with every field that is not given null, zero or empty: for refusals."""
+    """Like `entity_of`, but missing fields are null, zero or empty: for error responses."""
     given = {name: value for name, value in values.items() if name in _fields_by_name(entity_type)}
     return entity_type(
         **{

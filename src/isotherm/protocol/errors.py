@@ -1,4 +1,4 @@
-"""What may be wrong with bytes that a peer sent."""
+"""Errors for malformed bytes from a peer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from isotherm.errors import RejectedError
 
 
 class ProtocolError(RejectedError):
-    """Bytes from a peer are not the message they claim to be: too short, too long, or malformed.
+    """Bytes from a peer are not a valid message: too short, too long, or malformed.
 
-    The stream cannot be trusted after it; the caller closes the connection.
+    The rest of the stream cannot be trusted: the caller closes the connection.
     """
 
 
 class FrameTooLargeError(ProtocolError):
-    """A frame announces a size that is negative or above what this listener accepts."""
+    """A frame has a size that is negative or above the listener's limit."""

@@ -1,4 +1,4 @@
-"""Fetch requests and responses, coded by hand: the path every read byte takes.
+"""Fetch requests and responses, with hand-written codecs: all bytes that consumers read pass here.
 
 Requests   replica_id int32, until v14 | max_wait_ms int32 | min_bytes int32 | max_bytes int32 |
            isolation_level int8 | v7 session_id int32, session_epoch int32 |
@@ -13,10 +13,10 @@ Responses  throttle_time_ms int32 | v7 error int16, session_id int32 | [ topic |
            records | v12 tag 0 diverging epoch, 1 current leader, 2 snapshot id ] ] |
            v16 tag 0 node endpoints
 
-Versions 4 to 18, flexible from 12. The fields that only replicas of a quorum or followers use
-(replica directory id, follower's high watermark, cluster id, snapshot id) are skipped.
+Versions 4 to 18, flexible from 12. Fields that only followers and quorum replicas use (replica
+directory id, the follower's high watermark, cluster id, snapshot id) are skipped.
 
-Records of a response are the caller's buffers, handed through. Source: Kafka FetchRequest.json,
+A response contains the caller's buffers of records, uncopied. Source: Kafka FetchRequest.json,
 FetchResponse.json.
 """
 
@@ -64,7 +64,7 @@ _INT64 = struct.Struct(">q")
 _REPLICA_STATE_TAG = 1
 _ABORTED_TRANSACTION = struct.Struct(">qq")
 _EPOCH_END_OFFSET = struct.Struct(">iq")
-_TOPIC_ID_CACHE_SIZE = 4096  # ids of about 300 bytes each; making one costs a microsecond
+_TOPIC_ID_CACHE_SIZE = 4096  # about 300 bytes per id; creating one takes a microsecond
 
 
 class FetchPartition(NamedTuple):
@@ -77,7 +77,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """`name` is None from version 13 on, where `topic_id` says which topic is meant."""
+    """`name` is None from version 13 on; `topic_id` identifies the topic there."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -109,10 +109,10 @@ class EpochEndOffset(NamedTuple):
 
 
 class FetchPartitionResponse(NamedTuple):
-    """`records` are written as they stand, one buffer after the other; None is sent as empty.
+    """`records` are written unchanged, one buffer after the other; None is sent as empty.
 
-    `aborted_transactions` is None for read_uncommitted. Any pair of (producer id, first offset)
-    serves as an item of it.
+    `aborted_transactions` is None for read_uncommitted. Its items are pairs of producer id and
+    first offset.
     """
 
     partition: int
@@ -128,7 +128,7 @@ class FetchPartitionResponse(NamedTuple):
 
 
 class FetchTopicResponse(NamedTuple):
-    """Name and id as the request had them."""
+    """Name and id as in the request."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -162,7 +162,7 @@ def _read_topic_id(buffer: Buffer, position: int) -> tuple[uuid.UUID | None, int
 def _partition_reader(
     version: int, dialect: Dialect
 ) -> Callable[[Buffer, int], tuple[FetchPartition, int]]:
-    """Reads the fields up to partition_max_bytes; what a version lacks gets its default."""
+    """Reads the fields up to partition_max_bytes. Fields that a version lacks get defaults."""
     skip_tags = dialect.skip_tags
     if version >= 12:
         layout = struct.Struct(">iiqiqi")
@@ -286,16 +286,16 @@ _REQUEST_READERS = {v: _request_reader(v) for v in range(VERSION_MIN, VERSION_MA
 
 
 def read_fetch_request(body: memoryview, version: int) -> tuple[FetchRequest, int]:
-    """The request and the position after it; ProtocolError for anything malformed."""
+    """The request and the position after it. Raises ProtocolError for malformed bytes."""
     return _REQUEST_READERS[version](body, 0)
 
 
 def write_fetch_response(
     response: FetchResponse, version: int, head: bytearray
 ) -> list[bytes | bytearray | memoryview]:
-    """The response as buffers to be written in turn; the first is `head`, appended to.
+    """The response as buffers to be written in order. The first is `head`, appended to.
 
-    The partitions' records appear as they were given, without a copy.
+    The partitions' records are passed on without a copy.
     """
     dialect = _dialect(version)
     buffers: list[bytes | bytearray | memoryview] = [head]
@@ -333,7 +333,7 @@ _PARTITION_START = struct.Struct(">ihqq")
 def _write_partition_start(
     response: FetchPartitionResponse, version: int, dialect: Dialect, out: bytearray
 ) -> None:
-    """Everything before the records, the size of the records included."""
+    """Write the fields before the records, including the size of the records."""
     out += _PARTITION_START.pack(
         response.partition,
         response.error_code,

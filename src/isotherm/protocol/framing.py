@@ -5,8 +5,8 @@
               string | tagged fields, in flexible versions (header v2) | body
     response  correlation_id int32 | tagged fields, in flexible versions (header v1) | body
 
-The client id keeps its legacy form in header v2. The response to ApiVersions always has header
-v0: a client that sends it does not know yet what the broker speaks (KIP-511).
+The client id keeps its legacy form in header v2. The response to ApiVersions always has header v0:
+its client does not know yet which versions the broker supports (KIP-511).
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from isotherm.protocol.primitives import (
     skip_tagged_fields,
 )
 
-# Produce alone carries data. The rest is names and numbers: the biggest real ones are fetches of
-# thousands of partitions, some 100 KB. The bound keeps what decoding such a request costs in
-# memory (a small object for every few bytes) away from socket.request.max.bytes.
+# Only Produce requests carry data. Others have names and numbers: the largest real ones, fetches of
+# thousands of partitions, are about 100 KB. Decoding takes a small object for every few bytes, so
+# this limit is far below socket.request.max.bytes.
 CONTROL_REQUEST_SIZE_MAX = 16 * 1024 * 1024
 
-# Items of arrays, and tagged fields, of one request in all: what it takes to work on a request
-# grows with them, up to tens of microseconds each. A consumer of ten thousand partitions asks for as
-# many; nobody asks for more in one request.
+# Limit of array items and tagged fields in one request. The time to process a request grows with
+# them, up to tens of microseconds each. A consumer of ten thousand partitions stays below it.
 REQUEST_ELEMENTS_MAX = 20_000
-# Of a Produce request, which the event loop decodes itself.
+# Lower for Produce requests, since the event loop decodes them itself.
 PRODUCE_ELEMENTS_MAX = 10_000
 HEADER_TAGS_MAX = 100
 
@@ -66,7 +65,7 @@ class RequestFrame(NamedTuple):
 
 
 def frame_size(buffer: Buffer, position: int, *, size_max: int) -> int | None:
-    """Payload size of the frame at `position`; None while fewer than four bytes are there.
+    """Payload size of the frame at `position`; None if fewer than four bytes have arrived.
 
     Raises FrameTooLargeError for a size below 0 or above `size_max`: close the connection.
     """
@@ -81,7 +80,7 @@ def frame_size(buffer: Buffer, position: int, *, size_max: int) -> int | None:
 def split_frames(buffer: memoryview, *, size_max: int) -> tuple[list[memoryview], int]:
     """Payloads of the complete frames in `buffer`, as views, and the position after the last.
 
-    Raises FrameTooLargeError as `frame_size` does, also when complete frames precede.
+    Raises FrameTooLargeError like `frame_size`, even after complete frames.
     """
     payloads = []
     position = 0
@@ -105,7 +104,7 @@ def _decode_request_header(payload: Buffer, position: int) -> tuple[RequestHeade
 def _has_flexible_header(api_key: int, api_version: int) -> bool:
     if is_served(api_key, api_version):
         return bool(request_class(api_key, api_version).__flexible__)
-    # The one request of an unserved version that is answered.
+    # ApiVersions is the only request that is answered in an unserved version (KIP-511).
     return api_key == ApiKey.API_VERSIONS and api_version >= FIRST_FLEXIBLE_API_VERSIONS
 
 
@@ -113,10 +112,10 @@ _guarded_request_header = guarded(_decode_request_header, "RequestHeader")
 
 
 def read_request_frame(payload: memoryview) -> RequestFrame:
-    """The header of a request, and the body as a view; ProtocolError when there is no header.
+    """The header of a request, and its body as a view. Raises ProtocolError without a valid header.
 
-    Of a version that is not served the body is of no use: ApiVersions is answered without it, and
-    any other request closes its connection.
+    The body of an unserved version is not decoded: ApiVersions is answered without it, and any
+    other request closes its connection.
     """
     with _HEADER_BOUND:
         header, position = _guarded_request_header(payload, 0)
@@ -124,11 +123,11 @@ def read_request_frame(payload: memoryview) -> RequestFrame:
 
 
 def read_request(header: RequestHeader, body: memoryview) -> Any:
-    """The request in a body: kio's class of its version, or `produce.`/`fetch.` of ours.
+    """The request in a body: kio's class of its version, or ours for Produce and Fetch.
 
-    The version must be served. Raises ProtocolError; callable from any thread. Bytes left over are passed over, as in
-    Kafka: librdkafka 2.16 writes the null array of Metadata 13 ("all topics") in four bytes
-    instead of one, and the request means what it should only if its last three are ignored.
+    The version must be served. Raises ProtocolError. Callable from any thread. Trailing bytes are
+    ignored, as in Kafka: librdkafka 2.16 writes the null array of Metadata 13 ("all topics") in
+    four bytes instead of one, and the request is right only if the last three are ignored.
     """
     with _PRODUCE_BOUND if header.api_key == ApiKey.PRODUCE else _REQUEST_BOUND:
         return _read_request(header.api_key, header.api_version, body)
@@ -159,10 +158,10 @@ def _append_response_header(out: bytearray, api_key: int, version: int, correlat
 def write_response(
     api_key: int, version: int, correlation_id: int, response: Any
 ) -> list[bytes | bytearray | memoryview]:
-    """The whole response frame, size included, as buffers to be written one after the other.
+    """The whole response frame, including its size, as buffers to be written in order.
 
-    Records of a fetch response are the caller's own buffers, not copies: they must not change
-    until they are written.
+    Records of a fetch response are the caller's buffers, not copies: they must not change until
+    they are written.
     """
     out = bytearray()
     _append_response_header(out, api_key, version, correlation_id)

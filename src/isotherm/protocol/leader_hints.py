@@ -1,4 +1,4 @@
-"""Where the leader is now: the tagged fields with which Produce and Fetch correct a client (KIP-951)."""
+"""Tagged fields in which Produce and Fetch responses name the current leader (KIP-951)."""
 
 from __future__ import annotations
 

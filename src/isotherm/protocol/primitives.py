@@ -1,13 +1,13 @@
 """Kafka's wire types, outside of record batches: strings, bytes, ids, array lengths, varints.
 
-A reader is `(buffer, position) -> (value, next position)`; a writer is `(value, out)` and appends.
-"Legacy" forms have fixed-width lengths (-1 for null), "compact" forms an unsigned varint of the
-length plus one (0 for null); messages of a flexible version use the compact forms throughout.
+A reader is `(buffer, position) -> (value, next position)`. A writer is `(value, out)` and appends.
+"Legacy" forms have fixed-width lengths (-1 for null). "Compact" forms have an unsigned varint of
+the length plus one (0 for null). Messages of a flexible version use compact forms only.
 
-Readers never allocate by a length they were told before they have seen that many bytes. They raise
-ProtocolError for a length that cannot be; running off the end of the buffer shows as IndexError or
-struct.error, and broken UTF-8 as UnicodeDecodeError, which `isotherm.protocol.codec.guarded` turns
-into ProtocolError at the border of a message.
+Readers never allocate by a length before they have seen that many bytes. They raise ProtocolError
+for an impossible length. The end of the buffer raises IndexError or struct.error, and invalid UTF-8
+raises UnicodeDecodeError; `isotherm.protocol.codec.guarded` turns these into ProtocolError once per
+message.
 
 Source: Kafka protocol guide "Protocol Primitive Types"; KIP-482 (compact forms and tags).
 """
@@ -205,7 +205,7 @@ def _checked_count(buffer: Buffer, position: int, count: int, item_size_min: int
 
 
 class _ElementBudget(threading.local):
-    """How many items this thread may still decode; None while it is not counted."""
+    """How many items this thread may still decode; None without a limit."""
 
     left: int | None = None
 
@@ -214,8 +214,10 @@ _budget = _ElementBudget()
 
 
 class ElementBound:
-    """What is decoded inside, in this thread, has at most so many items of arrays and tagged fields
-    in all; ProtocolError beyond. Not to be nested; one object serves any thread, and many times.
+    """Limits array items and tagged fields decoded within the context, in this thread.
+
+    Raises ProtocolError beyond the limit. Not to be nested. One object may be used by any thread,
+    any number of times.
     """
 
     __slots__ = ("_count_max",)
@@ -231,7 +233,7 @@ class ElementBound:
 
 
 def spend_elements(count: int) -> None:
-    """To be called before `count` items are decoded."""
+    """Call before `count` items are decoded."""
     left = _budget.left
     if left is None:
         return
@@ -243,7 +245,7 @@ def spend_elements(count: int) -> None:
 def read_legacy_array_length(
     buffer: Buffer, position: int, item_size_min: int
 ) -> tuple[int | None, int]:
-    """Number of items, None for a null array; each item takes `item_size_min` bytes or more."""
+    """Number of items, None for a null array. Each item takes at least `item_size_min` bytes."""
     (count,) = _INT32.unpack_from(buffer, position)
     position += 4
     if count == -1:
@@ -254,7 +256,7 @@ def read_legacy_array_length(
 def read_compact_array_length(
     buffer: Buffer, position: int, item_size_min: int
 ) -> tuple[int | None, int]:
-    """As `read_legacy_array_length`, for flexible versions."""
+    """Like `read_legacy_array_length`, for flexible versions."""
     count, position = read_unsigned_varint(buffer, position)
     if count == 0:
         return None, position
@@ -270,7 +272,7 @@ def write_compact_array_length(count: int | None, out: bytearray) -> None:
 
 
 def read_uuid(buffer: Buffer, position: int) -> tuple[uuid.UUID | None, int]:
-    """An id; the zero id stands for none."""
+    """An id. The zero id means None."""
     end = _end_of(buffer, position, 16)
     raw = bytes(buffer[position:end])
     return None if raw == ZERO_UUID_BYTES else uuid.UUID(bytes=raw), end
@@ -281,8 +283,8 @@ def write_uuid(value: uuid.UUID | None, out: bytearray) -> None:
 
 
 def skip_tagged_fields(buffer: Buffer, position: int) -> int:
-    """Position after a section of tagged fields of which none is known."""
-    if buffer[position] == 0:  # nearly always
+    """The position after a section of tagged fields, all of which are skipped."""
+    if buffer[position] == 0:  # by far the most frequent case
         return position + 1
     count, position = read_unsigned_varint(buffer, position)
     spend_elements(count)
@@ -294,7 +296,7 @@ def skip_tagged_fields(buffer: Buffer, position: int) -> int:
 
 
 def read_tag_header(buffer: Buffer, position: int) -> tuple[int, int, int]:
-    """A tagged field's number, and where its value begins and ends."""
+    """A tagged field's number, and the start and end of its value."""
     tag, position = read_unsigned_varint(buffer, position)
     size, position = read_unsigned_varint(buffer, position)
     return tag, position, _end_of(buffer, position, size)

@@ -1,4 +1,4 @@
-"""Produce requests and responses, coded by hand: the path every written byte takes.
+"""Produce requests and responses, with hand-written codecs: all produced bytes pass here.
 
 Requests   transactional_id nullable string | acks int16 | timeout_ms int32 |
            [ topic name string, or from v13 topic id uuid | [ partition int32 | records ] ]
@@ -6,10 +6,10 @@ Responses  [ topic | [ partition int32 | error int16 | base_offset int64 | log_a
            int64 | v5 log_start_offset int64 | v8 record errors, error message | v10 tag 0 current
            leader ] ] | throttle_time_ms int32 | v10 tag 0 node endpoints
 
-Versions 3 to 13, flexible from 9. Those not named here change the meaning, not the layout: 7
+Versions 3 to 13, flexible from 9. Versions not named here changed the meaning, not the layout: 7
 allows zstd, 11 and 12 belong to newer transaction protocols.
 
-Records stay memoryviews into the frame. Source: Kafka ProduceRequest.json, ProduceResponse.json.
+Records are memoryviews into the frame. Source: Kafka ProduceRequest.json, ProduceResponse.json.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ProducePartition(NamedTuple):
 
 
 class ProduceTopic(NamedTuple):
-    """`name` is None from version 13 on, where `topic_id` says which topic is meant."""
+    """`name` is None from version 13 on; `topic_id` identifies the topic there."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -74,7 +74,7 @@ class ProducePartitionResponse(NamedTuple):
 
 
 class ProduceTopicResponse(NamedTuple):
-    """Name and id as the request had them."""
+    """Name and id as in the request."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -136,9 +136,9 @@ _REQUEST_READERS = {v: _request_reader(v) for v in range(VERSION_MIN, VERSION_MA
 
 
 def read_produce_request(body: memoryview, version: int) -> tuple[ProduceRequest, int]:
-    """The request and the position after it; ProtocolError for anything malformed.
+    """The request and the position after it. Raises ProtocolError for malformed bytes.
 
-    Records are views into `body`, unchecked.
+    Records are views into `body`, not validated.
     """
     return _REQUEST_READERS[version](body, 0)
 

@@ -1,9 +1,9 @@
-"""Messages as they stand in record values: KRaft's metadata log and `__remote_log_metadata`.
+"""Messages in record values: KRaft's metadata log and `__remote_log_metadata`.
 
     frame_version uvarint (1) | api_key uvarint | api_version uvarint | body, to the end
 
-This is stored data, not a peer's: what cannot be read raises CorruptMetadataError, and the caller
-says where it stood. Source: Kafka MetadataRecordSerde, AbstractApiMessageSerde.
+This is stored data, not a peer's: unreadable bytes raise CorruptMetadataError, and the caller adds
+the place. Source: Kafka MetadataRecordSerde, AbstractApiMessageSerde.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ FRAME_VERSION = 1
 
 
 def registry_of(entity_types: Iterable[type[Any]]) -> Mapping[tuple[int, int], type[Any]]:
-    """Message classes by (api key, version), as `decode_framed` wants them."""
+    """Message classes by (api key, version), for `decode_framed`."""
     return {(int(t.__api_key__), int(t.__version__)): t for t in entity_types}
 
 
 def encode_framed(entity: Any) -> bytes:
-    """A record value: the entity's class says api key and version."""
+    """The record value of an entity, whose class has the api key and version."""
     out = bytearray()
     write_unsigned_varint(FRAME_VERSION, out)
     write_unsigned_varint(int(entity.__api_key__), out)
@@ -45,10 +45,10 @@ _guarded_frame_header = guarded(_read_frame_header, "metadata record")
 
 
 def decode_framed(buffer: Buffer, registry: Mapping[tuple[int, int], type[Any]]) -> Any:
-    """The entity of a record value, of the class that `registry` has for its key and version.
+    """Decode a record value, with the class in `registry` for its key and version.
 
     Raises CorruptMetadataError for an unknown frame version, key or version, a malformed body, or
-    bytes left over.
+    trailing bytes.
     """
     try:
         (frame_version, api_key, api_version), position = _guarded_frame_header(buffer, 0)

@@ -1,9 +1,9 @@
-"""The fields of a message class in kio's style, read into a form the codec compiles from.
+"""The fields of a message class in kio's style, in the form that the codec compiles from.
 
-Such a class is a dataclass with `__flexible__` (KIP-482 encoding or not) whose fields carry
-`metadata={"kafka_type": ..., "tag": ...}`: no kafka_type for a nested class, a tag only on tagged
+Such a class is a dataclass with `__flexible__` (KIP-482 encoding or not). Its fields have
+`metadata={"kafka_type": ..., "tag": ...}`: no kafka_type for a nested class, a tag only for tagged
 fields. `X | None` is a nullable field, `tuple[X, ...]` an array of X, `tuple[X, ...] | None` a
-nullable array. Kafka's zero uuid is None in any of them. Tagged fields have defaults: a value
+nullable array. Kafka's zero uuid is None in all of them. Tagged fields have defaults: a value
 equal to the default is not written.
 """
 
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def cached_by_class(function: F) -> F:
-    """functools.cache, keeping the signature: its stub does not know that classes are hashable."""
+    """functools.cache, typed: its stub does not know that classes are hashable."""
     return cast("F", functools.cache(function))
 
 
@@ -35,7 +35,7 @@ class SchemaField(NamedTuple):
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """The type, and whether None is allowed beside it."""
+    """The type without None, and whether None is allowed."""
     if typing.get_origin(annotation) not in (types.UnionType, typing.Union):
         return annotation, False
     (inner,) = (arm for arm in typing.get_args(annotation) if arm is not types.NoneType)
@@ -58,7 +58,7 @@ def _schema_field(field: dataclasses.Field[Any], annotation: Any) -> SchemaField
 
 
 def schema_fields(entity_type: type[Any]) -> Sequence[SchemaField]:
-    """Fields in the order of the wire; tagged ones last, by tag."""
+    """The fields in wire order; tagged ones last, by tag."""
     annotations = typing.get_type_hints(entity_type)
     fields = [_schema_field(f, annotations[f.name]) for f in dataclasses.fields(entity_type)]
     untagged = [field for field in fields if field.tag is None]

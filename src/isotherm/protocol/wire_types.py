@@ -1,4 +1,4 @@
-"""How a field of each kafka_type is read and written: the leaves that the codec builds on."""
+"""Readers and writers of single fields by kafka_type, from which the codec builds messages."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Writer: TypeAlias = Callable[[Any, bytearray], None]
 class WireType(NamedTuple):
     read: Reader
     write: Writer
-    size_min: int  # bytes that a value takes at least; bounds the length of an array of them
+    size_min: int  # smallest size of a value in bytes; bounds the length of an array
 
 
 class FixedType(NamedTuple):
-    """A number that `struct` reads, so that neighbours are read in one call."""
+    """A number that `struct` reads, so that adjacent numbers are read in one call."""
 
     code: str
     from_number: Callable[[int], Any] | None = None
@@ -74,7 +74,7 @@ _VARIABLE_TYPES = {
     ("bytes", True, True): WireType(
         primitives.read_compact_nullable_bytes, primitives.write_compact_nullable_bytes, 1
     ),
-    # Records stay where they are: a slice of the buffer they came in.
+    # Records are not copied: a slice of the request's buffer.
     ("records", False, True): WireType(
         primitives.read_legacy_nullable_slice, primitives.write_legacy_nullable_bytes, 4
     ),
@@ -115,7 +115,7 @@ def _fixed_wire_type(fixed: FixedType) -> WireType:
 
 
 def leaf_wire_type(kafka_type: str, *, flexible: bool, nullable: bool) -> WireType:
-    """The codec of a single value that is neither an array nor a nested message."""
+    """The codec of a single value, neither an array nor a nested message."""
     if kafka_type in FIXED_TYPES:
         return _fixed_wire_type(FIXED_TYPES[kafka_type])
     if kafka_type in _ANY_NULLABILITY:
@@ -161,7 +161,7 @@ _PRESENT_STRUCT = 1
 
 
 def nullable_struct_wire_type(struct_type: WireType) -> WireType:
-    """A nested message that may be null: one byte says whether it follows (KIP-893)."""
+    """A nullable nested message: a first byte says whether the message follows (KIP-893)."""
     read_struct, write_struct, _ = struct_type
 
     def read(buffer: Buffer, position: int) -> tuple[Any, int]:
@@ -182,8 +182,8 @@ _NULL_TAGGED_STRUCT = 0
 
 
 def nullable_tagged_struct_wire_type(struct_type: WireType) -> WireType:
-    """As `nullable_struct_wire_type`, in a tagged field: there the byte is an unsigned varint, 0
-    for null and 1 otherwise. Source: the code that Kafka's message generator writes."""
+    """Like `nullable_struct_wire_type`, for a tagged field: its first byte is an unsigned varint, 0
+    for null and 1 otherwise. Source: the output of Kafka's message generator."""
     read_struct, write_struct, _ = struct_type
 
     def read(buffer: Buffer, position: int) -> tuple[Any, int]:

@@ -34,7 +34,7 @@ def test_broker_that_is_not_there_is_one_line(
     assert run([*command, "-b", address], monkeypatch) == EXIT_FAILED
     told = capfd.readouterr()
     assert told.out == ""
-    expected = f"no broker can be talked to at {address}: connection refused: nothing listens there"
+    expected = f"no broker is reachable at {address}: connection refused: nothing listens there"
     assert told.err == f"isotherm: {expected}\n"
 
 
