@@ -1,8 +1,8 @@
 """The remote tier's part of Kafka's BrokerTopicMetrics, per topic and for the whole broker.
 
 `kafka.server:type=BrokerTopicMetrics,name=RemoteCopyBytesPerSec,topic=t` becomes
-`kafka_server_brokertopicmetrics_remotecopybytes_total{topic="t"}`, and without the topic the sum
-over all of them. The sum carries an empty label, which Prometheus takes for no label.
+`kafka_server_brokertopicmetrics_remotecopybytes_total{topic="t"}`. The sum over all topics has an
+empty label, which Prometheus treats as no label.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ALL_TOPICS = ""
 
 
 class TopicMeter(enum.StrEnum):
-    """Kafka's meters; the exporter gives their counts, and Prometheus makes the rates."""
+    """Kafka's meters. The exporter has their counts; Prometheus computes the rates."""
 
     REMOTE_COPY_BYTES = "RemoteCopyBytesPerSec"
     REMOTE_COPY_REQUESTS = "RemoteCopyRequestsPerSec"
@@ -32,7 +32,7 @@ class TopicMeter(enum.StrEnum):
 
 
 class TopicGauge(enum.StrEnum):
-    """Kafka's gauges, and one more: a topic's value is the sum over its partitions."""
+    """Kafka's gauges, and one of Isotherm. A topic's value is the sum over its partitions."""
 
     REMOTE_COPY_LAG_BYTES = "RemoteCopyLagBytes"
     REMOTE_COPY_LAG_SEGMENTS = "RemoteCopyLagSegments"
@@ -42,14 +42,14 @@ class TopicGauge(enum.StrEnum):
     REMOTE_LOG_SIZE_BYTES = "RemoteLogSizeBytes"
     REMOTE_LOG_SIZE_COMPUTATION_TIME = "RemoteLogSizeComputationTime"
     COPY_HALTED_PARTITIONS = "isotherm_remote_log_copy_halted_partitions"
-    """Isotherm's own: copied no further, because custom metadata is too large (KIP-917)."""
+    """Isotherm's own: partitions whose copying stopped: custom metadata too large (KIP-917)."""
 
 
 class BrokerTopicMetrics:
     """Thread-safe.
 
-    The broker's values are there from the start, a topic's from `follow` of a partition of it to
-    `forget` of the last. What happens to a topic that is not followed counts for the broker alone.
+    The broker's values exist from the start, a topic's from the first `follow` of one of its
+    partitions to the last `forget`. Events of other topics count for the broker only.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -61,14 +61,14 @@ class BrokerTopicMetrics:
         self._show(_ALL_TOPICS)
 
     def follow(self, topic: str, partition: int) -> None:
-        """This broker leads the partition. Idempotent."""
+        """This broker became leader of the partition. Idempotent."""
         with self._lock:
             if topic not in self._followed:
                 self._show(topic)
             self._followed.setdefault(topic, set()).add(partition)
 
     def mark(self, meter: TopicMeter, topic: str, count: int = 1) -> None:
-        """Add to the topic's count and to the broker's."""
+        """Add to the counts of the topic and the broker."""
         counter = self._counter(meter)
         with self._lock:
             if topic in self._followed:
@@ -76,14 +76,16 @@ class BrokerTopicMetrics:
         counter.labels(topic=_ALL_TOPICS).inc(count)
 
     def set(self, gauge: TopicGauge, topic: str, partition: int, value: int) -> None:
-        """Set one partition's share of the topic's and of the broker's value."""
+        """Set one partition's part of the topic's and the broker's value."""
         with self._lock:
             if partition in self._followed.get(topic, ()):
                 self._set(gauge, topic, partition, value)
 
     def forget(self, topic: str, partition: int) -> None:
-        """This broker leads the partition no more: its shares go, and with the topic's last
-        partition the topic's values do."""
+        """This broker is no longer leader of the partition: remove its part of the values.
+
+        The topic's values are removed with its last partition.
+        """
         with self._lock:
             followed = self._followed.get(topic, set())
             if partition not in followed:
@@ -96,7 +98,7 @@ class BrokerTopicMetrics:
                 del self._followed[topic]
                 self._hide(topic)
 
-    # -- the lock is held, or nobody else knows this object yet
+    # ---- under the lock, or from the constructor
 
     def _set(self, gauge: TopicGauge, topic: str, partition: int, value: int) -> None:
         shares = self._values.setdefault((gauge, topic), {})
@@ -107,7 +109,7 @@ class BrokerTopicMetrics:
         published.labels(topic=_ALL_TOPICS).set(self._sums[gauge])
 
     def _show(self, topic: str) -> None:
-        """A sample of value 0 for each."""
+        """Publish all values as 0: a rate needs a first sample."""
         for meter in TopicMeter:
             self._counter(meter).labels(topic=topic)
         for gauge in TopicGauge:

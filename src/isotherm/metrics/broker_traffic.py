@@ -1,9 +1,9 @@
-"""What clients write and read, counted by topic: the meters of Kafka's BrokerTopicMetrics.
+"""Counts of produced and fetched data by topic: the meters of Kafka's BrokerTopicMetrics.
 
 `kafka.server:type=BrokerTopicMetrics,name=BytesInPerSec,topic=t` becomes
-`kafka_server_brokertopicmetrics_bytesin_total{topic="t"}`, and with an empty label, which
-Prometheus takes for none, the sum over all topics. Plain numbers, read when somebody asks for the
-metrics: a produce request marks them for a tenth of a microsecond each.
+`kafka_server_brokertopicmetrics_bytesin_total{topic="t"}`. The sum over all topics has an empty
+label, which Prometheus treats as none. The counts are plain numbers, exported when the metrics are
+collected: marking one takes a tenth of a microsecond of a produce request.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ _ALL_TOPICS = ""
 
 @dataclass(slots=True, eq=False)
 class TopicTraffic:
-    """Counts of one topic since the start. Produce requests and fetch requests are counted once
-    for each partition, as in Kafka; a failed one is counted as a request too."""
+    """Counts of one topic since the start.
+
+    Produce and fetch requests count once per partition, as in Kafka. Failed ones count as requests,
+    too.
+    """
 
     messages_in: int = 0
     bytes_in: int = 0
@@ -34,21 +37,21 @@ class TopicTraffic:
 
 
 class BrokerTraffic(Collector):
-    """Marked in the event loop's thread alone; collected on any."""
+    """Marked on the event loop thread only; collected on any thread."""
 
     def __init__(self) -> None:
         self._topics: dict[str, TopicTraffic] = {}
         self._forgotten = TopicTraffic()
 
     def of(self, topic: str) -> TopicTraffic:
-        """The counts of a topic that exists: what clients make up is not counted."""
+        """The counts of an existing topic. Unknown names from clients must not create counts."""
         traffic = self._topics.get(topic)
         if traffic is None:
             traffic = self._topics[topic] = TopicTraffic()
         return traffic
 
     def forget(self, topic: str) -> None:
-        """The topic is deleted; the sums keep what it had."""
+        """Remove a deleted topic. The sums over all topics keep its counts."""
         gone = self._topics.pop(topic, None)
         if gone is not None:
             for each in fields(TopicTraffic):

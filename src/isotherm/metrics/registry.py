@@ -1,7 +1,7 @@
-"""Where metrics are kept: prometheus-client objects, made once by name. Thread-safe.
+"""The registry of metrics: prometheus-client objects, created once per name. Thread-safe.
 
-Metrics that Kafka has carry the names which the JMX exporter's usual rules give them
-(`kafka_server_brokertopicmetrics_remotecopybytes_total{topic="..."}`); Isotherm's own begin with
+Metrics of Kafka have the names that the JMX exporter's usual rules produce
+(`kafka_server_brokertopicmetrics_remotecopybytes_total{topic="..."}`). Isotherm's own start with
 `isotherm_` and use base units.
 """
 
@@ -17,7 +17,7 @@ MetricT = TypeVar("MetricT", Counter, Gauge, Summary)
 
 
 class Metrics:
-    """One registry; asking twice for a name gives the same object."""
+    """One registry. The same name always gives the same object."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -40,17 +40,17 @@ class Metrics:
         )
 
     def computed_gauge(self, name: str, documentation: str, compute: Callable[[], float]) -> None:
-        """A gauge that is computed when it is read; a later `compute` takes the place of this."""
+        """A gauge that is computed when it is read. A later `compute` replaces an earlier one."""
         self.gauge(name, documentation).set_function(compute)
 
     def summary(self, name: str, documentation: str) -> Summary:
-        """Count and sum of what is observed: `_count` and `_sum` are added to its name."""
+        """Count and sum of observed values: `_count` and `_sum` are added to its name."""
         return self._once(
             self._summaries, name, lambda: Summary(name, documentation, registry=self.registry)
         )
 
     def value(self, sample_name: str, **labels: str) -> float:
-        """The current value of a sample, 0 when it has none yet."""
+        """The current value of a sample; 0 without one."""
         return self.registry.get_sample_value(sample_name, labels) or 0.0
 
     def _once(self, made: dict[str, MetricT], name: str, make: Callable[[], MetricT]) -> MetricT:

@@ -1,9 +1,9 @@
-"""How many requests of which kind came, and how long each took: Kafka's RequestMetrics.
+"""Counts and times of requests by API: Kafka's RequestMetrics.
 
 `kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Produce,version=11` becomes
-`kafka_network_requestmetrics_requests_total{request="Produce",version="11"}`; TotalTimeMs is a
-Prometheus histogram by request, in milliseconds. The time is that from the whole request's arrival
-to the answer's hand-over to the socket, waiting included.
+`kafka_network_requestmetrics_requests_total{request="Produce",version="11"}`. TotalTimeMs is a
+Prometheus histogram by request, in milliseconds, from the arrival of the whole request to the
+handover of the response to the socket, including waits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-# Milliseconds; what is above the last is in the bucket of infinity.
+# Upper bounds in milliseconds. Longer times are in the bucket of infinity.
 TIME_BUCKETS_MS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
 
 
@@ -28,16 +28,16 @@ class _Times:
 
 
 class RequestMetrics(Collector):
-    """Marked in the event loop's thread alone; collected on any."""
+    """Marked on the event loop thread only; collected on any thread."""
 
     def __init__(self, request_names: Mapping[int, str]) -> None:
-        """`request_names`: Kafka's name of each API, by its key."""
+        """`request_names` has Kafka's name of each API, by key."""
         self._names = request_names
         self._counts: dict[tuple[int, int], int] = {}
         self._times: dict[int, _Times] = {key: _Times() for key in request_names}
 
     def mark(self, api_key: int, api_version: int, total_ms: float) -> None:
-        """Count a request that is answered, of an API and version that are served."""
+        """Count an answered request of a served API and version."""
         kind = (api_key, api_version)
         self._counts[kind] = self._counts.get(kind, 0) + 1
         times = self._times[api_key]
@@ -65,6 +65,6 @@ class RequestMetrics(Collector):
 
 
 def _buckets(times: _Times) -> list[tuple[str, float]]:
-    """Cumulative, as Prometheus has them."""
+    """Cumulative counts, as Prometheus defines buckets."""
     bounds = [*(str(bound) for bound in TIME_BUCKETS_MS), "+Inf"]
     return list(zip(bounds, accumulate(times.counts), strict=True))

@@ -1,4 +1,4 @@
-"""What happened during the last windows of time: rates, averages and largest values. Pure.
+"""Rates, averages and maximums over the last windows of time. Pure.
 
 Times are in milliseconds and never go back. Source: Kafka SampledStat, Rate, Avg, Max.
 """
@@ -24,20 +24,23 @@ class SampledRate:
         windows[-1][1] += value
 
     def measure(self, now_ms: float) -> float:
-        """What was recorded, per second."""
+        """The recorded values per second."""
         oldest_age_ms = self._window_ms * self._window_count
         while self._windows and now_ms - self._windows[0][0] >= oldest_age_ms:
             self._windows.popleft()
         return sum(window[1] for window in self._windows) * 1000 / self._span_ms(now_ms)
 
     def _span_ms(self, now_ms: float) -> float:
-        """What the rate is taken over: the windows there are, and empty ones up to all but one."""
+        """The time span of the rate: the present windows, plus missing ones up to all but one.
+
+        As in Kafka: a rate over a short first window would be far too high.
+        """
         elapsed_ms = now_ms - self._windows[0][0] if self._windows else 0.0
         missing = max(0, self._window_count - 1 - int(elapsed_ms / self._window_ms))
         return elapsed_ms + missing * self._window_ms or self._window_ms
 
     def throttle_ms(self, limit: float, now_ms: float) -> int:
-        """How long to do nothing so that the rate falls to `limit`; 0 within it."""
+        """How long to pause until the rate falls to `limit`; 0 if it is below."""
         excess = self.measure(now_ms) - limit
         return max(0, round(excess / limit * self._span_ms(now_ms)))
 
@@ -51,7 +54,7 @@ class _Window:
 
 
 class SampledValues:
-    """Average and largest of the values of the last windows; both 0 without any. Not thread-safe.
+    """Average and maximum of the values in the last windows; both 0 without any. Not thread-safe.
 
     The defaults are those of Kafka's metrics.num.samples and metrics.sample.window.ms.
     """
