@@ -6,7 +6,7 @@ PYTHON ?= python3
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java test lint types imports docs check soak mutants demo bench bench-quick clean
+.PHONY: help setup java test test-quick lint types imports docs check soak mutants demo bench bench-quick clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -30,7 +30,11 @@ java:
 # are processors here: many tests wait for what servers do in their own time.
 TEST_WORKERS ?= 3
 test: setup ## Run the tests, TEST_WORKERS files at a time
+	@scripts/test-tools.sh
 	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25
+
+test-quick: setup ## The tests that need neither Kafka nor Spark and take no time: for between two edits
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -m "not (slow or spark or oracle or soak)" tests/unit tests/golden
 
 lint: setup ## Check style and formatting
 	$(BIN)/ruff check .

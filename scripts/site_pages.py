@@ -62,12 +62,13 @@ def _served_apis() -> str:
 
 
 def _index_of_decisions() -> str:
-    rows = []
-    for path in sorted(DECISIONS.glob("0*.md")):
+    """Every number up to the last: one without a page was given up before it was decided."""
+    rows = {}
+    for path in DECISIONS.glob("0*.md"):
         title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        number, _, text = title.partition(". ")
-        rows.append(f"| {number} | [{text}]({path.name}) |")
-    return "\n".join(["| | decision |", "|---:|---|", *rows])
+        rows[int(path.name[:4])] = f"[{title.partition('. ')[2]}]({path.name})"
+    lines = [f"| {number} | {rows.get(number, 'not used')} |" for number in range(1, max(rows) + 1)]
+    return "\n".join(["| | decision |", "|---:|---|", *lines])
 
 
 def _command_line() -> str:

@@ -29,6 +29,11 @@ def peer_class(api_key: int, suffix: str) -> type | None:
     return next((getattr(module, name) for module in modules if hasattr(module, name)), None)
 
 
+def is_known_to_peer(api_key, version, suffix):
+    peer = peer_class(api_key, suffix)
+    return peer is not None and version <= peer.max_version
+
+
 CASES = [
     pytest.param(load, api_key, version, suffix, id=f"{suffix}-{api_key}-v{version}")
     for api_key, versions in SERVED.items()
@@ -36,6 +41,7 @@ CASES = [
     for load, suffix in ((request_class, "Request"), (response_class, "Response"))
     # kafka-python reads any ApiVersions response that carries an error as version 0.
     if (api_key, suffix) != (ApiKey.API_VERSIONS, "Response")
+    and is_known_to_peer(api_key, version, suffix)
 ]
 
 
@@ -46,10 +52,6 @@ def test_codec_of_served_message_agrees_with_kafka_python(
     load, api_key, version, suffix, entities, data
 ):
     peer = peer_class(api_key, suffix)
-    if peer is None:
-        pytest.skip(f"kafka-python lacks this {suffix.lower()} api_key={api_key}")
-    if version > peer.max_version:
-        pytest.skip(f"kafka-python knows {peer.__name__} to version {peer.max_version}")
     message = load(api_key, version)
     entity = data.draw(entities(message))
     encoded = bytearray()

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# What the tests use beside Python and Java: Maven (Kafka's jars), kcat, and an S3 server and a proxy built
+# with Go. Installs what can be installed here; tests that need the rest skip and say so.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+missing=()
+command -v mvn >/dev/null 2>&1 || missing+=(maven)
+command -v kcat >/dev/null 2>&1 || missing+=(kcat)
+if ((${#missing[@]})); then
+  if [[ "$(id -u)" -eq 0 ]] && command -v apt-get >/dev/null 2>&1; then
+    apt-get update -qq && apt-get install -y -qq "${missing[@]}" >/dev/null ||
+      echo "apt-get cannot install: ${missing[*]}" >&2
+  else
+    echo "not installed, some tests skip: ${missing[*]} (Debian, Ubuntu: sudo apt-get install ${missing[*]})" >&2
+  fi
+fi
+
+if command -v go >/dev/null 2>&1; then
+  for tool in s3-server:versitygw toxiproxy:toxiproxy-server; do
+    [[ -x ".tools/bin/${tool#*:}" ]] || "scripts/${tool%:*}.sh" install ||
+      echo "scripts/${tool%:*}.sh cannot be installed" >&2
+  done
+else
+  echo "Go is not installed, tests on S3 and of network faults skip: https://go.dev/dl" >&2
+fi
