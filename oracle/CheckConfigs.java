@@ -4,16 +4,30 @@ import java.util.Properties;
 import java.util.stream.Collectors;
 import kafka.server.KafkaConfig;
 import org.apache.kafka.common.Endpoint;
+import org.apache.kafka.common.config.ConfigDef;
+import org.apache.kafka.server.config.AbstractKafkaConfig;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * What Kafka makes of each server.properties file: a line "accepted" with its listeners, what it
  * advertises and the listener between brokers, or "refused" with the message, separated by tabs.
+ * Without a file: every key that has a default, and the default.
  */
 public final class CheckConfigs {
     public static void main(String[] files) throws Exception {
+        if (files.length == 0) {
+            printDefaults();
+        }
         for (String file : files) {
             System.out.println(check(file).replace("\n", " "));
+        }
+    }
+
+    private static void printDefaults() {
+        for (ConfigDef.ConfigKey key : AbstractKafkaConfig.CONFIG_DEF.configKeys().values()) {
+            if (key.hasDefault() && key.defaultValue != null) {
+                System.out.println(key.name + "\t" + ConfigDef.convertToString(key.defaultValue, key.type));
+            }
         }
     }
 

@@ -10,6 +10,13 @@ from oracle.kafka import run_tool
 CHECK_CONFIGS = Path(__file__).with_name("CheckConfigs.java")
 
 
+def default_texts() -> dict[str, str]:
+    """Kafka's default of every key of a broker that has one."""
+    lines = run_tool(str(CHECK_CONFIGS)).splitlines()
+    defaults = (line.partition("\t") for line in lines)
+    return {name: text for name, tab, text in defaults if tab}
+
+
 def check_configs(directory: Path, files: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """For each what `accepted` says of its listeners, or the message under `refused`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ from confluent_kafka.admin import AdminClient
 
 from isotherm.testing.broker_process import BrokerDiedError, BrokerProcess
 from isotherm.testing.local_servers import free_ports
+
+COMPOSE_FILE = Path(__file__).parents[2] / "examples" / "from_kafka" / "docker-compose.yml"
 
 # The keys of config/server.properties as Apache Kafka 4.3.1 ships it.
 SHIPPED = """\
@@ -104,30 +107,32 @@ def test_file_that_kafka_ships_starts(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "numbers-0").is_dir()
 
 
+def variables_of(compose_file: Path) -> dict[str, str]:
+    """What stands below `environment`, a variable to a line."""
+    _, _, environment = compose_file.read_text().partition("    environment:\n")
+    return dict(re.findall(r'^      ([A-Z_]+): "(.*)"$', environment, re.MULTILINE))
+
+
 @pytest.fixture
 def two_listeners(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """The addresses of INTERNAL and EXTERNAL, by the variables of a compose file."""
+    """The addresses of INTERNAL and EXTERNAL, by the example's variables; other ports, hosts, folders."""
     inside, outside, controller = free_ports(3)
-    environment = {
-        "KAFKA_NODE_ID": "1",
-        "KAFKA_PROCESS_ROLES": "broker,controller",
-        "KAFKA_CONTROLLER_QUORUM_VOTERS": f"1@broker:{controller}",
-        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
-        "KAFKA_LISTENERS": (
-            f"INTERNAL://0.0.0.0:{inside},EXTERNAL://0.0.0.0:{outside},"
-            f"CONTROLLER://0.0.0.0:{controller}"
-        ),
-        "KAFKA_ADVERTISED_LISTENERS": f"INTERNAL://127.0.0.1:{inside},EXTERNAL://127.0.0.2:{outside}",
-        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": (
-            "CONTROLLER:PLAINTEXT,INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT"
-        ),
-        "KAFKA_INTER_BROKER_LISTENER_NAME": "INTERNAL",
-        "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
-        "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
-        "CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw",
-    }
-    with serving(tmp_path, environment=environment):
+    environment = variables_of(COMPOSE_FILE)
+    assert len(environment) > 10
+    for ours, example in (
+        (f"127.0.0.1:{inside}", "kafka:29092"),
+        (f"127.0.0.2:{outside}", "localhost:9092"),
+        (f":{inside}", ":29092"),
+        (f":{outside}", ":9092"),
+        (f":{controller}", ":9093"),
+        (str(tmp_path), "/var/lib/isotherm"),
+    ):
+        assert any(example in text for text in environment.values())
+        environment = {name: text.replace(example, ours) for name, text in environment.items()}
+    with serving(tmp_path, environment=environment) as broker:
+        assert "unknown configuration key" not in broker.log_text
         yield f"127.0.0.1:{inside}", f"127.0.0.2:{outside}"
+    assert (tmp_path / "log" / "shared-0").is_dir()
 
 
 def test_clients_are_told_the_address_of_the_listener_they_came_by(

@@ -15,6 +15,8 @@ _ZOOKEEPER = "there is no ZooKeeper"
 _NO_TLS = "no listener has this protocol"
 _METRICS = "metrics are told by prometheus.listener"
 _METADATA_LOG = "the cluster's metadata is kept whole in its log"
+_NO_PACE = "how much at a time, and how often, is not set"
+_AT_ONCE = "a group that changed is assigned at once"
 _WAITING_REQUESTS = "what has waited is dropped at once"
 
 REFUSED_KEYS: dict[str, str] = {
@@ -38,11 +40,25 @@ _IGNORED_KEYS: dict[str, str] = {
     "num.network.threads": _EVENT_LOOP,
     "num.io.threads": _EVENT_LOOP,
     "background.threads": _EVENT_LOOP,
-    "group.coordinator.threads": _EVENT_LOOP,
-    "group.coordinator.background.threads": _EVENT_LOOP,
     "socket.send.buffer.bytes": _EVENT_LOOP,
     "socket.receive.buffer.bytes": _EVENT_LOOP,
     "queued.max.requests": "queued.max.request.bytes bounds what waits",
+    "max.connections.per.ip.overrides": "max.connections.per.ip holds for every address",
+    "max.connection.creation.rate": (
+        "new connections are bounded by address, with the quota connection_creation_rate"
+    ),
+    "server.max.startup.time.ms": "a start takes the time that it takes",
+    "group.consumer.assignors": "the assignors are uniform and range",
+    "group.consumer.regex.refresh.interval.ms": _NO_PACE,
+    "offsets.commit.timeout.ms": _ONE_REPLICA,
+    "offsets.load.buffer.size": _NO_PACE,
+    "offsets.topic.compression.codec": "offsets are written as they are",
+    "producer.id.expiration.check.interval.ms": _NO_PACE,
+    "transaction.two.phase.commit.enable": "transactions of two phases (KIP-939) are not served",
+    "cordoned.log.dirs": "each directory that is online takes new partitions",
+    "log.dir.failure.timeout.ms": _ONE_PROCESS,
+    "unclean.leader.election.interval.ms": _ONE_REPLICA,
+    "telemetry.max.bytes": "metrics of clients (KIP-714) are not taken",
     "num.replica.alter.log.dirs.threads": "logs are moved one after the other",
     "auto.leader.rebalance.enable": _ONE_REPLICA,
     "leader.imbalance.check.interval.seconds": _ONE_REPLICA,
@@ -75,6 +91,14 @@ _IGNORED_KEYS: dict[str, str] = {
 # By the beginning of a key; tried after the keys themselves.
 _IGNORED_PREFIXES: dict[str, str] = {
     "controller.quorum.": _ONE_PROCESS,
+    "controller.performance.": _ONE_PROCESS,
+    "socket.connection.setup.": _ONE_PROCESS,
+    "group.coordinator.": _EVENT_LOOP,
+    "group.consumer.assignment.": _AT_ONCE,
+    "group.consumer.min.assignment.": _AT_ONCE,
+    "group.consumer.max.assignment.": _AT_ONCE,
+    "unstable.": "what is not stable is not served",
+    "internal.metadata.": _METADATA_LOG,
     "metadata.log.": _METADATA_LOG,
     "metadata.max.": _METADATA_LOG,
     "replica.": _ONE_REPLICA,

@@ -1,5 +1,5 @@
 """Listeners and roles beside Apache Kafka: `listener_configs.jsonl` holds files and what Kafka makes of
-them, which `tests/oracle/test_listener_configs.py` asks Kafka itself."""
+them, which `tests/oracle/test_configs.py` asks Kafka itself."""
 
 from __future__ import annotations
 

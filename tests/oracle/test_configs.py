@@ -12,10 +12,11 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
+from isotherm.config.broker import parse_broker_config
 from isotherm.protocol.api_versions import ApiKey
 from isotherm.testing.broker_process import BrokerProcess
 from isotherm.testing.local_servers import free_ports
-from oracle.configs import check_configs
+from oracle.configs import check_configs, default_texts
 from oracle.kafka import running_kafka
 from oracle.raw_requests import ask, read_answer, request_frame
 from oracle.topics import create_topic
@@ -40,6 +41,9 @@ DESCRIBED = (
     "security.inter.broker.protocol",
 )
 
+# A single broker cannot keep what these keys promise by default.
+ONE_REPLICA = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
+
 # Listeners do not change while Isotherm runs; Kafka's do.
 FIXED_HERE = ("listeners", "listener.security.protocol.map")
 
@@ -51,6 +55,21 @@ def test_recorded_answers_are_kafkas(kafka_tools: Path, tmp_path: Path) -> None:
     assert {case["case"]: answer for case, answer in zip(cases, answers, strict=True)} == {
         case["case"]: case["kafka"] for case in cases
     }
+
+
+def test_every_key_of_kafkas_is_known_and_takes_kafkas_default(
+    kafka_tools: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = default_texts()
+    assert len(texts) > 250
+    for name in ONE_REPLICA:
+        assert texts.pop(name) == "3"
+    # -1 stands for "generated", which a node of a quorum cannot be.
+    assert texts.pop("broker.id") == "-1"
+    for name, text in texts.items():
+        parse_broker_config({name: text})
+    unknown = [text for text in caplog.messages if text.startswith("unknown configuration key")]
+    assert unknown == []
 
 
 class Node:
