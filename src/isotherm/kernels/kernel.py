@@ -16,6 +16,7 @@ import functools
 import logging
 import pickle
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numba
@@ -50,12 +51,18 @@ def kernel(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     def compiled(function: Callable[..., Any]) -> Any:
         dispatcher: Any = _njit(nogil=True, _nrt=False)(function)
         dispatcher._cache = _KernelCache(function)
-        dispatcher.compile(signature)
+        with _made_by_one_unless_kept(name_of(function)):
+            dispatcher.compile(signature)
         dispatcher.disable_compile()
         kernels.append(dispatcher)
         return dispatcher
 
     return compiled
+
+
+def _made_by_one_unless_kept(name: str) -> AbstractContextManager[None]:
+    is_kept = machine_code.is_kept(stamp(), name)
+    return nullcontext() if is_kept else machine_code.made_by_one(stamp(), name)
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -12,12 +12,15 @@ written to there is one folder to each stamp, and a file in it to each kernel; e
     isotherm-kernels-<user id> where temporary files go; only if no other user can write there
 
 A file is replaced as a whole, and begins with the digest of the rest: one that a crash or another writer
-has left behind is either right or not used. Importing this module does not load Numba.
+has left behind is either right or not used. Processes that find none at the same time, as the workers of a
+job do, have one of them compile: it holds a lock on a file beside the stamps' folders, which the system
+takes back from a process that ends. Importing this module does not load Numba.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import importlib
@@ -28,15 +31,23 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata, resources
 from pathlib import Path
+from typing import NamedTuple
 
 logger = logging.getLogger(__name__)
 
 # Newest stamps of which a folder keeps the machine code: versions, environments, processors that
 # share it. One takes 2 MB.
 STAMPS_MAX = 8
+
+# How long a process waits for another that compiles the same kernel, before it compiles for itself. A
+# kernel takes a second of a core.
+WAIT_MAX_S = 60.0
+_POLL_S = 0.05
+_LOWEST_PRIORITY = 19
 
 _PACKAGE = __package__
 _COMPILER = ("numba", "llvmlite", "numpy")
@@ -112,6 +123,64 @@ def read(stamp: str, name: str) -> bytes | None:
     return None
 
 
+def is_kept(stamp: str, name: str) -> bool:
+    return any((folder / stamp / name).exists() for folder in _readable_folders())
+
+
+@contextlib.contextmanager
+def made_by_one(stamp: str, name: str, wait_max_s: float = WAIT_MAX_S) -> Iterator[None]:
+    """Waits while another process is in here for the same kernel, which may be kept afterwards.
+
+    But not for longer than `wait_max_s`, nor where no lock can be had. A process of the lowest priority
+    neither waits nor makes others wait: it would hold up those that have work to do.
+    """
+    if os.getpriority(os.PRIO_PROCESS, 0) >= _LOWEST_PRIORITY:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        lock = _open_lock(f".{stamp}.{name}.lock")
+        if lock is not None:
+            stack.callback(os.close, lock.descriptor)
+            if _is_taken(lock.descriptor, wait_max_s):
+                # One that has opened it before this compiles too: twice the work, and nothing wrong.
+                stack.callback(lock.path.unlink, missing_ok=True)
+        yield
+
+
+class _LockFile(NamedTuple):
+    descriptor: int
+    path: Path
+
+
+def _open_lock(name: str) -> _LockFile | None:
+    """In the folder where machine code is going to be kept; None where nothing can be."""
+    for folder in _folders():
+        with contextlib.suppress(OSError):
+            _make(folder)
+            path = folder / name
+            return _LockFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), path)
+    return None
+
+
+def _is_taken(descriptor: int, wait_max_s: float) -> bool:
+    for _ in range(1 + round(wait_max_s / _POLL_S)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _tell_that_another_compiles()
+            time.sleep(_POLL_S)  # noqa: TID251 - this package has no Clock
+        except OSError:  # a file system without locks
+            return False
+        else:
+            return True
+    return False
+
+
+@functools.cache
+def _tell_that_another_compiles() -> None:
+    logger.info("kernels are compiled by another process, which is waited for")
+
+
 def keep(stamp: str, name: str, code: bytes) -> Path | None:
     """Where machine code is kept from now on; None when no folder can be written to.
 
@@ -132,9 +201,7 @@ def chosen_folder(cache: str | Path) -> Path:
 
 def keep_in(folder: Path, stamp: str, name: str, code: bytes) -> Path:
     """OSError when that folder cannot be written to."""
-    folder.mkdir(mode=0o700 if _is_temporary(folder) else 0o777, parents=True, exist_ok=True)
-    if not _is_trusted(folder):
-        raise PermissionError(f"folder is another user's folder={folder}")
+    _make(folder)
     is_new = not (folder / stamp).exists()
     (folder / stamp).mkdir(exist_ok=True)
     handle, path = tempfile.mkstemp(prefix=f".{name}.", dir=folder / stamp)
@@ -150,6 +217,12 @@ def keep_in(folder: Path, stamp: str, name: str, code: bytes) -> Path:
     if is_new:
         _forget_old_stamps(folder)
     return folder / stamp
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(mode=0o700 if _is_temporary(folder) else 0o777, parents=True, exist_ok=True)
+    if not _is_trusted(folder):
+        raise PermissionError(f"folder is another user's folder={folder}")
 
 
 def _forget_old_stamps(folder: Path) -> None:

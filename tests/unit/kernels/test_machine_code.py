@@ -5,12 +5,14 @@ Kernels import nothing of Isotherm but each other, so a copy of their package al
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,72 @@ def test_change_of_an_inlined_function_is_seen_and_what_did_not_change_is_loaded
 
     inlined.write_text(text)
     assert decode(copied) == DECODED | LOADED | {"stamp": first["stamp"]}
+
+
+@pytest.fixture
+def lock_held(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[contextlib.ExitStack]:
+    """As by another process that compiles the kernel of SCRIPT; closing it lets go."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    with contextlib.ExitStack() as held:
+        held.enter_context(machine_code.made_by_one(stamp(), "heads.decode_heads"))
+        yield held
+
+
+def test_process_waits_for_another_that_compiles_and_takes_what_that_has_made(
+    copied: Path, tmp_path: Path, lock_held: contextlib.ExitStack
+) -> None:
+    made = tmp_path / "made"
+    assert COMPILED.items() <= decode(copied, NUMBA_CACHE_DIR=str(made)).items()
+    environment = {"PYTHONPATH": str(copied), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        env={"PATH": os.environ["PATH"], **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as waiting:
+        assert waiting.stdout is not None
+        assert waiting.stderr is not None
+        told = iter(waiting.stderr)
+        assert any("another process, which is waited for" in line for line in told)
+        shutil.copytree(
+            machine_code.chosen_folder(made),
+            tmp_path / "cache" / "isotherm-kernels",
+            dirs_exist_ok=True,
+        )
+        lock_held.close()
+        result = json.loads(waiting.stdout.read())
+    assert (DECODED | LOADED).items() <= result.items()
+
+
+def test_process_of_the_lowest_priority_waits_for_none(
+    copied: Path, tmp_path: Path, lock_held: contextlib.ExitStack
+) -> None:
+    program = f"import os; os.nice(19)\n{SCRIPT}"
+    printed, said = run("-c", program, path=copied, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    assert (DECODED | COMPILED).items() <= json.loads(printed).items()
+    assert "waited for" not in said
+
+
+def test_who_has_waited_long_enough_compiles(lock_held: contextlib.ExitStack) -> None:
+    entered = []
+    with machine_code.made_by_one(stamp(), "heads.decode_heads", wait_max_s=0):
+        entered.append("without the lock")
+    # The lock is still the first one's.
+    with machine_code.made_by_one(stamp(), "heads.decode_heads", wait_max_s=0):
+        entered.append("again")
+    assert len(entered) == 2
+
+
+def test_lock_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    with machine_code.made_by_one("stamp", "kernel"):
+        (lock,) = machine_code.chosen_folder(tmp_path).iterdir()
+        assert lock.name == ".stamp.kernel.lock"
+        assert not machine_code.is_kept("stamp", "kernel")
+    assert list(machine_code.chosen_folder(tmp_path).iterdir()) == []
 
 
 def test_copied_package_takes_its_machine_code_along(copied: Path, tmp_path: Path) -> None:
