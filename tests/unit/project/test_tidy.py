@@ -44,18 +44,29 @@ def test_every_module_is_imported_somewhere() -> None:
         "isotherm.spark.session",
         "isotherm.testing.schedules.__main__",
     }
-    everything = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")]
-    texts = {path: path.read_text(encoding="utf-8") for path in everything}
+    mentioned_by: dict[str, set[Path]] = {}
+    folders = ("src", "tests", "bench")
+    for path in (file for folder in folders for file in (ROOT / folder).rglob("*.py")):
+        for name in _mentioned(path.read_text(encoding="utf-8")):
+            mentioned_by.setdefault(name, set()).add(path)
     dead = []
     for path in SOURCES:
         module = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
-        if path.name == "__init__.py" or module in entry_points:
-            continue
-        package, _, name = module.rpartition(".")
-        spelled = re.compile(
-            rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b"
-            rf"|from {re.escape(package)} import \([^)]*\b{name}\b"
-        )
-        if not any(spelled.search(text) for other, text in texts.items() if other != path):
-            dead.append(module)
+        if path.name != "__init__.py" and module not in entry_points:
+            dead += [] if mentioned_by.get(module, set()) - {path} else [module]
     assert not dead
+
+
+_DOTTED = re.compile(r"\bisotherm(?:\.\w+)+")
+_FROM = re.compile(r"from (isotherm[\w.]*) import (\([^)]*\)|[^\n]*)")
+
+
+def _mentioned(text: str) -> set[str]:
+    """Dotted names in the text, with all that they begin with, and what `from` imports."""
+    names = set()
+    for dotted in _DOTTED.findall(text):
+        parts = dotted.split(".")
+        names |= {".".join(parts[:length]) for length in range(2, len(parts) + 1)}
+    for module, imported in _FROM.findall(text):
+        names |= {f"{module}.{name}" for name in re.findall(r"\w+", imported)}
+    return names
