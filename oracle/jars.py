@@ -37,20 +37,22 @@ def resolve_jars() -> Path:
     from several processes at once: one resolves, the others wait for it.
     Raises OracleUnavailableError when java or mvn is missing or an artifact cannot be had.
     """
-    return _resolve(POM_PATH, f"kafka-{kafka_version()}")
+    return resolve(POM_PATH, f"kafka-{kafka_version()}")
 
 
 def resolve_spark_source_jars() -> list[Path]:
     """Jars of `format("kafka")` for the installed Spark; otherwise as `resolve_jars`."""
-    return sorted(_resolve(SPARK_SOURCE_POM_PATH, "spark-sql-kafka").glob("*.jar"))
+    return sorted(resolve(SPARK_SOURCE_POM_PATH, "spark-sql-kafka").glob("*.jar"))
 
 
 def resolve_delta_jars() -> list[Path]:
     """Jars of `format("delta")`; otherwise as `resolve_jars`."""
-    return sorted(_resolve(DELTA_POM_PATH, "spark-delta").glob("*.jar"))
+    return sorted(resolve(DELTA_POM_PATH, "spark-delta").glob("*.jar"))
 
 
-def _resolve(pom_path: Path, name: str) -> Path:
+def resolve(pom_path: Path, name: str) -> Path:
+    """The folder with what `pom_path` asks for at run time; `name` begins its name. Otherwise as
+    `resolve_jars`."""
     require_command("java")
     digest = hashlib.sha256(pom_path.read_bytes()).hexdigest()[:12]
     directory = CACHE_DIRECTORY / f"{name}-{digest}"

@@ -52,3 +52,38 @@ def test_files_that_the_page_names_exist() -> None:
     named = set(re.findall(r"`(tests/\S+\.py)`", PAGE))
     assert named
     assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
+def frameworks() -> dict[str, str]:
+    """Of the table of frameworks: versions by the first word of a row."""
+    section = PAGE.split("## Frameworks under kills")[1].split("\n## ")[0]
+    table = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| ")]
+    return {name.split()[0].strip(","): version.strip() for name, version in table[1:]}
+
+
+def test_versions_of_frameworks_are_those_that_are_asked_for() -> None:
+    def asked(pom: str, name: str) -> str:
+        text = (INTEROP / "frameworks" / f"{pom}.xml").read_text(encoding="utf-8")
+        found = re.search(f"<{name}.version>(.+)</", text)
+        assert found is not None
+        return found[1]
+
+    kafka = asked("kafka", "kafka")
+    assert frameworks() == {
+        "Kafka": kafka,
+        "Spring": asked("spring", "spring-kafka"),
+        "Flink": f"{asked('flink', 'flink')}, connector {asked('flink', 'connector')}",
+        "Connect": kafka,
+        "MirrorMaker": kafka,
+    }
+
+
+def test_records_and_kills_of_frameworks_are_those_of_their_tests() -> None:
+    harness = (INTEROP / "frameworks" / "conftest.py").read_text(encoding="utf-8")
+    loads = [
+        (f"{int(records):,}", kills)
+        for records, kills in re.findall(r"= Load\(records=(\S+), kills=(\d+)", harness)
+    ]
+    page = " ".join(PAGE.split())
+    told = re.findall(r"([\d,]+) records(?: of 500 keys,| and) (\d+) kills", page)
+    assert sorted(told) == sorted(loads)

@@ -1,0 +1,103 @@
+"""A Java program of our own on the jars that a pom names, compiled once and kept with them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from oracle.jars import CACHE_DIRECTORY, require_command, resolve
+
+COMPILE_TIMEOUT_S = 120
+LINES_SHOWN = 60
+
+# Frameworks that serialize closures look into the collections of Java itself.
+OPTIONS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xmx512m",
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+)
+
+
+def class_path(pom_path: Path, sources: Iterable[Path]) -> str:
+    """The jars of `pom_path` and the classes of `sources`.
+
+    OracleUnavailableError when something is missing that makes them; AssertionError with what the
+    compiler says of a source.
+    """
+    jars = resolve(pom_path, pom_path.stem)
+    return f"{_compile(jars, list(sources))}{os.pathsep}{jars}/*"
+
+
+def _compile(jars: Path, sources: list[Path]) -> Path:
+    digest = hashlib.sha256(b"".join([jars.name.encode(), *(s.read_bytes() for s in sources)]))
+    directory = CACHE_DIRECTORY / f"classes-{digest.hexdigest()[:12]}"
+    if directory.is_dir():
+        return directory
+    partial = directory.with_suffix(f".{os.getpid()}")
+    command = [require_command("javac"), "-Xlint:all,-processing,-classfile,-path,-serial"]
+    command += ["-Werror", "-d", str(partial), "-classpath", f"{jars}/*", *map(str, sources)]
+    compiled = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=COMPILE_TIMEOUT_S
+    )
+    assert compiled.returncode == 0, compiled.stderr
+    # Another process may have been first, with the same classes.
+    with contextlib.suppress(OSError):
+        os.rename(partial, directory)
+    shutil.rmtree(partial, ignore_errors=True)
+    return directory
+
+
+class JavaProgram:
+    """Runs from construction to `stop` or `kill`; what it prints goes to `log_path`, its
+    temporary files beside it."""
+
+    def __init__(self, classes: str, main: str, *arguments: str, log_path: Path) -> None:
+        self.log_path = log_path
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(require_command("java"), *OPTIONS, f"-Djava.io.tmpdir={log_path.parent}"),
+                    *("--class-path", classes, main, *arguments),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def require_running(self) -> None:
+        """AssertionError with the end of its log when it has ended by itself."""
+        status = self._process.poll()
+        assert status is None, f"the program has ended: exit={status}\n{self.log_end()}"
+
+    def end_input(self, timeout_s: float) -> None:
+        """Close its standard input and wait for its end; TimeoutExpired when it goes on."""
+        self._close_input()
+        self._process.wait(timeout_s)
+
+    def terminate(self, timeout_s: float) -> None:
+        """SIGTERM, and wait for its end; TimeoutExpired when it goes on."""
+        self._process.terminate()
+        self._process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL; harmless when it has ended."""
+        self._process.kill()
+        self._process.wait()
+        self._close_input()
+
+    def _close_input(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def log_end(self) -> str:
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-LINES_SHOWN:])
