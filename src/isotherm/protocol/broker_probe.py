@@ -7,6 +7,7 @@ it as well.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import re
 import socket
@@ -154,6 +155,9 @@ def _speaks_tls(address: BrokerAddress, timeout_s: float | None) -> bool:
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE")
 
 
+_TLS_READ_SIZE = 16384
+
+
 def _cause_with_tls(connection: socket.socket) -> str | None:
     try:
         _handshake(connection)
@@ -166,11 +170,25 @@ def _cause_with_tls(connection: socket.socket) -> str | None:
 
 
 def _handshake(connection: socket.socket) -> None:
-    """Handshake without verifying the certificate: that is left to the client."""
+    """Handshake without verifying the certificate: that is left to the client.
+
+    Not by `wrap_socket`, which takes the connection away from its owner and leaves it open when it
+    is reset before the handshake.
+    """
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    context.wrap_socket(connection).close()
+    received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session = context.wrap_bio(received, to_send)
+    has_ended = False
+    while not has_ended:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            session.do_handshake()
+            has_ended = True
+        connection.sendall(to_send.read())
+        if not has_ended:
+            data = connection.recv(_TLS_READ_SIZE)
+            received.write(data) if data else received.write_eof()
 
 
 def _received(connection: socket.socket, size: int) -> bytes:

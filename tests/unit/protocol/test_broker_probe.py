@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
+import select
 import socket
 import ssl
 import struct
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -70,6 +74,31 @@ def web(connection: socket.socket) -> None:
 
 def closing(connection: socket.socket) -> None:
     connection.recv(100)
+
+
+def test_connection_that_is_reset_before_tls_begins_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connect, connected = socket.create_connection, threading.Event()
+
+    def connect_and_await_reset(*arguments: Any) -> socket.socket:
+        connection = connect(*arguments)
+        connected.set()
+        select.select([connection], [], [], 20)
+        return connection
+
+    def reset(connection: socket.socket) -> None:
+        connected.wait(20)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    with server(reset) as port, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        monkeypatch.setattr(socket, "create_connection", connect_and_await_reset)
+        properties = {"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": "ssl"}
+        assert "not TLS: it closes the connection" in refusal(properties)
+        monkeypatch.undo()
+        gc.collect()
+    assert [str(each.message) for each in told] == []
 
 
 def refusal(properties: dict[str, object], timeout_s: float = 20) -> str:
