@@ -40,7 +40,8 @@
     │   ├── CorruptLogError                   files of a partition's log: it is offline, the broker is not
     │   ├── CorruptIndexError · CorruptSnapshotError · CorruptCheckpointError
     │   ├── CorruptMetadataError              a metadata record or manifest
-    │   └── CorruptObjectError                an object is missing bytes or disagrees with metadata
+    │   ├── CorruptObjectError                an object is missing bytes or disagrees with metadata
+    │   └── RemoteHoleError                   no segment of the remote tier holds an offset of the log
     ├── LogDirFailedError                 a log directory cannot be used: take it offline
     └── SparkJobError                     Spark, or something in its tasks, failed: see the reason
 
@@ -346,6 +347,15 @@ class CorruptMetadataError(CorruptDataError):
 
 class CorruptObjectError(CorruptDataError):
     """A bucket object is short, or disagrees with its metadata."""
+
+
+class RemoteHoleError(CorruptDataError):
+    """Offsets above the log start that neither tier holds. `place` names the hole, whichever of
+    its offsets was asked for."""
+
+    def __init__(self, message: str, place: str) -> None:
+        super().__init__(message)
+        self.place = place
 
 
 class LogDirFailedError(IsothermError):

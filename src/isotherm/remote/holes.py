@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from isotherm.errors import RemoteHoleError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from isotherm.types import Offset
+from isotherm.types import Offset, TopicIdPartition
 
 
 class Hole(NamedTuple):
@@ -35,3 +36,37 @@ def find_holes(segments: Iterable[RemoteLogSegmentMetadata]) -> list[Hole]:
         if reached is None or segment.end_offset_inclusive > reached.end_offset_inclusive:
             reached = segment
     return holes
+
+
+def hole_error(
+    partition: TopicIdPartition,
+    segments: Iterable[RemoteLogSegmentMetadata],
+    offset: Offset,
+    local_log_start_offset: Offset,
+) -> RemoteHoleError:
+    """For a consumer at `offset`, which no segment holds: what lies before and behind."""
+    finished = [s for s in segments if s.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+    before = max(
+        (each for each in finished if each.end_offset_inclusive < offset),
+        key=lambda each: each.end_offset_inclusive,
+        default=None,
+    )
+    after = min(
+        (each for each in finished if each.start_offset > offset),
+        key=lambda each: each.start_offset,
+        default=None,
+    )
+    last = (after.start_offset if after is not None else local_log_start_offset) - 1
+    return RemoteHoleError(
+        "no segment of the remote tier holds an offset of the log"
+        f" topic={partition.topic} partition={partition.partition} offset={offset}"
+        f" before={_named(before) if before is not None else 'nothing'}"
+        f" after={_named(after) if after is not None else f'local:{local_log_start_offset}'}"
+        " hint='`isotherm pipeline scrub` looks for what the metadata does not name;"
+        f" `kafka-delete-records.sh` up to offset {last + 1} gives the hole up'",
+        f"{partition}:{last}",
+    )
+
+
+def _named(segment: RemoteLogSegmentMetadata) -> str:
+    return f"{segment.segment_id.id}:{segment.start_offset}-{segment.end_offset_inclusive}"

@@ -61,6 +61,7 @@ from isotherm.remote.tasks.periodic_tasks import PeriodicTasks
 from isotherm.remote.tasks.retried_work import RetriedWork
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.remote.threads import SYSTEM_THREADS, Threads
+from isotherm.remote.told_once import ToldOnce
 from isotherm.types import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicIdPartition
 
 logger = logging.getLogger(__name__)
@@ -139,9 +140,10 @@ class RemoteLogManager:
         )
         budget = ReadAheadSettings(config.remote_log_reader_read_ahead_max_bytes)
         read_ahead = ReadAhead(storage, budget, self._fetches, clock)
-        self._reader = RemoteLogReader(metadata, index_cache, read_ahead)
+        told = ToldOnce()
+        self._reader = RemoteLogReader(metadata, index_cache, read_ahead, told)
         self._offset_lookup = RemoteOffsetLookup(
-            metadata, index_cache, RemoteSegmentReader(read_ahead)
+            metadata, index_cache, RemoteSegmentReader(read_ahead), told
         )
         self._readers = BoundedPool(
             "remote-log-reader",

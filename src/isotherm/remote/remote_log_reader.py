@@ -21,11 +21,13 @@ from isotherm.errors import (
     CorruptDataError,
     CorruptIndexError,
     OffsetOutOfRangeError,
+    RemoteHoleError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
 from isotherm.log.log_read import FetchIsolation, aborted_transactions
 from isotherm.log.partition_log import PartitionLog
+from isotherm.remote.holes import hole_error
 from isotherm.remote.index_cache import RemoteIndexCache
 from isotherm.remote.lineage import (
     epoch_end_offset,
@@ -47,6 +49,7 @@ from isotherm.remote.segment_reader import (
     RemoteSegmentReader,
     damaged_segment,
 )
+from isotherm.remote.told_once import ToldOnce
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.transaction_index import AbortedTransaction, collect_aborted_transactions
 from isotherm.types import Offset, Position, TopicIdPartition
@@ -55,10 +58,6 @@ _logger = logging.getLogger(__name__)
 
 _REMEMBERED_STOPS_MAX = 4096
 """Where readers stopped; some 300 bytes each. One that is forgotten costs an index look-up."""
-
-
-_REMEMBERED_DAMAGE_MAX = 1024
-"""Messages about damage that are not logged again."""
 
 
 class RemoteRead(NamedTuple):
@@ -115,13 +114,14 @@ class RemoteLogReader:
         metadata: RemoteLogMetadataManager,
         index_cache: RemoteIndexCache,
         read_ahead: ReadAhead,
+        told: ToldOnce | None = None,
     ) -> None:
         self._metadata = metadata
         self._index_cache = index_cache
         self._read_ahead = read_ahead
         self._segments = RemoteSegmentReader(read_ahead)
         self._lock = threading.Lock()
-        self._told: OrderedDict[str, None] = OrderedDict()
+        self._told = told or ToldOnce()
         self._stops: OrderedDict[tuple[TopicIdPartition, Offset], _Stop] = OrderedDict()
 
     def read(
@@ -138,8 +138,8 @@ class RemoteLogReader:
         """Batches from the one that holds `offset` on, at most `max_bytes` of them.
 
         The first batch is returned even when it is larger, if `min_one_message`; else the answer
-        is empty. Raises OffsetOutOfRangeError when the remote tier does not hold the offset,
-        CorruptObjectError when what it holds is damaged or missing, what the storage and
+        is empty. Raises OffsetOutOfRangeError outside of what the tier should hold, RemoteHoleError
+        where it holds nothing all the same, CorruptObjectError when what it holds is damaged or missing, what the storage and
         metadata managers raise when they cannot answer now (try again), and what `patience`
         raises: with NO_WAIT NotInMemoryError, before anybody is asked for anything.
         """
@@ -153,8 +153,11 @@ class RemoteLogReader:
                 taken = self._take_spans(*asked)
             except _SegmentReplacedError:
                 taken = self._take_spans(*asked)
+        except RemoteHoleError as error:
+            self._told.tell(error.place, str(error))
+            raise
         except CorruptDataError as error:
-            self._tell_damage(str(error))
+            self._told.tell(str(error), str(error))
             raise
         last = taken[-1]
         aborted = None
@@ -199,14 +202,13 @@ class RemoteLogReader:
         next_offset, room = offset, max_bytes
         span = self._span(log, partition, lineage, offset)
         if span is None:
-            raise OffsetOutOfRangeError(
-                f"offset does not exist in the remote tier partition={partition} offset={offset}"
-            )
+            raise self._nothing_holds(log, partition, offset)
         ended_early: list[RemoteLogSegmentMetadata] = []
         while span is not None:
             has_enough = max_bytes - room >= ANSWER_SIZE_MIN
             try:
                 found = self._take(
+                    log,
                     partition,
                     span,
                     next_offset,
@@ -317,6 +319,7 @@ class RemoteLogReader:
 
     def _take(
         self,
+        log: PartitionLog,
         partition: TopicIdPartition,
         span: _Span,
         from_offset: Offset,
@@ -344,7 +347,7 @@ class RemoteLogReader:
                 return _Taken(_NOTHING, metadata, first.position)
             run = self._segments.run(metadata, first.position, size, span.end_offset, patience)
         except RemoteResourceNotFoundError as error:
-            raise self._missing(span, from_offset, error) from error
+            raise self._missing(log, span, from_offset, error) from error
         return _Taken(run, metadata, first.position)
 
     def _position(
@@ -374,16 +377,6 @@ class RemoteLogReader:
             return 0
         return self._segments.proven(metadata, hint, patience)
 
-    def _tell_damage(self, text: str) -> None:
-        """Once, however often its consumers try again."""
-        with self._lock:
-            is_told = text in self._told
-            self._told[text] = None
-            if len(self._told) > _REMEMBERED_DAMAGE_MAX:
-                self._told.popitem(last=False)
-        if not is_told:
-            _logger.error("remote read is refused: %s", text)
-
     def _note_stop(self, partition: TopicIdPartition, last: _Taken) -> None:
         key = (partition, last.run.next_offset)
         with self._lock:
@@ -392,8 +385,21 @@ class RemoteLogReader:
             if len(self._stops) > _REMEMBERED_STOPS_MAX:
                 self._stops.popitem(last=False)
 
+    def _nothing_holds(
+        self, log: PartitionLog, partition: TopicIdPartition, offset: Offset
+    ) -> Exception:
+        """Retention raises the log start before it deletes, so it is asked after the segment was:
+        what is above it should be there. OFFSET_OUT_OF_RANGE would let consumers jump."""
+        local_log_start_offset = log.local_log_start_offset
+        if log.remote_log_enabled and log.log_start_offset <= offset < local_log_start_offset:
+            segments = self._metadata.list_remote_log_segments(partition)
+            return hole_error(partition, segments, offset, local_log_start_offset)
+        return OffsetOutOfRangeError(
+            f"offset does not exist in the remote tier partition={partition} offset={offset}"
+        )
+
     def _missing(
-        self, span: _Span, offset: Offset, error: RemoteResourceNotFoundError
+        self, log: PartitionLog, span: _Span, offset: Offset, error: RemoteResourceNotFoundError
     ) -> Exception:
         """A segment whose objects are gone: replaced or deleted meanwhile, or lost."""
         partition, segment_id = span.metadata.topic_id_partition, span.metadata.segment_id
@@ -406,10 +412,7 @@ class RemoteLogReader:
                     f"remote segment was replaced while it was read segment={segment_id}"
                     f" now={now.segment_id} offset={offset}"
                 )
-        return OffsetOutOfRangeError(
-            f"remote segment was deleted while it was read segment={span.metadata.segment_id}"
-            f" offset={offset}"
-        )
+        return self._nothing_holds(log, partition, offset)
 
     def _following_segment(
         self,

@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 
 from isotherm.errors import CorruptIndexError
 from isotherm.log.log_segment import TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import BatchHeader, read_batch_header, read_records
+from isotherm.remote.holes import hole_error
 from isotherm.remote.index_cache import RemoteIndexCache
-from isotherm.remote.lineage import is_segment_within_lineage, without_empty_epochs
+from isotherm.remote.lineage import (
+    epoch_for_offset,
+    is_segment_within_lineage,
+    without_empty_epochs,
+)
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
 from isotherm.remote.read_patience import ReadPatience
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.segment_reader import RemoteSegmentReader
+from isotherm.remote.told_once import ToldOnce
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.time_index import TimestampOffset
 from isotherm.types import Offset, Position, TimestampMs, TopicIdPartition
 
@@ -34,10 +42,12 @@ class RemoteOffsetLookup:
         metadata: RemoteLogMetadataManager,
         index_cache: RemoteIndexCache,
         segments: RemoteSegmentReader,
+        told: ToldOnce | None = None,
     ) -> None:
         self._metadata = metadata
         self._index_cache = index_cache
         self._segments = segments
+        self._told = told or ToldOnce()
 
     def find(
         self,
@@ -49,14 +59,45 @@ class RemoteOffsetLookup:
         """The first record of the remote-only part of the log, from `starting_offset` on, that is
         at least as young. None when there is none: the caller goes on with the local log.
 
+        Where the answer would come from right behind a hole, the first such record may have been
+        in there: RemoteHoleError. Records further on follow older ones, and so does the hole: times
+        rise with the offsets, more or less.
+
         Raises what the storage and metadata managers raise, and CorruptObjectError.
         """
         check_ready(self._metadata, partition)
         lineage = without_empty_epochs(log.leader_epochs.entries)
-        first_local_offset = log.segments()[0].base_offset
-        for metadata in self._metadata.list_remote_log_segments(partition):
+        first_local = log.segments()[0]
+        segments = self._metadata.list_remote_log_segments(partition)
+        found, holder = self._find(
+            log, segments, lineage, first_local.base_offset, timestamp_ms, starting_offset
+        )
+        if holder is None and first_local.largest_timestamp_ms < timestamp_ms:
+            return None
+        offset = (holder.start_offset if holder is not None else first_local.base_offset) - 1
+        if log.remote_log_enabled and offset >= max(log.log_start_offset, starting_offset):
+            entry = epoch_for_offset(lineage, offset)
+            if entry is None or not self._metadata.remote_log_segment_metadata(
+                partition, entry.epoch, offset
+            ):
+                error = hole_error(partition, segments, offset, log.local_log_start_offset)
+                self._told.tell(error.place, str(error))
+                raise error
+        return found
+
+    def _find(
+        self,
+        log: PartitionLog,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        lineage: Sequence[EpochEntry],
+        first_local_offset: Offset,
+        timestamp_ms: TimestampMs,
+        starting_offset: Offset,
+    ) -> tuple[TimestampAndOffset | None, RemoteLogSegmentMetadata | None]:
+        """The record, and the segment that holds it."""
+        for metadata in segments:
             if metadata.start_offset >= first_local_offset:
-                return None
+                break
             if (
                 metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
                 and metadata.max_timestamp_ms >= timestamp_ms
@@ -65,8 +106,8 @@ class RemoteOffsetLookup:
             ):
                 found = self._find_in(metadata, timestamp_ms, starting_offset)
                 if found is not None:
-                    return found
-        return None
+                    return found, metadata
+        return None, None
 
     def _find_in(
         self,

@@ -11,6 +11,7 @@ import pytest
 from isotherm.errors import (
     CorruptObjectError,
     OffsetOutOfRangeError,
+    RemoteHoleError,
     RemoteStorageError,
     RemoteStorageNotReadyError,
 )
@@ -228,12 +229,40 @@ def test_segment_deleted_while_it_is_read_is_out_of_range(cold: TieredPartition)
     def find_then_delete(*args: object) -> object:
         found = find(*args)  # type: ignore[arg-type]
         cold.metadata.remote_log_segment_metadata = find  # type: ignore[method-assign]
+        cold.log.maybe_increment_log_start_offset(segment.end_offset_inclusive + 1)
         cold.tier.delete_segment(segment)
         return found
 
     cold.metadata.remote_log_segment_metadata = find_then_delete  # type: ignore
-    with pytest.raises(OffsetOutOfRangeError, match="deleted while"):
+    with pytest.raises(OffsetOutOfRangeError):
         cold.read(0)
+
+
+def test_reader_at_a_hole_is_told_once_what_lies_around_it(
+    cold: TieredPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, lost, after, *_ = cold.segments()
+    cold.tier.delete_segment(lost)
+    assert cold.read_values(0)[-1] == value(before.end_offset_inclusive), "up to the hole"
+    for offset in (lost.start_offset, lost.end_offset_inclusive, lost.start_offset):
+        with pytest.raises(RemoteHoleError, match=f" offset={offset} ") as raised:
+            cold.read(offset)
+    assert f"before={before.segment_id.id}:0-{before.end_offset_inclusive} " in str(raised.value)
+    assert f"after={after.segment_id.id}:{after.start_offset}-" in str(raised.value)
+    assert f"up to offset {after.start_offset} gives" in str(raised.value)
+    assert [each.levelname for each in caplog.records] == ["ERROR"]
+    assert cold.read_values(after.start_offset)[0] == value(after.start_offset)
+    cold.log.maybe_increment_log_start_offset(after.start_offset)
+    with pytest.raises(OffsetOutOfRangeError):
+        cold.read(lost.start_offset)
+
+
+def test_hole_before_the_local_log_names_where_that_starts(cold: TieredPartition) -> None:
+    last = cold.segments()[-1]
+    cold.tier.delete_segment(last)
+    start = cold.log.local_log_start_offset
+    with pytest.raises(RemoteHoleError, match=f"after=local:{start} "):
+        cold.read(last.start_offset)
 
 
 def test_store_that_is_down_is_a_retriable_error_and_recovers(cold: TieredPartition) -> None:

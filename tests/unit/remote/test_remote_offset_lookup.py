@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.errors import CorruptObjectError, RemoteStorageNotReadyError
+from isotherm.errors import CorruptObjectError, RemoteHoleError, RemoteStorageNotReadyError
 from isotherm.record.batch import CompressionType
 from isotherm.remote.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.segment_metadata import (
@@ -79,6 +79,7 @@ def test_segment_whose_deletion_began_is_passed_over(
     cold: TieredPartition, lookup: RemoteOffsetLookup
 ) -> None:
     first, second, *_ = cold.segments()
+    cold.log.maybe_increment_log_start_offset(second.start_offset)
     cold.tier.publish(
         RemoteLogSegmentMetadataUpdate(
             segment_id=first.segment_id,
@@ -171,3 +172,30 @@ def test_flipped_bit_of_an_index_changes_no_answer(tmp_path: Path) -> None:
                 (record,) = records_of(tiered.read_bytes(offset, 1))
                 assert record.offset == offset, (position, bit)
     assert damaged_count == 0
+
+
+def test_answer_right_behind_a_hole_is_refused(
+    cold: TieredPartition, lookup: RemoteOffsetLookup
+) -> None:
+    """The first record of that time may have been in there."""
+    _, lost, after, later, *_ = cold.segments()
+    cold.tier.delete_segment(lost)
+    for timestamp_ms in (lost.max_timestamp_ms, after.max_timestamp_ms):
+        with pytest.raises(RemoteHoleError, match=f" offset={lost.end_offset_inclusive} "):
+            lookup.find(cold.log, cold.partition, timestamp_ms, 0)
+    found = lookup.find(cold.log, cold.partition, later.max_timestamp_ms, 0)
+    assert found is not None
+    assert found.offset == later.end_offset_inclusive
+    assert lookup.find(cold.log, cold.partition, 0, 0) is not None, "what lies before it is there"
+    behind = lookup.find(cold.log, cold.partition, lost.max_timestamp_ms, after.start_offset)
+    assert behind is not None
+    assert behind.offset == after.start_offset
+
+
+def test_local_answer_right_behind_a_hole_is_refused(
+    cold: TieredPartition, lookup: RemoteOffsetLookup
+) -> None:
+    last = cold.segments()[-1]
+    cold.tier.delete_segment(last)
+    with pytest.raises(RemoteHoleError):
+        lookup.find(cold.log, cold.partition, last.max_timestamp_ms, 0)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from isotherm.errors import OffsetOutOfRangeError
+from isotherm.errors import OffsetOutOfRangeError, RemoteHoleError
 from isotherm.remote.metadata.api import MetadataTopicRecord
 from isotherm.remote.metadata.events import decode_record
 from isotherm.remote.segment_metadata import (
@@ -309,7 +309,7 @@ class Oracle:
             )
         try:
             found = process.read_all(partition)
-        except OffsetOutOfRangeError as error:
+        except (OffsetOutOfRangeError, RemoteHoleError) as error:
             raise Violation(
                 f"a consumer cannot read on from the log start partition={partition} start={start}"
             ) from error

@@ -1,0 +1,144 @@
+"""Consumers at offsets that no segment of the remote tier holds: an error, and never a jump."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.testing.data_directory import wait_until
+from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
+from oracle.tools import CONSOLE_CONSUMER, run_tools_to_status
+
+pytestmark = pytest.mark.oracle
+
+TOPIC = "holed"
+COUNT = 14
+DEADLINE_S = 60
+
+
+class Hole:
+    """The segment after the first is hidden from readers, as if no metadata named it."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_topics([NewTopic(TOPIC, 1, config=TIERED_TOPIC)])[TOPIC].result()
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for number in range(COUNT):
+            producer.produce(TOPIC, bytes(300_000), key=str(number))
+            producer.flush()
+        services = broker.node.services
+        partition = services.replica_manager.find_partition(TOPIC, None, 0)
+        reader = services.remote_log_manager._reader  # type: ignore[union-attr]
+        self._metadata: RemoteLogMetadataManager = reader._metadata
+        wait_until(lambda: partition.log.local_log_start_offset >= COUNT - 3, "tiered")
+        segments = self._metadata.list_remote_log_segments(partition.topic_id_partition)
+        _, self.lost, self.after, *_ = segments
+        self._find, self._list = (
+            self._metadata.remote_log_segment_metadata,
+            self._metadata.list_remote_log_segments,
+        )
+        replaced: Any = self._metadata
+        replaced.remote_log_segment_metadata = lambda *asked: self._unless_lost(self._find(*asked))
+        replaced.list_remote_log_segments = lambda *asked: [
+            each for each in self._list(*asked) if self._unless_lost(each)
+        ]
+
+    def _unless_lost(self, segment: Any) -> Any:
+        is_lost = segment is not None and segment.segment_id == self.lost.segment_id
+        return None if is_lost else segment
+
+    def mend(self) -> None:
+        restored: Any = self._metadata
+        restored.remote_log_segment_metadata = self._find
+        restored.list_remote_log_segments = self._list
+
+
+def read_on(consumer: Consumer, until: Callable[[list[int]], bool]) -> tuple[list[int], set[int]]:
+    """Offsets, and codes of errors, until an error or `until`."""
+    offsets: list[int] = []
+    while not until(offsets):
+        message = consumer.poll(DEADLINE_S)
+        assert message is not None, offsets
+        error = message.error()
+        if error is not None:
+            return offsets, {error.code()}
+        offset = message.offset()
+        assert offset is not None
+        offsets.append(offset)
+    return offsets, set()
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_librdkafka_stays_at_a_hole_until_it_is_mended(
+    start_broker: Callable[..., EmbeddedBroker], policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = start_broker()
+    hole = Hole(broker)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": policy,
+            "auto.offset.reset": policy,
+            "fetch.error.backoff.ms": 50,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        offsets, errors = read_on(consumer, lambda found: len(found) == COUNT)
+        assert offsets == list(range(hole.lost.start_offset))
+        assert errors == {KafkaError.INVALID_MSG}
+        for _ in range(3):
+            assert read_on(consumer, bool) == ([], {KafkaError.INVALID_MSG})
+        told = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+        assert len(told) == 1
+        assert f"topic={TOPIC} partition=0 offset={hole.lost.start_offset} before=" in told[0]
+        times = [TopicPartition(TOPIC, 0, hole.lost.max_timestamp_ms)]
+        with pytest.raises(KafkaException, match="INVALID_MSG"):
+            consumer.offsets_for_times(times, timeout=DEADLINE_S)
+        hole.mend()
+        (found,) = consumer.offsets_for_times(times, timeout=DEADLINE_S)
+        assert found.offset == hole.lost.end_offset_inclusive
+        last: list[int] = []
+        while not last:
+            last, _ = read_on(consumer, lambda found: bool(found) and found[-1] == COUNT - 1)
+        assert last == list(range(hole.lost.start_offset, COUNT))
+    finally:
+        consumer.close()
+
+
+def test_java_stays_at_a_hole_until_records_are_deleted(
+    start_broker: Callable[..., EmbeddedBroker], kafka_tools: Path
+) -> None:
+    broker = start_broker()
+    hole = Hole(broker)
+
+    def consume(policy: str) -> list[str]:
+        return [
+            *(CONSOLE_CONSUMER, f"--bootstrap-server={broker.bootstrap_servers}"),
+            *(f"--topic={TOPIC}", f"--group={policy}", f"--max-messages={COUNT}"),
+            *("--timeout-ms=20000", f"--command-property=auto.offset.reset={policy}"),
+            *("--formatter-property=print.key=true", "--formatter-property=print.value=false"),
+        ]
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for policy in ("earliest", "latest"):
+        committer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": policy})
+        committer.commit(offsets=[TopicPartition(TOPIC, 0, 0)], asynchronous=False)
+        committer.close()
+    (earliest, latest) = run_tools_to_status(consume("earliest"), consume("latest"))
+    before = {str(number) for number in range(hole.lost.start_offset)}
+    for _, text in (earliest, latest):
+        assert {line for line in text.splitlines() if line.isdigit()} == before
+        assert "corrupt message" in text.lower()
+    wanted = [TopicPartition(TOPIC, 0, hole.after.start_offset)]
+    admin.delete_records(wanted)[wanted[0]].result()
+    ((_, text),) = run_tools_to_status(consume("earliest"))
+    behind = [str(number) for number in range(hole.after.start_offset, COUNT)]
+    assert [line for line in text.splitlines() if line.isdigit()] == behind
