@@ -1,4 +1,4 @@
-"""How fast does a broker hand out records that lie in the remote tier alone?
+"""How fast does a broker serve records that only the remote tier holds?
 
 Closed segments are in a local folder that plays the object store (Kafka: LocalTieredStorage,
 Isotherm: the Aiven layout by obstore), and are gone from the broker's disk. Every round reads the
@@ -135,7 +135,7 @@ def _measure(server: Server, *, topic: str, records: int) -> load.Metrics:
 
 QUESTION = Question(
     "cold_consume",
-    "How fast does a broker hand out records that lie in the remote tier alone?",
+    "How fast does a broker serve records that only the remote tier holds?",
     build_cases,
 )
 

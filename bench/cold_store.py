@@ -1,4 +1,4 @@
-"""How much of what parallel ranged GETs alone reach does a consumer get through the broker?
+"""What share of the rate of parallel ranged GETs does a consumer get through the broker?
 
     python -m bench.cold_store [--rounds N] [--quick]
 
@@ -301,7 +301,7 @@ def main() -> None:
 
 QUESTION = Question(
     "cold_store",
-    "How much of what parallel ranged GETs alone reach does a consumer get through the broker?",
+    "What share of the rate of parallel ranged GETs does a consumer get through the broker?",
     lambda scale: (),
 )
 

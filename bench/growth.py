@@ -1,4 +1,4 @@
-"""How does what Isotherm costs grow?
+"""How does the cost of Isotherm grow?
 
     records per batch   a log of one partition is written and read on one thread, batch by batch
     partitions          a broker that nobody uses, after a stop and a start (bench/partitions.py)
@@ -31,7 +31,7 @@ from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.testing.local_log import open_local_log
 
-QUESTION = Question("growth", "How does what Isotherm costs grow?", lambda scale: ())
+QUESTION = Question("growth", "How does the cost of Isotherm grow?", lambda scale: ())
 RECORDS = 100_000
 VALUE = bytes(100)
 T0 = 1_700_000_000_000

@@ -1,4 +1,4 @@
-"""How much longer does a healthy client wait while others send what no client should?
+"""How much longer does a healthy client wait while others send malformed or very large requests?
 
 One client writes a record and reads it again, a pause, and so on: a latency is that of both. Another
 process attacks the broker meanwhile, in one of several ways, as fast as its answers come. Client,
@@ -102,7 +102,7 @@ def large_nonsense(server: str, rng: random.Random) -> None:
 
 Attack = Callable[[str, random.Random], None]
 ATTACKS: dict[str, Attack | None] = {
-    "nobody": None,
+    "none": None,
     "broken requests": broken_requests,
     "requests for 19,000 things": long_requests,
     "10 MB of nonsense": large_nonsense,
@@ -160,7 +160,7 @@ def build_cases(scale: float) -> Sequence[Case]:
     duration_s = DURATION_S * scale
     return [
         Case(
-            name=f"attacked by {name}",
+            name=f"attacked by {name}" if attack else "no attack",
             parameters={"duration_s": duration_s, "record_size": len(VALUE)},
             bytes_moved=1_000_000,
             prepare=_prepare,
@@ -173,7 +173,7 @@ def build_cases(scale: float) -> Sequence[Case]:
 
 QUESTION = Question(
     "hostile_clients",
-    "How much longer does a healthy client wait while others send what no client should?",
+    "How much longer does a healthy client wait while others send malformed or very large requests?",
     build_cases,
 )
 

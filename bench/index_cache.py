@@ -1,4 +1,4 @@
-"""How well does the remote index cache do when stale entries lie in it? (KIP-1264's thrash story)
+"""How well does the remote index cache work when it holds stale entries? (KIP-1264's thrash story)
 
     python -m bench.index_cache
 
@@ -215,7 +215,7 @@ def main() -> None:
         )
     document = {
         "question": "index_cache",
-        "text": "How well does the remote index cache do when stale entries lie in it?",
+        "text": "How well does the remote index cache work when it holds stale entries?",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": commit(),
         "seed": SEED,

@@ -1,4 +1,4 @@
-"""What can the machine do at most?
+"""What are the limits of the machine?
 
 One thread, in 10^6 bytes per second and in the CPU-seconds that this process took for a GB; the best
 of the rounds, since a limit is what can be reached:
@@ -42,7 +42,7 @@ SENT = 16 * SIZE
 SYNCED_PIECES = 500
 ROUNDS = 5
 
-QUESTION = Question("limits", "What can the machine do at most?", lambda scale: ())
+QUESTION = Question("limits", "What are the limits of the machine?", lambda scale: ())
 SENDER = """
 import socket, sys
 connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))

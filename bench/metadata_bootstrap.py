@@ -1,4 +1,4 @@
-"""How long does a broker take to know its remote segments again, and does history slow it?
+"""How long does a broker take to load the metadata of its remote segments, and does history slow it?
 
 Run: python -m bench.metadata_bootstrap [--quick] [--years 1 5 10]
 
@@ -44,7 +44,7 @@ from oracle.kafka import java_command
 ROUNDS = 3
 QUESTION = Question(
     "metadata_bootstrap",
-    "How long does a broker take to know its remote segments again, and does history slow it?",
+    "How long does a broker take to load the metadata of its remote segments, and does history slow it?",
     lambda scale: (),
 )
 _JAVA_OPTIONS = ["-Xmx1g", "-XX:+UseG1GC"]

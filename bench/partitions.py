@@ -1,4 +1,4 @@
-"""What do many partitions cost while nobody uses them?
+"""What do many idle partitions cost?
 
 None, a thousand and ten thousand partitions, a record in each. Each side's broker is
 stopped and started, then killed and started, on what it has written. A start lasts from the making
@@ -36,9 +36,7 @@ class Point(NamedTuple):
 
 POINTS = (Point(0, is_quick=True), Point(1_000), Point(10_000))
 
-QUESTION = Question(
-    "partitions", "What do many partitions cost while nobody uses them?", lambda scale: ()
-)
+QUESTION = Question("partitions", "What do many idle partitions cost?", lambda scale: ())
 
 
 def measure(server: Server) -> Metrics:

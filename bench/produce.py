@@ -1,4 +1,4 @@
-"""How fast does a broker take records?
+"""How fast does a broker accept produced records?
 
 One producer and no pause between requests. librdkafka is the fast client; Kafka's own perf tool adds
 latencies. Around one point, 1 KiB records, acks=all, one partition and no compression, one thing at a
@@ -87,7 +87,7 @@ def _measure(server: Server, *, topic: str, client: str, **parameters: object) -
     return CLIENTS[client](server.bootstrap_server, topic, **parameters)
 
 
-QUESTION = Question("produce", "How fast does a broker take records?", build_cases)
+QUESTION = Question("produce", "How fast does a broker accept produced records?", build_cases)
 
 if __name__ == "__main__":
     main(QUESTION)

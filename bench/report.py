@@ -26,25 +26,26 @@ FIGURES_BEGIN, FIGURES_END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 INTRODUCTION = """\
 # Benchmarks
 
-Made by `python -m bench.report` from `bench/results/*.json`; do not edit. `make bench` measures
-anew and writes both; some questions alone: `python -m bench produce latency`; what there is, and
-how long it takes: `python -m bench --list`. `make bench-quick` takes minutes, stores nothing, and
-fails when a ratio that was reached (`bench/floors.toml`) is lost.
+This page has the measured speed and cost of Isotherm, beside Apache Kafka. `python -m bench.report` makes it
+from `bench/results/*.json`; do not edit it. `make bench` measures everything
+and writes both; `python -m bench produce latency` measures some questions; `python -m bench --list`
+lists all questions and their duration. `make bench-quick` takes minutes, stores nothing, and
+fails when a ratio falls below its floor (`bench/floors.toml`).
 
 Isotherm and Apache Kafka run in turn (A B A B ...) on the same machine, with the same client, data
 and topic settings, each in a process of its own; client and both servers share the machine's
 processors. Kafka has the 1 GiB heap and the collector of its own start script. A figure is the
-median over the rounds after one that warms up; the spread is (largest - smallest) / median; a
+median over the rounds after a warm-up round; the spread is (largest - smallest) / median; a
 ratio is Isotherm's median over Kafka's. MB are 10^6 bytes of record values. CPU-seconds are the
 server process's own, user and system. As much memory as a round writes to files is touched and freed
 before it ([why](performance.md)). Differences smaller than the spreads mean nothing.
 
-[How cost grows](growth.md) has the plots; [where the time goes](performance.md) the reasons;
-[capacity](capacity.md) what follows for a machine.
+[How cost grows](growth.md) has the plots, [where the time goes](performance.md) the reasons,
+[capacity](capacity.md) the consequences for a machine.
 
-## What was to be reached, and what was
+## Targets and results
 
-Ratios of Isotherm to Apache Kafka in the same run, from the least to the largest of the cases of the
+Ratios of Isotherm to Apache Kafka in the same run, from the smallest to the largest of the cases of the
 section below; `bench/targets.toml` has the targets.
 
 """
@@ -161,7 +162,7 @@ def _comparison(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _figures(document: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
-    yield f"`bench/{document['question']}.py` says what is measured."
+    yield f"`bench/{document['question']}.py` describes the measurement."
     yield ""
     yield "| case | figure | isotherm | spread | kafka | spread | ratio |"
     yield "|---|---|---:|---:|---:|---:|---:|"
@@ -197,7 +198,7 @@ def _open_loop(document: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         "publish: until the broker has acknowledged it; end to end: until a consumer has it;"
-        " delay: how late the client was to send. All count from when it was to be sent."
+        " delay: how late the client sent it. All count from its scheduled time."
     )
 
 
@@ -216,7 +217,7 @@ def _starts(document: Mapping[str, Any]) -> Iterator[str]:
         ]
         yield _row(result["case"], *ours, *theirs, _ratio(result, "start_s"), *stops, *waits)
     yield ""
-    yield "p99 and max: what a client waits for an answer in the first two seconds after the start."
+    yield "p99 and max: the wait of a client for an answer in the first two seconds after the start."
 
 
 def _latencies(document: Mapping[str, Any]) -> Iterator[str]:
@@ -243,7 +244,7 @@ def _latencies(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _sides(document: Mapping[str, Any], entries: str, unit: str) -> Iterator[str]:
     """A result whose sides are named in it; no broker takes part."""
-    yield f"`bench/{document['question']}.py` says what the sides are."
+    yield f"`bench/{document['question']}.py` describes the sides."
     yield ""
     yield f"| case | side | M {unit}/s | MB/s | spread |"
     yield "|---|---|---:|---:|---:|"
@@ -266,19 +267,19 @@ def _sides(document: Mapping[str, Any], entries: str, unit: str) -> Iterator[str
 
 def _decoding(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        "Every side checks the CRC of every batch, unpacks it, and takes offset, timestamp, key and"
-        " value of every record into memory of their own: columns, objects with two `bytes` each"
-        " (kafka-python; aiokafka, whose reader is compiled), or arrays (Java). Rates are per"
-        " CPU-second of the whole process. `floor` is no side but what none can do without: a CRC"
-        " over all of the bytes, and one copy of them or the codec's library alone. Where the"
-        " floor itself is not ten times a client, no reader can be."
+        "Every side checks the CRC of every batch, decompresses it, and copies offset, timestamp,"
+        " key and value of every record into memory of its own: columns, objects with two `bytes`"
+        " each (kafka-python; aiokafka, whose reader is compiled), or arrays (Java). Rates are per"
+        " CPU-second of the whole process. `floor` is the work that every side has to do: a CRC"
+        " over all of the bytes, and one copy of them or the codec's library alone. If the floor"
+        " is below ten times the rate of a client, no reader can reach ten times that rate."
     )
     yield ""
     yield from _sides(document, "decoding", "records")
 
 
 def _bootstrap(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"`bench/{document['question']}.py` says what the sides are."
+    yield f"`bench/{document['question']}.py` describes the sides."
     yield ""
     yield "| history | side | records | seconds | CPU-s | spread | times level 1 |"
     yield "|---|---|---:|---:|---:|---:|---:|"
@@ -305,7 +306,7 @@ def _bootstrap(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _pipeline(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        f"`bench/{document['question']}.py` says what the sides are. {document['metadata_partitions']}"
+        f"`bench/{document['question']}.py` describes the sides. {document['metadata_partitions']}"
         " metadata partitions; Spark is local[2], and had been started before, in"
         f" {document['spark_start_s']:.0f} s."
     )
@@ -325,12 +326,12 @@ def _pipeline(document: Mapping[str, Any]) -> Iterator[str]:
     wins_from = document.get("spark_wins_from")
     if wins_from is not None:
         yield ""
-        yield f"By the clock a replay on Spark is the faster one from {wins_from:,} events on."
+        yield f"By the clock a replay on Spark is faster from {wins_from:,} events on."
 
 
 def _queries(document: Mapping[str, Any]) -> Iterator[str]:
-    yield f"`bench/{document['question']}.py` says what the sides are, `bench/spark_queries.py` what"
-    yield "is asked. Rows per CPU-second count every process: Spark's JVM, its Python workers, and"
+    yield f"`bench/{document['question']}.py` describes the sides, `bench/spark_queries.py` the"
+    yield "queries. Rows per CPU-second count every process: Spark's JVM, its Python workers, and"
     yield "the broker. The ratios are the side's rows per CPU-second over those of the named side."
     yield ""
     yield (
@@ -367,7 +368,7 @@ def _query_cells(side: Mapping[str, Any], sides: Mapping[str, Any]) -> Iterator[
 
 def _tables(document: Mapping[str, Any]) -> Iterator[str]:
     """A result whose file has made the tables itself."""
-    yield f"`bench/{document['question']}.py` says what is counted and how."
+    yield f"`bench/{document['question']}.py` describes the counts."
     for table in document["tables"]:
         yield ""
         yield f"### {table['title']}"
@@ -378,7 +379,7 @@ def _tables(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _compaction(document: Mapping[str, Any]) -> Iterator[str]:
-    yield "`bench/compact.py` says what is measured."
+    yield "`bench/compact.py` describes the measurement."
     yield ""
     yield "| MB of segments | records | kept | seconds | spread | MB/s | CPU-s | worker MB | driver MB |"
     yield "|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
@@ -397,7 +398,7 @@ def _compaction(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _limits(document: Mapping[str, Any]) -> Iterator[str]:
-    yield "One thread; `bench/limits.py` says what is done. The best of the rounds."
+    yield "One thread; `bench/limits.py` describes the work. The figure is the best of the rounds."
     yield ""
     yield "| what | MB/s | CPU-s/GB |"
     yield "|---|---:|---:|"

@@ -18,30 +18,31 @@ LINEAR = 1.1
 HEAD = """\
 # How cost grows
 
-Made by `python -m bench.report` from `bench/results/growth.json`; do not edit. `bench/growth.py` says
+This page shows how cost grows with records, partitions, segments, history and consumers. `python -m bench.report`
+makes it from `bench/results/growth.json`; do not edit it. `bench/growth.py` describes
 how each figure is taken: CPU-seconds, bytes and counts, which a busy machine changes little. Both axes
-of the plots are logarithmic; the dashed line is growth in proportion. The exponent is the slope of
-a line fitted to the last half of the points: 0 costs the same for ever, 1 is in proportion.
+of the plots are logarithmic; the dashed line is proportional growth. The exponent is the slope of
+a line fitted to the last half of the points: 0 is a constant cost, 1 is a proportional one.
 """
 
 WORDS = {
     "records per batch": (
         "A batch is a header and bytes: appending it costs the same with one record as with a"
-        " hundred, so a record's cost falls with the size of its batch until bytes are what is left."
+        " hundred, so a record's cost falls with the size of its batch until only its bytes count."
     ),
     "partitions": (
         "Each partition is loaded at a start, holds a little memory, and one open file for each"
         " segment that is written to; the indexes' files are opened only while they are written."
     ),
     "live segments": (
-        "What a broker knows of the remote tier, from two events to a segment: their fold at a"
-        " start, rows and columns in memory, and a binary search per look-up. Memory is what is"
-        " held when all else was given back to the system; below ten thousand segments that is"
-        " less than a process has lying around."
+        "The broker's metadata of the remote tier, from two events for each segment: their fold at"
+        " a start, rows and columns in memory, and a binary search per look-up. Memory is measured"
+        " after all free memory was returned to the system; below ten thousand segments it is"
+        " less than the free memory that a process keeps."
     ),
     "history": (
-        "Events that were ever written, with ten thousand segments alive. At level 0 each start"
-        " folds them all; at level 1 compaction has dropped what is over, so history does not count."
+        "All events ever written, with ten thousand live segments. At level 0 each start folds"
+        " them all; at level 1 compaction has dropped superseded events, so history does not count."
     ),
     "consumers": (
         "Readers of the same cold history at the same time. Ranges fetched for one serve the others"

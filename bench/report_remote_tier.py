@@ -27,12 +27,12 @@ def _quota(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _index_cache(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        "KIP-1264's story (stale) and a scan past a hot set (scan), on a simulated clock: requests"
-        " are counted, so the machine does not matter. `bench/index_cache.py` says what the sides"
-        " are, [decision 33](decisions/0033-least-recently-used-indexes.md) what follows."
+        "KIP-1264's case (stale) and a scan past a hot set (scan), on a simulated clock: requests"
+        " are counted, so the machine does not matter. `bench/index_cache.py` describes the sides,"
+        " [decision 33](decisions/0033-least-recently-used-indexes.md) the conclusion."
     )
     yield ""
-    yield "| story | side | requests | hits | hits in the second half | calls to the store |"
+    yield "| case | side | requests | hits | hits in the second half | calls to the store |"
     yield "|---|---|---:|---:|---:|---:|"
     for entry in document["caching"]:
         for name, side in entry["sides"].items():
@@ -48,12 +48,12 @@ def _index_cache(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _cold_store(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        f"An S3 server whose answers are held back for {document['latency_ms']} ms. Consumers read"
+        f"The S3 server delays its answers by {document['latency_ms']} ms. Consumers read"
         " the whole history from its first offset, all at once; their rate is the sum. The share is"
-        " that of the best way of GETs alone, measured in the same rounds: of its MB/s, and of the"
-        " processor time per GB of all processes together, which is what counts once the processors"
-        " are never idle. The first consumer of a new broker pays for the memory that the kernel"
-        " gives it."
+        " relative to the fastest form of GETs alone, measured in the same rounds: of its MB/s, and"
+        " of the processor time per GB of all processes together, which is the limit once the"
+        " processors are never idle. The first consumer of a new broker includes the cost of the"
+        " memory that the kernel provides."
     )
     yield ""
     yield (
@@ -77,11 +77,11 @@ def _cold_store(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _store_faults(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        "Milliseconds until a record is acknowledged, of two brokers that one producer writes to in"
-        " turn, one of them with a sick store. The ratio is that of the 99th percentiles, sick over"
-        " sound; beside it its smallest and largest over the rounds, and the processor time of the"
-        " brokers, sick over sound. The row `sound` has two sound stores: what differs there is"
-        " chance."
+        "Milliseconds until a record is acknowledged, by two brokers to which one producer writes"
+        " in turn; one of them has a sick store. The ratio is that of the 99th percentiles, sick"
+        " over sound. Next to it are its smallest and largest value over the rounds, and the"
+        " processor time of the brokers, sick over sound. The row `sound` has two sound stores: its"
+        " differences are noise."
     )
     yield ""
     yield (
@@ -109,11 +109,11 @@ def _store_faults(document: Mapping[str, Any]) -> Iterator[str]:
 def _fault_histories(document: Mapping[str, Any]) -> Iterator[str]:
     first, last = document["seeds"]
     yield (
-        f"Simulations of three partitions with everything that tiers them, seeds {first} to {last},"
+        f"Simulations of three partitions with all tasks of the tier, seeds {first} to {last},"
         " once with faults above the store's client and once on the wire. Every read is compared"
-        " with what was appended; at the end all is read back and the bucket is scrubbed. A seed"
-        " that found a record lost, an object leaked or a wrong answer would be named. The"
-        " catalogue of S3's failures, fault by fault, is played in `tests/fault/`."
+        " with the appended records; at the end all records are read back and the bucket is"
+        " scrubbed. A seed with a lost record, a leaked object or a wrong answer would be named."
+        " `tests/fault/` tests S3's failures one by one."
     )
     yield ""
     yield "| faults | records | reads compared | pieces of work | faults injected | found wrong |"

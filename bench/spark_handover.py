@@ -1,4 +1,4 @@
-"""What does it cost to hand rows from Python to Spark, when making them costs nothing?
+"""What does it cost to pass rows from Python to Spark, when making them costs nothing?
 
 Run: python -m bench.spark_handover [--quick]
 
@@ -36,7 +36,7 @@ BATCH_BYTES = 2 * 1024 * 1024
 KEY = b"key-000000"
 # value size, rows
 POINTS = ((100, 16_000_000), (1024, 4_000_000))
-TEXT = "What does it cost to hand rows from Python to Spark, when making them costs nothing?"
+TEXT = "What does it cost to pass rows from Python to Spark, when making them costs nothing?"
 
 
 def one_batch(schema: StructType, value_size: int) -> pa.RecordBatch:

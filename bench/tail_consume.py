@@ -1,4 +1,4 @@
-"""How fast does a broker hand out records that lie on its disk?
+"""How fast does a broker serve records from its disk?
 
 The topic is not tiered; its segments are in the page cache, as the tail of a busy topic's are. One,
 five and twenty consumers read the same records, all at once; rates are of all of them together.
@@ -100,7 +100,7 @@ def _measure(server: Server, *, topic: str, point: Point, records: int) -> load.
 
 QUESTION = Question(
     "tail_consume",
-    "How fast does a broker hand out records that lie on its disk?",
+    "How fast does a broker serve records from its disk?",
     build_cases,
 )
 
