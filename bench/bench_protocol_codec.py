@@ -50,8 +50,9 @@ def produce_requests() -> dict[str, float]:
     )
     encoded = memoryview(kio_bytes(entity))
     compiled, kio = decoder(type(entity)), entity_reader(type(entity))
+    read_produce = produce.request_reader(10)
     return {
-        "hand": microseconds(lambda: produce.read_produce_request(encoded, 10), 2000),
+        "hand": microseconds(lambda: read_produce(encoded, 0), 2000),
         "compiled": microseconds(lambda: compiled(encoded, 0), 2000),
         "kio": microseconds(lambda: kio(encoded, 0), 200),
     }
@@ -72,8 +73,9 @@ def fetch_requests() -> dict[str, float]:
     )
     encoded = memoryview(kio_bytes(entity))
     compiled, kio = decoder(type(entity)), entity_reader(type(entity))
+    read_fetch = fetch.request_reader(16)
     return {
-        "hand": microseconds(lambda: fetch.read_fetch_request(encoded, 16), 500),
+        "hand": microseconds(lambda: read_fetch(encoded, 0), 500),
         "compiled": microseconds(lambda: compiled(encoded, 0), 500),
         "kio": microseconds(lambda: kio(encoded, 0), 500),
     }
@@ -114,8 +116,9 @@ def fetch_responses() -> dict[str, float]:
         ]
     )
     compiled = encoder(type(entity))
+    write_fetch = fetch.response_writer(16)
     return {
-        "hand": microseconds(lambda: fetch.write_fetch_response(response, 16, bytearray()), 500),
+        "hand": microseconds(lambda: write_fetch(response, bytearray()), 500),
         "compiled": microseconds(lambda: compiled(entity, bytearray()), 100),
         "kio": microseconds(lambda: kio_bytes(entity), 50),
     }

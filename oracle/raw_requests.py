@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from kio.static.primitive import TZAware, i32Timedelta, i64Timedelta
 
-from isotherm.protocol.api_versions import ApiKey, request_class, response_class
+from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import decoder, encoder
 
 TIMEOUT_S = 10

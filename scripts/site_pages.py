@@ -15,8 +15,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from typer.cli import get_docs_for_click
 
+from isotherm.broker.api_register import served_table
 from isotherm.cli.main import app
-from isotherm.protocol.served_table import served_table
 
 ROOT = Path(__file__).parents[1]
 DECISIONS = ROOT / "docs" / "decisions"

@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.api_register import SERVED
 from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.errors import CoordinatorLoadInProgressError
-from isotherm.protocol.api_versions import SERVED, ApiKey
+from isotherm.protocol.api_keys import ApiKey
 from isotherm.record.batch import build_batch
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.raw_requests import read_answer, request_frame

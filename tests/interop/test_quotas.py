@@ -13,7 +13,7 @@ from isotherm.broker.controller.client_quotas import (
     CONTROLLER_MUTATION_RATE,
     QuotaChange,
 )
-from isotherm.protocol.api_versions import ApiKey
+from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.raw_requests import CLIENT_ID, CLOSED, ask, read_answer, request_frame
 

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from isotherm.config.broker import parse_broker_config
-from isotherm.protocol.api_versions import ApiKey
+from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.broker_process import BrokerProcess
 from isotherm.testing.local_servers import free_ports
 from oracle.configs import check_configs, default_texts

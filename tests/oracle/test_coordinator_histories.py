@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
-from isotherm.protocol.api_versions import ApiKey
+from isotherm.protocol.api_keys import ApiKey
 from isotherm.record.batch import build_batch
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.kafka import EAGER_SETTINGS, running_kafka

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from isotherm.protocol.api_versions import ApiKey
+from isotherm.protocol.api_keys import ApiKey
 from isotherm.record.batch import CompressionType, NewRecord, TimestampType, build_batch
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.kafka import KafkaOracle

@@ -65,13 +65,6 @@ async def answer_alteration(
     )
 
 
-def refusal_of_all(request: Any, error_code: ErrorCode) -> dict[str, Any]:
-    """The fields of a response in which every resource is answered with `error_code`."""
-    return _response_fields(
-        (asked.resource_type, asked.resource_name, error_code, None) for asked in request.resources
-    )
-
-
 def _response_fields(
     answers: Iterable[tuple[int, str, ErrorCode, str | None]],
 ) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a request handler is given: the request's surroundings and the broker's services.
 
-A handler is `handle(context, request)`. It returns the response entity, or an awaitable of it when
+A handler is `handle(context, request)`. It returns the response (`RequestContext.response` makes it), or an awaitable of it when
 it has to wait; `async def` is the usual form, a plain `def` the lean one for hot paths that mostly
 answer at once. Handlers run on the event loop thread and may do short local I/O there. What takes
 longer than an append (creating topics, deleting them) goes through `BrokerServices.run_control`.
@@ -9,13 +9,16 @@ longer than an append (creating topics, deleting them) goes through `BrokerServi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import datetime
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from isotherm.broker.controller.topic_rules import no_charge
 from isotherm.errors import IsothermError
+from isotherm.protocol.api_keys import response_class
+from isotherm.protocol.entities import entity_of
 
 if TYPE_CHECKING:
     from isotherm.broker.controller.controller import Controller
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from isotherm.remote.remote_log_manager import RemoteLogManager
 
 Result = TypeVar("Result")
+
+_NO_THROTTLE = datetime.timedelta()
 
 
 class HangUpError(IsothermError):
@@ -101,3 +106,14 @@ class RequestContext(NamedTuple):
     arrived_s: float = 0.0
     is_large: bool = False
     charge: Callable[[int], None] = no_charge
+
+    def response(self, fields: Mapping[str, Any]) -> Any:
+        """The response in the request's version, from the fields of the newest version.
+
+        Unless `fields` have one, its throttle time is 0: the client's quotas set it later.
+        """
+        header = self.header
+        return entity_of(
+            response_class(header.api_key, header.api_version),
+            {"throttle_time": _NO_THROTTLE, **fields},
+        )

@@ -14,90 +14,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections.abc import Awaitable, Callable, Mapping
-from types import ModuleType
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
-from isotherm.broker.apis import (
-    add_offsets_to_txn,
-    add_partitions_to_txn,
-    alter_client_quotas,
-    alter_configs,
-    alter_partition_reassignments,
-    alter_replica_log_dirs,
-    alter_user_scram_credentials,
-    api_versions,
-    consumer_group_describe,
-    consumer_group_heartbeat,
-    create_acls,
-    create_partitions,
-    create_topics,
-    delete_acls,
-    delete_groups,
-    delete_records,
-    delete_topics,
-    describe_acls,
-    describe_client_quotas,
-    describe_cluster,
-    describe_configs,
-    describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_quorum,
-    describe_topic_partitions,
-    describe_transactions,
-    describe_user_scram_credentials,
-    elect_leaders,
-    end_txn,
-    fetch,
-    find_coordinator,
-    heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
-    join_group,
-    leave_group,
-    list_config_resources,
-    list_groups,
-    list_offsets,
-    list_partition_reassignments,
-    list_transactions,
-    metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    offset_for_leader_epoch,
-    produce,
-    refused,
-    sync_group,
-    txn_offset_commit,
-    unregister_broker,
-    update_features,
-    write_txn_markers,
-)
+from isotherm.broker.api_register import APIS
+from isotherm.broker.apis import api_versions
 from isotherm.broker.connection import Answer, Connection, PendingAnswer
 from isotherm.broker.context import BrokerServices, HangUpError, RequestContext
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.quotas import ClientQuotaManager
 from isotherm.broker.request_meter import RequestMeter
+from isotherm.broker.served_api import Api, Handler
 from isotherm.broker.split_requests import (
     JoinedResponse,
     Split,
     find_split,
-    is_long_produce,
+    has_many_partitions,
     next_turn,
     split_request,
 )
 from isotherm.errors import IsothermError, UnsupportedVersionError
 from isotherm.metrics.request_metrics import RequestMetrics
-from isotherm.protocol.api_versions import ApiKey, is_served
+from isotherm.protocol.api_keys import ApiKey, api_name
+from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.framing import (
-    read_request,
+    FIRST_FLEXIBLE_API_VERSIONS,
+    REQUEST_KIND,
+    VersionCodec,
     read_request_frame,
-    write_response,
+    version_codec,
 )
-from isotherm.protocol.served_table import api_name
 
 logger = logging.getLogger(__name__)
 
@@ -107,77 +55,29 @@ logger = logging.getLogger(__name__)
 LOOP_REQUEST_SIZE_MAX = 16 * 1024
 LOOP_ELEMENTS_MAX = 200
 
-# A handler returns the response, None when the client wants no answer, or an awaitable of either.
-Handler: TypeAlias = Callable[[RequestContext, Any], Any]
-ErrorResponse: TypeAlias = Callable[[RequestContext, Any, ErrorCode], Any]
+
+class _Served(NamedTuple):
+    """An API in one of its versions."""
+
+    api: Api
+    codec: VersionCodec
 
 
-class Api(NamedTuple):
-    handle: Handler
-    error_response: ErrorResponse
+class _ServedVersions(dict[tuple[int, int], _Served | None]):
+    """By key and version; None for what is not served. Codecs are made when first needed."""
 
+    def __init__(self, apis: Mapping[int, Api]) -> None:
+        super().__init__()
+        self._apis = apis
 
-def _api(module: ModuleType) -> Api:
-    return Api(module.handle, module.error_response)
-
-
-# Every API that `isotherm.protocol.api_versions.SERVED` names, and no other.
-APIS: Mapping[int, Api] = {
-    ApiKey.PRODUCE: _api(produce),
-    ApiKey.FETCH: _api(fetch),
-    ApiKey.LIST_OFFSETS: _api(list_offsets),
-    ApiKey.METADATA: _api(metadata),
-    ApiKey.OFFSET_COMMIT: _api(offset_commit),
-    ApiKey.OFFSET_FETCH: _api(offset_fetch),
-    ApiKey.FIND_COORDINATOR: _api(find_coordinator),
-    ApiKey.JOIN_GROUP: _api(join_group),
-    ApiKey.HEARTBEAT: _api(heartbeat),
-    ApiKey.LEAVE_GROUP: _api(leave_group),
-    ApiKey.SYNC_GROUP: _api(sync_group),
-    ApiKey.DESCRIBE_GROUPS: _api(describe_groups),
-    ApiKey.LIST_GROUPS: _api(list_groups),
-    ApiKey.API_VERSIONS: _api(api_versions),
-    ApiKey.CREATE_TOPICS: _api(create_topics),
-    ApiKey.DELETE_TOPICS: _api(delete_topics),
-    ApiKey.DELETE_RECORDS: _api(delete_records),
-    ApiKey.INIT_PRODUCER_ID: _api(init_producer_id),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: _api(offset_for_leader_epoch),
-    ApiKey.ADD_PARTITIONS_TO_TXN: _api(add_partitions_to_txn),
-    ApiKey.ADD_OFFSETS_TO_TXN: _api(add_offsets_to_txn),
-    ApiKey.END_TXN: _api(end_txn),
-    ApiKey.WRITE_TXN_MARKERS: _api(write_txn_markers),
-    ApiKey.TXN_OFFSET_COMMIT: _api(txn_offset_commit),
-    ApiKey.DESCRIBE_ACLS: _api(describe_acls),
-    ApiKey.CREATE_ACLS: _api(create_acls),
-    ApiKey.DELETE_ACLS: _api(delete_acls),
-    ApiKey.DESCRIBE_CONFIGS: _api(describe_configs),
-    ApiKey.ALTER_CONFIGS: _api(alter_configs),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: _api(alter_replica_log_dirs),
-    ApiKey.DESCRIBE_LOG_DIRS: _api(describe_log_dirs),
-    ApiKey.CREATE_PARTITIONS: _api(create_partitions),
-    ApiKey.DELETE_GROUPS: _api(delete_groups),
-    ApiKey.ELECT_LEADERS: _api(elect_leaders),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: _api(incremental_alter_configs),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _api(alter_partition_reassignments),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: _api(list_partition_reassignments),
-    ApiKey.OFFSET_DELETE: _api(offset_delete),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: _api(describe_client_quotas),
-    ApiKey.ALTER_CLIENT_QUOTAS: _api(alter_client_quotas),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _api(describe_user_scram_credentials),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _api(alter_user_scram_credentials),
-    ApiKey.DESCRIBE_QUORUM: _api(describe_quorum),
-    ApiKey.UPDATE_FEATURES: _api(update_features),
-    ApiKey.DESCRIBE_CLUSTER: _api(describe_cluster),
-    ApiKey.DESCRIBE_PRODUCERS: _api(describe_producers),
-    ApiKey.UNREGISTER_BROKER: _api(unregister_broker),
-    ApiKey.DESCRIBE_TRANSACTIONS: _api(describe_transactions),
-    ApiKey.LIST_TRANSACTIONS: _api(list_transactions),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: _api(consumer_group_heartbeat),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: _api(consumer_group_describe),
-    ApiKey.LIST_CONFIG_RESOURCES: _api(list_config_resources),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _api(describe_topic_partitions),
-    **dict.fromkeys(refused.REFUSALS, _api(refused)),
-}
+    def __missing__(self, kind: tuple[int, int]) -> _Served | None:
+        key, version = kind
+        api = self._apis.get(key)
+        if api is None or not api.versions.min <= version <= api.versions.max:
+            # Not kept: clients could fill the memory with what does not exist.
+            return None
+        served = self[kind] = _Served(api, version_codec(key, version))
+        return served
 
 
 class Dispatcher:
@@ -191,13 +91,21 @@ class Dispatcher:
         quotas: ClientQuotaManager | None = None,
     ) -> None:
         self._services = services
-        self._apis = apis
+        self._served = _ServedVersions(apis)
         self._quotas = quotas
         self.metrics = RequestMetrics({int(key): api_name(key) for key in apis})
 
     def handle_frame(self, frame: memoryview, connection: Connection) -> Answer | PendingAnswer:
         """Raises IsothermError when the connection must be closed."""
-        header, body = read_request_frame(frame)
+        try:
+            kind = REQUEST_KIND.unpack_from(frame)
+        except struct.error as error:
+            raise ProtocolError(f"a request has no header size={len(frame)}") from error
+        served = self._served[kind]
+        if served is None:
+            return _answer_unserved(frame, *kind)
+        api, codec = served
+        header, body = read_request_frame(frame, is_flexible=codec.is_flexible)
         context = RequestContext(
             self._services,
             header,
@@ -205,66 +113,77 @@ class Dispatcher:
             connection.listener_name,
             self._services.clock.monotonic_s(),
         )
-        if not is_served(header.api_key, header.api_version):
-            return _answer_unserved(context)
         meter = None
         if self._quotas is not None and self._quotas.is_active:
-            clock = self._services.clock
-            meter = RequestMeter(self._quotas, clock, header, len(frame), connection)
+            meter = RequestMeter(self._quotas, api, header, len(frame), connection)
             if meter.mutations is not None:
                 context = context._replace(charge=meter.mutations.charge)
-        if len(body) <= LOOP_REQUEST_SIZE_MAX or header.api_key == ApiKey.PRODUCE:
-            return self._handle(context, read_request(header, body), meter)
-        loop = asyncio.get_running_loop()
-        decoding = loop.run_in_executor(None, read_request, header, body)
-        context = context._replace(is_large=True)
-        return PendingAnswer(decoding, lambda: self._handle(context, decoding.result(), meter))
+        exchange = _Exchange(served, context, meter, self.metrics)
+        if len(body) <= LOOP_REQUEST_SIZE_MAX or api.carries_records:
+            return exchange.handle(codec.read_request(body))
+        return exchange.handle_decoded(body)
 
-    def _handle(
-        self, context: RequestContext, request: Any, meter: RequestMeter | None
-    ) -> Answer | PendingAnswer:
-        if meter is not None:
-            request = meter.bounded(request)
-        key = context.header.api_key
-        handle = self._apis[key].handle
-        if is_long_produce(key, request):
-            context = context._replace(is_large=True)
-        if context.is_large and (split := find_split(key, request)) is not None:
-            return self._respond(
-                context, request, lambda: _handle_parts(context, request, handle, split), meter
-            )
-        return self._respond(context, request, lambda: handle(context, request), meter)
 
-    def _respond(
+class _Exchange:
+    """One request, from its decoding to its answer."""
+
+    __slots__ = ("_api", "_codec", "_context", "_meter", "_metrics")
+
+    def __init__(
         self,
+        served: _Served,
         context: RequestContext,
-        request: Any,
-        respond: Callable[[], Any],
         meter: RequestMeter | None,
-    ) -> Answer | PendingAnswer:
+        metrics: RequestMetrics,
+    ) -> None:
+        self._api, self._codec = served
+        self._context = context
+        self._meter = meter
+        self._metrics = metrics
+
+    def handle_decoded(self, body: memoryview) -> PendingAnswer:
+        """As `handle`, once another thread has decoded the body."""
+        loop = asyncio.get_running_loop()
+        decoding = loop.run_in_executor(None, self._codec.read_request, body)
+        self._context = self._context._replace(is_large=True)
+        return PendingAnswer(decoding, lambda: self.handle(decoding.result()))
+
+    def handle(self, request: Any) -> Answer | PendingAnswer:
+        api = self._api
+        if self._meter is not None:
+            request = self._meter.bounded(request)
+        if api.carries_records and has_many_partitions(request):
+            self._context = self._context._replace(is_large=True)
+        context = self._context
+        respond: Callable[[], Any] = partial(api.handle, context, request)
+        if context.is_large and (split := find_split(api.items, request)) is not None:
+            respond = partial(_handle_parts, context, request, api.handle, split)
+        return self._respond(request, respond)
+
+    def _respond(self, request: Any, respond: Callable[[], Any]) -> Answer | PendingAnswer:
         """What `respond` returns, or the answer to what it raises."""
         try:
-            response = respond() if meter is None else meter.timed(respond)
-            if not isinstance(response, Awaitable):
-                return self._encode(context, response, meter)
+            response = respond() if self._meter is None else self._meter.timed(respond)
+            # Cheaper than isinstance(response, Awaitable), for every request.
+            if not hasattr(response, "__await__"):
+                return self._encode(response)
             # The connection keeps the future, and cancels it when the client goes away. Records that
             # have arrived are appended all the same: with acks=0 a client waits for nothing.
             future = asyncio.ensure_future(response)
             return PendingAnswer(
                 future,
-                lambda: self._respond(context, request, future.result, meter),
-                outlives_client=context.header.api_key == ApiKey.PRODUCE,
+                lambda: self._respond(request, future.result),
+                outlives_client=self._api.carries_records,
             )
         except HangUpError:
             raise
         except Exception as error:  # noqa: BLE001 - the request boundary
-            return self._answer_error(context, request, error, meter)
+            return self._refuse(request, error)
 
-    def _answer_error(
-        self, context: RequestContext, request: Any, error: Exception, meter: RequestMeter | None
-    ) -> Answer | PendingAnswer:
-        header = context.header
+    def _refuse(self, request: Any, error: Exception) -> Answer | PendingAnswer:
+        context = self._context
         if not isinstance(error, IsothermError):
+            header = context.header
             logger.error(
                 "request failed api_key=%d api_version=%d client_id=%s client=%s",
                 header.api_key,
@@ -273,28 +192,26 @@ class Dispatcher:
                 context.client_address,
                 exc_info=error,
             )
-        error_response = self._apis[header.api_key].error_response
-        return self._encode(context, error_response(context, request, error_code(error)), meter)
+        return self._encode(self._api.refuse(context, request, error_code(error)))
 
-    def _encode(
-        self, context: RequestContext, response: Any, meter: RequestMeter | None
-    ) -> Answer | PendingAnswer:
-        if meter is not None:
-            response = meter.throttled(response)
+    def _encode(self, response: Any) -> Answer | PendingAnswer:
+        if self._meter is not None:
+            response = self._meter.throttled(response)
         if response is None:
-            return self._finished(context, ())
-        key, version, correlation_id, _ = context.header
-        if context.is_large or _is_large(response):
-            encoding = asyncio.get_running_loop().run_in_executor(
-                None, write_response, key, version, correlation_id, response
-            )
-            return PendingAnswer(encoding, lambda: self._finished(context, encoding.result()))
-        return self._finished(context, write_response(key, version, correlation_id, response))
+            return self._finished(())
+        write, correlation_id = self._codec.write_response, self._context.header.correlation_id
+        # Fetch and Produce have tuples of their own, and as many parts as their requests.
+        if self._context.is_large or (not isinstance(response, tuple) and _is_large(response)):
+            loop = asyncio.get_running_loop()
+            encoding = loop.run_in_executor(None, write, correlation_id, response)
+            return PendingAnswer(encoding, lambda: self._finished(encoding.result()))
+        return self._finished(write(correlation_id, response))
 
-    def _finished(self, context: RequestContext, answer: Answer) -> Answer:
+    def _finished(self, answer: Answer) -> Answer:
+        context = self._context
         header = context.header
-        total_s = self._services.clock.monotonic_s() - context.arrived_s
-        self.metrics.mark(header.api_key, header.api_version, total_s * 1000)
+        total_s = context.services.clock.monotonic_s() - context.arrived_s
+        self._metrics.mark(header.api_key, header.api_version, total_s * 1000)
         return answer
 
 
@@ -314,21 +231,21 @@ async def _handle_parts(
 
 def _is_large(response: Any) -> bool:
     """Whether it would take long to encode, by the number of things that it is about."""
-    fields = getattr(response, "__dataclass_fields__", None)
-    # Fetch and Produce have classes of their own, and as many parts as their requests.
-    return fields is not None and any(
+    return any(
         len(value) > LOOP_ELEMENTS_MAX
-        for name in fields
+        for name in response.__dataclass_fields__
         if type(value := getattr(response, name)) is tuple
     )
 
 
-def _answer_unserved(context: RequestContext) -> Answer:
-    header = context.header
-    if header.api_key != ApiKey.API_VERSIONS:
+def _answer_unserved(frame: memoryview, api_key: int, api_version: int) -> Answer:
+    asks_for_versions = api_key == ApiKey.API_VERSIONS
+    is_flexible = asks_for_versions and api_version >= FIRST_FLEXIBLE_API_VERSIONS
+    header, _ = read_request_frame(frame, is_flexible=is_flexible)
+    if not asks_for_versions:
         raise UnsupportedVersionError(
-            f"version is not served api_key={header.api_key} api_version={header.api_version}"
+            f"version is not served api_key={api_key} api_version={api_version}"
             f" client_id={header.client_id}"
         )
     response = api_versions.unsupported_version_response()
-    return write_response(header.api_key, 0, header.correlation_id, response)
+    return version_codec(api_key, 0).write_response(header.correlation_id, response)

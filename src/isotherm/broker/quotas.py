@@ -83,7 +83,7 @@ class ClientQuotaManager:
         self, clock: Clock, *, window_ms: int, window_count: int, mutation_window_s: float = 11.0
     ) -> None:
         """`mutation_window_s` is that of all windows of controller_mutation_rate together."""
-        self._clock = clock
+        self.clock = clock
         self._window_ms = window_ms
         self._window_count = window_count
         self._mutation_window_s = mutation_window_s
@@ -128,7 +128,7 @@ class ClientQuotaManager:
             return None
         bucket = self._buckets.get(limit.key)
         if bucket is None:
-            bucket = TokenBucket(self._clock, window_s=self._mutation_window_s)
+            bucket = TokenBucket(self.clock, window_s=self._mutation_window_s)
             self._buckets[limit.key] = bucket
             if len(self._buckets) > RATES_MAX:
                 self._buckets.popitem(last=False)
@@ -139,7 +139,7 @@ class ClientQuotaManager:
         limit = find_limit(self._quotas, client, quota)
         if limit is None:
             return 0
-        now_ms = self._clock.monotonic_s() * 1000
+        now_ms = self.clock.monotonic_s() * 1000
         rate = self._rate(quota, limit.key)
         rate.record(value, now_ms)
         return rate.throttle_ms(limit.value, now_ms)

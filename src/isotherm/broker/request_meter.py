@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from isotherm.broker.mutation_quota import MutationQuota
 from isotherm.broker.quotas import ANONYMOUS, Client, ClientQuotaManager
-from isotherm.clock import Clock
-from isotherm.protocol.api_versions import ApiKey
+from isotherm.broker.served_api import Api, Charge
 from isotherm.protocol.fetch import FetchResponse
 from isotherm.protocol.framing import RequestHeader
-
-# Requests that make or delete partitions, by the first version that knows the error of being
-# throttled (KIP-599).
-FIRST_STRICT_VERSIONS: Mapping[int, int] = {
-    ApiKey.CREATE_TOPICS: 6,
-    ApiKey.DELETE_TOPICS: 5,
-    ApiKey.CREATE_PARTITIONS: 3,
-}
 
 
 class Mutable(Protocol):
@@ -35,31 +26,27 @@ class RequestMeter:
     def __init__(
         self,
         quotas: ClientQuotaManager,
-        clock: Clock,
+        api: Api,
         header: RequestHeader,
         size: int,
         connection: Mutable,
     ) -> None:
         """`size` is that of the request."""
         self._quotas = quotas
-        self._clock = clock
-        self._api_key = header.api_key
+        self._clock = quotas.clock
+        self._charge = api.charge
         self._client = Client(ANONYMOUS, header.client_id or "")
         self._size = size
         self._connection = connection
         self._processing_s = 0.0
-        self.mutations = self._mutation_quota(header)
-
-    def _mutation_quota(self, header: RequestHeader) -> MutationQuota | None:
-        first_strict = FIRST_STRICT_VERSIONS.get(header.api_key)
-        if first_strict is None:
-            return None
-        is_strict = header.api_version >= first_strict
-        return self._quotas.mutation_quota(self._client, is_strict=is_strict)
+        self.mutations: MutationQuota | None = None
+        if api.charge is Charge.MUTATIONS:
+            is_strict = header.api_version >= api.first_strict_version
+            self.mutations = quotas.mutation_quota(self._client, is_strict=is_strict)
 
     def bounded(self, request: Any) -> Any:
         """The request to handle: a fetch asks for no more than its quota can ever let through."""
-        if self._api_key != ApiKey.FETCH:
+        if self._charge is not Charge.FETCHED_BYTES:
             return request
         size_max = self._quotas.fetch_size_max(self._client)
         if size_max is None or size_max >= request.max_bytes:
@@ -77,9 +64,9 @@ class RequestMeter:
     def throttled(self, response: Any) -> Any:
         """The response to send: with a throttle time, and the connection muted, over a quota."""
         throttle_ms = self._quotas.record_request(self._client, self._processing_s)
-        if self._api_key == ApiKey.PRODUCE:
+        if self._charge is Charge.PRODUCED_BYTES:
             throttle_ms = max(throttle_ms, self._quotas.record_produce(self._client, self._size))
-        elif self._api_key == ApiKey.FETCH:
+        elif self._charge is Charge.FETCHED_BYTES:
             size = _records_size(response)
             throttle_ms = max(throttle_ms, self._quotas.record_fetch(self._client, size))
             if throttle_ms > 0:

@@ -1,8 +1,8 @@
 """Requests about thousands of things, taken apart: each part is answered in a turn of the event loop
 of its own, and the answers are put together. Pure, but for `next_turn`.
 
-An API is split where it answers for each of its things by itself: a topic's partitions, groups,
-resources. What stands beside the array in a response is that of the first part; a part that is
+An API is split where it answers for each of its things by itself, and its declaration says so
+(`Items`): a topic's partitions, groups, resources. What stands beside the array in a response is that of the first part; a part that is
 refused as a whole is the answer to all.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Awaitable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.protocol.api_versions import ApiKey
+from isotherm.broker.refusals import Items
 
 # A handler takes up to some tens of microseconds for each.
 PART_SIZE = 200
@@ -28,62 +28,6 @@ class Split(NamedTuple):
     response: tuple[str, ...]
 
 
-_PARTITIONS = Split(("topics", "partitions"), ("topics", "partitions"))
-_SHARE_STATE = Split(("topics", "partitions"), ("results", "partitions"))
-
-# The first whose outermost array a version has is its own.
-_SPLITS: Mapping[int, Sequence[Split]] = {
-    ApiKey.PRODUCE: [_PARTITIONS],
-    ApiKey.LIST_OFFSETS: [_PARTITIONS],
-    ApiKey.METADATA: [Split(("topics",), ("topics",))],
-    ApiKey.OFFSET_COMMIT: [_PARTITIONS],
-    ApiKey.OFFSET_FETCH: [
-        Split(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions")),
-        Split(("topics", "partition_indexes"), ("topics", "partitions")),
-    ],
-    ApiKey.FIND_COORDINATOR: [Split(("coordinator_keys",), ("coordinators",))],
-    ApiKey.LEAVE_GROUP: [Split(("members",), ("members",))],
-    ApiKey.DESCRIBE_GROUPS: [Split(("groups",), ("groups",))],
-    ApiKey.DELETE_TOPICS: [
-        Split(("topics",), ("responses",)),
-        Split(("topic_names",), ("responses",)),
-    ],
-    ApiKey.DELETE_RECORDS: [_PARTITIONS],
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: [_PARTITIONS],
-    ApiKey.ADD_PARTITIONS_TO_TXN: [Split(("transactions",), ("results_by_transaction",))],
-    ApiKey.WRITE_TXN_MARKERS: [
-        Split(("markers", "topics", "partition_indexes"), ("markers", "topics", "partitions"))
-    ],
-    ApiKey.TXN_OFFSET_COMMIT: [_PARTITIONS],
-    ApiKey.DESCRIBE_CONFIGS: [Split(("resources",), ("results",))],
-    ApiKey.ALTER_CONFIGS: [Split(("resources",), ("responses",))],
-    ApiKey.CREATE_PARTITIONS: [Split(("topics",), ("results",))],
-    ApiKey.DELETE_GROUPS: [Split(("groups_names",), ("results",))],
-    ApiKey.ELECT_LEADERS: [
-        Split(("topic_partitions", "partitions"), ("replica_election_results", "partition_result"))
-    ],
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: [Split(("resources",), ("responses",))],
-    ApiKey.OFFSET_DELETE: [_PARTITIONS],
-    ApiKey.ALTER_CLIENT_QUOTAS: [Split(("entries",), ("entries",))],
-    ApiKey.CONSUMER_GROUP_DESCRIBE: [Split(("group_ids",), ("groups",))],
-    ApiKey.DESCRIBE_PRODUCERS: [
-        Split(("topics", "partition_indexes"), ("topics", "partitions")),
-    ],
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: [
-        Split(("topics", "partitions"), ("responses", "partitions"))
-    ],
-    ApiKey.DESCRIBE_QUORUM: [_PARTITIONS],
-    ApiKey.SHARE_GROUP_DESCRIBE: [Split(("group_ids",), ("groups",))],
-    ApiKey.STREAMS_GROUP_DESCRIBE: [Split(("group_ids",), ("groups",))],
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: [Split(("groups",), ("groups",))],
-    ApiKey.INITIALIZE_SHARE_GROUP_STATE: [_SHARE_STATE],
-    ApiKey.READ_SHARE_GROUP_STATE: [_SHARE_STATE],
-    ApiKey.WRITE_SHARE_GROUP_STATE: [_SHARE_STATE],
-    ApiKey.DELETE_SHARE_GROUP_STATE: [_SHARE_STATE],
-    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: [_SHARE_STATE],
-    ApiKey.DESCRIBE_TRANSACTIONS: [Split(("transactional_ids",), ("transaction_states",))],
-}
-
 # Of one thing: itself, behind the items of the arrays that it is within.
 _Chain: TypeAlias = "tuple[Any, ...]"
 
@@ -95,18 +39,20 @@ class Part(NamedTuple):
     continued: int
 
 
-def is_long_produce(api_key: int, request: Any) -> bool:
-    """Whether a Produce request, whose size says nothing of it, is for many partitions."""
-    return api_key == ApiKey.PRODUCE and (
-        sum(len(topic.partitions) for topic in request.topics) > PART_SIZE
-    )
+def has_many_partitions(request: Any) -> bool:
+    """Of a request that carries records: their size does not say how long it is."""
+    count = 0
+    for topic in request.topics:
+        count += len(topic.partitions)
+    return count > PART_SIZE
 
 
-def find_split(api_key: int, request: Any) -> Split | None:
+def find_split(items: Sequence[Items], request: Any) -> Split | None:
     """How to take a request apart; None when it has to stay whole, or asks for nothing."""
-    for split in _SPLITS.get(api_key, ()):
-        if getattr(request, split.request[0], None):
-            return split
+    for each in items:
+        depth = len(each.request) if each.split_depth is None else each.split_depth
+        if depth and getattr(request, each.request[0], None):
+            return Split(each.request[:depth], each.response[:depth])
     return None
 
 

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.cli.client import REQUEST_TIMEOUT_S
 from isotherm.errors import BrokerUnreachableError, InvalidUpdateVersionError
-from isotherm.protocol.api_versions import ApiKey, request_class, response_class
+from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.broker_probe import bootstrap_addresses, check_brokers
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.entities import entity_of

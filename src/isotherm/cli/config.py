@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from isotherm.broker.api_register import served_table
 from isotherm.cli.options import AsJson
 from isotherm.cli.output import print_rows
 from isotherm.config.broker import BrokerConfig
@@ -16,7 +17,6 @@ from isotherm.config.groups import GroupConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
-from isotherm.protocol.served_table import served_table
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.storage.settings import ObjectStoreSettings
 

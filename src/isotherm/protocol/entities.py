@@ -46,14 +46,15 @@ def blank_entity(entity_type: type[Any], values: Mapping[str, Any]) -> Any:
     given = {name: value for name, value in values.items() if name in _fields_by_name(entity_type)}
     return entity_type(
         **{
-            field.name: _blank_value(field, given.get(field.name))
+            field.name: blank_value(field, given.get(field.name))
             for field in schema_fields(entity_type)
             if field.tag is None or field.name in given
         }
     )
 
 
-def _blank_value(field: SchemaField, value: Any) -> Any:
+def blank_value(field: SchemaField, value: Any = None) -> Any:
+    """`value`, or for None what is null, zero or empty in a field."""
     if field.is_array:
         items = () if value is None else value
         if field.entity_type is None:

@@ -10,7 +10,3 @@ class ProtocolError(RejectedError):
 
     The rest of the stream cannot be trusted: the caller closes the connection.
     """
-
-
-class FrameTooLargeError(ProtocolError):
-    """A frame has a size that is negative or above the listener's limit."""

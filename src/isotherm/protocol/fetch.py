@@ -51,8 +51,6 @@ from isotherm.types import BrokerId, LeaderEpoch, Offset, ProducerId
 P = TypeVar("P")
 T = TypeVar("T")
 
-VERSION_MIN = 4
-VERSION_MAX = 18
 FIRST_FLEXIBLE_VERSION = 12
 FIRST_TOPIC_ID_VERSION = 13
 FIRST_REPLICA_STATE_VERSION = 15
@@ -61,6 +59,7 @@ CONSUMER_REPLICA_ID = -1
 
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
+_ERROR_AND_SESSION = struct.Struct(">hi")
 _REPLICA_STATE_TAG = 1
 _ABORTED_TRANSACTION = struct.Struct(">qq")
 _EPOCH_END_OFFSET = struct.Struct(">iq")
@@ -238,7 +237,10 @@ def _read_replica_state(buffer: Buffer, position: int) -> tuple[BrokerId, int]:
     return replica_id, position
 
 
-def _request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, int]]:
+def request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, int]]:
+    """What reads a request at a position, and tells where it ends; ProtocolError for anything
+    malformed.
+    """
     dialect = _dialect(version)
     has_replica_state = version >= FIRST_REPLICA_STATE_VERSION
     layout = struct.Struct(
@@ -282,49 +284,45 @@ def _request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest,
     return guarded(read, f"FetchRequest version={version}")
 
 
-_REQUEST_READERS = {v: _request_reader(v) for v in range(VERSION_MIN, VERSION_MAX + 1)}
-
-
-def read_fetch_request(body: memoryview, version: int) -> tuple[FetchRequest, int]:
-    """The request and the position after it. Raises ProtocolError for malformed bytes."""
-    return _REQUEST_READERS[version](body, 0)
-
-
-def write_fetch_response(
-    response: FetchResponse, version: int, head: bytearray
-) -> list[bytes | bytearray | memoryview]:
-    """The response as buffers to be written in order. The first is `head`, appended to.
+def response_writer(
+    version: int,
+) -> Callable[[FetchResponse, bytearray], list[bytes | bytearray | memoryview]]:
+    """What makes a response buffers to be written in turn; the first is `head`, appended to.
 
     The partitions' records are passed on without a copy.
     """
     dialect = _dialect(version)
-    buffers: list[bytes | bytearray | memoryview] = [head]
-    out = head
-    out += _INT32.pack(response.throttle_time_ms)
-    if version >= 7:
-        out += struct.pack(">hi", response.error_code, response.session_id)
-    dialect.write_count(len(response.topics), out)
-    for topic in response.topics:
-        if version >= FIRST_TOPIC_ID_VERSION:
-            write_uuid(topic.topic_id, out)
+
+    def write(response: FetchResponse, head: bytearray) -> list[bytes | bytearray | memoryview]:
+        buffers: list[bytes | bytearray | memoryview] = [head]
+        out = head
+        out += _INT32.pack(response.throttle_time_ms)
+        if version >= 7:
+            out += _ERROR_AND_SESSION.pack(response.error_code, response.session_id)
+        dialect.write_count(len(response.topics), out)
+        for topic in response.topics:
+            if version >= FIRST_TOPIC_ID_VERSION:
+                write_uuid(topic.topic_id, out)
+            else:
+                assert topic.name is not None
+                dialect.write_string(topic.name, out)
+            dialect.write_count(len(topic.partitions), out)
+            for partition in topic.partitions:
+                _write_partition_start(partition, version, dialect, out)
+                if partition.records:
+                    buffers += partition.records
+                    out = bytearray()
+                    buffers.append(out)
+                _write_partition_tags(partition, version, dialect, out)
+            dialect.write_no_tags(out)
+        if version >= 16 and response.node_endpoints:
+            out.append(1)
+            write_tagged_field(0, write_node_endpoints, response.node_endpoints, out)
         else:
-            assert topic.name is not None
-            dialect.write_string(topic.name, out)
-        dialect.write_count(len(topic.partitions), out)
-        for partition in topic.partitions:
-            _write_partition_start(partition, version, dialect, out)
-            if partition.records:
-                buffers += partition.records
-                out = bytearray()
-                buffers.append(out)
-            _write_partition_tags(partition, version, dialect, out)
-        dialect.write_no_tags(out)
-    if version >= 16 and response.node_endpoints:
-        out.append(1)
-        write_tagged_field(0, write_node_endpoints, response.node_endpoints, out)
-    else:
-        dialect.write_no_tags(out)
-    return buffers
+            dialect.write_no_tags(out)
+        return buffers
+
+    return write
 
 
 _PARTITION_START = struct.Struct(">ihqq")

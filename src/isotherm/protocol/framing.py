@@ -1,9 +1,9 @@
-"""Frames, and the headers of requests and responses.
+"""Requests and responses of an API in one version: their headers, and the codecs of their bodies.
 
-    frame     size int32 | payload of that many bytes
     request   api_key int16 | api_version int16 | correlation_id int32 | client_id legacy nullable
               string | tagged fields, in flexible versions (header v2) | body
-    response  correlation_id int32 | tagged fields, in flexible versions (header v1) | body
+    response  size int32 of what follows | correlation_id int32 | tagged fields, in flexible
+              versions (header v1) | body
 
 The client id keeps its legacy form in header v2. The response to ApiVersions always has header v0:
 its client does not know yet which versions the broker supports (KIP-511).
@@ -11,20 +11,17 @@ its client does not know yet which versions the broker supports (KIP-511).
 
 from __future__ import annotations
 
+import functools
+import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from isotherm.protocol import fetch, produce
-from isotherm.protocol.api_versions import ApiKey, is_served, request_class, response_class
-from isotherm.protocol.codec import decoder, encoder, guarded
-from isotherm.protocol.errors import FrameTooLargeError, ProtocolError
-from isotherm.protocol.primitives import (
-    Buffer,
-    ElementBound,
-    read_legacy_nullable_string,
-    skip_tagged_fields,
-)
+from isotherm.protocol.api_keys import ApiKey, request_class, response_class
+from isotherm.protocol.codec import decoder, encoder
+from isotherm.protocol.errors import ProtocolError
+from isotherm.protocol.primitives import Buffer, element_budget, skip_tagged_fields
 
 # Only Produce requests carry data. Others have names and numbers: the largest real ones, fetches of
 # thousands of partitions, are about 100 KB. Decoding takes a small object for every few bytes, so
@@ -41,12 +38,10 @@ HEADER_TAGS_MAX = 100
 FRAME_SIZE_BYTES = 4
 FIRST_FLEXIBLE_API_VERSIONS = 3
 
-_HEADER_BOUND = ElementBound(HEADER_TAGS_MAX)
-_PRODUCE_BOUND = ElementBound(PRODUCE_ELEMENTS_MAX)
-_REQUEST_BOUND = ElementBound(REQUEST_ELEMENTS_MAX)
+# The start of a request header: api_key, api_version.
+REQUEST_KIND = struct.Struct(">hh")
 
-_FRAME_SIZE = struct.Struct(">i")
-_REQUEST_HEADER_START = struct.Struct(">hhi")
+_REQUEST_HEADER_START = struct.Struct(">hhih")
 _RESPONSE_START = struct.Struct(">ii")
 
 ResponseBuffers: TypeAlias = Sequence[bytes | bytearray | memoryview]
@@ -59,119 +54,113 @@ class RequestHeader(NamedTuple):
     client_id: str | None
 
 
-class RequestFrame(NamedTuple):
-    header: RequestHeader
-    body: memoryview
+class VersionCodec(NamedTuple):
+    """What reads requests of an API in one version, and writes the responses to them.
 
+    `read_request` makes kio's class of the version, or `produce.` or `fetch.` of ours, of a body.
+    It raises ProtocolError; any thread may call it. Bytes left over are passed over, as in Kafka:
+    librdkafka 2.16 writes the null array of Metadata 13 ("all topics") in four bytes instead of one,
+    and the request means what it should only if its last three are ignored.
 
-def frame_size(buffer: Buffer, position: int, *, size_max: int) -> int | None:
-    """Payload size of the frame at `position`; None if fewer than four bytes have arrived.
-
-    Raises FrameTooLargeError for a size below 0 or above `size_max`: close the connection.
+    `write_response` makes the whole frame, size included, of a correlation id and a response, as
+    buffers to be written one after the other. Records of a fetch response are the caller's own
+    buffers, not copies: they must not change until they are written.
     """
-    if len(buffer) - position < FRAME_SIZE_BYTES:
-        return None
-    (size,) = _FRAME_SIZE.unpack_from(buffer, position)
-    if not 0 <= size <= size_max:
-        raise FrameTooLargeError(f"a frame has an illegal size size={size} size_max={size_max}")
-    return int(size)
+
+    is_flexible: bool
+    read_request: Callable[[memoryview], Any]
+    write_response: Callable[[int, Any], ResponseBuffers]
 
 
-def split_frames(buffer: memoryview, *, size_max: int) -> tuple[list[memoryview], int]:
-    """Payloads of the complete frames in `buffer`, as views, and the position after the last.
-
-    Raises FrameTooLargeError like `frame_size`, even after complete frames.
-    """
-    payloads = []
-    position = 0
-    while (size := frame_size(buffer, position, size_max=size_max)) is not None:
-        end = position + FRAME_SIZE_BYTES + size
-        if end > len(buffer):
-            break
-        payloads.append(buffer[position + FRAME_SIZE_BYTES : end])
-        position = end
-    return payloads, position
-
-
-def _decode_request_header(payload: Buffer, position: int) -> tuple[RequestHeader, int]:
-    api_key, api_version, correlation_id = _REQUEST_HEADER_START.unpack_from(payload, position)
-    client_id, position = read_legacy_nullable_string(payload, position + 8)
-    if _has_flexible_header(api_key, api_version):
-        position = skip_tagged_fields(payload, position)
-    return RequestHeader(api_key, api_version, correlation_id, client_id), position
-
-
-def _has_flexible_header(api_key: int, api_version: int) -> bool:
-    if is_served(api_key, api_version):
-        return bool(request_class(api_key, api_version).__flexible__)
-    # ApiVersions is the only request that is answered in an unserved version (KIP-511).
-    return api_key == ApiKey.API_VERSIONS and api_version >= FIRST_FLEXIBLE_API_VERSIONS
-
-
-_guarded_request_header = guarded(_decode_request_header, "RequestHeader")
-
-
-def read_request_frame(payload: memoryview) -> RequestFrame:
-    """The header of a request, and its body as a view. Raises ProtocolError without a valid header.
+def read_request_frame(
+    payload: memoryview, *, is_flexible: bool
+) -> tuple[RequestHeader, memoryview]:
+    """The header of a request, and the body as a view; ProtocolError when there is no header.
 
     The body of an unserved version is not decoded: ApiVersions is answered without it, and any
     other request closes its connection.
     """
-    with _HEADER_BOUND:
-        header, position = _guarded_request_header(payload, 0)
-    return RequestFrame(header, payload[position:])
+    try:
+        api_key, api_version, correlation_id, size = _REQUEST_HEADER_START.unpack_from(payload)
+        position, client_id = _REQUEST_HEADER_START.size, None
+        if size != -1:
+            end = position + size
+            if size < 0 or end > len(payload):
+                raise ProtocolError(f"a client id does not fit its request size={size}")
+            client_id, position = str(payload[position:end], "utf-8"), end
+        if is_flexible:
+            # Nearly always there are none.
+            position = position + 1 if payload[position] == 0 else _skip_tags(payload, position)
+    except (IndexError, struct.error) as error:
+        raise ProtocolError("the bytes end within a message message=RequestHeader") from error
+    except (ValueError, OverflowError) as error:
+        raise ProtocolError("a field has no legal value message=RequestHeader") from error
+    return RequestHeader(api_key, api_version, correlation_id, client_id), payload[position:]
 
 
-def read_request(header: RequestHeader, body: memoryview) -> Any:
-    """The request in a body: kio's class of its version, or ours for Produce and Fetch.
-
-    The version must be served. Raises ProtocolError. Callable from any thread. Trailing bytes are
-    ignored, as in Kafka: librdkafka 2.16 writes the null array of Metadata 13 ("all topics") in
-    four bytes instead of one, and the request is right only if the last three are ignored.
-    """
-    with _PRODUCE_BOUND if header.api_key == ApiKey.PRODUCE else _REQUEST_BOUND:
-        return _read_request(header.api_key, header.api_version, body)
+def _skip_tags(payload: memoryview, position: int) -> int:
+    element_budget.left = HEADER_TAGS_MAX
+    try:
+        return skip_tagged_fields(payload, position)
+    finally:
+        element_budget.left = None
 
 
-def _read_request(api_key: int, version: int, body: memoryview) -> Any:
-    request: Any
+@functools.cache
+def version_codec(api_key: int, api_version: int) -> VersionCodec:
+    """Of a version that kio has; compiled when it is first asked for."""
+    request_type = request_class(api_key, api_version)
+    response_type = response_class(api_key, api_version)
+    has_tags = response_type.__flexible__ and api_key != ApiKey.API_VERSIONS
+    head = _RESPONSE_START.pack(0, 0) + (b"\0" if has_tags else b"")
+    size_max: float = CONTROL_REQUEST_SIZE_MAX
+    elements_max = REQUEST_ELEMENTS_MAX
+    read: Callable[[Buffer, int], tuple[Any, int]]
     if api_key == ApiKey.PRODUCE:
-        request, _ = produce.read_produce_request(body, version)
-    elif len(body) > CONTROL_REQUEST_SIZE_MAX:
-        raise ProtocolError(
-            f"a request is too large api_key={api_key} size={len(body)} "
-            f"size_max={CONTROL_REQUEST_SIZE_MAX}"
-        )
+        read = produce.request_reader(api_version)
+        write = _response_writer(head, produce.response_writer(api_version))
+        size_max, elements_max = math.inf, PRODUCE_ELEMENTS_MAX
     elif api_key == ApiKey.FETCH:
-        request, _ = fetch.read_fetch_request(body, version)
+        read = fetch.request_reader(api_version)
+        write = _fetch_response_writer(head, fetch.response_writer(api_version))
     else:
-        request, _ = decoder(request_class(api_key, version))(body, 0)
-    return request
+        read = decoder(request_type)
+        write = _response_writer(head, encoder(response_type))
+
+    def read_request(body: memoryview) -> Any:
+        if len(body) > size_max:
+            raise ProtocolError(
+                f"a request is too large api_key={api_key} size={len(body)} size_max={size_max}"
+            )
+        element_budget.left = elements_max
+        try:
+            return read(body, 0)[0]
+        finally:
+            element_budget.left = None
+
+    return VersionCodec(bool(request_type.__flexible__), read_request, write)
 
 
-def _append_response_header(out: bytearray, api_key: int, version: int, correlation: int) -> None:
-    out += _RESPONSE_START.pack(0, correlation)
-    if api_key != ApiKey.API_VERSIONS and response_class(api_key, version).__flexible__:
-        out.append(0)
+def _response_writer(
+    head: bytes, encode: Callable[[Any, bytearray], None]
+) -> Callable[[int, Any], ResponseBuffers]:
+    def write(correlation_id: int, response: Any) -> ResponseBuffers:
+        out = bytearray(head)
+        encode(response, out)
+        _RESPONSE_START.pack_into(out, 0, len(out) - FRAME_SIZE_BYTES, correlation_id)
+        return (out,)
+
+    return write
 
 
-def write_response(
-    api_key: int, version: int, correlation_id: int, response: Any
-) -> list[bytes | bytearray | memoryview]:
-    """The whole response frame, including its size, as buffers to be written in order.
+def _fetch_response_writer(
+    head: bytes, encode: Callable[[fetch.FetchResponse, bytearray], ResponseBuffers]
+) -> Callable[[int, Any], ResponseBuffers]:
+    def write(correlation_id: int, response: Any) -> ResponseBuffers:
+        out = bytearray(head)
+        buffers = encode(response, out)
+        size = sum(map(len, buffers)) - FRAME_SIZE_BYTES
+        _RESPONSE_START.pack_into(out, 0, size, correlation_id)
+        return buffers
 
-    Records of a fetch response are the caller's buffers, not copies: they must not change until
-    they are written.
-    """
-    out = bytearray()
-    _append_response_header(out, api_key, version, correlation_id)
-    if api_key == ApiKey.FETCH:
-        buffers = fetch.write_fetch_response(response, version, out)
-    elif api_key == ApiKey.PRODUCE:
-        produce.write_produce_response(response, version, out)
-        buffers = [out]
-    else:
-        encoder(type(response))(response, out)
-        buffers = [out]
-    _FRAME_SIZE.pack_into(out, 0, sum(map(len, buffers)) - FRAME_SIZE_BYTES)
-    return buffers
+    return write

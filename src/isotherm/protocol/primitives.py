@@ -205,41 +205,25 @@ def _checked_count(buffer: Buffer, position: int, count: int, item_size_min: int
 
 
 class _ElementBudget(threading.local):
-    """How many items this thread may still decode; None without a limit."""
+    """How many items of arrays and tagged fields this thread may still decode; None while they are not
+    counted. What is beyond is a ProtocolError.
+    """
 
     left: int | None = None
 
 
-_budget = _ElementBudget()
-
-
-class ElementBound:
-    """Limits array items and tagged fields decoded within the context, in this thread.
-
-    Raises ProtocolError beyond the limit. Not to be nested. One object may be used by any thread,
-    any number of times.
-    """
-
-    __slots__ = ("_count_max",)
-
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-
-    def __enter__(self) -> None:
-        _budget.left = self._count_max
-
-    def __exit__(self, *_error: object) -> None:
-        _budget.left = None
+# What decodes a message sets `left` before, and None after it, in its own thread.
+element_budget = _ElementBudget()
 
 
 def spend_elements(count: int) -> None:
-    """Call before `count` items are decoded."""
-    left = _budget.left
+    """To be called before `count` items are decoded."""
+    left = element_budget.left
     if left is None:
         return
     if count > left:
         raise ProtocolError(f"a message has too many elements count={count} left={left}")
-    _budget.left = left - count
+    element_budget.left = left - count
 
 
 def read_legacy_array_length(

@@ -31,8 +31,6 @@ from isotherm.protocol.leader_hints import (
 from isotherm.protocol.primitives import Buffer, read_uuid, write_tagged_field, write_uuid
 from isotherm.types import NO_TIMESTAMP, Offset, TimestampMs
 
-VERSION_MIN = 3
-VERSION_MAX = 13
 FIRST_FLEXIBLE_VERSION = 9
 FIRST_TOPIC_ID_VERSION = 13
 
@@ -91,7 +89,10 @@ def _dialect(version: int) -> Dialect:
     return COMPACT if version >= FIRST_FLEXIBLE_VERSION else LEGACY
 
 
-def _request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest, int]]:
+def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest, int]]:
+    """What reads a request at a position, and tells where it ends; ProtocolError for anything
+    malformed. Records are views into the buffer, unchecked.
+    """
     dialect = _dialect(version)
     read_records, read_count, skip_tags = (
         dialect.read_records,
@@ -132,36 +133,30 @@ def _request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceReques
     return guarded(read, f"ProduceRequest version={version}")
 
 
-_REQUEST_READERS = {v: _request_reader(v) for v in range(VERSION_MIN, VERSION_MAX + 1)}
-
-
-def read_produce_request(body: memoryview, version: int) -> tuple[ProduceRequest, int]:
-    """The request and the position after it. Raises ProtocolError for malformed bytes.
-
-    Records are views into `body`, not validated.
-    """
-    return _REQUEST_READERS[version](body, 0)
-
-
-def write_produce_response(response: ProduceResponse, version: int, out: bytearray) -> None:
+def response_writer(version: int) -> Callable[[ProduceResponse, bytearray], None]:
+    """What appends a response to a buffer."""
     dialect = _dialect(version)
-    dialect.write_count(len(response.topics), out)
-    for topic in response.topics:
-        if version >= FIRST_TOPIC_ID_VERSION:
-            write_uuid(topic.topic_id, out)
+
+    def write(response: ProduceResponse, out: bytearray) -> None:
+        dialect.write_count(len(response.topics), out)
+        for topic in response.topics:
+            if version >= FIRST_TOPIC_ID_VERSION:
+                write_uuid(topic.topic_id, out)
+            else:
+                assert topic.name is not None
+                dialect.write_string(topic.name, out)
+            dialect.write_count(len(topic.partitions), out)
+            for partition in topic.partitions:
+                _write_partition_response(partition, version, dialect, out)
+            dialect.write_no_tags(out)
+        out += _INT32.pack(response.throttle_time_ms)
+        if version >= 10 and response.node_endpoints:
+            out.append(1)
+            write_tagged_field(0, write_node_endpoints, response.node_endpoints, out)
         else:
-            assert topic.name is not None
-            dialect.write_string(topic.name, out)
-        dialect.write_count(len(topic.partitions), out)
-        for partition in topic.partitions:
-            _write_partition_response(partition, version, dialect, out)
-        dialect.write_no_tags(out)
-    out += _INT32.pack(response.throttle_time_ms)
-    if version >= 10 and response.node_endpoints:
-        out.append(1)
-        write_tagged_field(0, write_node_endpoints, response.node_endpoints, out)
-    else:
-        dialect.write_no_tags(out)
+            dialect.write_no_tags(out)
+
+    return write
 
 
 def _write_partition_response(

@@ -31,7 +31,11 @@ class SchemaField(NamedTuple):
     is_array: bool
     is_nullable: bool  # the array itself, when it is one
     tag: int | None
-    default: Any  # only of tagged fields
+    default: Any  # tagged fields have one, others may
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not dataclasses.MISSING
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.index import api_key_map
 
-from isotherm.protocol.api_versions import SERVED, ApiKey, request_class, response_class
+from isotherm.broker.api_register import SERVED
+from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import encoder
 
 PEER_MODULES = ("producer", "consumer", "metadata", "admin")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kio.serial import entity_writer
 
 from isotherm.protocol import fetch, produce
-from isotherm.protocol.api_versions import ApiKey, request_class, response_class
+from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.leader_hints import LeaderIdAndEpoch, NodeEndpoint
 
@@ -53,7 +53,7 @@ def test_produce_request_reads_what_kio_wrote(version, entities, data):
     entity = data.draw(entities(request_class(ApiKey.PRODUCE, version)))
     encoded = kio_bytes(entity)
 
-    request, position = produce.read_produce_request(memoryview(encoded), version)
+    request, position = produce.request_reader(version)(memoryview(encoded), 0)
 
     assert position == len(encoded)
     assert request == produce.ProduceRequest(
@@ -104,7 +104,7 @@ def test_produce_response_is_what_kio_writes(version, entities, data):
         node_endpoints=endpoints(entity),
     )
     out = bytearray()
-    produce.write_produce_response(response, version, out)
+    produce.response_writer(version)(response, out)
     assert bytes(out) == kio_bytes(entity)
 
 
@@ -115,7 +115,7 @@ def test_fetch_request_reads_what_kio_wrote(version, entities, data):
     entity = data.draw(entities(request_class(ApiKey.FETCH, version)))
     encoded = kio_bytes(entity)
 
-    request, position = fetch.read_fetch_request(memoryview(encoded), version)
+    request, position = fetch.request_reader(version)(memoryview(encoded), 0)
 
     assert position == len(encoded)
     assert request == fetch.FetchRequest(
@@ -219,23 +219,23 @@ def test_fetch_response_is_what_kio_writes_and_passes_records_through(version, e
         entity.throttle_time // MS,
         endpoints(entity),
     )
-    buffers = fetch.write_fetch_response(response, version, bytearray())
+    buffers = fetch.response_writer(version)(response, bytearray())
     assert b"".join(buffers) == kio_bytes(entity)
     given_records = [r for t in response.topics for p in t.partitions for r in p.records]
     assert all(any(buffer is records for buffer in buffers) for records in given_records)
 
 
 @pytest.mark.parametrize(
-    ("read", "api_key", "versions"),
+    ("reader", "api_key", "versions"),
     [
-        pytest.param(produce.read_produce_request, ApiKey.PRODUCE, PRODUCE_VERSIONS, id="produce"),
-        pytest.param(fetch.read_fetch_request, ApiKey.FETCH, FETCH_VERSIONS, id="fetch"),
+        pytest.param(produce.request_reader, ApiKey.PRODUCE, PRODUCE_VERSIONS, id="produce"),
+        pytest.param(fetch.request_reader, ApiKey.FETCH, FETCH_VERSIONS, id="fetch"),
     ],
 )
 @settings(max_examples=100)
 @given(data=st.data())
 def test_request_given_damaged_bytes_gives_value_or_protocol_error(
-    read, api_key, versions, entities, data
+    reader, api_key, versions, entities, data
 ):
     version = data.draw(st.sampled_from(versions))
     encoded = bytearray(kio_bytes(data.draw(entities(request_class(api_key, version)))))
@@ -243,7 +243,7 @@ def test_request_given_damaged_bytes_gives_value_or_protocol_error(
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(encoded)))
     try:
-        _, position = read(memoryview(encoded)[:cut], version)
+        _, position = reader(version)(memoryview(encoded)[:cut], 0)
     except ProtocolError:
         return
     assert position <= cut

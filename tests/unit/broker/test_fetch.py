@@ -495,7 +495,7 @@ def test_follower_below_the_local_start_is_sent_to_the_remote_tier(parts: Any) -
 
 def test_fetch_error_response_answers_every_partition(parts: Any) -> None:
     async def scenario() -> None:
-        response = fetch.error_response(
+        response = fetch.API.refuse(
             parts.context(1, 12), request(asked(0), asked(0, 1)), ErrorCode.unknown_server_error
         )
         codes = [partition.error_code for partition in response.topics[0].partitions]

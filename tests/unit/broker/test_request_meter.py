@@ -8,9 +8,10 @@ import pytest
 from kio.schema.delete_topics.v6 import response as delete_topics_v6
 from kio.schema.sasl_handshake.v1 import response as sasl_handshake_v1
 
+from isotherm.broker.api_register import APIS
 from isotherm.broker.quotas import ANONYMOUS, ClientQuotaManager
 from isotherm.broker.request_meter import RequestMeter
-from isotherm.protocol.api_versions import ApiKey
+from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.fetch import (
     FetchPartitionResponse,
     FetchRequest,
@@ -47,7 +48,7 @@ class Meters:
 
     def throttled(self, api_key, response, *, size=0, took_ms=0):
         header = RequestHeader(api_key, 0, 1, None)
-        meter = RequestMeter(self.quotas, self.clock, header, size, self.channel)
+        meter = RequestMeter(self.quotas, APIS[api_key], header, size, self.channel)
         meter.timed(lambda: self.clock.advance(took_ms))
         return meter.throttled(response)
 
@@ -104,7 +105,7 @@ def test_response_without_a_throttle_time_is_sent_as_it_is(meters):
 def test_fetch_asks_for_no_more_than_its_quota_lets_through(meters):
     """Or it would be refused for ever: a hundred bytes a second over ten windows."""
     header = RequestHeader(ApiKey.FETCH, 12, 1, None)
-    meter = RequestMeter(meters.quotas, meters.clock, header, 0, meters.channel)
+    meter = RequestMeter(meters.quotas, APIS[ApiKey.FETCH], header, 0, meters.channel)
     request = FetchRequest(-1, 500, 5000, 10_000, 0, 0, -1, [], [], "")
     bounded = meter.bounded(request)
     assert (bounded.max_bytes, bounded.min_bytes) == (1000, 1000)

@@ -10,20 +10,18 @@ KIPs      98 · 588
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
+from isotherm.broker.served_api import Api, Renamed
 from isotherm.broker.transactions.transaction_markers import OFFSETS_TOPIC
 from isotherm.broker.transactions.transaction_state import TRANSACTION_V0, ProducerIdAndEpoch
 from isotherm.errors import InvalidRequestError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import TopicPartition
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_FENCED_VERSION = 2
 
 
@@ -38,14 +36,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
         [TopicPartition(OFFSETS_TOPIC, groups.offsets_partition(request.group_id))],
         client_version=TRANSACTION_V0,
     )
-    return error_response(context, request, ErrorCode.none)
+    return context.response({"error_code": ErrorCode.none})
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    version = context.header.api_version
-    if error_code is ErrorCode.producer_fenced and version < FIRST_FENCED_VERSION:
-        error_code = ErrorCode.invalid_producer_epoch
-    return entity_of(
-        response_class(ApiKey.ADD_OFFSETS_TO_TXN, version),
-        {"throttle_time": NO_THROTTLE, "error_code": error_code},
-    )
+API = Api(
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    VersionRange(0, 4),
+    handle,
+    renamed={
+        ErrorCode.producer_fenced: Renamed(FIRST_FENCED_VERSION, ErrorCode.invalid_producer_epoch)
+    },
+)

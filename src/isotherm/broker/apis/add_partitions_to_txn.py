@@ -11,7 +11,6 @@ KIPs      98 · 588 · 890
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -19,13 +18,13 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api, Renamed
 from isotherm.broker.transactions.transaction_state import TRANSACTION_V0, ProducerIdAndEpoch
 from isotherm.errors import InvalidRequestError, IsothermError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import TopicPartition
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_FENCED_VERSION = 2
 FIRST_BATCHED_VERSION = 4
 
@@ -137,27 +136,21 @@ def _response(
     fields: dict[str, Any] = {"error_code": error_code, "results_by_transaction": results}
     if version < FIRST_BATCHED_VERSION:
         fields = {"results_by_topic_v3_and_below": results[0]["topic_results"]}
-    return entity_of(
-        response_class(ApiKey.ADD_PARTITIONS_TO_TXN, version),
-        {"throttle_time": NO_THROTTLE, **fields},
-    )
+    return context.response(fields)
 
 
 def _topic_results(
     version: int, transaction: _Transaction, codes: Mapping[TopicPartition, ErrorCode]
 ) -> list[dict[str, Any]]:
-    def shown(code: ErrorCode) -> ErrorCode:
-        if code is ErrorCode.producer_fenced and version < FIRST_FENCED_VERSION:
-            return ErrorCode.invalid_producer_epoch
-        return code
-
     return [
         {
             "name": topic.name,
             "results_by_partition": [
                 {
                     "partition_index": partition,
-                    "partition_error_code": shown(codes[TopicPartition(topic.name, partition)]),
+                    "partition_error_code": API.shown_code(
+                        version, codes[TopicPartition(topic.name, partition)]
+                    ),
                 }
                 for partition in topic.partitions
             ],
@@ -166,10 +159,22 @@ def _topic_results(
     ]
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
     """Every partition is answered with `error_code`."""
     answers = [
         (each, dict.fromkeys(each.partitions, error_code))
         for each in _transactions(context, request)
     ]
     return _response(context, answers, error_code)
+
+
+API = Api(
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    VersionRange(0, 5),
+    handle,
+    items=(Items(("transactions",), ("results_by_transaction",)),),
+    renamed={
+        ErrorCode.producer_fenced: Renamed(FIRST_FENCED_VERSION, ErrorCode.invalid_producer_epoch)
+    },
+    refuse_by=_refuse,
+)

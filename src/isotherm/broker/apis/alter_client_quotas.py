@@ -12,7 +12,6 @@ KIPs      13 · 124 request time · 546
 from __future__ import annotations
 
 import asyncio
-import datetime
 import ipaddress
 from collections import Counter
 from collections.abc import Mapping
@@ -24,11 +23,10 @@ from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.client_quotas import IP, QuotaChange
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import InvalidRequestError, RejectedError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-
-NO_THROTTLE = datetime.timedelta()
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 Parts: TypeAlias = tuple[tuple[str, str | None], ...]
 
@@ -97,10 +95,8 @@ def _parts(entry: Any) -> Parts:
 def _response(
     context: RequestContext, outcomes: Mapping[Parts, tuple[ErrorCode, str | None]]
 ) -> Any:
-    return entity_of(
-        response_class(ApiKey.ALTER_CLIENT_QUOTAS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "entries": [
                 {
                     "error_code": error_code,
@@ -109,10 +105,19 @@ def _response(
                 }
                 for parts, (error_code, message) in outcomes.items()
             ],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
     """Every entity is answered with `error_code`."""
     return _response(context, {_parts(entry): (error_code, None) for entry in request.entries})
+
+
+API = Api(
+    ApiKey.ALTER_CLIENT_QUOTAS,
+    VersionRange(0, 1),
+    handle,
+    items=(Items(("entries",), ("entries",)),),
+    refuse_by=_refuse,
+)

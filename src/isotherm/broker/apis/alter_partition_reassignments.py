@@ -11,7 +11,6 @@ KIPs      455 · 860
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -19,6 +18,8 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.image import TopicImage
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
@@ -26,10 +27,7 @@ from isotherm.errors import (
     RejectedError,
     UnknownTopicOrPartitionError,
 )
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-
-NO_THROTTLE = datetime.timedelta()
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -82,10 +80,8 @@ def _response(
     *,
     allows_change: bool = True,
 ) -> Any:
-    return entity_of(
-        response_class(ApiKey.ALTER_PARTITION_REASSIGNMENTS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "allow_replication_factor_change": allows_change,
             "error_code": error_code,
             "error_message": None,
@@ -99,9 +95,13 @@ def _response(
                 }
                 for name, partitions in topics
             ],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, [])
+API = Api(
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    VersionRange(0, 1),
+    handle,
+    items=(Items(("topics", "partitions"), ("responses", "partitions")),),
+)

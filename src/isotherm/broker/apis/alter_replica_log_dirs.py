@@ -10,17 +10,14 @@ KIPs      113
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
+from isotherm.broker.served_api import Api
 from isotherm.errors import UnknownTopicOrPartitionError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-
-NO_THROTTLE = datetime.timedelta()
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -56,19 +53,17 @@ def _response(context: RequestContext, outcomes: list[tuple[str, int, ErrorCode]
     topics: dict[str, list[dict[str, Any]]] = {}
     for topic, number, code in outcomes:
         topics.setdefault(topic, []).append({"partition_index": number, "error_code": code})
-    return entity_of(
-        response_class(ApiKey.ALTER_REPLICA_LOG_DIRS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "results": [
                 {"topic_name": name, "partitions": partitions}
                 for name, partitions in topics.items()
             ],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
     """Every partition that is named is answered with `error_code`."""
     return _response(
         context,
@@ -79,3 +74,6 @@ def error_response(context: RequestContext, request: Any, error_code: ErrorCode)
             for number in topic.partitions
         ],
     )
+
+
+API = Api(ApiKey.ALTER_REPLICA_LOG_DIRS, VersionRange(1, 2), handle, refuse_by=_refuse)

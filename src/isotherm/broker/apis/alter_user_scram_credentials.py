@@ -9,16 +9,14 @@ KIPs      554
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 _NONE_TO_DELETE = "Attempt to delete a user credential that does not exist"
 _NONE_IS_MADE = "there is no SASL here, and a credential would protect nothing"
 
@@ -35,18 +33,19 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _response(context: RequestContext, results: list[tuple[str, ErrorCode, str | None]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "results": [
                 {"user": user, "error_code": code, "error_message": message}
                 for user, code, message in results
             ],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
     users = {each.name: None for each in (*request.deletions, *request.upsertions)}
     return _response(context, [(user, error_code, None) for user in users])
+
+
+API = Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, VersionRange(0, 0), handle, refuse_by=_refuse)

@@ -10,7 +10,6 @@ KIPs      848 · 1099 member type
 
 from __future__ import annotations
 
-import datetime
 import itertools
 from typing import Any
 
@@ -21,11 +20,11 @@ from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.groups.assignors.assignor import Assignment
 from isotherm.broker.groups.consumer_group import ConsumerGroup, MemberRejectedError
 from isotherm.broker.groups.consumer_member import NOTHING
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import IsothermError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
@@ -103,14 +102,12 @@ def _error_fields(group_id: str, code: ErrorCode, message: str | None) -> dict[s
 
 
 def _response(context: RequestContext, groups: list[dict[str, Any]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.CONSUMER_GROUP_DESCRIBE, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, "groups": groups},
-    )
+    return context.response({"groups": groups})
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every group is answered with `error_code`."""
-    return _response(
-        context, [_error_fields(group_id, error_code, None) for group_id in request.group_ids]
-    )
+API = Api(
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
+    VersionRange(0, 1),
+    handle,
+    items=(Items(("group_ids",), ("groups",), named="group_id"),),
+)

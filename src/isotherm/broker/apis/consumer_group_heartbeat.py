@@ -29,9 +29,9 @@ from isotherm.broker.groups.consumer_group import (
 )
 from isotherm.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from isotherm.broker.groups.topic_catalog import matching_names
+from isotherm.broker.served_api import Api
 from isotherm.errors import InvalidRegularExpressionError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 NO_THROTTLE = datetime.timedelta()
 ONE_MS = datetime.timedelta(milliseconds=1)
@@ -163,11 +163,12 @@ def _error(context: RequestContext, request: Any, code: ErrorCode, message: str 
 
 
 def _entity(context: RequestContext, fields: dict[str, Any]) -> Any:
-    return entity_of(
-        response_class(ApiKey.CONSUMER_GROUP_HEARTBEAT, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, **fields},
-    )
+    return context.response(fields)
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    return _error(context, request, error_code, None)
+API = Api(
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    VersionRange(0, 1),
+    handle,
+    echoed=("member_id", "member_epoch"),
+)

@@ -11,7 +11,6 @@ KIPs      195 · 599 throttling of partition mutations: version 3 is refused, ol
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -19,10 +18,9 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.partition_growth import NewPartitions
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-
-NO_THROTTLE = datetime.timedelta()
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api, Charge
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -52,18 +50,21 @@ def _new_partitions(topic: Any) -> NewPartitions:
 
 
 def _response(context: RequestContext, results: list[tuple[str, ErrorCode, str | None]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.CREATE_PARTITIONS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "results": [
                 {"name": name, "error_code": code, "error_message": message}
                 for name, code, message in results
             ],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every topic is answered with `error_code`."""
-    return _response(context, [(topic.name, error_code, None) for topic in request.topics])
+API = Api(
+    ApiKey.CREATE_PARTITIONS,
+    VersionRange(0, 3),
+    handle,
+    items=(Items(("topics",), ("results",)),),
+    charge=Charge.MUTATIONS,
+    first_strict_version=3,
+)

@@ -14,7 +14,6 @@ KIPs      4 · 464 defaults · 525 configuration in the response · 516 topic id
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -23,11 +22,10 @@ from isotherm.broker.config_description import describe_topic_config
 from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.topic_rules import CreatedTopic, NewTopic
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api, Charge
 from isotherm.config.broker import BrokerConfig
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-
-NO_THROTTLE = datetime.timedelta()
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -93,14 +91,14 @@ def _error_fields(name: str, error_code: ErrorCode, message: str | None) -> dict
 
 
 def _response(context: RequestContext, topics: list[dict[str, Any]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.CREATE_TOPICS, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, "topics": topics},
-    )
+    return context.response({"topics": topics})
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every topic is answered with `error_code`."""
-    return _response(
-        context, [_error_fields(topic.name, error_code, None) for topic in request.topics]
-    )
+API = Api(
+    ApiKey.CREATE_TOPICS,
+    VersionRange(2, 7),
+    handle,
+    items=(Items(("topics",), ("topics",), split_depth=0),),
+    charge=Charge.MUTATIONS,
+    first_strict_version=6,
+)

@@ -8,31 +8,23 @@ KIPs      140 · 290 pattern types
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-
-NO_THROTTLE = datetime.timedelta()
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    return _response(context, request, ErrorCode.security_disabled, "No Authorizer is configured.")
+    return API.refuse(context, request, ErrorCode.security_disabled, "No Authorizer is configured.")
 
 
-def _response(
-    context: RequestContext, request: Any, error_code: ErrorCode, message: str | None
-) -> Any:
-    result = {"error_code": error_code, "error_message": message, "matching_acls": ()}
-    return entity_of(
-        response_class(ApiKey.DELETE_ACLS, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, "filter_results": [result for _ in request.filters]},
-    )
-
-
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, request, error_code, None)
+API = Api(
+    ApiKey.DELETE_ACLS,
+    VersionRange(1, 3),
+    handle,
+    items=(Items(("filters",), ("filter_results",), split_depth=0),),
+)

@@ -8,18 +8,16 @@ KIPs      229
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import IsothermError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-
-NO_THROTTLE = datetime.timedelta()
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -36,15 +34,16 @@ def _delete(context: RequestContext, group_id: str) -> ErrorCode:
 
 
 def _response(context: RequestContext, codes: list[tuple[str, ErrorCode]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.DELETE_GROUPS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "results": [{"group_id": group_id, "error_code": code} for group_id, code in codes],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every group is answered with `error_code`."""
-    return _response(context, [(group_id, error_code) for group_id in request.groups_names])
+API = Api(
+    ApiKey.DELETE_GROUPS,
+    VersionRange(0, 2),
+    handle,
+    items=(Items(("groups_names",), ("results",), named="group_id"),),
+)

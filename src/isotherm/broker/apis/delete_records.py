@@ -13,7 +13,6 @@ KIPs      107
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -22,17 +21,17 @@ from isotherm.broker.context import RequestContext
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.internal_topics import is_internal
 from isotherm.broker.partition import Partition
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import (
     InvalidTopicError,
     IsothermError,
     OffsetOutOfRangeError,
     PolicyViolationError,
 )
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS, Offset
 
-NO_THROTTLE = datetime.timedelta()
 UP_TO_HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
 
@@ -86,21 +85,17 @@ def _fields(
 
 
 def _response(context: RequestContext, topics: list[tuple[str, list[dict[str, Any]]]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.DELETE_RECORDS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "topics": [{"name": name, "partitions": partitions} for name, partitions in topics],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every partition is answered with `error_code`."""
-    return _response(
-        context,
-        [
-            (topic.name, [_fields(asked, error_code) for asked in topic.partitions])
-            for topic in request.topics
-        ],
-    )
+API = Api(
+    ApiKey.DELETE_RECORDS,
+    VersionRange(0, 2),
+    handle,
+    items=(Items(("topics", "partitions"), ("topics", "partitions")),),
+    fixed={"low_watermark": NO_LOW_WATERMARK},
+)

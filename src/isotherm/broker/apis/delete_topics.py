@@ -12,7 +12,6 @@ KIPs      4 · 516 topic ids · 599 error messages
 
 from __future__ import annotations
 
-import datetime
 import uuid
 from typing import Any
 
@@ -21,11 +20,11 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.topic_rules import DeletedTopic
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api, Charge, Renamed
 from isotherm.errors import InvalidRequestError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_DISABLED_ERROR_VERSION = 3
 FIRST_TOPIC_ID_VERSION = 6
 
@@ -65,10 +64,8 @@ def _asked(context: RequestContext, request: Any) -> list[tuple[str | None, uuid
 
 
 def _response(context: RequestContext, results: list[DeletedTopic]) -> Any:
-    return entity_of(
-        response_class(ApiKey.DELETE_TOPICS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "responses": [
                 {
                     "name": result.name,
@@ -78,22 +75,23 @@ def _response(context: RequestContext, results: list[DeletedTopic]) -> Any:
                 }
                 for result in results
             ],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every topic is answered with `error_code`."""
-    version = context.header.api_version
-    if error_code is ErrorCode.topic_deletion_disabled and version < FIRST_DISABLED_ERROR_VERSION:
-        error_code = ErrorCode.invalid_request
-    return entity_of(
-        response_class(ApiKey.DELETE_TOPICS, version),
-        {
-            "throttle_time": NO_THROTTLE,
-            "responses": [
-                {"name": name, "topic_id": topic_id, "error_code": error_code}
-                for name, topic_id in _asked(context, request)
-            ],
-        },
-    )
+API = Api(
+    ApiKey.DELETE_TOPICS,
+    VersionRange(1, 6),
+    handle,
+    items=(
+        Items(("topics",), ("responses",)),
+        Items(("topic_names",), ("responses",), named="name"),
+    ),
+    charge=Charge.MUTATIONS,
+    first_strict_version=5,
+    renamed={
+        ErrorCode.topic_deletion_disabled: Renamed(
+            FIRST_DISABLED_ERROR_VERSION, ErrorCode.invalid_request
+        )
+    },
+)

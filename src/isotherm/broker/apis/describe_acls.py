@@ -8,33 +8,17 @@ KIPs      140 · 290 pattern types
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-
-NO_THROTTLE = datetime.timedelta()
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
-def handle(context: RequestContext, _request: Any) -> Any:
-    return _response(context, ErrorCode.security_disabled, "No Authorizer is configured.")
+def handle(context: RequestContext, request: Any) -> Any:
+    return API.refuse(context, request, ErrorCode.security_disabled, "No Authorizer is configured.")
 
 
-def _response(context: RequestContext, error_code: ErrorCode, message: str | None) -> Any:
-    return entity_of(
-        response_class(ApiKey.DESCRIBE_ACLS, context.header.api_version),
-        {
-            "throttle_time": NO_THROTTLE,
-            "error_code": error_code,
-            "error_message": message,
-            "resources": (),
-        },
-    )
-
-
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, None)
+API = Api(ApiKey.DESCRIBE_ACLS, VersionRange(1, 3), handle)

@@ -9,7 +9,6 @@ KIPs      546
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -17,11 +16,9 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.client_quotas import QuotaFilter, matching_quotas
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.served_api import Api
 from isotherm.errors import RejectedError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-
-NO_THROTTLE = datetime.timedelta()
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -56,16 +53,13 @@ def _response(
     message: str | None,
     entries: list[dict[str, Any]] | None,
 ) -> Any:
-    return entity_of(
-        response_class(ApiKey.DESCRIBE_CLIENT_QUOTAS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "error_code": error_code,
             "error_message": message,
             "entries": entries,
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, None, None)
+API = Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, VersionRange(0, 1), handle, fixed={"entries": None})

@@ -10,17 +10,15 @@ KIPs      700 · 919 endpoint types · 1073 fenced brokers
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_ENDPOINT_TYPE_VERSION = 1
 BROKERS, CONTROLLERS = 1, 2
 
@@ -61,10 +59,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _response(context: RequestContext, fields: dict[str, Any]) -> Any:
-    return entity_of(
-        response_class(ApiKey.DESCRIBE_CLUSTER, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, **fields},
-    )
+    return context.response(fields)
 
 
 def _refusal(context: RequestContext, error_code: ErrorCode, message: str | None) -> Any:
@@ -72,5 +67,4 @@ def _refusal(context: RequestContext, error_code: ErrorCode, message: str | None
     return _response(context, fields)
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _refusal(context, error_code, None)
+API = Api(ApiKey.DESCRIBE_CLUSTER, VersionRange(0, 2), handle)

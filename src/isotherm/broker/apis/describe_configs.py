@@ -15,7 +15,6 @@ KIPs      133 · 226 synonyms · 412 loggers · 569 documentation · 714 · 848
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable
 from typing import Any
 
@@ -36,11 +35,11 @@ from isotherm.broker.context import BrokerServices, RequestContext
 from isotherm.broker.controller.image import ConfigResource
 from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import InvalidRequestError, RejectedError, UnknownTopicOrPartitionError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 
 # DescribeConfigsResponse.ConfigType
@@ -135,14 +134,12 @@ def _error_fields(asked: Any, error_code: ErrorCode, message: str | None) -> dic
 
 
 def _response(context: RequestContext, results: list[dict[str, Any]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.DESCRIBE_CONFIGS, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, "results": results},
-    )
+    return context.response({"results": results})
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every resource is answered with `error_code`."""
-    return _response(
-        context, [_error_fields(asked, error_code, None) for asked in request.resources]
-    )
+API = Api(
+    ApiKey.DESCRIBE_CONFIGS,
+    VersionRange(1, 4),
+    handle,
+    items=(Items(("resources",), ("results",)),),
+)

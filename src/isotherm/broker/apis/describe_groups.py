@@ -10,7 +10,6 @@ KIPs      345 · 430 · 1043
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -19,11 +18,11 @@ from isotherm.broker.context import RequestContext
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.groups.classic_checks import GroupState
 from isotherm.broker.groups.classic_group import ClassicGroup
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import IsothermError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_NOT_FOUND_VERSION = 6
 
 
@@ -88,14 +87,12 @@ def _group_fields(
 
 
 def _response(context: RequestContext, groups: list[dict[str, Any]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.DESCRIBE_GROUPS, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, "groups": groups},
-    )
+    return context.response({"groups": groups})
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every group is answered with `error_code`."""
-    return _response(
-        context, [_group_fields(group_id, error=error_code) for group_id in request.groups]
-    )
+API = Api(
+    ApiKey.DESCRIBE_GROUPS,
+    VersionRange(0, 6),
+    handle,
+    items=(Items(("groups",), ("groups",), named="group_id"),),
+)

@@ -12,20 +12,17 @@ KIPs      113 · 827 volume sizes · 1066
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
+from isotherm.broker.served_api import Api
 from isotherm.errors import LogDirFailedError
 from isotherm.log.log_dir import LogDir
 from isotherm.log.partition_log import PartitionLog
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import CLUSTER_METADATA_TOPIC
-
-NO_THROTTLE = datetime.timedelta()
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -81,11 +78,7 @@ def _partition_fields(log: PartitionLog) -> dict[str, Any]:
 
 
 def _response(context: RequestContext, error_code: ErrorCode, results: list[dict[str, Any]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.DESCRIBE_LOG_DIRS, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, "error_code": error_code, "results": results},
-    )
+    return context.response({"error_code": error_code, "results": results})
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, [])
+API = Api(ApiKey.DESCRIBE_LOG_DIRS, VersionRange(1, 5), handle)

@@ -9,7 +9,6 @@ KIPs      664
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -18,11 +17,10 @@ from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import IsothermError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-
-NO_THROTTLE = datetime.timedelta()
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -71,21 +69,18 @@ def _failed(index: int, code: ErrorCode, message: str | None) -> dict[str, Any]:
 
 
 def _response(context: RequestContext, topics: list[tuple[str, list[dict[str, Any]]]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.DESCRIBE_PRODUCERS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "topics": [{"name": name, "partitions": partitions} for name, partitions in topics],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every partition is answered with `error_code`."""
-    return _response(
-        context,
-        [
-            (topic.name, [_failed(each, error_code, None) for each in topic.partition_indexes])
-            for topic in request.topics
-        ],
-    )
+API = Api(
+    ApiKey.DESCRIBE_PRODUCERS,
+    VersionRange(0, 0),
+    handle,
+    items=(
+        Items(("topics", "partition_indexes"), ("topics", "partitions"), named="partition_index"),
+    ),
+)

@@ -14,7 +14,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
 from isotherm.protocol.entities import blank_entity
 from isotherm.types import CLUSTER_METADATA_TOPIC
 
@@ -49,7 +51,6 @@ def handle(context: RequestContext, request: Any) -> Any:
     ]
     return _response(
         context,
-        ErrorCode.none,
         [{"topic_name": CLUSTER_METADATA_TOPIC, "partitions": [partition]}],
         nodes=[{"node_id": node_id, "listeners": listeners}],
     )
@@ -71,22 +72,24 @@ def _refused_partitions(
         topics.setdefault(topic, []).append({"partition_index": number, "error_code": error_code})
     return _response(
         context,
-        ErrorCode.none,
         [{"topic_name": name, "partitions": partitions} for name, partitions in topics.items()],
     )
 
 
 def _response(
     context: RequestContext,
-    error_code: ErrorCode,
     topics: list[dict[str, Any]],
     nodes: list[dict[str, Any]] | None = None,
 ) -> Any:
     return blank_entity(
         response_class(ApiKey.DESCRIBE_QUORUM, context.header.api_version),
-        {"error_code": error_code, "topics": topics, "nodes": nodes},
+        {"error_code": ErrorCode.none, "topics": topics, "nodes": nodes},
     )
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, [])
+API = Api(
+    ApiKey.DESCRIBE_QUORUM,
+    VersionRange(0, 2),
+    handle,
+    items=(Items(("topics", "partitions"), ("topics", "partitions")),),
+)

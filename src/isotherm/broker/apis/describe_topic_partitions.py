@@ -12,7 +12,6 @@ KIPs      966
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -22,11 +21,11 @@ from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.image import PartitionImage, TopicImage
 from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.internal_topics import is_internal
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import InvalidRequestError, InvalidTopicError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 NO_LEADER = -1
 
 
@@ -113,14 +112,12 @@ def _response(
     context: RequestContext, topics: list[dict[str, Any]], cursor: tuple[str, int] | None
 ) -> Any:
     next_cursor = cursor and {"topic_name": cursor[0], "partition_index": cursor[1]}
-    return entity_of(
-        response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, "topics": topics, "next_cursor": next_cursor},
-    )
+    return context.response({"topics": topics, "next_cursor": next_cursor})
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every topic is answered with `error_code`."""
-    return _response(
-        context, [_error_fields(topic.name, error_code) for topic in request.topics], None
-    )
+API = Api(
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    VersionRange(0, 0),
+    handle,
+    items=(Items(("topics",), ("topics",), split_depth=0),),
+)

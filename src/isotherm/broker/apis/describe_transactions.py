@@ -16,13 +16,12 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.broker.transactions.transaction_snapshot import partitions_by_topic
 from isotherm.errors import InvalidRequestError, IsothermError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TimestampMs
-
-NO_THROTTLE = datetime.timedelta()
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -73,11 +72,13 @@ def _failed(transactional_id: str, code: ErrorCode) -> dict[str, Any]:
 
 
 def _response(context: RequestContext, states: list[dict[str, Any]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.DESCRIBE_TRANSACTIONS, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, "transaction_states": states},
-    )
+    return context.response({"transaction_states": states})
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, [_failed(each, error_code) for each in request.transactional_ids])
+API = Api(
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    VersionRange(0, 0),
+    handle,
+    items=(Items(("transactional_ids",), ("transaction_states",), named="transactional_id"),),
+    fixed={"producer_id": NO_PRODUCER_ID, "producer_epoch": NO_PRODUCER_EPOCH},
+)

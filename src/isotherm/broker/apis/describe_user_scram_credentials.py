@@ -9,17 +9,14 @@ KIPs      554
 
 from __future__ import annotations
 
-import datetime
 from collections import Counter
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-
-NO_THROTTLE = datetime.timedelta()
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -41,16 +38,13 @@ def _missing(user: str, count: int) -> dict[str, Any]:
 
 
 def _response(context: RequestContext, error_code: ErrorCode, results: list[dict[str, Any]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "error_code": error_code,
             "error_message": None,
             "results": results,
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, [])
+API = Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, VersionRange(0, 0), handle)

@@ -9,24 +9,23 @@ KIPs      183 · 460
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import UnknownTopicOrPartitionError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 PREFERRED, UNCLEAN = 0, 1
 ELECTION_TYPES = frozenset({PREFERRED, UNCLEAN})
 
 
 def handle(context: RequestContext, request: Any) -> Any:
     if getattr(request, "election_type", PREFERRED) not in ELECTION_TYPES:
-        return error_response(context, request, ErrorCode.invalid_request)
+        return API.refuse(context, request, ErrorCode.invalid_request)
     return _response(
         context,
         ErrorCode.none,
@@ -60,10 +59,8 @@ def _response(
     error_code: ErrorCode,
     topics: list[tuple[str, list[tuple[int, ErrorCode]]]],
 ) -> Any:
-    return entity_of(
-        response_class(ApiKey.ELECT_LEADERS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "error_code": error_code,
             "replica_election_results": [
                 {
@@ -79,14 +76,25 @@ def _response(
                 }
                 for topic, partitions in topics
             ],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
     """The request, and every partition that it names, are answered with `error_code`."""
     topics = [
         (asked.topic, [(each, error_code) for each in asked.partitions])
         for asked in request.topic_partitions or ()
     ]
     return _response(context, error_code, topics)
+
+
+API = Api(
+    ApiKey.ELECT_LEADERS,
+    VersionRange(0, 2),
+    handle,
+    items=(
+        Items(("topic_partitions", "partitions"), ("replica_election_results", "partition_result")),
+    ),
+    refuse_by=_refuse,
+)

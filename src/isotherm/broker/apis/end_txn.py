@@ -11,23 +11,20 @@ KIPs      98 · 588 · 890 transactions of version 2
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
+from isotherm.broker.served_api import Api, Renamed
 from isotherm.broker.transactions.transaction_state import (
     TRANSACTION_V0,
     TRANSACTION_V2,
     ProducerIdAndEpoch,
 )
 from isotherm.errors import InvalidRequestError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_FENCED_VERSION = 2
 FIRST_V2_VERSION = 5
 
@@ -42,23 +39,20 @@ async def handle(context: RequestContext, request: Any) -> Any:
         commit=request.committed,
         client_version=TRANSACTION_V2 if is_v2 else TRANSACTION_V0,
     )
-    return _response(context, ErrorCode.none, producer)
-
-
-def _response(context: RequestContext, error_code: ErrorCode, producer: ProducerIdAndEpoch) -> Any:
-    version = context.header.api_version
-    if error_code is ErrorCode.producer_fenced and version < FIRST_FENCED_VERSION:
-        error_code = ErrorCode.invalid_producer_epoch
-    return entity_of(
-        response_class(ApiKey.END_TXN, version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
-            "error_code": error_code,
+            "error_code": ErrorCode.none,
             "producer_id": producer.producer_id,
             "producer_epoch": producer.epoch,
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH))
+API = Api(
+    ApiKey.END_TXN,
+    VersionRange(0, 5),
+    handle,
+    renamed={
+        ErrorCode.producer_fenced: Renamed(FIRST_FENCED_VERSION, ErrorCode.invalid_producer_epoch)
+    },
+)

@@ -32,9 +32,11 @@ from isotherm.broker.fetch import (
 )
 from isotherm.broker.fetch_sessions import FetchContext, PartitionKey
 from isotherm.broker.replica_manager import ReplicaManager
+from isotherm.broker.served_api import Api, Charge
 from isotherm.errors import IsothermError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.metrics.broker_traffic import TopicTraffic
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.protocol.fetch import (
     FetchPartition,
     FetchPartitionResponse,
@@ -176,9 +178,7 @@ def _may_wait(max_wait_ms: int, min_bytes: int, reads: Sequence[PartitionRead]) 
     )
 
 
-def error_response(
-    context: RequestContext, request: FetchRequest, error_code: ErrorCode
-) -> FetchResponse:
+def _refuse(context: RequestContext, request: FetchRequest, error_code: ErrorCode) -> FetchResponse:
     """Every partition answered with `error_code`; from version 7 on the whole request, too."""
     topics = [
         FetchTopicResponse(
@@ -192,3 +192,6 @@ def error_response(
         for topic in request.topics
     ]
     return FetchResponse(topics, error_code=error_code)
+
+
+API = Api(ApiKey.FETCH, VersionRange(4, 18), handle, charge=Charge.FETCHED_BYTES, refuse_by=_refuse)

@@ -11,16 +11,15 @@ KIPs      98 · 699 batched keys
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_KEY_TYPE_VERSION = 1
 FIRST_BATCHED_VERSION = 4
 GROUP, TRANSACTION = 0, 1
@@ -44,11 +43,6 @@ def handle(context: RequestContext, request: Any) -> Any:
     return _response(context, request, ErrorCode.none, node)
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every key is answered with `error_code`."""
-    return _response(context, request, error_code, NO_NODE)
-
-
 def _response(
     context: RequestContext,
     request: Any,
@@ -64,6 +58,13 @@ def _response(
         }
     else:
         fields = answer
-    return entity_of(
-        response_class(ApiKey.FIND_COORDINATOR, version), {"throttle_time": NO_THROTTLE, **fields}
-    )
+    return context.response(fields)
+
+
+API = Api(
+    ApiKey.FIND_COORDINATOR,
+    VersionRange(0, 6),
+    handle,
+    items=(Items(("coordinator_keys",), ("coordinators",), named="key"),),
+    fixed={"node_id": -1, "port": -1},
+)

@@ -8,16 +8,12 @@ KIPs      345 static members
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_STATIC_VERSION = 3
 
 
@@ -29,11 +25,7 @@ def handle(context: RequestContext, request: Any) -> Any:
         request.group_instance_id if is_static else None,
         request.generation_id,
     )
-    return error_response(context, request, error)
+    return context.response({"error_code": error})
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return entity_of(
-        response_class(ApiKey.HEARTBEAT, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, "error_code": error_code},
-    )
+API = Api(ApiKey.HEARTBEAT, VersionRange(0, 4), handle)

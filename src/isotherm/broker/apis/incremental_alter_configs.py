@@ -15,14 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
-from isotherm.broker.config_alteration import answer_alteration, refusal_of_all
+from isotherm.broker.config_alteration import answer_alteration
 from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import InvalidRequestError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 OPERATIONS = frozenset(ConfigOperation)
 
@@ -44,11 +43,12 @@ def _changes(resource: Any, _current: Mapping[str, str]) -> list[ConfigChange]:
 
 
 def _response(context: RequestContext, fields: dict[str, Any]) -> Any:
-    return entity_of(
-        response_class(ApiKey.INCREMENTAL_ALTER_CONFIGS, context.header.api_version), fields
-    )
+    return context.response(fields)
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every resource is answered with `error_code`."""
-    return _response(context, refusal_of_all(request, error_code))
+API = Api(
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    VersionRange(0, 1),
+    handle,
+    items=(Items(("resources",), ("responses",)),),
+)

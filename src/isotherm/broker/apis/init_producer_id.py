@@ -19,13 +19,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
+from isotherm.broker.served_api import Api, Renamed
 from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.errors import InvalidRequestError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
 
-NO_THROTTLE = datetime.timedelta()
 ONE_MS = datetime.timedelta(milliseconds=1)
 FIRST_EPOCH: ProducerEpoch = 0
 ID_SIZE_MAX = 2**15 - 1
@@ -40,11 +39,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
     if request.transactional_id is None:
         producer_id = await services.run_control(services.controller.generate_producer_id)
-        return _response(context, ErrorCode.none, ProducerIdAndEpoch(producer_id, FIRST_EPOCH))
+        return _response(context, ProducerIdAndEpoch(producer_id, FIRST_EPOCH))
     producer = await services.transaction_coordinator.init_producer_id(
         request.transactional_id, request.transaction_timeout // ONE_MS, expected
     )
-    return _response(context, ErrorCode.none, producer)
+    return _response(context, producer)
 
 
 def _check_transactional_id(transactional_id: str | None) -> None:
@@ -72,20 +71,22 @@ def _expected_producer(context: RequestContext, request: Any) -> ProducerIdAndEp
     return expected
 
 
-def _response(context: RequestContext, error_code: ErrorCode, producer: ProducerIdAndEpoch) -> Any:
-    version = context.header.api_version
-    if error_code is ErrorCode.producer_fenced and version < FIRST_FENCED_VERSION:
-        error_code = ErrorCode.invalid_producer_epoch
-    return entity_of(
-        response_class(ApiKey.INIT_PRODUCER_ID, version),
+def _response(context: RequestContext, producer: ProducerIdAndEpoch) -> Any:
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
-            "error_code": error_code,
+            "error_code": ErrorCode.none,
             "producer_id": producer.producer_id,
             "producer_epoch": producer.epoch,
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, NO_PRODUCER)
+API = Api(
+    ApiKey.INIT_PRODUCER_ID,
+    VersionRange(0, 5),
+    handle,
+    fixed={"producer_epoch": NO_PRODUCER_EPOCH},
+    renamed={
+        ErrorCode.producer_fenced: Renamed(FIRST_FENCED_VERSION, ErrorCode.invalid_producer_epoch)
+    },
+)

@@ -17,15 +17,12 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from isotherm.broker.context import RequestContext
 from isotherm.broker.groups.classic_protocol import JoinResult, Protocol
 from isotherm.broker.groups.group_coordinator import Joining
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_REBALANCE_TIMEOUT_VERSION = 1
 FIRST_KNOWN_MEMBER_VERSION = 4
 FIRST_STATIC_VERSION = 5
@@ -72,10 +69,8 @@ def _response(context: RequestContext, result: JoinResult) -> Any:
     protocol_name = result.protocol_name
     if protocol_name is None and version < FIRST_NULLABLE_PROTOCOL_VERSION:
         protocol_name = ""
-    return entity_of(
-        response_class(ApiKey.JOIN_GROUP, version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "error_code": result.error,
             "generation_id": result.generation_id,
             "protocol_type": result.protocol_type,
@@ -84,9 +79,8 @@ def _response(context: RequestContext, result: JoinResult) -> Any:
             "skip_assignment": result.skip_assignment,
             "member_id": result.member_id,
             "members": [member._asdict() for member in result.members],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, JoinResult(error_code, request.member_id))
+API = Api(ApiKey.JOIN_GROUP, VersionRange(0, 9), handle, echoed=("member_id",))

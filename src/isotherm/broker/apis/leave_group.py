@@ -9,16 +9,15 @@ KIPs      345 static members · 800 reason
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_BATCHED_VERSION = 3
 
 
@@ -31,7 +30,7 @@ def handle(context: RequestContext, request: Any) -> Any:
     )
     codes = context.services.group_coordinator.leave(request.group_id, members)
     if not is_batched:
-        return error_response(context, request, codes[0])
+        return API.refuse(context, request, codes[0])
     answers = [
         {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
         for (member_id, instance_id), code in zip(members, codes, strict=True)
@@ -40,11 +39,9 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _response(context: RequestContext, error: ErrorCode, members: list[dict[str, Any]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.LEAVE_GROUP, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, "error_code": error, "members": members},
-    )
+    return context.response({"error_code": error, "members": members})
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, [])
+API = Api(
+    ApiKey.LEAVE_GROUP, VersionRange(0, 5), handle, items=(Items(("members",), ("members",)),)
+)

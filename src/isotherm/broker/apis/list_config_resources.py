@@ -10,17 +10,15 @@ KIPs      714 · 1000 · 1142
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.config_resources import ResourceType
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_TYPES_VERSION = 1
 
 
@@ -38,7 +36,7 @@ def handle(context: RequestContext, request: Any) -> Any:
     else:
         wanted = set(request.resource_types) or {int(kind) for kind in names}
     if not wanted <= set(names):
-        return error_response(context, request, ErrorCode.unsupported_version)
+        return API.refuse(context, request, ErrorCode.unsupported_version)
     resources: list[dict[str, Any]] = [
         {"resource_name": name, "resource_type": int(kind)}
         for kind in names
@@ -56,11 +54,7 @@ def _configured(context: RequestContext, kind: ResourceType) -> list[str]:
 def _response(
     context: RequestContext, error_code: ErrorCode, resources: list[dict[str, Any]]
 ) -> Any:
-    return entity_of(
-        response_class(ApiKey.LIST_CONFIG_RESOURCES, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, "error_code": error_code, "config_resources": resources},
-    )
+    return context.response({"error_code": error_code, "config_resources": resources})
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, [])
+API = Api(ApiKey.LIST_CONFIG_RESOURCES, VersionRange(0, 1), handle)

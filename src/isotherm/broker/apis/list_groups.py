@@ -9,16 +9,14 @@ KIPs      518 states · 848 types
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_STATE_VERSION = 4
 FIRST_TYPE_VERSION = 5
 
@@ -46,11 +44,7 @@ def _lowered(texts: tuple[str, ...]) -> set[str]:
 
 
 def _response(context: RequestContext, error: ErrorCode, groups: list[dict[str, Any]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.LIST_GROUPS, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, "error_code": error, "groups": groups},
-    )
+    return context.response({"error_code": error, "groups": groups})
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, [])
+API = Api(ApiKey.LIST_GROUPS, VersionRange(0, 5), handle)

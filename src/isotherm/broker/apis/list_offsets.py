@@ -13,7 +13,6 @@ KIPs      79 timestamps · 405 -4 · 734 -3 · 1005 -5 · 1023 -6 · 1075 remote
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple
@@ -28,16 +27,16 @@ from isotherm.broker.offset_lookup import (
     check_timestamp,
     find_offset,
 )
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import IsothermError
 from isotherm.log.log_read import FetchIsolation
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 READ_COMMITTED = 1
 FIRST_ISOLATION_VERSION = 2
 FIRST_LEADER_EPOCH_VERSION = 4
 FIRST_TIMEOUT_VERSION = 10
-NO_THROTTLE = datetime.timedelta()
 
 
 class Answer(NamedTuple):
@@ -118,10 +117,8 @@ def _timeout_s(context: RequestContext, request: Any) -> float:
 
 def _response(context: RequestContext, request: Any, answers: Sequence[Answer]) -> Any:
     remaining = iter(answers)
-    return entity_of(
-        response_class(ApiKey.LIST_OFFSETS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "topics": [
                 {
                     "name": topic.name,
@@ -132,7 +129,7 @@ def _response(context: RequestContext, request: Any, answers: Sequence[Answer]) 
                 }
                 for topic in request.topics
             ],
-        },
+        }
     )
 
 
@@ -146,7 +143,9 @@ def _partition_fields(partition: int, answer: Answer) -> dict[str, Any]:
     }
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every partition answered with `error_code`."""
-    partition_count = sum(len(topic.partitions) for topic in request.topics)
-    return _response(context, request, [Answer(error=error_code)] * partition_count)
+API = Api(
+    ApiKey.LIST_OFFSETS,
+    VersionRange(1, 11),
+    handle,
+    items=(Items(("topics", "partitions"), ("topics", "partitions")),),
+)

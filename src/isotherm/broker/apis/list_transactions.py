@@ -12,19 +12,17 @@ KIPs      664 · 994 · 1152
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
+from isotherm.broker.served_api import Api
 from isotherm.broker.transactions.transaction_state import TransactionMetadata, TransactionState
 from isotherm.errors import InvalidRegularExpressionError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_DURATION_VERSION = 1
 FIRST_PATTERN_VERSION = 2
 _STATES = {state.kafka_name: state for state in TransactionState}
@@ -85,10 +83,8 @@ def _response(
     unknown: Iterable[str],
     found: Iterable[TransactionMetadata],
 ) -> Any:
-    return entity_of(
-        response_class(ApiKey.LIST_TRANSACTIONS, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "error_code": error_code,
             "unknown_state_filters": tuple(unknown),
             "transaction_states": [
@@ -99,9 +95,8 @@ def _response(
                 }
                 for metadata in found
             ],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, (), ())
+API = Api(ApiKey.LIST_TRANSACTIONS, VersionRange(0, 2), handle)

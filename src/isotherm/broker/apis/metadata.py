@@ -17,7 +17,6 @@ KIPs      4 · 78 · 430 authorized operations · 516 topic ids · 1102 re-boots
 
 from __future__ import annotations
 
-import datetime
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -34,11 +33,11 @@ from isotherm.broker.controller.image import MetadataImage, PartitionImage, Topi
 from isotherm.broker.controller.topic_rules import NewTopic, check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.internal_topics import is_internal
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import InvalidRequestError, InvalidTopicError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 NO_LEADER = -1
 FIRST_NULL_FOR_ALL_VERSION = 1
 FIRST_DECLINABLE_VERSION = 4
@@ -142,10 +141,8 @@ def _response(context: RequestContext, request: Any, answers: Sequence[TopicAnsw
     services = context.services
     endpoint = services.endpoint(context.listener_name)
     node_id = services.config.node_id
-    return entity_of(
-        response_class(ApiKey.METADATA, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "brokers": [
                 {
                     "node_id": node_id,
@@ -163,7 +160,7 @@ def _response(context: RequestContext, request: Any, answers: Sequence[TopicAnsw
             if getattr(request, "include_cluster_authorized_operations", False)
             else NOT_ASKED_FOR,
             "error_code": ErrorCode.none,
-        },
+        }
     )
 
 
@@ -204,7 +201,7 @@ def _partition_fields(
     }
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
     """Every topic that was named is answered with `error_code`."""
     # Before topics could be asked for by id, an answer had no way to leave out the name.
     no_name = None if context.header.api_version >= FIRST_TOPIC_ID_VERSION else ""
@@ -221,3 +218,12 @@ def error_response(context: RequestContext, request: Any, error_code: ErrorCode)
             for topic in _distinct(request.topics or ())
         ],
     )
+
+
+API = Api(
+    ApiKey.METADATA,
+    VersionRange(0, 13),
+    handle,
+    items=(Items(("topics",), ("topics",)),),
+    refuse_by=_refuse,
+)

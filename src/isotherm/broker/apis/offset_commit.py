@@ -24,11 +24,11 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.context import RequestContext
 from isotherm.broker.groups.offset_coordinator import Committer
 from isotherm.broker.groups.offsets import OffsetAndMetadata
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_LEADER_EPOCH, TimestampMs, TopicPartition
 
-NO_THROTTLE = datetime.timedelta()
 LAST_RETENTION_VERSION = 4
 FIRST_LEADER_EPOCH_VERSION = 6
 FIRST_STATIC_VERSION = 7
@@ -106,10 +106,8 @@ def _code(
 
 def _response(context: RequestContext, request: Any, code_of: Any) -> Any:
     has_id = context.header.api_version >= FIRST_TOPIC_ID_VERSION
-    return entity_of(
-        response_class(ApiKey.OFFSET_COMMIT, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "topics": [
                 {
                     ("topic_id" if has_id else "name"): topic.topic_id if has_id else topic.name,
@@ -123,10 +121,13 @@ def _response(context: RequestContext, request: Any, code_of: Any) -> Any:
                 }
                 for topic in request.topics
             ],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every partition is answered with `error_code`."""
-    return _response(context, request, lambda _topic, _index: error_code)
+API = Api(
+    ApiKey.OFFSET_COMMIT,
+    VersionRange(2, 10),
+    handle,
+    items=(Items(("topics", "partitions"), ("topics", "partitions")),),
+)

@@ -9,18 +9,16 @@ KIPs      496
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import TopicPartition
-
-NO_THROTTLE = datetime.timedelta()
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -35,7 +33,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     ]
     codes = coordinator.offsets.delete(request.group_id, known)
     if isinstance(codes, ErrorCode):
-        return error_response(context, request, codes)
+        return API.refuse(context, request, codes)
     unknown = ErrorCode.unknown_topic_or_partition
     return _response(
         context,
@@ -61,11 +59,12 @@ def _topic_fields(topic: Any, code_of: Callable[[TopicPartition], ErrorCode]) ->
 
 
 def _response(context: RequestContext, error: ErrorCode, topics: list[dict[str, Any]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.OFFSET_DELETE, context.header.api_version),
-        {"error_code": error, "throttle_time": NO_THROTTLE, "topics": topics},
-    )
+    return context.response({"error_code": error, "topics": topics})
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, [])
+API = Api(
+    ApiKey.OFFSET_DELETE,
+    VersionRange(0, 0),
+    handle,
+    items=(Items(("topics", "partitions"), ("topics", "partitions")),),
+)

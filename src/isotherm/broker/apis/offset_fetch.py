@@ -12,7 +12,6 @@ KIPs      98 · 320 leader epoch · 447 require stable · 709 many groups · 848
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import uuid
 from collections.abc import Mapping, Sequence
@@ -23,12 +22,12 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.context import RequestContext
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.groups.offset_coordinator import FetchedOffset
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import IsothermError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, TopicPartition
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_TOP_LEVEL_ERROR_VERSION = 2
 FIRST_REQUIRE_STABLE_VERSION = 7
 FIRST_BATCHED_VERSION = 8
@@ -170,13 +169,23 @@ def _error_fields(context: RequestContext, asked: Asked, error: ErrorCode) -> di
 def _response(context: RequestContext, groups: list[dict[str, Any]]) -> Any:
     version = context.header.api_version
     fields = {"groups": groups} if version >= FIRST_BATCHED_VERSION else groups[0]
-    return entity_of(
-        response_class(ApiKey.OFFSET_FETCH, version), {"throttle_time": NO_THROTTLE, **fields}
-    )
+    return context.response(fields)
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
     """Every group is answered with `error_code`."""
     return _response(
         context, [_error_fields(context, asked, error_code) for asked in _asked(request)]
     )
+
+
+API = Api(
+    ApiKey.OFFSET_FETCH,
+    VersionRange(1, 10),
+    handle,
+    items=(
+        Items(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions")),
+        Items(("topics", "partition_indexes"), ("topics", "partitions")),
+    ),
+    refuse_by=_refuse,
+)

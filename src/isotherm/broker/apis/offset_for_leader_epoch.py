@@ -11,19 +11,17 @@ KIPs      101 · 279 · 320
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
 from isotherm.errors import IsothermError
 from isotherm.log.leader_epoch_cache import UNDEFINED_EPOCH_END, EpochEndOffset
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-
-NO_THROTTLE = datetime.timedelta()
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -57,24 +55,16 @@ def _fields(asked: Any, error_code: ErrorCode, end: EpochEndOffset) -> dict[str,
 
 
 def _response(context: RequestContext, topics: list[tuple[str, list[dict[str, Any]]]]) -> Any:
-    return entity_of(
-        response_class(ApiKey.OFFSET_FOR_LEADER_EPOCH, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "topics": [{"topic": name, "partitions": partitions} for name, partitions in topics],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every partition is answered with `error_code`."""
-    return _response(
-        context,
-        [
-            (
-                topic.topic,
-                [_fields(asked, error_code, UNDEFINED_EPOCH_END) for asked in topic.partitions],
-            )
-            for topic in request.topics
-        ],
-    )
+API = Api(
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    VersionRange(2, 4),
+    handle,
+    items=(Items(("topics", "partitions"), ("topics", "partitions")),),
+)

@@ -1,6 +1,6 @@
 """Produce (key 0).
 
-Versions  3-13, shown as 0-13 (see isotherm.protocol.api_versions). 5 log start offset · 7 zstd
+Versions  3-13, shown as 0-13 (see API below). 5 log start offset · 7 zstd
           allowed · 8 error message · 9 flexible · 10 current leader · 11 TRANSACTION_ABORTABLE ·
           12 transactions of version 2 · 13 topic ids
 Behaviour Partitions are appended one after the other; each has its own error. acks=1 and acks=all
@@ -31,6 +31,8 @@ from isotherm.broker.context import HangUpError, RequestContext
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
 from isotherm.broker.partition import ACKS_ALL, ACKS_LEADER, Partition
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api, Charge
 from isotherm.broker.transactions.admission import ClientAbility, admit_records
 from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.errors import (
@@ -51,6 +53,7 @@ from isotherm.errors import (
     UnsupportedCompressionTypeError,
 )
 from isotherm.metrics.broker_traffic import TopicTraffic
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.protocol.produce import (
     ProducePartition,
     ProducePartitionResponse,
@@ -107,7 +110,7 @@ def handle(
     context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
-        return error_response(context, request, ErrorCode.invalid_required_acks)
+        return _refuse(context, request, ErrorCode.invalid_required_acks)
     kernels = context.services.kernels
     if kernels.is_ready:
         return _append_now(context, request)
@@ -348,7 +351,7 @@ def _check_first_sequence(partition: Partition, header: BatchHeader) -> None:
         )
 
 
-def error_response(
+def _refuse(
     context: RequestContext, request: ProduceRequest, error_code: ErrorCode
 ) -> ProduceResponse | None:
     """Every partition answered with `error_code`."""
@@ -367,3 +370,15 @@ def error_response(
             for topic in request.topics
         ]
     )
+
+
+API = Api(
+    ApiKey.PRODUCE,
+    VersionRange(3, 13),
+    handle,
+    items=(Items(("topics", "partitions"), ("topics", "partitions")),),
+    shown_from=0,
+    carries_records=True,
+    charge=Charge.PRODUCED_BYTES,
+    refuse_by=_refuse,
+)

@@ -13,81 +13,85 @@ KIPs      43, 48, 853, 932, 1071
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import blank_entity
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
-class _Refusal(NamedTuple):
-    error_code: ErrorCode
-    message: str | None
+def _refused(
+    key: ApiKey,
+    versions: VersionRange,
+    code: ErrorCode,
+    message: str | None = None,
+    items: Sequence[Items] = (),
+    fixed: Mapping[str, Any] | None = None,
+) -> Api:
+    def handle(context: RequestContext, request: Any) -> Any:
+        return api.refuse(context, request, code, message)
+
+    api = Api(key, versions, handle, items=items, fixed=fixed or {})
+    return api
 
 
-_SASL = _Refusal(ErrorCode.illegal_sasl_state, "this listener has no SASL")
-_TOKENS = _Refusal(ErrorCode.delegation_token_request_not_allowed, None)
-_VOTERS = _Refusal(ErrorCode.unsupported_version, "the quorum has one voter, for ever")
-_SHARE = _Refusal(ErrorCode.unsupported_version, "share groups are not served")
-_STREAMS = _Refusal(ErrorCode.unsupported_version, "streams groups are not served")
-
-REFUSALS: Mapping[int, _Refusal] = {
-    ApiKey.SASL_HANDSHAKE: _SASL,
-    ApiKey.SASL_AUTHENTICATE: _SASL,
-    ApiKey.CREATE_DELEGATION_TOKEN: _TOKENS,
-    ApiKey.RENEW_DELEGATION_TOKEN: _TOKENS,
-    ApiKey.EXPIRE_DELEGATION_TOKEN: _TOKENS,
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: _TOKENS,
-    ApiKey.ADD_RAFT_VOTER: _VOTERS,
-    ApiKey.REMOVE_RAFT_VOTER: _VOTERS,
-    ApiKey.SHARE_GROUP_HEARTBEAT: _SHARE,
-    ApiKey.SHARE_GROUP_DESCRIBE: _SHARE,
-    ApiKey.SHARE_FETCH: _SHARE,
-    ApiKey.SHARE_ACKNOWLEDGE: _SHARE,
-    ApiKey.INITIALIZE_SHARE_GROUP_STATE: _SHARE,
-    ApiKey.READ_SHARE_GROUP_STATE: _SHARE,
-    ApiKey.WRITE_SHARE_GROUP_STATE: _SHARE,
-    ApiKey.DELETE_SHARE_GROUP_STATE: _SHARE,
-    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: _SHARE,
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _SHARE,
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _SHARE,
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _SHARE,
-    ApiKey.STREAMS_GROUP_HEARTBEAT: _STREAMS,
-    ApiKey.STREAMS_GROUP_DESCRIBE: _STREAMS,
-}
-
-_DESCRIBE_GROUPS = (ApiKey.SHARE_GROUP_DESCRIBE, ApiKey.STREAMS_GROUP_DESCRIBE)
+def _no_sasl(key: ApiKey, last: int) -> Api:
+    versions, message = VersionRange(0, last), "this listener has no SASL"
+    return _refused(key, versions, ErrorCode.illegal_sasl_state, message)
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    return _refuse(context, request, *REFUSALS[context.header.api_key])
+def _no_tokens(key: ApiKey, last: int) -> Api:
+    return _refused(key, VersionRange(1, last), ErrorCode.delegation_token_request_not_allowed)
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    return _refuse(context, request, error_code, None)
+def _one_voter(key: ApiKey, last: int) -> Api:
+    message = "the quorum has one voter, for ever"
+    return _refused(key, VersionRange(0, last), ErrorCode.unsupported_version, message)
 
 
-def _refuse(
-    context: RequestContext, request: Any, error_code: ErrorCode, message: str | None
-) -> Any:
-    """The whole request, or where its response has codes by group or partition, each of them."""
-    key, refusal = context.header.api_key, {"error_code": error_code, "error_message": message}
-    fields: dict[str, Any] = dict(refusal)
-    if key in _DESCRIBE_GROUPS:
-        fields["groups"] = [{**refusal, "group_id": each} for each in request.group_ids]
-    elif key == ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS:
-        fields["groups"] = [{**refusal, "group_id": each.group_id} for each in request.groups]
-    elif ApiKey.INITIALIZE_SHARE_GROUP_STATE <= key <= ApiKey.READ_SHARE_GROUP_STATE_SUMMARY:
-        fields["results"] = [
-            {
-                "topic_id": topic.topic_id,
-                "partitions": [
-                    {**refusal, "partition": each.partition} for each in topic.partitions
-                ],
-            }
-            for topic in request.topics
-        ]
-    return blank_entity(response_class(key, context.header.api_version), fields)
+def _no_share_groups(
+    key: ApiKey, first: int, last: int, items: Sequence[Items] = (), **fixed: Any
+) -> Api:
+    versions, message = VersionRange(first, last), "share groups are not served"
+    return _refused(key, versions, ErrorCode.unsupported_version, message, items, fixed)
+
+
+def _no_streams_groups(key: ApiKey, items: Sequence[Items] = (), **fixed: Any) -> Api:
+    versions, message = VersionRange(0, 0), "streams groups are not served"
+    return _refused(key, versions, ErrorCode.unsupported_version, message, items, fixed)
+
+
+_GROUP_IDS = (Items(("group_ids",), ("groups",), named="group_id"),)
+_GROUPS = (Items(("groups",), ("groups",)),)
+_STATE = (Items(("topics", "partitions"), ("results", "partitions")),)
+
+APIS: Sequence[Api] = (
+    _no_sasl(ApiKey.SASL_HANDSHAKE, 1),
+    _no_sasl(ApiKey.SASL_AUTHENTICATE, 2),
+    _no_tokens(ApiKey.CREATE_DELEGATION_TOKEN, 3),
+    _no_tokens(ApiKey.RENEW_DELEGATION_TOKEN, 2),
+    _no_tokens(ApiKey.EXPIRE_DELEGATION_TOKEN, 2),
+    _no_tokens(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3),
+    _one_voter(ApiKey.ADD_RAFT_VOTER, 1),
+    _one_voter(ApiKey.REMOVE_RAFT_VOTER, 0),
+    _no_share_groups(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1),
+    _no_share_groups(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, _GROUP_IDS, authorized_operations=0),
+    _no_share_groups(ApiKey.SHARE_FETCH, 1, 2),
+    _no_share_groups(ApiKey.SHARE_ACKNOWLEDGE, 1, 2),
+    _no_share_groups(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, _STATE),
+    _no_share_groups(ApiKey.READ_SHARE_GROUP_STATE, 0, 0, _STATE),
+    _no_share_groups(ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, _STATE),
+    _no_share_groups(ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, _STATE),
+    _no_share_groups(
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, _STATE, delivery_complete_count=0
+    ),
+    _no_share_groups(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, _GROUPS),
+    _no_share_groups(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0),
+    _no_share_groups(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0),
+    _no_streams_groups(ApiKey.STREAMS_GROUP_HEARTBEAT),
+    _no_streams_groups(ApiKey.STREAMS_GROUP_DESCRIBE, _GROUP_IDS, authorized_operations=0),
+)

@@ -9,17 +9,15 @@ KIPs      345 static members · 559 protocol type and name
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
 from isotherm.broker.groups.classic_protocol import SyncResult
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_STATIC_VERSION = 3
 FIRST_PROTOCOL_VERSION = 5
 
@@ -28,7 +26,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     version = context.header.api_version
     has_protocol = version >= FIRST_PROTOCOL_VERSION
     if has_protocol and (request.protocol_type is None or request.protocol_name is None):
-        return error_response(context, request, ErrorCode.inconsistent_group_protocol)
+        return API.refuse(context, request, ErrorCode.inconsistent_group_protocol)
     result = await context.services.group_coordinator.sync(
         request.group_id,
         member_id=request.member_id,
@@ -42,17 +40,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _response(context: RequestContext, result: SyncResult) -> Any:
-    return entity_of(
-        response_class(ApiKey.SYNC_GROUP, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "error_code": result.error,
             "protocol_type": result.protocol_type,
             "protocol_name": result.protocol_name,
             "assignment": result.assignment,
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, SyncResult(error_code))
+API = Api(ApiKey.SYNC_GROUP, VersionRange(0, 5), handle)

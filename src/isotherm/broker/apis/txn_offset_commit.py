@@ -12,7 +12,6 @@ KIPs      98 · 320 · 447 fencing by the consumer group · 890
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -20,15 +19,15 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
 from isotherm.broker.groups.offsets import OffsetAndMetadata
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api, Renamed
 from isotherm.broker.transactions.admission import ClientAbility, admit_records
 from isotherm.broker.transactions.transaction_markers import OFFSETS_TOPIC
 from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.errors import ConcurrentTransactionsError, CoordinatorNotAvailableError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_LEADER_EPOCH, TopicPartition
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_LEADER_EPOCH_VERSION = 2
 FIRST_FENCED_VERSION = 2
 FIRST_MEMBER_VERSION = 3
@@ -43,7 +42,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     await groups.ensure_topic()
     offsets = _known_offsets(context, request)
     if not offsets:
-        return error_response(context, request, ErrorCode.unknown_topic_or_partition)
+        return API.refuse(context, request, ErrorCode.unknown_topic_or_partition)
     producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     _admit(context, request, producer)
     has_member = context.header.api_version >= FIRST_MEMBER_VERSION
@@ -104,11 +103,8 @@ def _known_offsets(
 def _response(
     context: RequestContext, request: Any, code_of: Callable[[TopicPartition], ErrorCode]
 ) -> Any:
-    version = context.header.api_version
-    return entity_of(
-        response_class(ApiKey.TXN_OFFSET_COMMIT, version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "topics": [
                 {
                     "name": topic.name,
@@ -124,15 +120,16 @@ def _response(
                 }
                 for topic in request.topics
             ],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every partition is answered with `error_code`."""
-    if (
-        error_code is ErrorCode.producer_fenced
-        and context.header.api_version < FIRST_FENCED_VERSION
-    ):
-        error_code = ErrorCode.invalid_producer_epoch
-    return _response(context, request, lambda _: error_code)
+API = Api(
+    ApiKey.TXN_OFFSET_COMMIT,
+    VersionRange(0, 5),
+    handle,
+    items=(Items(("topics", "partitions"), ("topics", "partitions")),),
+    renamed={
+        ErrorCode.producer_fenced: Renamed(FIRST_FENCED_VERSION, ErrorCode.invalid_producer_epoch)
+    },
+)

@@ -9,16 +9,13 @@ KIPs      631
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
-
-NO_THROTTLE = datetime.timedelta()
+from isotherm.broker.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -31,11 +28,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _response(context: RequestContext, error_code: ErrorCode, message: str | None) -> Any:
-    return entity_of(
-        response_class(ApiKey.UNREGISTER_BROKER, context.header.api_version),
-        {"throttle_time": NO_THROTTLE, "error_code": error_code, "error_message": message},
-    )
+    return context.response({"error_code": error_code, "error_message": message})
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, None)
+API = Api(ApiKey.UNREGISTER_BROKER, VersionRange(0, 0), handle)

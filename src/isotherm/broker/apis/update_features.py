@@ -11,7 +11,6 @@ KIPs      584 · 778 types of upgrade · 1022 feature versions
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -19,11 +18,10 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.features import FeatureUpdate, UpgradeType
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.served_api import Api
 from isotherm.errors import RejectedError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_THROTTLE = datetime.timedelta()
 FIRST_UPGRADE_TYPE_VERSION = 1
 
 
@@ -51,19 +49,16 @@ def _update(context: RequestContext, asked: Any) -> FeatureUpdate:
 def _response(
     context: RequestContext, error_code: ErrorCode, message: str | None, updated: tuple[str, ...]
 ) -> Any:
-    return entity_of(
-        response_class(ApiKey.UPDATE_FEATURES, context.header.api_version),
+    return context.response(
         {
-            "throttle_time": NO_THROTTLE,
             "error_code": error_code,
             "error_message": message,
             "results": [
                 {"feature": name, "error_code": ErrorCode.none, "error_message": None}
                 for name in updated
             ],
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, _request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, error_code, None, ())
+API = Api(ApiKey.UPDATE_FEATURES, VersionRange(0, 2), handle)

@@ -9,28 +9,23 @@ KIPs      98 · 664 · 890
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.context import RequestContext
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.refusals import Items
+from isotherm.broker.served_api import Api
+from isotherm.broker.split_requests import next_turn
 from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.errors import IsothermError
-from isotherm.protocol.api_versions import ApiKey, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import TopicPartition
 
 # As for an end by the coordinator: a request may ask for any number.
 MARKERS_PER_TURN = 32
-
-
-class _NextTurn:
-    """Awaited, it lets the event loop go round once."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -40,7 +35,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             for index in topic.partition_indexes:
                 codes.append(_write(context, marker, TopicPartition(topic.name, index)))
                 if len(codes) % MARKERS_PER_TURN == 0:
-                    await _NextTurn()
+                    await next_turn()
     answers = iter(codes)
     return _response(context, request, lambda: next(answers))
 
@@ -60,8 +55,7 @@ def _write(context: RequestContext, marker: Any, partition: TopicPartition) -> E
 
 def _response(context: RequestContext, request: Any, next_code: Callable[[], ErrorCode]) -> Any:
     """`next_code` is called for each partition, in the order of the request."""
-    return entity_of(
-        response_class(ApiKey.WRITE_TXN_MARKERS, context.header.api_version),
+    return context.response(
         {
             "markers": [
                 {
@@ -79,9 +73,19 @@ def _response(context: RequestContext, request: Any, next_code: Callable[[], Err
                 }
                 for marker in request.markers
             ]
-        },
+        }
     )
 
 
-def error_response(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    return _response(context, request, lambda: error_code)
+API = Api(
+    ApiKey.WRITE_TXN_MARKERS,
+    VersionRange(1, 2),
+    handle,
+    items=(
+        Items(
+            ("markers", "topics", "partition_indexes"),
+            ("markers", "topics", "partitions"),
+            named="partition_index",
+        ),
+    ),
+)

@@ -15,8 +15,8 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.api_register import APIS
 from isotherm.broker.context import BrokerServices, Endpoint, RequestContext
-from isotherm.broker.dispatch import APIS
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.led_partitions import lead_partitions
 from isotherm.broker.replica_manager import ReplicaManager
@@ -25,10 +25,10 @@ from isotherm.errors import IsothermError
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_manager import LogManager
 from isotherm.metrics.broker_traffic import BrokerTraffic
-from isotherm.protocol.api_versions import ApiKey, request_class, response_class
+from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import decoder
 from isotherm.protocol.entities import entity_of
-from isotherm.protocol.framing import RequestHeader, write_response
+from isotherm.protocol.framing import RequestHeader, version_codec
 from isotherm.record.batch import build_batch
 
 
@@ -114,26 +114,26 @@ class Broker:
         """The response as a client decodes it."""
         context = self.context(api_key, version, listener)
         request = entity_of(request_class(api_key, version), fields)
-        module = APIS[api_key]
+        api = APIS[api_key]
 
         async def answer() -> Any:
             try:
-                response = module.handle(context, request)
+                response = api.handle(context, request)
                 return await response if inspect.isawaitable(response) else response
             except IsothermError as error:
-                return module.error_response(context, request, error_code(error))
+                return api.refuse(context, request, error_code(error))
 
         return self.as_client_sees_it(api_key, version, asyncio.run(answer()))
 
     def error_response(self, api_key: int, version: int, code: ErrorCode, **fields: Any) -> Any:
         context = self.context(api_key, version)
         request = entity_of(request_class(api_key, version), fields)
-        response = APIS[api_key].error_response(context, request, code)
+        response = APIS[api_key].refuse(context, request, code)
         return self.as_client_sees_it(api_key, version, response)
 
     @staticmethod
     def as_client_sees_it(api_key: int, version: int, response: Any) -> Any:
-        frame = b"".join(write_response(api_key, version, 1, response))
+        frame = b"".join(version_codec(api_key, version).write_response(1, response))
         response_type = response_class(api_key, version)
         flexible_header = response_type.__flexible__ and api_key != ApiKey.API_VERSIONS
         entity, end = decoder(response_type)(frame, 9 if flexible_header else 8)

@@ -7,7 +7,8 @@ import datetime
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.protocol.api_versions import SERVED, ApiKey
+from isotherm.broker.api_register import SERVED
+from isotherm.protocol.api_keys import ApiKey
 
 SECOND = datetime.timedelta(seconds=1)
 RESOURCE = {"resource_type": 2, "resource_name": "t", "configs": []}

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.config.broker import BrokerConfig
-from isotherm.protocol.api_versions import ApiKey
+from isotherm.protocol.api_keys import ApiKey
 
 
 @pytest.fixture

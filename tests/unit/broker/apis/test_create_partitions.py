@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.protocol.api_versions import ApiKey
+from isotherm.protocol.api_keys import ApiKey
 
 VERSIONS = range(4)
 

@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.config.broker import BrokerConfig
-from isotherm.protocol.api_versions import ApiKey
+from isotherm.protocol.api_keys import ApiKey
 
 VERSIONS = range(2, 8)
 TIMEOUT = datetime.timedelta(seconds=1)

@@ -7,7 +7,7 @@ from isotherm.broker.apis.describe_configs import BROKER, CONFIG_TYPES, TOPIC
 from isotherm.broker.config_description import describe_broker_config
 from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.config.broker import BrokerConfig, parse_broker_config
-from isotherm.protocol.api_versions import ApiKey
+from isotherm.protocol.api_keys import ApiKey
 
 BROKER_LOGGER, GROUP = 8, 32
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.protocol.api_versions import ApiKey
+from isotherm.protocol.api_keys import ApiKey
 
 
 @pytest.mark.parametrize("version", range(4))

@@ -5,7 +5,7 @@ import datetime
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.protocol.api_versions import ApiKey
+from isotherm.protocol.api_keys import ApiKey
 
 TIMEOUT = datetime.timedelta(seconds=1)
 

@@ -7,9 +7,9 @@ import uuid
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.apis.refused import REFUSALS
-from isotherm.broker.dispatch import APIS
-from isotherm.protocol.api_versions import SERVED, ApiKey, request_class
+from isotherm.broker.api_register import APIS, SERVED
+from isotherm.broker.apis import refused
+from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import blank_entity
 
 STATE = {"topics": [{"topic_id": uuid.UUID(int=7), "partitions": [{}, {}]}]}
@@ -22,9 +22,19 @@ ASKED = {
 }
 
 
+REFUSED = [api.key for api in refused.APIS]
+TOKENS = range(ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.DESCRIBE_DELEGATION_TOKEN + 1)
+# Kafka's, where it has the same turned off; all others have UNSUPPORTED_VERSION.
+CODES = {
+    ApiKey.SASL_HANDSHAKE: ErrorCode.illegal_sasl_state,
+    ApiKey.SASL_AUTHENTICATE: ErrorCode.illegal_sasl_state,
+    **dict.fromkeys(TOKENS, ErrorCode.delegation_token_request_not_allowed),
+}
+
+
 @pytest.mark.parametrize(
     ("key", "version"),
-    [(key, v) for key in REFUSALS for v in range(SERVED[key].min, SERVED[key].max + 1)],
+    [(key, v) for key in REFUSED for v in range(SERVED[key].min, SERVED[key].max + 1)],
 )
 def test_refusal_names_the_error_for_each_thing_that_is_asked(broker, key, version):
     context = broker.context(key, version)
@@ -32,6 +42,8 @@ def test_refusal_names_the_error_for_each_thing_that_is_asked(broker, key, versi
 
     answer = broker.as_client_sees_it(key, version, APIS[key].handle(context, request))
     shown = repr(answer)
-    assert shown.count(repr(REFUSALS[key].error_code)) == (2 if key in ASKED else 1)
-    failed = APIS[key].error_response(context, request, ErrorCode.kafka_storage_error)
+    assert shown.count(repr(CODES.get(key, ErrorCode.unsupported_version))) == (
+        2 if key in ASKED else 1
+    )
+    failed = APIS[key].refuse(context, request, ErrorCode.kafka_storage_error)
     assert "kafka_storage_error" in repr(broker.as_client_sees_it(key, version, failed))

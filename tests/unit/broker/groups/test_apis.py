@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.api_register import APIS, SERVED
 from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.dispatch import APIS
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.groups.offset_coordinator import Committer
 from isotherm.broker.groups.offsets import OffsetAndMetadata
@@ -23,10 +23,10 @@ from isotherm.broker.node import BrokerNode
 from isotherm.config.broker import parse_broker_config
 from isotherm.config.layers import embedded_defaults
 from isotherm.errors import IsothermError
-from isotherm.protocol.api_versions import SERVED, ApiKey, request_class, response_class
+from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import decoder
 from isotherm.protocol.entities import entity_of
-from isotherm.protocol.framing import RequestHeader, write_response
+from isotherm.protocol.framing import RequestHeader, version_codec
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
 from isotherm.types import TopicPartition
@@ -95,8 +95,8 @@ class Live:
             response = APIS[api_key].handle(context, request)
             response = await response if inspect.isawaitable(response) else response
         except IsothermError as error:
-            response = APIS[api_key].error_response(context, request, error_code(error))
-        frame = b"".join(write_response(api_key, version, 1, response))
+            response = APIS[api_key].refuse(context, request, error_code(error))
+        frame = b"".join(version_codec(api_key, version).write_response(1, response))
         response_type = response_class(api_key, version)
         entity, end = decoder(response_type)(frame, 9 if response_type.__flexible__ else 8)
         assert end == len(frame)

@@ -14,10 +14,10 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.api_register import APIS
 from isotherm.broker.context import BrokerServices, Endpoint, RequestContext
 from isotherm.broker.controller.controller import MetadataChange
 from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.dispatch import APIS
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.partition import Partition
 from isotherm.broker.purgatory import Purgatory
@@ -32,10 +32,10 @@ from isotherm.errors import IsothermError
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_manager import LogManager
 from isotherm.metrics.broker_traffic import BrokerTraffic
-from isotherm.protocol.api_versions import request_class, response_class
+from isotherm.protocol.api_keys import request_class, response_class
 from isotherm.protocol.codec import decoder
 from isotherm.protocol.entities import entity_of
-from isotherm.protocol.framing import RequestHeader, write_response
+from isotherm.protocol.framing import RequestHeader, version_codec
 from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.record.control import ControlRecord, read_control_record
 from isotherm.types import TopicPartition
@@ -208,13 +208,13 @@ class Broker:
             if inspect.isawaitable(response):
                 response = await response
         except IsothermError as error:
-            response = api.error_response(context, request, error_code(error))
+            response = api.refuse(context, request, error_code(error))
         return as_client_sees_it(api_key, version, response)
 
     async def refused(self, api_key: int, version: int, code: ErrorCode, **fields: Any) -> Any:
         """The response when the handler has failed."""
         request = entity_of(request_class(api_key, version), fields)
-        response = APIS[api_key].error_response(self.context(api_key, version), request, code)
+        response = APIS[api_key].refuse(self.context(api_key, version), request, code)
         return as_client_sees_it(api_key, version, response)
 
     def context(self, api_key: int, version: int) -> RequestContext:
@@ -223,7 +223,7 @@ class Broker:
 
 
 def as_client_sees_it(api_key: int, version: int, response: Any) -> Any:
-    frame = b"".join(write_response(api_key, version, 1, response))
+    frame = b"".join(version_codec(api_key, version).write_response(1, response))
     response_type = response_class(api_key, version)
     entity, end = decoder(response_type)(frame, 9 if response_type.__flexible__ else 8)
     assert end == len(frame)

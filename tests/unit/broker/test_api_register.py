@@ -1,9 +1,11 @@
 from __future__ import annotations
 
-from kio.index import load_request_schema
+import re
 
-from isotherm.protocol.api_versions import SERVED
-from isotherm.protocol.served_table import served_table
+from kio.index import api_key_map, load_request_schema
+
+from isotherm.broker.api_register import APIS, SERVED, served_table
+from isotherm.protocol.api_keys import ApiKey, api_name
 
 
 def test_rows_are_named_as_kafka_names_them_and_ordered_by_key():
@@ -17,3 +19,12 @@ def test_versions_are_a_range_or_one():
     versions = {name: text for _, name, text in served_table()}
     assert versions["Produce"] == "3-13"
     assert versions["DescribeTopicPartitions"] == "0"
+
+
+def test_apis_are_registered_under_the_keys_that_they_declare():
+    assert all(key == api.key for key, api in APIS.items())
+
+
+def test_every_api_of_kafka_has_its_key_and_name():
+    names = {int(key): re.sub("(?<!^)(?=[A-Z])", "_", api_name(key)).lower() for key in ApiKey}
+    assert names == api_key_map

@@ -1,0 +1,97 @@
+"""The answer to a request that is refused as a whole, made from the schema of its response. Pure.
+
+A response has a place for an error code of the whole, or one for each thing that the request names,
+in arrays that mirror those of the request. The codes go into the places that there are, what names
+a thing is copied from the request, and every other field is the default of Kafka's schema, or null,
+zero or empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.protocol.entities import blank_value
+from isotherm.protocol.schema import SchemaField, cached_by_class, schema_fields
+
+# Fields of Kafka's messages that say which thing is meant.
+_NAMES = frozenset(
+    {
+        "group_id",
+        "name",
+        "partition",
+        "partition_index",
+        "producer_id",
+        "resource_name",
+        "resource_type",
+        "topic",
+        "topic_id",
+    }
+)
+
+
+class Items(NamedTuple):
+    """The arrays within arrays of a request, outermost first, and those of its response.
+
+    `named` is the response's field for items that are plain names or numbers in the request.
+    `split_depth` is how many of the arrays a long request may be taken apart at; None for all.
+    """
+
+    request: tuple[str, ...]
+    response: tuple[str, ...]
+    named: str = ""
+    split_depth: int | None = None
+
+
+class Refusal(NamedTuple):
+    """`fixed` are values of fields, at any depth, that are not made from schema or request."""
+
+    code: ErrorCode
+    message: str | None
+    fixed: Mapping[str, Any]
+
+
+@cached_by_class
+def _fields(entity_type: type[Any]) -> Sequence[SchemaField]:
+    return schema_fields(entity_type)
+
+
+def refusing_response(
+    response_type: type[Any], request: Any, refusal: Refusal, items: Sequence[Items]
+) -> Any:
+    """`items` are those of all versions; the first that the request's version has counts."""
+    if any(field.kafka_type == "error_code" for field in _fields(response_type)):
+        return _refuse(response_type, request, refusal, None)
+    mirrored = next((each for each in items if hasattr(request, each.request[0])), None)
+    return _refuse(response_type, request, refusal, mirrored)
+
+
+def _refuse(
+    response_type: type[Any], asked: Any, refusal: Refusal, items: Items | None, depth: int = 0
+) -> Any:
+    values: dict[str, Any] = {}
+    for field in _fields(response_type):
+        name = field.name
+        if name in refusal.fixed:
+            values[name] = refusal.fixed[name]
+        elif field.tag is not None:
+            continue
+        elif field.kafka_type == "error_code":
+            values[name] = refusal.code
+        elif name == "error_message":
+            values[name] = refusal.message
+        elif items is not None and items.response[depth : depth + 1] == (name,):
+            assert field.entity_type is not None
+            values[name] = tuple(
+                _refuse(field.entity_type, each, refusal, items, depth + 1)
+                for each in getattr(asked, items.request[depth]) or ()
+            )
+        elif items is not None and depth == len(items.response) and name == items.named:
+            values[name] = asked
+        elif depth and name in _NAMES and hasattr(asked, name):
+            values[name] = getattr(asked, name)
+        elif not field.has_default:
+            values[name] = blank_value(field)
+    return response_type(**values)
