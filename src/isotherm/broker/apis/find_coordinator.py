@@ -23,7 +23,6 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 FIRST_KEY_TYPE_VERSION = 1
 FIRST_BATCHED_VERSION = 4
 GROUP, TRANSACTION = 0, 1
-NO_NODE = {"node_id": -1, "host": "", "port": -1}
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -31,34 +30,21 @@ def handle(context: RequestContext, request: Any) -> Any:
     key_type = request.key_type if has_key_type else GROUP
     if key_type not in (GROUP, TRANSACTION):
         message = f"no such type of coordinator key_type={key_type}"
-        return _response(context, request, ErrorCode.invalid_request, NO_NODE, message)
+        return API.refuse(context, request, ErrorCode.invalid_request, message)
     endpoint = context.services.endpoint(context.listener_name)
     if endpoint is None:
-        return _response(context, request, ErrorCode.coordinator_not_available, NO_NODE)
-    node = {
+        return API.refuse(context, request, ErrorCode.coordinator_not_available)
+    answer = {
+        "error_code": ErrorCode.none,
+        "error_message": None,
         "node_id": context.services.config.node_id,
         "host": endpoint.host,
         "port": endpoint.port,
     }
-    return _response(context, request, ErrorCode.none, node)
-
-
-def _response(
-    context: RequestContext,
-    request: Any,
-    error_code: ErrorCode,
-    node: dict[str, Any],
-    message: str | None = None,
-) -> Any:
-    version = context.header.api_version
-    answer = {"error_code": error_code, "error_message": message, **node}
-    if version >= FIRST_BATCHED_VERSION:
-        fields: dict[str, Any] = {
-            "coordinators": [{"key": key, **answer} for key in request.coordinator_keys]
-        }
-    else:
-        fields = answer
-    return context.response(fields)
+    if context.header.api_version < FIRST_BATCHED_VERSION:
+        return context.response(answer)
+    coordinators = [{"key": key, **answer} for key in request.coordinator_keys]
+    return context.response({"coordinators": coordinators})
 
 
 API = Api(
