@@ -205,19 +205,17 @@ def _checked_count(buffer: Buffer, position: int, count: int, item_size_min: int
 
 
 class _ElementBudget(threading.local):
-    """How many items of arrays and tagged fields this thread may still decode; None while they are not
-    counted. What is beyond is a ProtocolError.
-    """
+    """How many array items and tagged fields this thread may still decode; None without a limit."""
 
     left: int | None = None
 
 
-# What decodes a message sets `left` before, and None after it, in its own thread.
+# Framing sets `left` before it decodes a message, and None after it.
 element_budget = _ElementBudget()
 
 
 def spend_elements(count: int) -> None:
-    """To be called before `count` items are decoded."""
+    """Call before `count` items are decoded."""
     left = element_budget.left
     if left is None:
         return

@@ -134,7 +134,7 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest
 
 
 def response_writer(version: int) -> Callable[[ProduceResponse, bytearray], None]:
-    """What appends a response to a buffer."""
+    """A function that appends a response to a buffer."""
     dialect = _dialect(version)
 
     def write(response: ProduceResponse, out: bytearray) -> None:
