@@ -55,17 +55,30 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
     def install(extras: str) -> Path:
         environment = folder / f"environment-{extras}"
-        venv.create(environment, with_pip=True)
+        venv.create(environment)
         what = f"isotherm[{extras}] @ {wheel.as_uri()}" if extras else str(wheel)
         constraints = str(ROOT / "constraints.txt")
-        pip("install", "-c", constraints, what, python=environment / "bin" / "python")
+        # Most of what is installed is never imported: Python compiles what is, once.
+        install_there = ("--python", str(environment / "bin" / "python"), "install", "--no-compile")
+        pip(*install_there, "-c", constraints, what)
         return environment
 
     return install
 
 
-def pip(*arguments: str, python: Path | str = sys.executable) -> None:
-    command = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+@pytest.fixture(scope="module")
+def machine_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the kernels, which the wheel has from the same sources: else each environment compiles them.
+
+    That a fresh one does is held by tests/unit/kernels.
+    """
+    folder = tmp_path_factory.mktemp("machine-code")
+    subprocess.run([sys.executable, "-m", "isotherm.kernels", "--into", str(folder)], check=True)
+    return folder
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -73,7 +86,7 @@ def pip(*arguments: str, python: Path | str = sys.executable) -> None:
 class Shell:
     """Runs in `workspace` what is installed in `environment`."""
 
-    def __init__(self, workspace: Path, environment: Path, port: int) -> None:
+    def __init__(self, workspace: Path, environment: Path, port: int, machine_code: Path) -> None:
         self.workspace = workspace
         self.python = str(environment / "bin" / "python")
         workspace.mkdir(exist_ok=True)
@@ -83,6 +96,7 @@ class Shell:
             **{name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
             "KAFKA_LISTENERS": f"PLAINTEXT://{self.address}",
             "ISOTHERM_BOOTSTRAP_SERVER": self.address,
+            "NUMBA_CACHE_DIR": str(machine_code),
         }
 
     def command(self, block: Block) -> list[str]:
@@ -195,10 +209,10 @@ def assert_pyspark_is_asked_for(shell: Shell) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_readme_and_guides_work_word_for_word_from_the_wheel(
-    installed: Callable[[str], Path], tmp_path: Path
+    installed: Callable[[str], Path], machine_code: Path, tmp_path: Path
 ) -> None:
     port = free_ports(1)[0]
-    shell = Shell(tmp_path / "tours", installed(""), port)
+    shell = Shell(tmp_path / "tours", installed(""), port, machine_code)
     assert_pyspark_is_asked_for(shell)
     python_tour, operator_tour, spark_tour = (
         blocks_of(GUIDES / page)
@@ -220,7 +234,7 @@ def test_readme_and_guides_work_word_for_word_from_the_wheel(
         shell.wait_for_remote_segments("numbers")
         for block in operator_tour:
             assert shell.run(block).strip()
-        spark = Shell(tmp_path / "spark", installed("spark"), port)
+        spark = Shell(tmp_path / "spark", installed("spark"), port, machine_code)
         bucket = str(shell.workspace / "tour" / "bucket")
         tour = spark_tour[0].text.replace("/ABSOLUTE/PATH", str(shell.workspace))
         assert "count(1)=300001" in spark.run(Block("python", tour, False))
