@@ -35,6 +35,7 @@ from isotherm.remote.lineage import (
     is_segment_within_lineage,
     without_empty_epochs,
 )
+from isotherm.remote.marker_proof import unnamed_abort
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
 from isotherm.remote.read_ahead import ReadAhead
 from isotherm.remote.read_patience import NO_WAIT, NotInMemoryError, ReadPatience
@@ -166,6 +167,7 @@ class RemoteLogReader:
             aborted = self._aborted_transactions(
                 log, partition, lineage, offset, end_offset, patience
             )
+            self._check_markers(taken, aborted)
         size = sum(each.run.size for each in taken)
         if size > 0:
             self._note_stop(partition, last)
@@ -455,6 +457,23 @@ class RemoteLogReader:
                 f"a local segment went to the remote tier meanwhile partition={partition}"
             ) from error
         return sorted(found, key=lambda each: each.first_offset)
+
+    def _check_markers(self, taken: Sequence[_Taken], aborted: list[AbortedTransaction]) -> None:
+        """CorruptObjectError where a marker in the answer aborts records in it, and no index says
+        so. The segment's indexes are fetched again the next time."""
+        records = [piece for each in taken for piece in each.run.records]
+        unnamed = unnamed_abort(records, aborted)
+        if unnamed is None:
+            return
+        holder = next(
+            each.metadata
+            for each in taken
+            if unnamed.marker_offset <= each.metadata.end_offset_inclusive
+        )
+        self._index_cache.remove([holder.segment_id])
+        error = damaged_segment(holder, unnamed.fact)
+        self._told.tell(str(error), str(error))
+        raise error
 
     def _segments_with_transactions(
         self, partition: TopicIdPartition, lineage: Sequence[EpochEntry], offset: Offset

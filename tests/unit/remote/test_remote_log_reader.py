@@ -19,6 +19,7 @@ from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import CompressionType, build_batch, iterate_batches, read_batch_header
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
+from isotherm.remote.index_cache_entry import RemoteIndexEntry
 from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
 from isotherm.remote.remote_log_reader import RemoteLogReader
 from isotherm.remote.segment_metadata import (
@@ -27,6 +28,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.testing.tiered_partition import InlineExecutor, TieredPartition, records_of
 from isotherm.types import uuid_to_text
@@ -478,6 +480,53 @@ def test_aborted_transaction_whose_marker_is_still_local_is_found(tiered: Tiered
     segment = tiered.segments()[-1]
     assert segment.end_offset_inclusive < 8
     assert aborted(tiered, 0, 1 << 20) == [(9, 0)]
+
+
+@pytest.mark.parametrize("change", ["lost", "other producer", "begins later", "other end"])
+def test_marker_that_the_transaction_index_contradicts_is_an_error(
+    tiered: TieredPartition, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    fill_transactions(tiered)
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    right = RemoteIndexEntry.transaction_index.fget  # type: ignore[attr-defined]
+
+    def damaged(entry: RemoteIndexEntry) -> list[AbortedTransaction]:
+        changed = []
+        for each in right(entry):
+            if each.producer_id != 9 or change == "other producer":
+                changed.append(each._replace(producer_id=each.producer_id ^ 16))
+            elif change == "begins later":
+                changed.append(each._replace(first_offset=each.last_offset))
+            elif change == "other end":
+                changed.append(each._replace(last_offset=each.last_offset + 8))
+        return changed
+
+    monkeypatch.setattr(RemoteIndexEntry, "transaction_index", property(damaged))
+    for _ in range(2):
+        with pytest.raises(
+            CorruptObjectError, match="producer_id=9 first_offset=1 marker_offset=2"
+        ):
+            aborted(tiered, 0, 1 << 20)
+    assert tiered.read(0).aborted_transactions is None, "only read_committed goes by it"
+    monkeypatch.undo()
+    assert (9, 1) in (aborted(tiered, 0, 1 << 20) or [])
+
+
+def test_markers_of_empty_and_of_earlier_transactions_prove_nothing(
+    tiered: TieredPartition,
+) -> None:
+    tiered.append_batch(transactional(7, 0, b"committed"))
+    end_transaction(tiered, 7, ControlRecordType.COMMIT)
+    end_transaction(tiered, 7, ControlRecordType.ABORT)
+    tiered.append_batch(transactional(9, 0, b"committed"))
+    end_transaction(tiered, 8, ControlRecordType.ABORT)
+    end_transaction(tiered, 9, ControlRecordType.COMMIT)
+    for number in range(6):
+        tiered.append(value(number))
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    assert aborted(tiered, 0, 1 << 20) == []
 
 
 def test_segments_without_aborted_transactions_are_not_asked_for_their_index(

@@ -1,0 +1,68 @@
+"""Markers of transactions held against the transaction indexes that a read goes by.
+
+An index has no CRC, and a lost one looks like none. A transaction's own marker is in the log, under
+the CRC of its batch. Where an answer holds records of a transaction and the marker that aborts it, the
+indexes have to name it; else the consumer would take the records for committed. Work is by columns;
+Python looks at markers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from isotherm.record.batch_header import TRANSACTIONAL_FLAG
+from isotherm.record.batch_table import read_batch_table
+from isotherm.record.control import ControlRecordType
+from isotherm.record.control_table import NO_MARKER, marker_types
+from isotherm.segment.transaction_index import AbortedTransaction
+from isotherm.types import Offset
+
+
+class UnnamedAbort(NamedTuple):
+    """What an index lacks: the offset of the marker, and a fact."""
+
+    marker_offset: Offset
+    fact: str
+
+
+def unnamed_abort(
+    records: Sequence[memoryview], aborted: Iterable[AbortedTransaction]
+) -> UnnamedAbort | None:
+    """The first transaction whose records and ABORT marker are both in `records`, whole batches
+    that follow one another, and which `aborted` does not name; None when there is none."""
+    tables = [(piece, read_batch_table(piece)[0]) for piece in records]
+    if not tables:
+        return None
+    markers = np.concatenate([marker_types(piece, table) for piece, table in tables])
+    if not (markers == ControlRecordType.ABORT).any():
+        return None
+    producers, offsets, attributes = (
+        np.concatenate([table[name] for _, table in tables])
+        for name in ("producer_id", "base_offset", "attributes")
+    )
+    named = {(each.producer_id, each.last_offset): each for each in aborted}
+    is_relevant = (markers != NO_MARKER) | ((attributes & TRANSACTIONAL_FLAG) != 0)
+    rows = np.flatnonzero(is_relevant)
+    rows = rows[np.argsort(producers[rows], kind="stable")]
+    begins = 0
+    for place in np.flatnonzero(markers[rows] != NO_MARKER).tolist():
+        row = int(rows[place])
+        producer_id, marker_offset = int(producers[row]), int(offsets[row])
+        # Between two markers of a producer lie the records of one transaction.
+        begins += int(producers[rows[begins : place + 1]].searchsorted(producer_id))
+        is_empty, first = begins == place, int(offsets[rows[begins]])
+        begins = place + 1
+        if is_empty or markers[row] != ControlRecordType.ABORT:
+            continue
+        entry = named.get((producer_id, marker_offset))
+        if entry is None or entry.first_offset > first:
+            fact = "names no such transaction" if entry is None else "has it begin later"
+            return UnnamedAbort(
+                marker_offset,
+                f"a marker aborts a transaction, and the transaction index {fact}"
+                f" producer_id={producer_id} first_offset={first} marker_offset={marker_offset}",
+            )
+    return None
