@@ -451,8 +451,9 @@ def _first_young_record(
     relied_on: deque[TimestampOffset] | None = None,
 ) -> Offset | None:
     """`relied_on` are entries of the time index, ascending, that vouch for what lies before the
-    read; _WrongEntryError when one is not what it says."""
+    read; _WrongEntryError when one is not what it says, or is not met in the read."""
     if read.start_offset >= read.end_offset:
+        _check_all_met(relied_on, read)
         return None
     with closing(_batches(read, storage, gaps)) as batches:
         for header, batch in batches:
@@ -464,7 +465,16 @@ def _first_young_record(
                     _check_entry(relied_on.popleft(), header)
                 if offset is not None:
                     return offset
+    _check_all_met(relied_on, read)
     return None
+
+
+def _check_all_met(relied_on: deque[TimestampOffset] | None, read: SegmentRead) -> None:
+    if relied_on:
+        raise _WrongEntryError(
+            f"time index entry leads beyond what is looked through offset={relied_on[0].offset}"
+            f" end_offset={read.end_offset}"
+        )
 
 
 def _check_entry(entry: TimestampOffset, header: BatchHeader) -> None:

@@ -22,7 +22,7 @@ from isotherm.testing.damaged_history import (
     flipped_bits,
     questions,
 )
-from isotherm.testing.model_history import TOPIC, ModelHistory, rows
+from isotherm.testing.model_history import START_MS, TOPIC, ModelHistory, rows
 
 FLIPS = 15
 SOAK_SEEDS = range(10, 40)
@@ -99,3 +99,13 @@ def test_marker_may_lie_in_a_hole_behind_what_is_read(tmp_path: Path) -> None:
                 known = [row for row in history.committed() if row.offset < ended]
                 asked = Question({"isolationLevel": "read_committed"} | limits, tuple(known))
                 assert asked.wrong_answer(history.folder) is None
+
+
+def test_entries_of_another_time_index_lead_beyond_the_segment(tmp_path: Path) -> None:
+    history = ModelHistory(tmp_path, seed=13)
+    with damage(PLANTED["indexes-swapped"](history, 3)):
+        for time in range(START_MS - 50, START_MS + 10 * history.end + 50, 59):
+            found = history.first_not_before(time)
+            limits = {"startingTimestamp": time, "startingOffsetsByTimestampStrategy": "latest"}
+            known = [row for row in history.written if row.offset >= found]
+            assert Question(limits, tuple(known)).wrong_answer(history.folder) is None
