@@ -72,8 +72,8 @@ def _print_line(cells: Sequence[str], widths: Sequence[int]) -> None:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    json.dump(value, sys.stdout, default=str, ensure_ascii=False)
-    sys.stdout.write("\n")
+    # In one piece: `dump` writes token by token, in Python.
+    sys.stdout.write(json.dumps(value, default=str, ensure_ascii=False) + "\n")
 
 
 _PIPE_WIDTH = 1_000_000

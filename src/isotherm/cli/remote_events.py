@@ -10,6 +10,7 @@ import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from isotherm.cli.client import REQUEST_TIMEOUT_S, consumer, one_line_errors
 from isotherm.cli.decoded_values import describe_event, text_of
+from isotherm.cli.event_columns import EventRows
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     AsJson,
@@ -29,9 +31,9 @@ from isotherm.cli.output import error_console, print_stream
 from isotherm.cli.pipeline_metadata import time_ms
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
-from isotherm.remote.metadata.events import iterate_records, partition_of
+from isotherm.remote.metadata.events import iterate_columns, partition_of
 from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
-from isotherm.remote.metadata.keys import PartitionKey, parse_key, partition_key
+from isotherm.remote.metadata.keys import parse_key
 from isotherm.remote.metadata.serde import decode_event
 from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
@@ -43,7 +45,6 @@ from isotherm.types import (
 Row = dict[str, Any]
 
 _EXIT_DAMAGE = 3
-_TOLD_EVERY = 1000
 _COLUMNS = [
     "metadata_partition", "offset", "key", "type", "topic", "partition", "segment_id",
     "state", "start_offset", "end_offset", "size", "event_timestamp",
@@ -140,44 +141,30 @@ def event_rows(
             start = (starts or {}).get(metadata_partition, 0)
             first, end = metadata_topic.offsets(metadata_partition)
             bars.update(task, total=(bars.tasks[0].total or 0) + max(0, end - max(first, start)))
-            named: dict[PartitionKey, str] = {}
-            records = iterate_records(metadata_topic, metadata_partition, start_offset=start)
-            for count, record in enumerate(records, start=1):
-                if count % _TOLD_EVERY == 0:
-                    bars.advance(task, _TOLD_EVERY)
-                row = _event_row(record, named, damage)
-                if topic is None or row.get("topic") == topic:
-                    yield row
+            rows = EventRows(metadata_partition, topic, partial(_event_row, damage=damage))
+            for columns in iterate_columns(metadata_topic, metadata_partition, start_offset=start):
+                bars.advance(task, len(columns.offset))
+                yield from rows.of_run(columns)
 
 
-def _event_row(
-    record: MetadataTopicRecord, named: dict[PartitionKey, str], damage: list[str]
-) -> Row:
-    """`named` are the topics' names that records before this one told: a tombstone has none."""
+def _event_row(record: MetadataTopicRecord, topic: str | None, damage: list[str]) -> Row:
+    """`topic` is what records before this one told: a tombstone has no name."""
     row: Row = {"metadata_partition": record.partition, "offset": record.offset}
     if record.key is not None:
         row["key"] = text_of(record.key)
     try:
         if record.value is None:
-            return {**row, "type": "tombstone", **_place_of_tombstone(record, named)}
+            key = parse_key(record.key or b"")
+            topic_id = uuid_to_text(key.topic_id)
+            place = {"topic": topic, "topic_id": topic_id, "partition": key.partition}
+            return {**row, "type": "tombstone", **place}
         event = decode_event(record.value)
-        partition = partition_of(event)
-        named[partition_key(partition)] = partition.topic
+        partition_of(event)
         return {**row, **describe_event(event)}
     except CorruptMetadataError as error:
         damage.append(f"{error} partition={record.partition} offset={record.offset}")
         value = "" if record.value is None else record.value.hex()
         return {**row, "type": "damaged", "value": value}
-
-
-def _place_of_tombstone(record: MetadataTopicRecord, named: dict[PartitionKey, str]) -> Row:
-    key = parse_key(record.key or b"")
-    place = PartitionKey(key.topic_id, key.partition)
-    return {
-        "topic": named.get(place),
-        "topic_id": uuid_to_text(key.topic_id),
-        "partition": key.partition,
-    }
 
 
 def _progress() -> Progress:

@@ -269,9 +269,13 @@ class _Steps:
 
 
 class FoldRun:
-    """A run of records, decoded. `problems` are numbers of records that mean nothing, and why."""
+    """A run of records, decoded. `problems` are numbers of records that mean nothing, and why.
 
-    def __init__(self, columns: MetadataColumns) -> None:
+    Without `straighten` records that are not in plain form stay ODD, whether they mean something or
+    not.
+    """
+
+    def __init__(self, columns: MetadataColumns, *, straighten: bool = True) -> None:
         from isotherm.kernels import metadata as kernels
 
         self.kernels = kernels
@@ -280,7 +284,7 @@ class FoldRun:
         self._values = columns.value
         events = np.empty(len(columns.offset), dtype=kernels.EVENT)
         keys, values = _arrays(columns.key), _arrays(columns.value)
-        if kernels.decode_events(keys, values, False, events):
+        if kernels.decode_events(keys, values, False, events) and straighten:
             keys, values = self._straighten(columns, np.flatnonzero(events["kind"] == kernels.ODD))
             kernels.decode_events(keys, values, True, events)
             assert np.count_nonzero(events["kind"] == kernels.ODD) == len(self.problems)

@@ -117,6 +117,30 @@ def iterate_records(
         position = next_offset(records, position)
 
 
+def iterate_columns(
+    topic: MetadataTopic,
+    partition: int,
+    *,
+    start_offset: Offset = 0,
+    read_max_bytes: int = DEFAULT_READ_MAX_BYTES,
+) -> Iterator[MetadataColumns]:
+    """As `iterate_records`, a run at a time."""
+    first, end = topic.offsets(partition)
+    position = max(first, start_offset)
+    while position < end:
+        columns = topic.read_columns(partition, position, read_max_bytes)
+        if columns.next_offset <= position:
+            return
+        position = columns.next_offset
+        count = int(np.searchsorted(columns.offset, end))
+        yield MetadataColumns(
+            columns.offset[:count],
+            columns.key.slice(0, count),
+            columns.value.slice(0, count),
+            columns.next_offset,
+        )
+
+
 def next_offset(records: list[MetadataTopicRecord], position: Offset) -> Offset:
     """Where to read on after `records`."""
     return records[-1].offset + 1 if records else position

@@ -1,0 +1,166 @@
+"""Records of the metadata topic as rows to print, a run at a time, by columns.
+
+Compiled loops decode a run; Python makes rows of what is wanted alone. Which that is is known by
+topic id, and of an id by the first record that has it. Records of a rare form, tombstones,
+deletions of partitions and what cannot be decoded are left to `decode_one`, which is given the
+topic's name where it is known.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from isotherm.cli.decoded_values import text_of
+from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord
+from isotherm.remote.metadata.columnar_fold import FoldRun
+from isotherm.remote.metadata.events import partition_of
+from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.types import NO_LEADER_EPOCH, NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Row: TypeAlias = dict[str, Any]
+
+_STATES = tuple(state.name for state in RemoteLogSegmentState)
+_EPOCH = np.dtype([("epoch", ">i4"), ("start_offset", ">i8")])
+_ID_TEXT_SIZE = 22
+# 16 bytes of an id and two more are 24 characters of base64; the last two are not the id's.
+_PADDED_ID = np.dtype([("high", ">i8"), ("low", ">i8"), ("padding", ">i2")])
+
+
+class EventRows:
+    """Of one metadata partition, in order; of one topic when it is named."""
+
+    def __init__(
+        self,
+        partition: int,
+        topic: str | None,
+        decode_one: Callable[[MetadataTopicRecord, str | None], Row],
+    ) -> None:
+        self._partition = partition
+        self._topic = topic
+        self._decode_one = decode_one
+        # Names of topics by (high, low) halves of their ids.
+        self._names: dict[tuple[int, int], str | None] = {}
+
+    def of_run(self, columns: MetadataColumns) -> Iterator[Row]:
+        run = FoldRun(columns, straighten=False)
+        events, kernels = run.events, run.kernels
+        names = self._names_of(run)
+        is_odd = events["kind"] == kernels.ODD
+        wanted = np.ones(len(events), np.bool_)
+        if self._topic is not None:
+            wanted = np.array([name == self._topic for name in names], np.bool_) | is_odd
+        is_segment = (events["kind"] == kernels.ADD) | (events["kind"] == kernels.PUT)
+        # In a form of which the columns hold everything.
+        is_plain = (is_segment & (events["epochs_count"] == 1)) | (
+            (events["kind"] == kernels.UPDATE) & (events["leader"] == NO_LEADER_EPOCH)
+        )
+        numbers = np.flatnonzero(wanted)
+        plain = self._plain_rows(columns, run, numbers[is_plain[numbers]], names)
+        for number in numbers.tolist():
+            if is_plain[number]:
+                yield next(plain)
+                continue
+            row = self._decode_one(_record(self._partition, columns, number), names[number])
+            if self._topic is None or row.get("topic") == self._topic:
+                yield row
+
+    def _names_of(self, run: FoldRun) -> list[str | None]:
+        events, kernels = run.events, run.kernels
+        ids = list(zip(events["topic_high"].tolist(), events["topic_low"].tolist(), strict=True))
+        kinds = events["kind"].tolist()
+        kinds_with_name = {kernels.ADD, kernels.PUT, kernels.UPDATE, kernels.PARTITION_DELETE}
+        for number, topic_id in enumerate(ids):
+            if topic_id not in self._names and kinds[number] in kinds_with_name:
+                self._names[topic_id] = partition_of(decode_event(run.value(number))).topic
+        return [
+            self._names.get(topic_id) if kind != kernels.ODD else None
+            for topic_id, kind in zip(ids, kinds, strict=True)
+        ]
+
+    def _plain_rows(
+        self,
+        columns: MetadataColumns,
+        run: FoldRun,
+        numbers: npt.NDArray[np.intp],
+        names: list[str | None],
+    ) -> Iterator[Row]:
+        """As `describe_event` of each."""
+        events = run.events[numbers]
+        is_segment = events["kind"] != run.kernels.UPDATE
+        topic_ids = _id_texts(events["topic_high"], events["topic_low"])
+        segment_ids = _id_texts(events["id_high"], events["id_low"])
+        starts = events["epochs_start"][is_segment]
+        epochs = iter(_epochs(run.value_data, starts))
+        keys = columns.key
+        has_keys = keys.null_count < len(keys)
+        fields = (
+            "partition", "state", "start", "end", "size", "max_timestamp", "broker",
+            "event_timestamp", "custom_start", "custom_size", "txn_index_empty", "leader",
+        )  # fmt: skip
+        offsets = columns.offset[numbers].tolist()
+        values = zip(
+            numbers.tolist(),
+            offsets,
+            topic_ids,
+            segment_ids,
+            is_segment.tolist(),
+            *(events[field].tolist() for field in fields),
+            strict=True,
+        )
+        for (
+            number, offset, topic_id, segment_id, tells_segment, partition, state, start, end, size,
+            max_timestamp, broker, event_timestamp, custom_start, custom_size, is_empty, leader,
+        ) in values:  # fmt: skip
+            row: Row = {"metadata_partition": self._partition, "offset": offset}
+            if has_keys and (key := keys[number].as_py()) is not None:
+                row["key"] = text_of(key)
+            row["type"] = "segment" if tells_segment else "segment-update"
+            row |= {"topic": names[number], "topic_id": topic_id, "partition": partition}
+            row |= {"segment_id": segment_id, "state": _STATES[state]}
+            if tells_segment:
+                row |= {"start_offset": start, "end_offset": end, "size": size}
+                row |= {"max_timestamp": max_timestamp, "leader_epochs": next(epochs)}
+            row |= {"broker_id": broker, "event_timestamp": event_timestamp}
+            custom = run.value_data[custom_start : custom_start + max(custom_size, 0)]
+            row["custom_metadata"] = custom.tobytes().hex() if custom_size >= 0 else None
+            if tells_segment:
+                row["txn_index_empty"] = bool(is_empty)
+                if leader != NO_LEADER_EPOCH:
+                    row["broker_leader_epoch"] = leader
+            yield row
+
+
+def _record(partition: int, columns: MetadataColumns, number: int) -> MetadataTopicRecord:
+    return MetadataTopicRecord(
+        partition,
+        int(columns.offset[number]),
+        NO_TIMESTAMP,
+        columns.key[number].as_py(),
+        columns.value[number].as_py(),
+    )
+
+
+def _id_texts(high: npt.NDArray[np.int64], low: npt.NDArray[np.int64]) -> list[str]:
+    """As `uuid_to_text` of each."""
+    ids = np.zeros(len(high), _PADDED_ID)
+    ids["high"], ids["low"] = high, low
+    text = base64.urlsafe_b64encode(ids.tobytes()).decode("ascii")
+    return [text[at : at + _ID_TEXT_SIZE] for at in range(0, len(text), 24)]
+
+
+def _epochs(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> list[dict[str, int]]:
+    """The only leader epoch of each segment, with its start offset."""
+    if len(starts) == 0:
+        return []
+    places = starts[:, np.newaxis] + np.arange(_EPOCH.itemsize)
+    found = np.ascontiguousarray(data[places]).view(_EPOCH)[:, 0]
+    pairs = zip(found["epoch"].tolist(), found["start_offset"].tolist(), strict=True)
+    return [{str(epoch): start} for epoch, start in pairs]
