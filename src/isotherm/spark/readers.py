@@ -262,6 +262,10 @@ def _prove_outcomes(
     where the read ends; and check those that began before the segment."""
     assert read.beside is not None
     piece_end, before = read.beside
+    begins_segment = read.start_offset <= read.segment.start_offset
+    if begins_segment and before is not None and proof.next_offset < piece_end:
+        # What earlier segments hold of these transactions is read by others, who do not come here.
+        proof.expect_ends(open_transactions(storage, before))
     if proof.has_undecided() and proof.next_offset < piece_end:
         rest = read.of(proof.next_offset, piece_end)
         ahead = LocatedRead(rest, PositionRange(reached, reached))

@@ -86,6 +86,13 @@ class TransactionProof:
         """The offset after the last batch."""
         return self._end
 
+    def expect_ends(self, open_before: Mapping[ProducerId, Offset]) -> None:
+        """Transactions that were open where the segment begins, by their first offsets: those that
+        have not been seen to go on or to end are to be followed like those that have data here."""
+        for producer, first in open_before.items():
+            if producer not in self._marked:
+                self._open.setdefault(producer, first)
+
     def has_undecided(self) -> bool:
         """Whether records that are rows belong to a transaction whose marker is still to come."""
         return bool(self._undecided())

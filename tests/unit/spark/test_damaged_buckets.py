@@ -109,3 +109,17 @@ def test_entries_of_another_time_index_lead_beyond_the_segment(tmp_path: Path) -
             limits = {"startingTimestamp": time, "startingOffsetsByTimestampStrategy": "latest"}
             known = [row for row in history.written if row.offset >= found]
             assert Question(limits, tuple(known)).wrong_answer(history.folder) is None
+
+
+@pytest.mark.parametrize("split", [{}, {"minPartitions": 9}])
+def test_abort_of_earlier_segments_is_missed_in_a_segment_of_which_a_part_is_read(
+    tmp_path: Path, split: dict[str, int]
+) -> None:
+    """Its index is lost, and what is read of it ends before the marker, or comes in small tasks."""
+    history = ModelHistory(tmp_path, seed=17)
+    with damage(PLANTED["transaction-index-lost"](history, 1)):
+        for ended in range(history.segments[1].start_offset, history.end, 3):
+            limits = {"endingOffsets": json.dumps({TOPIC: {"0": ended}})}
+            known = [row for row in history.committed() if row.offset < ended]
+            asked = Question({"isolationLevel": "read_committed"} | limits | split, tuple(known))
+            assert asked.wrong_answer(history.folder) is None
