@@ -58,7 +58,7 @@ from isotherm.remote.metadata.api import (
     NewMetadataRecord,
 )
 from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
-from isotherm.remote.metadata.migration import OnCorrupt, PartitionMigration, PartitionPlan
+from isotherm.remote.metadata.migration import OnCorrupt, PartitionMigration, PartitionSurvey
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.types import (
     CLUSTER_METADATA_TOPIC,
@@ -84,7 +84,7 @@ def migrate_log_dirs(
     progress: Progress,
     on_corrupt: OnCorrupt | None = None,
     audit_retention_ms: int | None = None,
-) -> list[PartitionPlan]:
+) -> list[PartitionSurvey]:
     """Bring a stopped broker's log directories to level 1; what was there before, by partition.
 
     Does nothing a second time. Raises LogDirFailedError when a broker runs on them,
@@ -99,7 +99,7 @@ def migrate_log_dirs(
                 f"there is nothing to migrate topic={REMOTE_LOG_METADATA_TOPIC}"
             )
         topic = LocalMetadataTopic(tier.log_manager, clock, _partition_count(controller))
-        plans = [
+        surveys = [
             _migrate(topic, number, clock, progress, on_corrupt)
             for number in range(topic.partition_count)
         ]
@@ -110,7 +110,7 @@ def migrate_log_dirs(
             change = ConfigChange("retention.ms", ConfigOperation.SET, str(audit_retention_ms))
             controller.alter_topic_config(REMOTE_LOG_METADATA_AUDIT_TOPIC, [change])
         compact_metadata_topic(controller, settings)
-        return plans
+        return surveys
 
 
 def check_is_isotherms(config: BrokerConfig) -> None:
@@ -160,10 +160,10 @@ def _migrate(
     clock: Clock,
     progress: Progress,
     on_corrupt: OnCorrupt | None,
-) -> PartitionPlan:
+) -> PartitionSurvey:
     migration = PartitionMigration(topic, number, clock=clock, on_corrupt=on_corrupt)
-    plan = migration.plan()
-    progress(number, 0, len(plan.writes))
+    survey = migration.survey()
+    progress(number, 0, survey.states_to_write + survey.tombstones_to_write)
     is_done = migration.run(lambda written, total: progress(number, written, total))
     differences = migration.differences()
     if not is_done or differences:
@@ -171,9 +171,9 @@ def _migrate(
             "what was written does not tell what the events tell; the level stays as it was"
             f" topic={REMOTE_LOG_METADATA_TOPIC} partition={number} differences={differences[:3]}"
         )
-    if plan.counts.without_key:
+    if survey.counts.without_key:
         topic.roll(number)
-    return plan
+    return survey
 
 
 class LocalMetadataTopic:

@@ -33,7 +33,7 @@ from isotherm.errors import (
 from isotherm.remote.metadata.api import MetadataTopic
 from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
-from isotherm.remote.metadata.migration import PartitionMigration, PartitionPlan
+from isotherm.remote.metadata.migration import PartitionMigration, PartitionSurvey
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
 
 _FEATURE = "remote.log.metadata.compaction"
@@ -156,7 +156,7 @@ def _migrate_log_dirs(texts: dict[str, str], options: _Options, *, run: bool) ->
         _check(LogDirMetadataTopic(config.log_dirs), options, is_isotherms=is_isotherms)
         return
     with _progress(options) as tell:
-        plans = migrate_log_dirs(
+        surveys = migrate_log_dirs(
             config,
             clock=SystemClock(),
             fs=OsFileSystem(),
@@ -165,7 +165,7 @@ def _migrate_log_dirs(texts: dict[str, str], options: _Options, *, run: bool) ->
             on_corrupt=options.on_corrupt,
             audit_retention_ms=options.audit_retention_ms,
         )
-    _print_plans(plans, options)
+    _print_surveys(surveys, options)
     _tell_done(options)
 
 
@@ -188,24 +188,24 @@ def _migrate_broker(
                 " hint='isotherm pipeline project keeps a bounded table of it, which Spark and the"
                 " jobs read instead'"
             )
-        plans = _plans(topic, options)
+        surveys = _surveys(topic, options)
         raise_feature(bootstrap_server, _FEATURE, 1)
         _await_compaction(bootstrap_server, extra, options)
         _set_audit_retention(bootstrap_server, extra, options)
-        left = [plan for plan in _plans(topic, options) if not plan.is_migrated]
+        left = [each for each in _surveys(topic, options) if not each.is_migrated]
     if left:
         raise CorruptMetadataError(
             "the keyed records do not tell what all records tell"
-            f" metadata_partitions={[plan.number for plan in left]}"
+            f" metadata_partitions={[each.number for each in left]}"
         )
-    _print_plans(plans, options)
+    _print_surveys(surveys, options)
     _tell_done(options)
 
 
 def _check(topic: MetadataTopic, options: _Options, *, is_isotherms: bool) -> None:
-    plans = _plans(topic, options)
-    _print_plans(plans, options)
-    is_needed = any(not plan.is_migrated for plan in plans)
+    surveys = _surveys(topic, options)
+    _print_surveys(surveys, options)
+    is_needed = any(not each.is_migrated for each in surveys)
     if not is_isotherms and not options.as_json:
         console().print(
             "\nThis is Apache Kafka's, not Isotherm's: it cannot be migrated, --run is refused. What"
@@ -221,16 +221,17 @@ def _check(topic: MetadataTopic, options: _Options, *, is_isotherms: bool) -> No
         raise typer.Exit(_EXIT_NEEDED)
 
 
-def _plans(topic: MetadataTopic, options: _Options) -> list[PartitionPlan]:
+def _surveys(topic: MetadataTopic, options: _Options) -> list[PartitionSurvey]:
+    """One metadata partition at a time, of which nothing but the survey is kept."""
     with _progress(options) as tell:
-        plans = []
+        surveys = []
         for number in range(topic.partition_count):
             migration = PartitionMigration(
                 topic, number, clock=SystemClock(), on_corrupt=options.on_corrupt
             )
-            plans.append(migration.plan())
+            surveys.append(migration.survey())
             tell(number, 0, 0)
-        return plans
+        return surveys
 
 
 def _await_compaction(bootstrap_server: str, extra: dict[str, str], options: _Options) -> None:
@@ -291,8 +292,8 @@ def _progress(options: _Options) -> Iterator[Callable[[int, int, int], None]]:
         yield tell
 
 
-def _print_plans(plans: Sequence[PartitionPlan], options: _Options) -> None:
-    rows = [_row(plan) for plan in plans if plan.counts.without_key or plan.counts.with_key]
+def _print_surveys(surveys: Sequence[PartitionSurvey], options: _Options) -> None:
+    rows = [_row(each) for each in surveys if each.counts.without_key or each.counts.with_key]
     total: dict[str, Any] = {name: sum(row[name] for row in rows) for name in _COLUMNS[1:]}
     if options.as_json:
         for row in rows:
@@ -307,20 +308,20 @@ def _print_plans(plans: Sequence[PartitionPlan], options: _Options) -> None:
     )
 
 
-def _row(plan: PartitionPlan) -> dict[str, Any]:
-    counts = plan.counts
+def _row(survey: PartitionSurvey) -> dict[str, Any]:
+    counts = survey.counts
     records = counts.without_key + counts.with_key
     size = counts.size_without_key + counts.size_with_key
     return {
-        "metadata_partition": plan.number,
+        "metadata_partition": survey.number,
         "records": records,
         "without_key": counts.without_key,
         "tombstones": counts.tombstones,
-        "live_segments": plan.live_segments,
-        "states_to_write": plan.states_to_write,
-        "tombstones_to_write": plan.tombstones_to_write,
+        "live_segments": survey.live_segments,
+        "states_to_write": survey.states_to_write,
+        "tombstones_to_write": survey.tombstones_to_write,
         "size": size + records * _BATCH_OVERHEAD,
-        "size_compacted": plan.size_compacted + plan.live_segments * _BATCH_OVERHEAD,
+        "size_compacted": survey.size_compacted + survey.live_segments * _BATCH_OVERHEAD,
     }
 
 

@@ -107,9 +107,9 @@ def _project_partition(
         plan = migration.plan()
         migration.write(plan)
     told = {
-        "states": plan.states_to_write,
-        "tombstones": plan.tombstones_to_write,
-        "live_segments": plan.live_segments,
+        "states": plan.survey.states_to_write,
+        "tombstones": plan.survey.tombstones_to_write,
+        "live_segments": plan.survey.live_segments,
         "text": "\n".join(damaged),
     }
     return pa.RecordBatch.from_pylist([told], schema=_TOLD)

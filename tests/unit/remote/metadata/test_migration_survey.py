@@ -1,0 +1,89 @@
+"""What a survey of the metadata topic holds in memory: what lives, not what happened."""
+
+from __future__ import annotations
+
+import tracemalloc
+import uuid
+
+import pytest
+
+from isotherm.clock import SystemClock
+from isotherm.remote.metadata.migration import PartitionMigration
+from isotherm.remote.metadata.serde import encode_event
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
+from isotherm.types import TopicIdPartition
+
+PARTITION = TopicIdPartition(uuid.UUID(int=1 << 100), "flights", 0)
+STATE = RemoteLogSegmentState
+LIVE = 50
+
+
+def topic_of(segments: int, live: int = LIVE) -> MemoryMetadataTopic:
+    """Segments that were copied, of which all but the last were deleted again."""
+    topic = MemoryMetadataTopic(partition_count=1)
+    for number in range(segments):
+        segment_id = RemoteLogSegmentId(PARTITION, uuid.UUID(int=(number + 1) << 70))
+        copied = RemoteLogSegmentMetadata(
+            segment_id=segment_id,
+            start_offset=10 * number,
+            end_offset_inclusive=10 * number + 9,
+            max_timestamp_ms=0,
+            broker_id=1,
+            event_timestamp_ms=0,
+            segment_size_in_bytes=1,
+            segment_leader_epochs={0: 10 * number},
+        )
+        states = [STATE.COPY_SEGMENT_FINISHED]
+        if number < segments - live:
+            states += [STATE.DELETE_SEGMENT_STARTED, STATE.DELETE_SEGMENT_FINISHED]
+        topic.append(0, None, encode_event(copied), 0)
+        for state in states:
+            update = RemoteLogSegmentMetadataUpdate(
+                segment_id=segment_id, event_timestamp_ms=0, state=state, broker_id=1
+            )
+            topic.append(0, None, encode_event(update), 0)
+    return topic
+
+
+def memory_of(topic: MemoryMetadataTopic, *, is_survey: bool) -> int:
+    """The most that it took."""
+    migration = PartitionMigration(topic, 0, clock=SystemClock())
+    tracemalloc.start()
+    try:
+        if is_survey:
+            migration.survey()
+        else:
+            migration.plan()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_would_be_written_is_counted_and_not_held() -> None:
+    topic = topic_of(3_000, live=3_000)
+    memory_of(topic, is_survey=True)  # code is loaded once
+    surveyed, planned = (memory_of(topic, is_survey=each) for each in (True, False))
+    assert surveyed < planned - 3_000 * 100
+
+
+def test_what_is_gone_is_not_held() -> None:
+    gone, live = topic_of(1_500, live=50), topic_of(1_500, live=1_500)
+    memory_of(gone, is_survey=True)
+    assert memory_of(gone, is_survey=True) < memory_of(live, is_survey=True) / 4
+
+
+@pytest.mark.parametrize("live", [0, LIVE])
+def test_survey_tells_what_a_plan_would_write(live: int) -> None:
+    topic = topic_of(200, live)
+    plan = PartitionMigration(topic, 0, clock=SystemClock()).plan()
+    survey = PartitionMigration(topic, 0, clock=SystemClock()).survey()
+    assert survey == plan.survey
+    assert survey.states_to_write + survey.tombstones_to_write == len(plan.writes)
+    assert survey.states_to_write == survey.live_segments == live
+    assert survey.is_migrated == plan.is_migrated == (live == 0)
