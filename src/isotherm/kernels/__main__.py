@@ -1,10 +1,10 @@
-"""Compile every kernel now, so that the first process that needs one does not wait for it.
+"""Compile every kernel now, so that no process has to compile one when it needs it.
 
 Run: python -m isotherm.kernels [--into FOLDER] [--in-background]
 
-The machine code is kept where processes of this installation look for it. With --into it goes into a
-folder as well, which may be copied to other machines: NUMBA_CACHE_DIR names it there. It is used where
-Isotherm, Python, Numba and the processor are the same, and passed over elsewhere.
+The machine code goes into the cache that processes of this installation use. With --into a copy
+goes into another folder, which can be shipped to other machines: set NUMBA_CACHE_DIR to it there. It is used if
+Isotherm, Python, Numba and the processor are the same, and ignored otherwise.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def main() -> None:
         description=(__doc__ or "").partition("\n")[0],
     )
     parser.add_argument(
-        "--into", type=Path, metavar="FOLDER", help="keep a copy there, to be shipped"
+        "--into", type=Path, metavar="FOLDER", help="write a copy there, to ship to other machines"
     )
-    parser.add_argument("--in-background", action="store_true", help="let all others go first")
+    parser.add_argument("--in-background", action="store_true", help="run at the lowest priority")
     options = parser.parse_args()
     into: Path | None = options.into
     if options.in_background:

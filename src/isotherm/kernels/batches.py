@@ -1,4 +1,4 @@
-"""A compiled loop over the headers of batches."""
+"""A compiled scan of batch headers."""
 
 # Numba types these functions by the signatures that they are compiled for.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable,var-annotated"
@@ -11,6 +11,7 @@ from isotherm.kernels.kernel import kernel
 from isotherm.kernels.record_reader import read_int
 from isotherm.kernels.tables import BATCHES, BYTES
 
+# As in isotherm.record.batch_header, which kernels may not import.
 _LOG_OVERHEAD = 12
 _HEADER_SIZE = 61
 _LENGTH_MIN = 49
@@ -24,8 +25,8 @@ _OFFSET_MAX = 2**63 - 1
 def scan_headers(data, batches):
     """Fill `batches` with the complete batches from the start of `data`.
 
-    Returns how many there are, the position after the last one, and 1 if the bytes there are a
-    header that no writer produces (`read_batch_header` says why), else 0.
+    Returns their count, the position after the last one, and 1 if a header that no writer produces
+    follows (`read_batch_header` names the reason), else 0.
     """
     position = 0
     count = 0
@@ -33,6 +34,7 @@ def scan_headers(data, batches):
         length = read_int(data, position + 8, 4)
         if length > len(data) - position - _LOG_OVERHEAD:
             return count, position, 0
+        # A length of at least 49 also proves that the rest of the header is in the buffer.
         if length < _LENGTH_MIN or data[position + 16] != _MAGIC:
             return count, position, 1
         row = batches[count]

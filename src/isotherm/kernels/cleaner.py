@@ -1,6 +1,6 @@
-"""Compiled loops of the log cleaner: the offset map, and which records stay.
+"""Compiled loops of the log cleaner: the offset map, and the choice of records to keep.
 
-See `isotherm.kernels` for how kernels are written here and why, tables.py for the tables.
+See `isotherm.kernels` for the rules of kernels, and tables.py for the tables.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -17,11 +17,12 @@ from isotherm.kernels.kernel import kernel
 from isotherm.kernels.raw_memory import prefetch, word_at
 from isotherm.kernels.tables import BATCHES, BYTES, INT64_OUT, PLACES, table_of
 
-# Slot of the offset map: the key's hash, and the newest offset plus one, 0 in an empty slot.
+# A slot of the offset map: the key's hash, and the newest offset plus one. 0 marks an empty slot,
+# so an array of zeros is an empty map and needs no initialization.
 SLOT = np.dtype([("high", np.uint64), ("low", np.uint64), ("next_offset", np.int64)])
 
 _CONTROL_FLAG = 32
-# Places ahead of which a slot is asked for: at some 10 ns a place more than memory takes to answer.
+# How many places ahead a slot is prefetched: at about 10 ns per place, longer than a memory access.
 _PREFETCH_DISTANCE = 16
 
 _UINT64_OUT = types.Array(types.uint64, 1, "C")
@@ -64,6 +65,7 @@ def _siphash(source, start, size, key_0, key_1):
         v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
         v0 ^= word
         position += 8
+    # The last block has the remaining bytes, and the size in its highest byte (SipHash).
     word = np.uint64(size & 0xFF) << np.uint64(56)
     for index in range(start + size - position):
         word |= np.uint64(source[position + index]) << np.uint64(8 * index)
@@ -83,7 +85,7 @@ def _siphash(source, start, size, key_0, key_1):
 
 @kernel(types.void(BYTES, BYTES, BATCHES, PLACES, _UINT64_OUT, _UINT64_OUT))
 def hash_keys(data, unpacked, batches, places, hash_key, hashes):
-    """Two words of hash for the key of each place; of null keys they are not set."""
+    """Write the two-word hash of each place's key. Words of null keys are not written."""
     key_0 = hash_key[0]
     key_1 = hash_key[1]
     for index in range(len(places)):
@@ -97,13 +99,14 @@ def hash_keys(data, unpacked, batches, places, hash_key, hashes):
 
 @register_jitable(forceinline=True)
 def _first_slot(slots, high):
-    """A slot for a hash: its upper half scaled to their number, which is below 2^32."""
+    """The first slot of a hash: its upper half, scaled to the number of slots (below 2^32)."""
+    # A multiplication instead of a modulo: no division, and any number of slots works.
     return np.int64(((high >> np.uint64(32)) * np.uint64(len(slots))) >> np.uint64(32))
 
 
 @register_jitable(forceinline=True)
 def _prefetch_slot(slots, hashes, index):
-    """Of a place that comes soon: the map is larger than any cache, and hashes are anywhere in it."""
+    """Prefetch the slot of a later place. The map exceeds the CPU caches, and access is random."""
     soon = 2 * (index + _PREFETCH_DISTANCE)
     if soon < len(hashes):
         prefetch(slots, _first_slot(slots, hashes[soon]))
@@ -111,7 +114,7 @@ def _prefetch_slot(slots, hashes, index):
 
 @register_jitable(forceinline=True)
 def _find_slot(slots, high, low):
-    """The slot of a hash, or the empty one where it belongs; -1 when all others are taken."""
+    """The slot of a hash, or the empty slot for it; -1 if all other slots are used."""
     index = _first_slot(slots, high)
     for _ in range(len(slots)):
         slot = slots[index]
@@ -130,16 +133,17 @@ def _find_slot(slots, high, low):
     )
 )
 def put_offsets(slots, places, hashes, start_offset, entry_count, entry_count_max):
-    """Take in the offset of each keyed place at or above `start_offset`, in order.
+    """Put the offset of each keyed place at or above `start_offset` into the map, in order.
 
-    Returns the number of entries then, and the place at which there were `entry_count_max` of them
-    already (whether or not its key is one of them), or -1.
+    Returns the number of entries, and the place at which the map was full (even if its key is in
+    the map), or -1.
     """
     for index in range(len(places)):
         _prefetch_slot(slots, hashes, index)
         place = places[index]
         if place.key_size < 0 or place.offset < start_offset:
             continue
+        # Checked before the lookup, as in Kafka: what is added ends at a definite offset.
         if entry_count >= entry_count_max:
             return entry_count, index
         high = hashes[2 * index]
@@ -161,10 +165,10 @@ def put_offsets(slots, places, hashes, start_offset, entry_count, entry_count_ma
     )
 )
 def choose_records(slots, batches, places, hashes, latest_offset, now, expiry):
-    """Set `is_kept` of each place in a data batch; how many had no key, and were dropped for it.
+    """Set `is_kept` of each place in a data batch; returns how many were dropped without a key.
 
-    A record stays in a control batch, above `latest_offset`, and where its key has no newer offset
-    unless it is a tombstone whose time is over: `expiry` of its batch, which may be infinite.
+    Kept are records of control batches, records above `latest_offset`, and records without a newer
+    offset of their key, except tombstones past the `expiry` of their batch (which may be infinite).
     """
     invalid_count = 0
     for index in range(len(places)):
@@ -178,6 +182,7 @@ def choose_records(slots, batches, places, hashes, latest_offset, now, expiry):
             invalid_count += 1
             continue
         found = _find_slot(slots, hashes[2 * index], hashes[2 * index + 1])
+        # Below zero: the map has no record of the key, so none is newer.
         is_newest = found < 0 or place.offset + 1 >= slots[found].next_offset
         has_expired = place.value_size < 0 and now >= expiry[place.batch]
         place.is_kept = is_newest and not has_expired

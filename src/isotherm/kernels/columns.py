@@ -1,4 +1,4 @@
-"""Compiled loops that decode records, and their headers, into Arrow's columns."""
+"""Compiled decoding of records, and of their headers, into Arrow columns."""
 
 # Numba types these functions by the signatures that they are compiled for.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable,var-annotated"
@@ -26,7 +26,7 @@ _BINARY_OUT = types.Tuple((INT32_OUT, BYTES_OUT, BYTES_OUT))
 
 @register_jitable(forceinline=True)
 def _null_mask(size, row):
-    """What to and into the byte of an Arrow validity bitmap that has the bit of `row`."""
+    """The mask to AND into the byte of an Arrow validity bitmap that has the bit of `row`."""
     return ~np.uint8((1 if size < 0 else 0) << (row & 7))
 
 
@@ -42,12 +42,11 @@ def decode_records(
     """Decode all records of `batches` with offsets in [offset_start, offset_end) into columns.
 
     `rows` is (offsets, timestamps, timestamp types). `keys` and `values` are (ends, validity,
-    data): Arrow offsets, of which the first is set to 0, an Arrow bitmap with all bits set, and
-    the bytes. `headers_positions` gets where each record's headers begin, as -1 - position when
-    they lie in `unpacked`. Arrays are as long as the counts and payload sizes in `batches` say;
-    empty ends or positions mean that the column is not wanted.
-
-    Returns row and index of a damaged record (or -1, -1), the number of records decoded, bytes of
+    data): Arrow offsets with the first set to 0, an Arrow bitmap with all bits set, and the bytes.
+    `headers_positions` gets the position of each record's headers, or -1 - position if they lie in
+    `unpacked`. The arrays have the sizes that counts and payload sizes in `batches` require. Empty
+    ends or positions mean that the column is not wanted.
+    Returns row and index of a damaged record (or -1, -1), the number of decoded records, bytes of
     keys and of values, number of headers, bytes of their names and of their values.
     """
     offsets, timestamps, timestamp_types = rows
@@ -76,6 +75,7 @@ def decode_records(
                 names_size,
                 header_values_size,
             ) = read_record(source, position, row.payload_end)
+            # The fields are used only after this single check; `read_record` explains why.
             if is_damaged or offset_delta < 0 or offset_delta > row.last_offset_delta:
                 return row_index, index, 0, 0, 0, 0, 0, 0
             offset = base_offset + offset_delta
@@ -103,6 +103,7 @@ def decode_records(
                 names_total += names_size
                 header_values_total += header_values_size
             count += 1
+        # Bytes after the last record are damage, too: Kafka's reader refuses them.
         if position != row.payload_end:
             return row_index, row.records_count, 0, 0, 0, 0, 0, 0
     return -1, -1, count, keys_size, values_size, headers_total, names_total, header_values_total
@@ -110,9 +111,9 @@ def decode_records(
 
 @kernel(types.void(BYTES, BYTES, INT64_OUT, INT32_OUT, _BINARY_OUT, _BINARY_OUT))
 def decode_headers(data, unpacked, headers_positions, list_ends, names, values):
-    """Decode the headers whose places `decode_records` found, and thereby checked.
+    """Decode the headers that `decode_records` has located, and thereby checked.
 
-    `list_ends` are the Arrow offsets of the lists; `names` and `values` as in `decode_records`.
+    `list_ends` are the Arrow offsets of the lists. For `names` and `values` see `decode_records`.
     """
     name_ends, _, name_data = names
     value_ends, value_validity, value_data = values

@@ -1,9 +1,9 @@
 """Compiled CRC-32C of many batches. Importing this module loads Numba and the kernel.
 
-As fast per byte as google-crc32c, without a call from Python for each batch, which takes as long as
-three thousand bytes do. The processor's instruction takes eight bytes a step, but its result is there
-three steps later only; so three lanes of a batch are summed at a time. What sums become by the zeros
-that a lane would be is looked up in tables, and joins them.
+As fast per byte as google-crc32c, but without a Python call per batch, which takes as long as
+three thousand bytes. The processor's CRC instruction takes eight bytes and has a latency of three
+steps, so three lanes of a batch are computed in parallel. To combine them, the CRC of an earlier
+lane is extended by as many zeros as follow it, with lookup tables.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -24,38 +24,39 @@ from isotherm.kernels.raw_memory import byte_at, word_at
 from isotherm.kernels.tables import BATCHES, BYTES
 
 HAS_INSTRUCTION = "+sse4.2" in cpu_target.target_context.codegen().magic_tuple()[2]
-"""Whether Numba compiles for a processor that has it: there is no kernel elsewhere."""
+"""Whether Numba compiles for a processor with the CRC instruction. There is no kernel otherwise."""
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reversed
 _WORD_SIZE = 8
 _LANE_SIZE = 512
-_CRC_START = 21
+_CRC_START = 21  # the CRC covers a batch from its attributes on
 
 
 def _after_zeros(tables, sums):
-    """What sums become by the zeros that `tables` are for."""
+    """The CRCs `sums` after the zeros that `tables` stand for."""
     parts = [tables[index, sums >> (8 * index) & 0xFF] for index in range(4)]
     return parts[0] ^ parts[1] ^ parts[2] ^ parts[3]
 
 
 def _lane_tables():
-    """For each byte of a sum, what one and two lanes of zeros make of it."""
+    """Tables by byte of a CRC: its value after one lane of zeros, and after two."""
     sums = np.arange(256, dtype=np.uint32) << (8 * np.arange(4, dtype=np.uint32)[:, None])
     for _ in range(8):  # one byte of zeros
         sums = sums >> 1 ^ np.where(sums & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
     size = 1
     while size < _LANE_SIZE:
+        # Each step doubles the zeros: the tables are applied to themselves.
         sums = _after_zeros(sums, sums)
         size *= 2
     return sums, _after_zeros(sums, sums)
 
 
-# Numba takes global arrays into the compiled code.
+# Numba compiles global arrays into the machine code as constants.
 _AFTER_ONE_LANE, _AFTER_TWO_LANES = _lane_tables()
 
 
 def _instruction(name, bits):
-    """An intrinsic that adds so many bits to a sum."""
+    """An intrinsic that adds `bits` bits to a CRC."""
 
     @intrinsic
     def add(_context, _total, _added):
@@ -79,7 +80,7 @@ _add_byte = _instruction("llvm.x86.sse42.crc32.32.8", 8)
 
 @register_jitable(forceinline=True)
 def _joined(tables, total, lane):
-    """The sum of what `total` and then `lane`, begun at 0, are the sums of; `tables` fit the latter."""
+    """The CRC of two adjacent parts. `tables` match the length of the second part."""
     return (
         np.uint64(tables[0, total & np.uint64(0xFF)])
         ^ np.uint64(tables[1, total >> np.uint64(8) & np.uint64(0xFF)])
@@ -93,6 +94,7 @@ def _joined(tables, total, lane):
 def _crc(data, position, end):
     total = np.uint64(0xFFFFFFFF)
     while end - position >= 3 * _LANE_SIZE:
+        # CRCs are linear: the later lanes start at 0, and the first lane carries the initial value.
         second = third = np.uint64(0)
         for _ in range(_LANE_SIZE // _WORD_SIZE):
             total = _add_word(total, word_at(data, position))
@@ -111,7 +113,7 @@ def _crc(data, position, end):
 
 
 def _first_wrong(data, batches):
-    """Index of the first of some batches of `data` whose CRC is wrong; -1 when all are right."""
+    """Index of the first batch whose CRC is wrong; -1 if all are right."""
     for index in range(len(batches)):
         row = batches[index]
         if np.int64(_crc(data, row.position + _CRC_START, row.position + row.size)) != row.crc:

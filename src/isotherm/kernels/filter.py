@@ -1,7 +1,7 @@
-"""Compiled loops that write batches again with a part of their records.
+"""Compiled loops that rewrite batches without some of their records.
 
-See `isotherm.kernels` for how kernels are written here and why, tables.py for the tables.
-These work on what `locate_records` found and checked: nothing is parsed here.
+See `isotherm.kernels` for the rules of kernels, and tables.py for the tables.
+`locate_records` has found and checked the records: nothing is parsed here.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -18,7 +18,7 @@ from isotherm.kernels.raw_memory import copy
 from isotherm.kernels.record_reader import LOG_APPEND_TIME_FLAG
 from isotherm.kernels.tables import BATCHES, BYTES, BYTES_OUT, PLACES, table_of
 
-# What becomes of a batch; rows of `OUTCOME` say so for each of `BATCH`.
+# What is done with a batch: `kind` of its row in `OUTCOME`.
 DROPPED = 0
 COPIED = 1
 EMPTIED = 2
@@ -27,18 +27,18 @@ REBUILT = 3
 OUTCOME = np.dtype(
     [
         ("kind", np.int64),
-        # Of the records that are kept, whose places begin at `first_place`.
+        # Of the kept records, whose places start at `first_place`.
         ("places_count", np.int64),
         ("first_place", np.int64),
         ("kept_count", np.int64),
         ("max_timestamp", np.int64),
-        # 1 when a record without a value is kept.
+        # 1 if a kept record has no value.
         ("keeps_tombstone", np.int64),
-        # New base timestamp of a batch that is rebuilt: its horizon, or its first record's.
+        # New base timestamp of a rebuilt batch: its delete horizon, or that of its first record.
         ("base_timestamp", np.int64),
-        # 1 when the base timestamp is a delete horizon.
+        # 1 if the base timestamp is a delete horizon.
         ("has_horizon", np.int64),
-        # Where the new records lie in `payloads`.
+        # Position of the new records in `payloads`.
         ("payload_start", np.int64),
         ("payload_end", np.int64),
     ]
@@ -56,7 +56,7 @@ WRITTEN = np.dtype(
     ]
 )
 
-# The most that a record grows by: 9 bytes of timestamp delta, and one of its own size.
+# How much a record can grow: its timestamp delta by 9 bytes, and its size by one.
 RECORD_GROWTH_MAX = 10
 
 _HEADER_SIZE = 61
@@ -101,7 +101,7 @@ def _write_int(out, position, value, size):
 
 @kernel(types.void(BATCHES, PLACES, _OUTCOMES))
 def summarize_kept(batches, places, outcomes):
-    """Count the records of each batch that are kept; `places` are in the order of `batches`."""
+    """Summarize the kept records of each batch. `places` are in the order of `batches`."""
     place_index = 0
     for row_index in range(len(batches)):
         outcome = outcomes[row_index]
@@ -127,9 +127,9 @@ def summarize_kept(batches, places, outcomes):
 
 @kernel(types.int64(BYTES, BYTES, BATCHES, PLACES, _OUTCOMES, BYTES_OUT))
 def write_payloads(data, unpacked, batches, places, outcomes, payloads):
-    """Write the kept records of every batch that is rebuilt, uncompressed; the bytes written.
+    """Write the kept records of every rebuilt batch, uncompressed; returns the bytes written.
 
-    `payloads` has room for what the records had, and RECORD_GROWTH_MAX for each.
+    `payloads` has room for the size of the old records, plus RECORD_GROWTH_MAX for each.
     """
     position = 0
     for row_index in range(len(batches)):
@@ -149,6 +149,8 @@ def write_payloads(data, unpacked, batches, places, outcomes, payloads):
             timestamp_delta = _zigzag(place.timestamp - base_timestamp)
             offset_delta = _zigzag(place.offset - base_offset)
             key_size = _zigzag(np.int64(place.key_size))
+            # The key, the value and the headers are copied as they are. Only the fields before them
+            # change, as the timestamp delta depends on the new base timestamp.
             rest_start = place.key_start
             rest_size = place.end - rest_start
             size = (
@@ -171,9 +173,9 @@ def write_payloads(data, unpacked, batches, places, outcomes, payloads):
 
 @kernel(types.UniTuple(types.int64, 2)(BYTES, BYTES, BATCHES, _OUTCOMES, BYTES_OUT, _WRITTEN))
 def write_batches(data, payloads, batches, outcomes, out, written):
-    """Write what becomes of each batch; the CRC of new ones is left as it was.
+    """Write the remaining batches. The CRC of new ones is not set.
 
-    Returns how many batches there are in `out`, and bytes.
+    Returns the number of batches in `out`, and its size in bytes.
     """
     count = 0
     position = 0
@@ -198,6 +200,7 @@ def write_batches(data, payloads, batches, outcomes, out, written):
                 if attributes & LOG_APPEND_TIME_FLAG == 0:
                     max_timestamp = outcome.max_timestamp
             else:
+                # A batch without records has neither codec nor horizon.
                 attributes &= ~(_CODEC_MASK | _DELETE_HORIZON_FLAG)
             size = _HEADER_SIZE + payload_size
             copy(data, row.position, _HEADER_SIZE, out, position)
@@ -205,6 +208,7 @@ def write_batches(data, payloads, batches, outcomes, out, written):
             _write_int(out, position + 21, attributes, 2)
             _write_int(out, position + 27, base_timestamp, 8)
             _write_int(out, position + 35, max_timestamp, 8)
+            # An emptied batch has a payload of 0 bytes; its old payload is not copied.
             _write_int(out, position + 57, outcome.kept_count if payload_size else 0, 4)
             copy(payloads, outcome.payload_start, payload_size, out, position + _HEADER_SIZE)
         done = written[count]

@@ -1,6 +1,6 @@
-"""A compiled loop over the heads of records: their offsets and timestamps, and no byte of the rest.
+"""A compiled loop over the first fields of records: offsets and timestamps only.
 
-See `isotherm.kernels` for how kernels are written here and why.
+See `isotherm.kernels` for the rules of kernels.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -21,10 +21,10 @@ from isotherm.kernels.tables import BATCHES, BYTES, ROWS_OUT
 def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
     """Decode offset and timestamp of the records of `batches` in [offset_start, offset_end).
 
-    As `decode_records` of isotherm.kernels.columns where no other column is wanted; what
-    follows a record's offset is passed over unread.
+    Like `decode_records` of isotherm.kernels.columns without other columns. The fields after a
+    record's offset are skipped, not read.
 
-    Returns row and index of a damaged record (or -1, -1), and the number of records decoded.
+    Returns row and index of a damaged record (or -1, -1), and the number of decoded records.
     """
     offsets, timestamps, timestamp_types = rows
     count = 0
@@ -43,6 +43,7 @@ def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
             offset_delta, position = read_varint(source, position, end)
             if position > end or offset_delta < 0 or offset_delta > row.last_offset_delta:
                 return row_index, index, 0
+            # The record's size gives the next position, whatever its other fields contain.
             position = end
             offset = row.base_offset + offset_delta
             if offset < offset_start or offset >= offset_end:

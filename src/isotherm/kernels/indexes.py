@@ -1,6 +1,6 @@
-"""Compiled loop that makes the index entries of what a cleaner writes.
+"""A compiled loop that creates the index entries of rewritten segments.
 
-See `isotherm.kernels` for how kernels are written here and why.
+See `isotherm.kernels` for the rules of kernels.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -15,7 +15,7 @@ from isotherm.kernels.filter import WRITTEN
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.tables import table_of
 
-# What `index_batches` carries from one run of batches to the next.
+# The state of `index_batches` between its calls for one segment.
 INDEXING = np.dtype(
     [
         ("base_offset", np.int64),
@@ -38,10 +38,10 @@ _INDEXING = table_of(INDEXING)
     )
 )
 def index_batches(batches, indexing, index_interval, offset_entries, time_entries):
-    """The index entries of a run of batches appended to a segment, by the rule of KAFKA-806.
+    """The index entries of batches that are appended to a segment, according to KAFKA-806.
 
-    As `LogSegment.index_batch`; entries are (relative offset, position) and (timestamp, relative
-    offset). Returns how many there are of each.
+    Same as `LogSegment.index_batch`. Entries are (relative offset, position) and (timestamp,
+    relative offset). Returns the number of each.
     """
     state = indexing[0]
     offset_count = 0
@@ -52,6 +52,8 @@ def index_batches(batches, indexing, index_interval, offset_entries, time_entrie
         if batch.max_timestamp > state.largest_timestamp:
             state.largest_timestamp = batch.max_timestamp
             state.offset_of_largest = relative_offset
+        # Before the batch's own size is added: an entry points to the batch after the interval,
+        # and the first batch of a segment never gets one.
         if state.size_since_entry > index_interval:
             offset_entries[offset_count, 0] = relative_offset
             offset_entries[offset_count, 1] = state.position

@@ -1,4 +1,4 @@
-"""All kernels at once, for those who would rather wait now than at the first call."""
+"""Loads all kernels at once, so that the first call of one does not wait."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import isotherm.kernels as package
 
 
 def load_all() -> None:
-    """Load every kernel that there is; seconds where they have to be compiled."""
+    """Load every kernel. Takes seconds if they must be compiled."""
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)

@@ -1,20 +1,20 @@
-"""Where the machine code of kernels is kept between processes, and what it may be taken for.
+"""The cache of kernels' machine code between processes, and the stamps that decide its validity.
 
-A kernel inlines functions of other modules of this package, so all of them have one stamp: of every
-source here, the versions of what compiles them, the processor, and the settings of Numba that change
-code. By content alone: a wheel, a checkout and a copied folder that hold the same share machine code,
-and an edit, an upgrade or another processor finds none. Below the first of these folders that can be
-written to there is one folder to each stamp, and a file in it to each kernel; every one is read from:
+A kernel inlines functions of other modules of this package. So all kernels share one stamp: a digest of
+every source file here, the versions of the compilers, the processor, and those settings of Numba that
+change the code. It depends on content only: a wheel, a checkout and a copied folder with equal content
+share machine code, and an edit, an upgrade or another processor finds none. A cache folder has one folder
+per stamp, with one file per kernel. All of these folders are read; the first writable one is written:
 
-    $NUMBA_CACHE_DIR/isotherm-kernels             as Numba has it
+    $NUMBA_CACHE_DIR/isotherm-kernels             like Numba's own cache
     __pycache__ beside the sources                goes with an environment that is copied or packed
     $XDG_CACHE_HOME/isotherm/kernels              or ~/.cache
-    isotherm-kernels-<user id> where temporary files go; only if no other user can write there
+    isotherm-kernels-<user id> in the temporary directory; only if no other user can write to it
 
-A file is replaced as a whole, and begins with the digest of the rest: one that a crash or another writer
-has left behind is either right or not used. Processes that find none at the same time, as the workers of a
-job do, have one of them compile: it holds a lock on a file beside the stamps' folders, which the system
-takes back from a process that ends. Importing this module does not load Numba.
+A file is replaced as a whole, and starts with the digest of its rest. A file that a crash or another
+writer left is either complete or ignored. Of processes that find no machine code at the same time, like the
+workers of a job, one compiles: it holds a lock on a file beside the stamps' folders, which the system
+releases when the process ends. Importing this module does not load Numba.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from typing import NamedTuple
 
 logger = logging.getLogger(__name__)
 
-# Newest stamps of which a folder keeps the machine code: versions, environments, processors that
-# share it. One takes 2 MB.
+# How many stamps a folder keeps, the newest ones. Versions, environments and processors that share the
+# folder need one each. A stamp takes 2 MB.
 STAMPS_MAX = 8
 
-# How long a process waits for another that compiles the same kernel, before it compiles for itself. A
-# kernel takes a second of a core.
+# How long a process waits for another one that compiles the same kernel. Then it compiles it, too. A
+# kernel takes a second of CPU time.
 WAIT_MAX_S = 60.0
 _POLL_S = 0.05
 _LOWEST_PRIORITY = 19
@@ -57,25 +57,26 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def source_digest(sources: Mapping[str, bytes], versions: Iterable[str]) -> str:
-    """The half of a stamp that says what is compiled, and by what."""
+    """The first half of a stamp: the sources and the versions of the compilers."""
     parts = [part for name in sorted(sources) for part in (name.encode(), sources[name])]
     return _digest([*parts, *(version.encode() for version in versions)])
 
 
 def target_digest(target: Iterable[object]) -> str:
-    """The half of a stamp that says for what it is compiled: processor and settings."""
+    """The second half of a stamp: the processor and the settings."""
     return _digest([repr(part).encode() for part in target])
 
 
 def _digest(parts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for part in parts:
+        # With the length, so that different parts never give the same bytes together.
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()[:16]
 
 
 def read_sources() -> dict[str, bytes]:
-    """The modules of this package, from a folder or a zip."""
+    """The modules of this package, from a directory or a zip file."""
     return {
         entry.name: entry.read_bytes()
         for entry in resources.files(_PACKAGE).iterdir()
@@ -90,20 +91,20 @@ def compiler_versions() -> tuple[str, ...]:
 def _version(name: str) -> str:
     try:
         return metadata.version(name)
-    except metadata.PackageNotFoundError:  # installed as nothing but files
+    except metadata.PackageNotFoundError:  # installed without metadata
         return str(importlib.import_module(name).__version__)
 
 
 @functools.cache
 def current_source_digest() -> str:
-    """As it was when this process first asked."""
+    """The digest when this process first needed it."""
     return source_digest(read_sources(), compiler_versions())
 
 
 def is_anything_kept() -> bool:
-    """Whether there is machine code of these sources, if maybe for another processor.
+    """Whether there is machine code of these sources, perhaps for another processor.
 
-    For those who have not loaded Numba, which alone knows what the processor is called.
+    For callers that have not loaded Numba: only Numba knows the name of the processor.
     """
     prefix = current_source_digest()
     return any(
@@ -112,14 +113,17 @@ def is_anything_kept() -> bool:
 
 
 def read(stamp: str, name: str) -> bytes | None:
-    """What was kept of a kernel under this stamp."""
+    """The cached machine code of a kernel under this stamp; None if there is none."""
     for folder in _readable_folders():
+        # A folder may be missing or unreadable, or another process may remove the file now.
         with contextlib.suppress(OSError):
             content = (folder / stamp / name).read_bytes()
             kept = content[_DIGEST_SIZE:]
             if hashlib.sha256(kept).digest() == content[:_DIGEST_SIZE]:
                 return kept
-            logger.info("machine code is damaged, and made anew file=%s", folder / stamp / name)
+            logger.info(
+                "machine code is damaged and is compiled again file=%s", folder / stamp / name
+            )
     return None
 
 
@@ -129,10 +133,10 @@ def is_kept(stamp: str, name: str) -> bool:
 
 @contextlib.contextmanager
 def made_by_one(stamp: str, name: str, wait_max_s: float = WAIT_MAX_S) -> Iterator[None]:
-    """Waits while another process is in here for the same kernel, which may be kept afterwards.
+    """Wait while another process compiles the same kernel, whose machine code may be cached afterwards.
 
-    But not for longer than `wait_max_s`, nor where no lock can be had. A process of the lowest priority
-    neither waits nor makes others wait: it would hold up those that have work to do.
+    Waits for at most `wait_max_s`, and not at all without a lock. A process of the lowest priority neither
+    waits nor makes others wait: it would delay processes that need the kernel now.
     """
     if os.getpriority(os.PRIO_PROCESS, 0) >= _LOWEST_PRIORITY:
         yield
@@ -142,7 +146,7 @@ def made_by_one(stamp: str, name: str, wait_max_s: float = WAIT_MAX_S) -> Iterat
         if lock is not None:
             stack.callback(os.close, lock.descriptor)
             if _is_taken(lock.descriptor, wait_max_s):
-                # One that has opened it before this compiles too: twice the work, and nothing wrong.
+                # A process that opened the file before it is removed compiles too: twice the work, no harm.
                 stack.callback(lock.path.unlink, missing_ok=True)
         yield
 
@@ -153,7 +157,7 @@ class _LockFile(NamedTuple):
 
 
 def _open_lock(name: str) -> _LockFile | None:
-    """In the folder where machine code is going to be kept; None where nothing can be."""
+    """Open a lock file in the folder that machine code is written to; None if none is writable."""
     for folder in _folders():
         with contextlib.suppress(OSError):
             _make(folder)
@@ -167,7 +171,7 @@ def _is_taken(descriptor: int, wait_max_s: float) -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _tell_that_another_compiles()
+            _log_waiting()
             time.sleep(_POLL_S)  # noqa: TID251 - this package has no Clock
         except OSError:  # a file system without locks
             return False
@@ -177,14 +181,14 @@ def _is_taken(descriptor: int, wait_max_s: float) -> bool:
 
 
 @functools.cache
-def _tell_that_another_compiles() -> None:
-    logger.info("kernels are compiled by another process, which is waited for")
+def _log_waiting() -> None:
+    logger.info("waiting for another process that compiles the kernels")
 
 
 def keep(stamp: str, name: str, code: bytes) -> Path | None:
-    """Where machine code is kept from now on; None when no folder can be written to.
+    """Write machine code to the cache; returns its folder, or None if no folder is writable.
 
-    Nor is any kept when the sources have changed since they were read: it may be of either.
+    Nothing is written if the sources changed after they were read: the code may be of either.
     """
     if source_digest(read_sources(), compiler_versions()) != current_source_digest():
         return None
@@ -195,14 +199,15 @@ def keep(stamp: str, name: str, code: bytes) -> Path | None:
 
 
 def chosen_folder(cache: str | Path) -> Path:
-    """Where a NUMBA_CACHE_DIR has them."""
+    """The cache folder for a value of NUMBA_CACHE_DIR."""
     return Path(cache) / "isotherm-kernels"
 
 
 def keep_in(folder: Path, stamp: str, name: str, code: bytes) -> Path:
-    """OSError when that folder cannot be written to."""
+    """Write to this folder. Raises OSError if it is not writable."""
     _make(folder)
     is_new = not (folder / stamp).exists()
+    # Readers never see a part of a file: it is written under a temporary name and then renamed.
     (folder / stamp).mkdir(exist_ok=True)
     handle, path = tempfile.mkstemp(prefix=f".{name}.", dir=folder / stamp)
     unfinished = Path(path)
@@ -226,7 +231,7 @@ def _make(folder: Path) -> None:
 
 
 def _forget_old_stamps(folder: Path) -> None:
-    """Another process may do the same; one that needs what goes here compiles it again."""
+    """Safe with other processes: one that needs a removed stamp compiles it again."""
     ages: list[tuple[int, Path]] = []
     for entry in folder.iterdir():
         if _STAMP_FORM.fullmatch(entry.name):
@@ -241,7 +246,7 @@ def _folders() -> Iterator[Path]:
         yield chosen_folder(chosen)
     yield Path(__file__).parent / "__pycache__"
     caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    if caches.is_absolute():  # else there is no home
+    if caches.is_absolute():  # relative if there is no home directory
         yield caches / "isotherm" / "kernels"
     yield Path(tempfile.gettempdir()) / f"isotherm-kernels-{os.getuid()}"
 
@@ -255,8 +260,11 @@ def _is_temporary(folder: Path) -> bool:
 
 
 def _is_trusted(folder: Path) -> bool:
-    """Who can write machine code decides what this process runs, and anyone can make a folder among
-    the temporary files under the name that this one will look for."""
+    """Whether no other user can write to the folder.
+
+    Machine code from the cache runs in this process, and any user can create a folder with the
+    expected name in the temporary directory.
+    """
     if not _is_temporary(folder):
         return True
     try:

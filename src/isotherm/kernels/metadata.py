@@ -1,4 +1,4 @@
-"""All that folds the metadata of segments, under one name: three modules of kernels and their tables."""
+"""The kernels and tables of the metadata fold, from three modules, in one namespace."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Compiled decoding of metadata records. Importing this module loads Numba and the kernel.
 
-A record that is not in the plain form in which Kafka and Isotherm write it (unknown tags, epochs out
-of order, lengths in too many bytes, damage of any kind) is marked ODD: Python looks at those, one by
-one. See serde.py of isotherm.remote.metadata for the format of values, keys.py for that of keys, and isotherm.kernels for how
-kernels are written here; nothing outside the given arrays is read, whatever the bytes say.
+Only the plain form that Kafka and Isotherm write is decoded. Any other record is marked ODD and decoded in
+Python, one by one: unknown tags, epochs out of order, lengths with too many bytes, and damage of any
+kind. For the format of values see serde.py of isotherm.remote.metadata, for keys keys.py, and for the
+rules of kernels isotherm.kernels. Nothing outside the given arrays is read, whatever the bytes contain.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -23,7 +23,7 @@ EVENT = np.dtype(
     [
         ("kind", np.int64),
         ("state", np.int64),
-        # Of the whole segment; `end` is inclusive. A tombstone has `end` and `leader` of its key.
+        # Of the whole segment; `end` is inclusive. For a tombstone, `end` and `leader` of its key.
         ("start", np.int64),
         ("end", np.int64),
         ("leader", np.int64),
@@ -32,12 +32,12 @@ EVENT = np.dtype(
         ("broker", np.int64),
         ("size", np.int64),
         ("txn_index_empty", np.int64),
-        # Places in the column of values; `custom_size` is -1 for null.
+        # Positions in the column of values. `custom_size` is -1 for null.
         ("epochs_start", np.int64),
         ("epochs_count", np.int64),
         ("custom_start", np.int64),
         ("custom_size", np.int64),
-        # Big-endian halves of the topic id and of the segment's own.
+        # Big-endian halves of the topic id and of the segment's id.
         ("topic_high", np.int64),
         ("topic_low", np.int64),
         ("id_high", np.int64),
@@ -56,7 +56,7 @@ PUT = 3
 TOMBSTONE = 4
 PARTITION_TOMBSTONE = 5
 ODD = 6
-# An odd tombstone that Python has looked at: its key can name nothing that lives.
+# A tombstone that was ODD and that Python has checked: its key names no segment and no partition.
 NOTHING = 7
 
 _FRAME_VERSION = 1
@@ -80,7 +80,7 @@ _EVENTS = table_of(EVENT)
 
 @register_jitable(forceinline=True)
 def _read_length(data, position, end):
-    """An unsigned varint of up to 4 bytes, and the next position: end + 1 when there is none."""
+    """An unsigned varint of up to 4 bytes, and the next position; end + 1 if there is none."""
     value = np.int64(0)
     for index in range(4):
         if position + index >= end:
@@ -94,7 +94,7 @@ def _read_length(data, position, end):
 
 @register_jitable(forceinline=True)
 def _read_place(data, position, end, row, is_vouched):
-    """Topic name, topic id and partition into `row`; the next position, end + 1 when odd."""
+    """Read topic name, topic id and partition into `row`; the next position, end + 1 if odd."""
     size, position = _read_length(data, position, end)
     size -= 1
     if size < 0 or size + _ID_SIZE + 5 > end - position:
@@ -102,6 +102,7 @@ def _read_place(data, position, end, row, is_vouched):
     name_hash = np.int64(_FNV_OFFSET)
     for index in range(size):
         byte = np.int64(data[position + index])
+        # The name is hashed, not kept. Bytes beyond ASCII may be invalid UTF-8, which Python checks.
         if byte >= 0x80 and not is_vouched:
             return end + 1
         name_hash = (name_hash ^ byte) * np.int64(_FNV_PRIME)
@@ -117,7 +118,7 @@ def _read_place(data, position, end, row, is_vouched):
 
 @register_jitable(forceinline=True)
 def _read_epochs(data, position, end, row):
-    """Skip the epochs of a segment, which must ascend; the next position, end + 1 when odd."""
+    """Skip the epochs of a segment, which must ascend; the next position, end + 1 if odd."""
     count, position = _read_length(data, position, end)
     count -= 1
     if count <= 0 or count * _EPOCH_SIZE > end - position:
@@ -147,13 +148,14 @@ def _read_custom_metadata(data, position, end, row):
 
 @register_jitable(forceinline=True)
 def _read_tags(data, position, end, row, is_segment):
-    """The tagged fields that end a value; whether they do."""
+    """Read the tagged fields at the end of a value; whether they are in plain form."""
     if position >= end:
         return False
     count = np.int64(data[position])
     position += 1
     last = np.int64(-1)
     for _ in range(count):
+        # Tags and sizes are read as single bytes: larger ones are varints, and odd in any case.
         if end - position < 3:
             return False
         tag = np.int64(data[position])
@@ -174,7 +176,7 @@ def _read_tags(data, position, end, row, is_segment):
 
 @register_jitable(forceinline=True)
 def _read_segment(data, position, end, row):
-    """What follows the id of a segment, in api key 0; whether it is in plain form."""
+    """Read the fields after the id of a segment, in api key 0; whether they are in plain form."""
     if end - position < 36:
         return False
     row.start = read_int(data, position, 8)
@@ -197,7 +199,7 @@ def _read_segment(data, position, end, row):
 
 @register_jitable(forceinline=True)
 def _read_update(data, position, end, row):
-    """What follows the id of a segment, in api key 1; whether it is in plain form."""
+    """Read the fields after the id of a segment, in api key 1; whether they are in plain form."""
     if end - position < 12:
         return False
     row.broker = read_int(data, position, 4)
@@ -221,7 +223,7 @@ def _read_partition_delete(data, position, end, row):
 
 @register_jitable(forceinline=True)
 def _read_value(data, position, end, row, is_vouched):
-    """The kind of the event in a value, without regard to its key."""
+    """The kind of the event in a value, without its key."""
     if end - position < 3 or data[position] != _FRAME_VERSION or data[position + 2] > _VERSION_MAX:
         return ODD
     api_key = data[position + 1]
@@ -242,7 +244,7 @@ def _read_value(data, position, end, row, is_vouched):
 
 @register_jitable(forceinline=True)
 def _sextet(byte):
-    """The six bits of a base64url character, 64 for any other."""
+    """The six bits of a base64url character; 64 for any other byte."""
     if 65 <= byte <= 90:
         return byte - 65
     if 97 <= byte <= 122:
@@ -256,7 +258,7 @@ def _sextet(byte):
 
 @register_jitable(forceinline=True)
 def _read_key_id(data, position):
-    """Halves of the topic id in 22 characters, and whether they are that."""
+    """Halves of the topic id in 22 base64url characters, and whether it is valid."""
     high = np.uint64(0)
     low = np.uint64(0)
     last = np.int64(0)
@@ -264,6 +266,7 @@ def _read_key_id(data, position):
         last = _sextet(np.int64(data[position + index]))
         if last == 64:
             return np.int64(0), np.int64(0), False
+        # The last character has 2 bits of the id and 4 padding bits, which must be 0.
         if index == _KEY_ID_SIZE - 1:
             high = (high << np.uint64(2)) | (low >> np.uint64(62))
             low = (low << np.uint64(2)) | np.uint64(last >> 4)
@@ -275,7 +278,7 @@ def _read_key_id(data, position):
 
 @register_jitable(forceinline=True)
 def _read_digits(data, position, end):
-    """A number in decimal without needless zeros, and where it ends; -1 when there is none."""
+    """A decimal number without leading zeros, and the position after it; -1 if there is none."""
     value = np.int64(0)
     start = position
     while position < end and 48 <= data[position] <= 57:
@@ -290,7 +293,7 @@ def _read_digits(data, position, end):
 
 @register_jitable(forceinline=True)
 def _read_key(data, position, end):
-    """Of a key: whether it is a segment's (1), a partition's (0) or neither (-1), topic id halves,
+    """Parse a key: 1 for a segment's, 0 for a partition's, -1 for neither; then topic id halves,
     partition, end offset and leader epoch."""
     if end - position <= _KEY_ID_SIZE or data[position + _KEY_ID_SIZE] != 58:
         return -1, np.int64(0), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
@@ -317,10 +320,10 @@ def _read_key(data, position, end):
 
 @kernel(types.int64(_COLUMN, _COLUMN, types.boolean, _EVENTS))
 def decode_events(keys, values, is_vouched, events):
-    """Fill `events` from columns of (data, Arrow offsets, is null); how many are ODD.
+    """Fill `events` from columns of (data, Arrow offsets, is null); returns how many are ODD.
 
-    `is_vouched` says that Python has read every odd record before and found it right: topic names
-    may then hold any bytes.
+    With `is_vouched`, Python has decoded every odd record before and found it valid: topic names
+    may then contain any bytes.
     """
     key_data, key_ends, key_nulls = keys
     value_data, value_ends, value_nulls = values
@@ -345,6 +348,7 @@ def decode_events(keys, values, is_vouched, events):
                 row,
                 is_vouched,
             )
+            # Level 1: the key and the value must name the same segment or partition.
             if not key_nulls[index]:
                 is_same = (
                     high == row.topic_high and low == row.topic_low and partition == row.partition
@@ -355,6 +359,7 @@ def decode_events(keys, values, is_vouched, events):
                     kind = PUT if end_offset == row.end and leader == row.leader else ODD
                 elif kind != PARTITION_DELETE or is_segment_key == 1:
                     kind = ODD
+        # A key without a value is a tombstone of level 1.
         elif is_segment_key >= 0:
             kind = TOMBSTONE if is_segment_key == 1 else PARTITION_TOMBSTONE
             row.topic_high = high

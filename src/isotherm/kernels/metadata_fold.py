@@ -1,9 +1,9 @@
-"""Compiled folding of decoded metadata records. Importing this module loads Numba and the kernels.
+"""Compiled fold of decoded metadata records. Importing this module loads Numba and the kernels.
 
-The fold's tables (rows of PLACE, SLOT, SPAN, KEY and, in metadata_fold_run.py, GROUP) live through all runs of records; a run
-is what `fold.py` hands over at a time. Each table but SPAN has an index beside it: a power of two of
-int32, at most half full, which holds row + 1 at the hash of the row's identity, or 0. Capacity is
-the caller's: no kernel allocates. The rules are those of cache.py, which is where to read them.
+The fold's tables (rows of PLACE, SLOT, SPAN, KEY and, in metadata_fold_run.py, GROUP) live through all
+runs of records; a run is what `fold.py` passes at a time. Each table except SPAN has an index, an
+open-addressing hash table: a power of two of int32, at most half full, with row + 1 at the hash of the
+row's identity, or 0. The caller provides capacity: no kernel allocates. The rules are those of cache.py.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -30,8 +30,8 @@ from isotherm.kernels.raw_memory import prefetch
 from isotherm.kernels.record_reader import read_int
 from isotherm.kernels.tables import BYTES, table_of
 
-# A user partition. `event` is the first record of the run that is about it; `deletion` the last
-# one about its deletion: UNTOUCHED, or NO_DELETION after a tombstone.
+# A user partition. `event` is the first record of the run about it. `deletion` is the last record
+# about its deletion: UNTOUCHED, or NO_DELETION after a tombstone.
 PLACE = np.dtype(
     [
         ("topic_high", np.int64),
@@ -44,8 +44,8 @@ PLACE = np.dtype(
         ("deletion", np.int64),
     ]
 )
-# A segment, in its current `state` or GONE. `base` and `update` are the records of the run that say
-# what it is: UNTOUCHED when they are of an earlier run.
+# A segment with its `state`, or GONE. `base` and `update` are the records of this run that define
+# it; UNTOUCHED if they belong to an earlier run.
 SLOT = np.dtype(
     [
         ("place", np.int64),
@@ -63,7 +63,7 @@ SLOT = np.dtype(
     ]
 )
 SPAN = np.dtype([("epoch", np.int64), ("start", np.int64), ("end", np.int64)])
-# A level-1 key and the segment of its last record, UNTOUCHED after its tombstone.
+# A level-1 key, and the segment of its last record; UNTOUCHED after its tombstone.
 KEY = np.dtype(
     [
         ("place", np.int64),
@@ -73,7 +73,7 @@ KEY = np.dtype(
         ("is_touched", np.int64),
     ]
 )
-# What happened to a segment.
+# A change of a segment.
 OPERATION = np.dtype(
     [
         ("slot", np.int64),
@@ -99,9 +99,10 @@ DELETE_STARTED = 2
 DELETE_FINISHED = 3
 _PARTITION_DELETED = 2
 
+# One event can forget the key's previous segment, forget the segment's old form, and apply the new.
 OPERATIONS_PER_EVENT = 3
 
-# Places in the array of counts.
+# Indexes into the array of counts.
 PLACES = 0
 SLOTS = 1
 SPANS = 2
@@ -112,9 +113,9 @@ STEPS = 6
 BAD = 7
 COUNTS = 8
 
-EPOCH_STRIDE = 13
+EPOCH_STRIDE = 13  # epoch i32, start offset i64, and a byte for no tagged fields
 
-# Events ahead of which a segment's place in the index is asked for: ids are anywhere in it.
+# How many events ahead an index entry is prefetched: segment ids are random, so each is a cache miss.
 _PREFETCH_DISTANCE = 8
 
 
@@ -142,8 +143,9 @@ def next_position(position, index):
 
 @register_jitable
 def _find_place(row, places, index, count, by_name):
-    """The partition of an event, made when `by_name` and it is new; without a name the latest
-    partition of that id, or -1."""
+    """The partition of an event. With `by_name` a new partition is added. Without, the latest
+    partition of that id is returned, or -1."""
+    # The name is not part of the hash: a tombstone has none, and must find all partitions of its id.
     position = hash_of(row.topic_high, row.topic_low, row.partition, index)
     found = np.int64(-1)
     while index[position] != 0:
@@ -174,9 +176,9 @@ def _find_place(row, places, index, count, by_name):
 
 @kernel(types.int64(EVENTS_TYPE, PLACES_TYPE, types.int64))
 def find_places(events, place_table, count):
-    """Give each event its partition; how many partitions there are now.
+    """Set the partition of each event; returns the number of partitions.
 
-    A tombstone names no topic: it gets the partition that was met before it.
+    A tombstone has no topic name: it gets the partition that was added last.
     """
     places, index = place_table
     last = np.int64(-1)
@@ -185,6 +187,7 @@ def find_places(events, place_table, count):
         if row.kind >= ODD:
             continue
         by_name = row.kind != TOMBSTONE and row.kind != PARTITION_TOMBSTONE
+        # Consecutive records often concern one partition, which saves the lookup.
         if (
             by_name
             and last >= 0
@@ -206,7 +209,7 @@ def find_places(events, place_table, count):
 
 @kernel(types.void(PLACES_TYPE, types.int64))
 def index_places(place_table, count):
-    """Fill an empty index."""
+    """Fill an empty index from its table."""
     places, index = place_table
     for number in range(count):
         place = places[number]
@@ -218,7 +221,7 @@ def index_places(place_table, count):
 
 @register_jitable(forceinline=True)
 def _prefetch_slot(events, number, index):
-    """Of an event that comes soon, if there is one."""
+    """Prefetch the index entry of a later event."""
     if number < len(events):
         row = events[number]
         prefetch(index, hash_of(row.id_high, row.id_low, row.place, index))
@@ -226,7 +229,7 @@ def _prefetch_slot(events, number, index):
 
 @register_jitable
 def _find_slot(place, id_high, id_low, slots, index, counts):
-    """The slot of a segment, made (GONE) when it is new."""
+    """The slot of a segment. A new one is added as GONE."""
     position = hash_of(id_high, id_low, place, index)
     while index[position] != 0:
         number = np.int64(index[position]) - 1
@@ -252,7 +255,8 @@ def _find_slot(place, id_high, id_low, slots, index, counts):
 
 @register_jitable
 def _find_key(place, end, leader, keys, index, counts, is_made):
-    """The row of a key; when it is new it is made, or -1."""
+    """The row of a key. A new key is added if `is_made`, else -1 is returned."""
+    # The leader is not part of the hash: `_awaits_tombstone` looks for any leader of an end offset.
     position = hash_of(place, end, np.int64(0), index)
     while index[position] != 0:
         number = np.int64(index[position]) - 1
@@ -275,7 +279,7 @@ def _find_key(place, end, leader, keys, index, counts, is_made):
 
 @register_jitable
 def _awaits_tombstone(place, end, slot_number, keys, index):
-    """Whether a key of this end offset has its last record about the segment."""
+    """Whether the last record of a key with this end offset is about the segment."""
     position = hash_of(place, end, np.int64(0), index)
     while index[position] != 0:
         key = keys[np.int64(index[position]) - 1]
@@ -296,7 +300,7 @@ def _is_valid_transition(source, target):
 
 @register_jitable
 def _add_spans(row, data, spans, counts):
-    """The segment cut at its epochs' borders, at the end of `spans`; how many."""
+    """Cut the segment at its leader epochs, append the parts to `spans`; returns the first."""
     first = counts[SPANS]
     for number in range(row.epochs_count):
         position = row.epochs_start + number * EPOCH_STRIDE
@@ -335,7 +339,7 @@ def _emit(slot_number, slot, action, is_replaced, operations, counts):
 
 @register_jitable
 def _become(slot_number, slot, number, row, data, spans, operations, counts):
-    """A segment takes the whole state that a record tells."""
+    """Apply the whole state of a segment from a record."""
     was_live = slot.state != GONE
     old_start = slot.spans_start
     old_count = slot.spans_count
@@ -343,6 +347,7 @@ def _become(slot_number, slot, number, row, data, spans, operations, counts):
     is_other = old_count != row.epochs_count or not _have_same_spans(
         old_start, new_start, old_count, spans
     )
+    # Steps of leader epochs that the segment no longer covers must be undone first.
     if was_live and (row.state == STARTED or is_other):
         _emit(slot_number, slot, FORGET, True, operations, counts)
     slot.spans_start = new_start
@@ -366,10 +371,12 @@ def _put(number, row, data, slots, slot_index, spans, keys, key_index, operation
     slot_number = _find_slot(row.place, row.id_high, row.id_low, slots, slot_index, counts)
     slot = slots[slot_number]
     source = slot.state
+    # Its deletion was recorded and the tombstone is still to come: a late record must not revive it.
     if source == GONE and _awaits_tombstone(row.place, row.end, slot_number, keys, key_index):
         source = DELETE_FINISHED
     key_number = _find_key(row.place, row.end, row.leader, keys, key_index, counts, True)
     key = keys[key_number]
+    # Compaction keeps the last record of a key only, so its previous segment is forgotten.
     if key.slot >= 0 and key.slot != slot_number:
         other = slots[key.slot]
         if other.state != GONE and other.end == row.end and other.leader == row.leader:
@@ -386,6 +393,7 @@ def _put(number, row, data, slots, slot_index, spans, keys, key_index, operation
 def _update(number, row, slots, slot_index, operations, counts):
     slot_number = _find_slot(row.place, row.id_high, row.id_low, slots, slot_index, counts)
     slot = slots[slot_number]
+    # Updates of unknown segments and invalid transitions have no effect, as in the cache.
     if slot.state == GONE or not _is_valid_transition(slot.state, row.state):
         return
     _emit(slot_number, slot, row.state, False, operations, counts)
@@ -402,8 +410,8 @@ def _add(number, row, data, slots, slot_index, spans, operations, counts):
 
 
 @register_jitable
-def _bury(row, slots, keys, key_index, operations, counts):
-    """A tombstone: forgets the segment whose last record had its key."""
+def _forget_key(row, slots, keys, key_index, operations, counts):
+    """Apply a tombstone: forget the segment of the key's last record."""
     number = _find_key(row.place, row.end, row.leader, keys, key_index, counts, False)
     if number < 0 or keys[number].slot < 0:
         return
@@ -411,6 +419,7 @@ def _bury(row, slots, keys, key_index, operations, counts):
     slot = slots[slot_number]
     keys[number].slot = UNTOUCHED
     keys[number].is_touched = 1
+    # The segment may have moved to another key since.
     if slot.state != GONE and slot.end == row.end and slot.leader == row.leader:
         _emit(slot_number, slot, FORGET, False, operations, counts)
         slot.state = GONE
@@ -425,7 +434,7 @@ def _bury(row, slots, keys, key_index, operations, counts):
 def apply_events(
     events, value_data, place_table, slot_table, spans, key_table, operations, bad, counts
 ):
-    """Apply the events of wanted partitions in order: what becomes of each segment.
+    """Apply the events of wanted partitions, in order.
 
     `bad` gets the numbers of events that contradict their kind.
     """
@@ -450,7 +459,7 @@ def apply_events(
                 *(spans, keys, key_index, operations, counts),
             )
         elif row.kind == TOMBSTONE:
-            _bury(row, slots, keys, key_index, operations, counts)
+            _forget_key(row, slots, keys, key_index, operations, counts)
         elif row.kind == PARTITION_DELETE:
             place.is_closed = row.state == _PARTITION_DELETED
             place.deletion = number

@@ -1,6 +1,6 @@
-"""Compiled sides of a run of the fold: what lives on into it, its effects per leader epoch, its rows.
+"""Compiled start and end of a run of the fold: what it keeps, its steps per leader epoch, its rows.
 
-See metadata_fold.py for the tables. Importing this module loads Numba and the kernels.
+For the tables see metadata_fold.py. Importing this module loads Numba and the kernels.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -43,15 +43,16 @@ GROUP = np.dtype(
     [
         ("place", np.int64),
         ("epoch", np.int64),
-        # Highest end that was finished, -1 for none; what a start must be above to be plain.
+        # Highest finished end, -1 for none.
         ("highest", np.int64),
+        # A finished segment must start above this for the group to be plain.
         ("tail", np.int64),
         ("is_intricate", np.int64),
         ("first", np.int64),
         ("count", np.int64),
     ]
 )
-# What happened to a segment in one of its leader epochs.
+# A change of a segment in one of its leader epochs.
 STEP = np.dtype(
     [
         ("slot", np.int64),
@@ -94,7 +95,7 @@ def _find_group(place, epoch, groups, index, counts):
 
 @kernel(types.void(GROUPS_TYPE, types.int64))
 def index_groups(group_table, count):
-    """Fill an empty index."""
+    """Fill an empty index from its table."""
     groups, index = group_table
     for number in range(count):
         position = hash_of(groups[number].place, groups[number].epoch, np.int64(1), index)
@@ -105,19 +106,23 @@ def index_groups(group_table, count):
 
 @register_jitable
 def _choose_steps(group, steps, slots, marks, mark):
-    """Whether a group is plain: each finished segment lies above all before it, so that nothing is
-    evicted, none comes back, and only the last step of each counts. These become `is_wanted`;
-    in any other group all do."""
+    """Decide whether a group is plain, and set `is_wanted` of its steps.
+
+    A group is plain if each finished segment lies above all earlier ones: no segment is evicted
+    or comes back, so only the last step of each segment has an effect. In other groups all steps
+    are wanted.
+    """
     is_intricate = group.is_intricate
     for number in range(group.first, group.first + group.count):
         step = steps[number]
-        if step.is_wanted:  # so far: the segment was replaced by another form of itself
+        if step.is_wanted:  # until here: the segment was replaced by another form of itself
             is_intricate = 1
         if step.action == FINISH:
             if step.start <= group.tail or step.end < step.start:
                 is_intricate = 1
             group.highest = max(group.highest, step.end)
             group.tail = max(group.tail, step.end)
+    # Backwards: the first step that is met of a segment is its last one.
     for number in range(group.first + group.count - 1, group.first - 1, -1):
         step = steps[number]
         step.is_wanted = marks[step.slot] != mark
@@ -139,9 +144,10 @@ def _choose_steps(group, steps, slots, marks, mark):
     )
 )
 def plan_steps(operations, slot_table, spans, group_table, step_groups, steps, marks, counts):
-    """Sort what happened by leader epoch, in order within each, and mark what has an effect."""
+    """Sort the operations by leader epoch, keeping their order, and mark those with an effect."""
     slots, _ = slot_table
     groups, index = group_table
+    # A counting sort in two passes: count the steps of each group, then write them in place.
     for number in range(counts[GROUPS]):
         groups[number].count = 0
     total = np.int64(0)
@@ -188,11 +194,12 @@ def _write_int(value, size, out, position):
 
 @kernel(types.int64(EVENTS_TYPE, BYTES, table_of(SLOT), NUMBERS_TYPE, BYTES_OUT, NUMBERS_TYPE))
 def pack_rows(events, value_data, slots, wanted, out, ends):
-    """The rows (segment_rows.py) of segments whose base is in this run, one after the other.
+    """The rows (segment_rows.py) of segments whose base is in this run, concatenated.
 
-    `ends` says where each ends. Returns the size that `out` must have; nothing is written when it
-    is too short.
+    `ends` gets the end of each row. Returns the size that `out` must have. Nothing is written if
+    `out` is too short.
     """
+    # The size is computed first, as kernels cannot allocate: the caller retries with more room.
     size = np.int64(0)
     for number in range(len(wanted)):
         slot = slots[wanted[number]]
@@ -255,17 +262,19 @@ def _keep_keys(keys, key_index, moved, counts):
     )
 )
 def begin_run(slot_table, spans, kept_spans, key_table, moved, counts):
-    """Drop what this run does not need: gone segments that no key names, keys after their tombstone,
-    and of `spans` all but those of live segments, which go to `kept_spans`.
+    """Drop what this run does not need.
 
-    `moved` is room for a number per slot.
+    Dropped are gone segments without a key, keys after their tombstone, and spans of segments
+    that are not live. Spans of live ones go to `kept_spans`. `moved` has room for a number per slot.
     """
     slots, slot_index = slot_table
     keys, key_index = key_table
+    # First a mark of the slots that a key names, then the new number of each slot.
     moved[:] = 0
     for number in range(counts[KEYS]):
         if keys[number].slot >= 0:
             moved[keys[number].slot] = 1
+    # Entries cannot be removed from an open-addressing index one by one, so both are rebuilt.
     slot_index[:] = 0
     key_index[:] = 0
     slots_count = np.int64(0)

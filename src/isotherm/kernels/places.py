@@ -1,4 +1,4 @@
-"""A compiled loop that finds where the records of batches lie."""
+"""A compiled loop that locates the records of batches."""
 
 # Numba types these functions by the signatures that they are compiled for.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable,var-annotated"
@@ -14,7 +14,7 @@ from isotherm.kernels.tables import BATCHES, BYTES, PLACES
 
 @kernel(types.UniTuple(types.int64, 3)(BYTES, BYTES, BATCHES, PLACES))
 def locate_records(data, unpacked, batches, places):
-    """Fill `places` with where each record of `batches` lies, marked as kept.
+    """Fill `places` with the place of each record of `batches`, marked as kept.
 
     Returns row and index of a damaged record (or -1, -1), and the number of records.
     """

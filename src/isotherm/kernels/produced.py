@@ -1,4 +1,4 @@
-"""A compiled loop that checks the records of a produced batch."""
+"""A compiled loop that validates the records of a produced batch."""
 
 # Numba types these functions by the signatures that they are compiled for.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable,var-annotated"
@@ -36,12 +36,12 @@ def check_records(
     timestamp_min,
     timestamp_max,
 ):
-    """Check the records of one produced batch; offsets must count up from the base by one.
+    """Check the records of one produced batch. Offset deltas must be 0, 1, 2, ...
 
     Timestamps other than -1 must lie in [timestamp_min, timestamp_max].
 
-    Returns the verdict, the index of the record it is about, and the largest timestamp: of the
-    records, or the one that is out of range.
+    Returns the verdict, the index of the record at fault, and a timestamp: the largest one, or
+    the one that is out of range.
     """
     position = 0
     largest_timestamp = np.int64(_NO_TIMESTAMP)

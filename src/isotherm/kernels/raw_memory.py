@@ -1,6 +1,6 @@
-"""How kernels get at bytes where plain Python is slow once compiled. Loads Numba.
+"""Access to bytes that Numba compiles slowly from plain Python. Loads Numba.
 
-Nothing is checked: whoever calls has seen to it that the bytes are there.
+Nothing is checked: the caller guarantees that the bytes exist.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 @intrinsic
 def byte_at(_context, source, _position):
-    """A byte, without Numba's look whether the position counts from the end."""
+    """A byte, without Numba's branch for negative positions, which count from the end."""
 
     def generate(context, builder, signature, arguments):
         source, position = arguments
@@ -29,13 +29,14 @@ def byte_at(_context, source, _position):
 
 @intrinsic
 def word_at(_context, source, _position):
-    """Eight bytes in the machine's order."""
+    """Eight bytes in the machine's byte order."""
 
     def generate(context, builder, signature, arguments):
         source, position = arguments
         data = context.make_array(signature.args[0])(context, builder, source).data
         word_pointer = context.get_value_type(types.uint64).as_pointer()
         word = builder.load(builder.bitcast(builder.gep(data, [position]), word_pointer))
+        # The position need not be a multiple of 8.
         word.align = 1
         return word
 
@@ -44,7 +45,7 @@ def word_at(_context, source, _position):
 
 @intrinsic
 def prefetch(_context, array, _index):
-    """Have a row on its way from memory by the time that it is asked for."""
+    """Start to load a row into the CPU cache, before it is needed."""
 
     def generate(context, builder, signature, arguments):
         array, index = arguments
@@ -60,7 +61,7 @@ def prefetch(_context, array, _index):
 
 @intrinsic
 def copy(_context, source, _start, _size, target, _target_start):
-    """memcpy: three times as fast here as a loop, whose last bytes are copied one by one."""
+    """memcpy: three times as fast as a loop here, which copies its last bytes one by one."""
 
     def generate(context, builder, signature, arguments):
         source, start, size, target, target_start = arguments

@@ -1,8 +1,8 @@
-"""How kernels read a record: what is inlined into the loops over records. Compiles nothing by itself.
+"""Functions that read a record, inlined into the loops over records. Compiles nothing by itself.
 
-How damage is noticed without a test after each field: a reader that finds its bytes outside the
-bound returns a position behind the bound, all later readers then do the same, and the record's
-end, which is compared once, cannot match.
+Damage is detected without a branch after each field. A reader that would pass the end returns a
+position beyond it, all later readers then do the same, and the end of the record, which is compared
+once, cannot match.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -20,7 +20,7 @@ LOG_APPEND_TIME_FLAG = 8
 
 @register_jitable(forceinline=True)
 def read_int(data, position, size):
-    """Signed big-endian integer of `size` bytes; the caller has checked that they are there."""
+    """Signed big-endian integer of `size` bytes, which the caller has checked to exist."""
     value = np.int64(np.int8(data[position]))
     for index in range(1, size):
         value = (value << 8) | np.int64(data[position + index])
@@ -44,7 +44,7 @@ def _read_long_groups(data, position, end, size_max):
 
 @register_jitable(forceinline=True)
 def _read_groups(data, position, end, size_max):
-    """Unsigned varint, of one or two bytes as nearly all are, and the next position."""
+    """Unsigned varint, and the next position. One and two bytes, the usual sizes, are unrolled."""
     if position < end:
         first = byte_at(data, position)
         if first < np.uint64(0x80):
@@ -58,7 +58,7 @@ def _read_groups(data, position, end, size_max):
 
 @register_jitable(forceinline=True)
 def read_varint(data, position, end):
-    """Zigzag integer of 32 bits and the next position, which is end + 1 when it is damaged."""
+    """Zigzag integer of 32 bits, and the next position; end + 1 if it is damaged."""
     raw, position = _read_groups(data, position, end, 5)
     low = np.int64(raw & np.uint64(0xFFFFFFFF))
     return (low >> 1) ^ -(low & 1), position
@@ -66,17 +66,18 @@ def read_varint(data, position, end):
 
 @register_jitable(forceinline=True)
 def read_varlong(data, position, end):
-    """Zigzag integer of 64 bits and the next position, which is end + 1 when it is damaged."""
+    """Zigzag integer of 64 bits, and the next position; end + 1 if it is damaged."""
     raw, position = _read_groups(data, position, end, 10)
     return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), position
 
 
 @register_jitable(forceinline=True)
 def _skip_headers(data, position, end):
-    """Walk over the headers of a record: next position (end + 1: damaged), how many, bytes."""
+    """Skip the headers of a record: next position (end + 1 if damaged), count, sizes."""
     count, position = read_varint(data, position, end)
     names_size = 0
     values_size = 0
+    # A count that cannot fit is damage. Without this bound the loop could run very long.
     if count < 0 or count > end - position:
         return end + 1, 0, 0, 0
     for _ in range(count):
@@ -96,14 +97,14 @@ def _skip_headers(data, position, end):
 
 @register_jitable(forceinline=True)
 def read_record(source, position, payload_end):
-    """The record at `position`, as places in `source`; sizes are below 0 where there is null.
+    """The record at `position`, as positions in `source`; sizes are negative for null.
 
-    First come whether it is damaged, and the next position. No test stands between the two that
-    hangs on anything but the record's size: a processor is then several records ahead of the one
-    whose fields it waits for.
+    The first two results are whether it is damaged, and the next position. The next position
+    depends on the record's size only, and no branch depends on another field: so a processor
+    starts on later records while it waits for the fields of this one.
     """
     size, start = read_varint(source, position, payload_end)
-    # One that cannot be is taken for 0, which is too small for a record: its end cannot match.
+    # An impossible size is replaced by 0, too small for any record: its end cannot match.
     end = start + size if 0 <= size <= payload_end - start else start
     timestamp_delta, position = read_varlong(source, start + 1, end)
     offset_delta, position = read_varint(source, position, end)

@@ -1,4 +1,4 @@
-"""A compiled loop that holds the records of stored batches against the headers of their batches."""
+"""A compiled loop that checks the records of stored batches against the headers of their batches."""
 
 # Numba types these functions by the signatures that they are compiled for.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable,var-annotated"
@@ -23,14 +23,14 @@ _NO_TIMESTAMP = -1
 
 @kernel(types.UniTuple(types.int64, 5)(BYTES, BYTES, BATCHES, types.int64))
 def find_wrong_batch(data, unpacked, batches, start):
-    """The first batch, from row `start` on, whose records are not as its header says.
+    """The first batch, from row `start` on, whose records contradict its header.
 
-    Lengths, varints and counts fit; offset deltas rise, from 0 by one where there are as many
-    records as offsets, and stay below the last; without LogAppendTime the largest timestamp of the
-    records is the header's.
+    Records must have valid lengths, varints and counts. Offset deltas must rise and not exceed the
+    last one; with as many records as offsets they must be 0, 1, 2, ... Without LogAppendTime the
+    largest timestamp of the records must be the header's.
 
-    Returns the verdict, the row, the index of the record, and the value that is wrong beside the
-    one that is expected: of an offset delta the least, of a timestamp the records' largest.
+    Returns the verdict, the row, the index of the record, the wrong value, and the expected one:
+    the least allowed offset delta, or the records' largest timestamp.
     """
     for row_index in range(start, len(batches)):
         row = batches[row_index]

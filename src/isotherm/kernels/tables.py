@@ -1,7 +1,7 @@
-"""The tables that kernels work on, and Numba's names for them. Compiles nothing.
+"""The tables of kernels, and their Numba types. Compiles nothing.
 
-Buffers are read-only uint8 arrays; rows of `BATCH` describe batches (isotherm.record.batch_header has the
-format).
+Buffers are read-only uint8 arrays. Rows of `BATCH` describe batches (for the format see
+isotherm.record.batch_header).
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -25,22 +25,22 @@ BATCH = np.dtype(
         ("crc", np.int64),
         ("attributes", np.int64),
         ("records_count", np.int64),
-        # Where the records lie: in the buffer, or in `unpacked` when `is_unpacked` is not 0.
+        # Position of the records: in the buffer, or in `unpacked` if `is_unpacked` is not 0.
         ("payload_start", np.int64),
         ("payload_end", np.int64),
         ("is_unpacked", np.int64),
     ]
 )
 
-# Where a record lies: `key_start` and `end` are positions in what its batch was decoded from.
+# The place of a record. `key_start` and `end` are positions in its batch's decoded payload.
 PLACE = np.dtype(
     [
         ("offset", np.int64),
-        # Of the batch with LogAppendTime.
+        # With LogAppendTime, the batch's maximum timestamp.
         ("timestamp", np.int64),
         ("key_start", np.int64),
         ("end", np.int64),
-        # Index of the row.
+        # Index of the batch's row.
         ("batch", np.int32),
         # -1 for null.
         ("key_size", np.int32),

@@ -134,7 +134,7 @@ def test_process_waits_for_another_that_compiles_and_takes_what_that_has_made(
         assert waiting.stdout is not None
         assert waiting.stderr is not None
         told = iter(waiting.stderr)
-        assert any("another process, which is waited for" in line for line in told)
+        assert any("another process that compiles" in line for line in told)
         shutil.copytree(
             machine_code.chosen_folder(made),
             tmp_path / "cache" / "isotherm-kernels",
