@@ -10,7 +10,7 @@ import json
 import subprocess
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,10 +27,16 @@ def find_toxiproxy() -> Path | None:
 
 
 class Toxiproxy:
-    """Passes connections to `port` on to `upstream_port` while the `with` block runs."""
+    """Passes connections to `port` on to `upstream_port` while the `with` block runs.
 
-    def __init__(self, binary: Path, upstream_port: int) -> None:
-        self._api_port, self.port = free_ports(2)
+    With more `names` than one there is a proxy of each name, at `ports`; all lead there.
+    """
+
+    def __init__(self, binary: Path, upstream_port: int, names: Sequence[str] = (_PROXY,)) -> None:
+        self._api_port, *ports = free_ports(1 + len(names))
+        self.port = ports[0]
+        self.ports = dict(zip(names, ports, strict=True))
+        self.url = f"http://127.0.0.1:{self._api_port}"
         self._upstream_port = upstream_port
         self._command = [str(binary), "-host", "127.0.0.1", "-port", str(self._api_port)]
         self._process: subprocess.Popen[bytes] | None = None
@@ -39,15 +45,18 @@ class Toxiproxy:
         self._process = subprocess.Popen(  # noqa: S603
             self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        proxy = {
-            "name": _PROXY,
-            "listen": f"127.0.0.1:{self.port}",
-            "upstream": f"127.0.0.1:{self._upstream_port}",
-            "enabled": True,
-        }
+        proxies = [
+            {
+                "name": name,
+                "listen": f"127.0.0.1:{port}",
+                "upstream": f"127.0.0.1:{self._upstream_port}",
+                "enabled": True,
+            }
+            for name, port in self.ports.items()
+        ]
         for _ in range(_START_POLLS):
             with contextlib.suppress(OSError):
-                self._call("POST", "/proxies", proxy)
+                self._call("POST", "/populate", proxies)
                 return self
             threading.Event().wait(_POLL_S)
         raise TimeoutError(f"toxiproxy did not start port={self._api_port}")
@@ -76,8 +85,8 @@ class Toxiproxy:
         self._call("DELETE", f"/proxies/{_PROXY}/toxics/{kind}", None)
 
     def _call(self, method: str, path: str, body: Any) -> None:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self._api_port}{path}",
+        request = urllib.request.Request(  # noqa: S310
+            f"{self.url}{path}",
             data=None if body is None else json.dumps(body).encode(),
             method=method,
             headers={"Content-Type": "application/json"},
