@@ -8,10 +8,8 @@ whose own tests need no broker (franz_go/admin/admin_test.go does), against one 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,79 +17,51 @@ from pathlib import Path
 import pytest
 
 from isotherm.testing.broker_process import BrokerProcess
+from suites import go_modules
+from suites.results import SuiteUnavailableError, of_go_test
 
 MODULE = "github.com/twmb/franz-go"
 VERSION = "v1.22.2"
 HERE = Path(__file__).parent / "franz_go"
 ADMIN = HERE / "admin"
-TOOLS = Path(__file__).parents[2] / ".tools"
-BUILD_TIMEOUT_S = 240
 RUN_TIMEOUT_S = 150
 # The group and transaction chains move this many through each protocol; their default is 500,000.
 RECORDS = 2000
-
-_RESULT = re.compile(r"^--- (PASS|FAIL|SKIP): (\w+) \(", re.MULTILINE)
 
 
 def listed(folder: Path) -> list[str]:
     return (folder / "passes.txt").read_text(encoding="utf-8").split()
 
 
-def build(source: Path, package: str, binary: Path) -> Path:
-    """The compiled tests of a package, put into place as a whole."""
-    partial = binary.with_suffix(".partial")
-    TOOLS.mkdir(exist_ok=True)
-    command = ["go", "test", "-c", "-o", str(partial), package]
-    built = subprocess.run(
-        command, cwd=source, capture_output=True, text=True, check=False, timeout=BUILD_TIMEOUT_S
-    )
-    assert built.returncode == 0, built.stderr
-    return partial.replace(binary)
-
-
-def need_modules(folder: Path, *modules: str) -> dict[str, str]:
-    """What Go says of the modules it has downloaded; skips the test where they cannot be had."""
-    if shutil.which("go") is None:
-        pytest.skip("go is not installed")
-    download = subprocess.run(
-        ["go", "mod", "download", "-json", *modules],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=BUILD_TIMEOUT_S,
-    )
-    if download.returncode != 0:
-        pytest.skip(f"the Go module cannot be had: {download.stdout}{download.stderr}")
-    found: dict[str, str] = json.JSONDecoder().raw_decode(download.stdout)[0]
-    return found
+def module_source(folder: Path, *modules: str) -> Path:
+    """Skips the test where the modules cannot be had."""
+    try:
+        return go_modules.module_source(folder, *modules)
+    except SuiteUnavailableError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled suite of pkg/kgo."""
-    binary = TOOLS / f"franz-go-{VERSION}.test"
+    binary = go_modules.TOOLS / f"franz-go-{VERSION}.test"
     if binary.exists():
         return binary
     folder = tmp_path_factory.mktemp("franz-go")
-    module = need_modules(folder, f"{MODULE}@{VERSION}")
-    # The module cache is read-only, and a build may want to write beside the sources.
-    source = folder / "source"
-    shutil.copytree(module["Dir"], source, copy_function=shutil.copyfile)
-    for path in [source, *source.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    return build(source, "./pkg/kgo", binary)
+    kept = module_source(folder, f"{MODULE}@{VERSION}")
+    source = go_modules.writable_copy(kept, folder / "source")
+    return go_modules.compile_tests(source, "./pkg/kgo", binary)
 
 
 @pytest.fixture(scope="module")
 def administrator() -> Path:
     """The compiled tests of an administrator on pkg/kadm."""
     text = b"".join((ADMIN / name).read_bytes() for name in ("go.sum", "admin_test.go"))
-    binary = TOOLS / f"franz-go-admin-{hashlib.sha256(text).hexdigest()[:12]}.test"
+    binary = go_modules.TOOLS / f"franz-go-admin-{hashlib.sha256(text).hexdigest()[:12]}.test"
     if binary.exists():
         return binary
-    need_modules(ADMIN)
-    return build(ADMIN, ".", binary)
+    module_source(ADMIN)
+    return go_modules.compile_tests(ADMIN, ".", binary)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +102,7 @@ def run_listed(broker: BrokerProcess, tmp_path: Path) -> Callable[..., None]:
             timeout=RUN_TIMEOUT_S + 30,
         )
         (tmp_path / "franz-go.log").write_text(ran.stdout + ran.stderr, encoding="utf-8")
-        results = {name: outcome for outcome, name in _RESULT.findall(ran.stdout)}
+        results = of_go_test(ran.stdout)
         failed = {name: results.get(name) for name in listed(folder) if results.get(name) != "PASS"}
         assert failed == {}, f"{ran.stdout[-4000:]}\nsee {tmp_path}/franz-go.log"
 

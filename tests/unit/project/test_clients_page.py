@@ -42,6 +42,13 @@ def test_versions_are_those_that_are_installed_or_asked_for() -> None:
     assert f"@platformatic/kafka@{versions['platformatic_kafka']}" in node
     kgo = (INTEROP / "test_franz_go.py").read_text(encoding="utf-8")
     assert f'VERSION = "{versions["franz_go"].split()[1]}"' in kgo
+    for folder, module in (
+        ("sarama", "sarama"),
+        ("kafka_go", "kafka_go"),
+        ("librdkafka_suite", "librdkafka"),
+    ):
+        source = (ROOT / "suites" / f"{module}.py").read_text(encoding="utf-8")
+        assert f'VERSION = "{versions[folder].split()[1]}"' in source
     kadm = (INTEROP / "franz_go" / "admin" / "go.mod").read_text(encoding="utf-8")
     assert f"kadm {versions['franz_go/admin'].split()[1]}" in kadm
     oracle = (ROOT / "oracle" / "pom.xml").read_text(encoding="utf-8")
@@ -87,3 +94,24 @@ def test_records_and_kills_of_frameworks_are_those_of_their_tests() -> None:
     page = " ".join(PAGE.split())
     told = re.findall(r"([\d,]+) records(?: of 500 keys,| and) (\d+) kills", page)
     assert sorted(told) == sorted(loads)
+
+
+def test_suites_are_counted_as_their_lists_say() -> None:
+    told = {}
+    for line in PAGE.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) == 6 and cells[1].isdigit():
+            told[cells[0]] = [int(cell) for cell in cells[1:]]
+    counted = {}
+    for path in INTEROP.rglob("kafka.txt"):
+        cases = dict(
+            reversed(line.split(" ")) for line in path.read_text(encoding="utf-8").splitlines()
+        )
+        passes = set(path.with_name("passes.txt").read_text(encoding="utf-8").split())
+        quick = set(path.with_name("quick.txt").read_text(encoding="utf-8").split())
+        on_kafka = {case for case, outcome in cases.items() if outcome == "PASS"}
+        in_ci = {case for case in passes if case.partition("/")[0] in quick or case[:4] in quick}
+        counted[path.parent.name] = [
+            *(len(cases), len(on_kafka), len(passes), len(on_kafka - passes), len(in_ci))
+        ]
+    assert told == counted
