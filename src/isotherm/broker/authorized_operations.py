@@ -1,4 +1,4 @@
-"""What a client may do, as bits by AclOperation: without an authorizer, everything there is."""
+"""The operations that a client may perform, as bits by AclOperation: without an authorizer, all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that comes round by the clock: retention, flushing, checkpoints, deleting files."""
+"""Periodic background tasks: retention, flushing, checkpoints, deletion of files."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from isotherm.log.log_manager import LogManager
 
 logger = logging.getLogger(__name__)
 
-# How late after file.delete.delay.ms a file may go; Kafka has no key for it either.
+# How much later than file.delete.delay.ms a file may be deleted. Kafka has no setting for it either.
 FILE_DELETION_INTERVAL_MS = 1000
 
-# How late after flush.ms a log may be flushed where log.flush.scheduler.interval.ms is longer.
-# Kafka, whose default interval is for ever, would not look at flush.ms at all.
+# How much later than flush.ms a log may be flushed if log.flush.scheduler.interval.ms is longer.
+# With its default interval, which is infinite, Kafka would ignore flush.ms.
 FLUSH_INTERVAL_MS_MAX = 1000
 
 
 class PeriodicTask:
-    """Runs `tick` in a thread of its own, `interval_s` after the end of the run before.
+    """Runs `tick` in its own thread, each time `interval_s` after the end of the last run.
 
-    A tick that raises is logged, and the next one comes as if nothing had happened: each starts
-    from the state of the logs, not from what the one before left over.
+    An exception of a tick is logged, and the next tick runs as usual: every tick starts from the
+    present state of the logs, not from the results of an earlier one.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class PeriodicTask:
         self._tick = tick
         self._clock = clock
         self._initial_delay_s = initial_delay_s
-        # What a lock can wait for at most; flush intervals of 2^63 ms mean never.
+        # The longest wait of a lock. Flush intervals of 2^63 ms mean never.
         self._interval_s = min(interval_s, threading.TIMEOUT_MAX)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -50,7 +50,7 @@ class PeriodicTask:
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait for the tick being run, if any; no other follows."""
+        """Wait for the running tick, if there is one, and start no other."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -68,7 +68,7 @@ class PeriodicTask:
 def start_log_tasks(
     config: BrokerConfig, log_manager: LogManager, clock: Clock
 ) -> list[PeriodicTask]:
-    """Begin the background work of the logs; the caller stops each task."""
+    """Start the background tasks of the logs. The caller stops each of them."""
     ticks: dict[str, tuple[Callable[[], object], int]] = {
         "log-retention": (
             log_manager.delete_expired_segments,
@@ -102,7 +102,10 @@ def start_log_tasks(
 
 
 def _flush_and_checkpoint(log_manager: LogManager) -> None:
-    """Kafka flushes a segment when it is rolled. Here that waits for the next checkpoint, which
-    is what would tell a recovery of it."""
+    """Flush closed segments, then write the checkpoints.
+
+    Kafka flushes a segment when it is rolled. Here it waits for the next checkpoint: only then
+    would a recovery know of the flush.
+    """
     log_manager.flush_closed_segments()
     log_manager.checkpoint()

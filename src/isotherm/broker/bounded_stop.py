@@ -1,4 +1,4 @@
-"""Stopping what may not end in time: a call to an object store can take minutes."""
+"""Stops components that may not end in time: a call to an object store can take minutes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ logger = logging.getLogger(__name__)
 
 
 def stop_within(timeout_s: float, name: str, stop: Callable[[], None]) -> bool:
-    """Call `stop` in a thread of its own; False, and a warning, when it takes longer.
+    """Call `stop` in its own thread. Logs a warning and returns False if it takes longer.
 
-    It goes on then, and must bear that whatever it works with is closed.
+    It continues in that thread, and must tolerate that what it uses is closed meanwhile.
     """
     thread = threading.Thread(target=stop, name=f"isotherm-stop-{name}", daemon=True)
     thread.start()
     thread.join(timeout_s)
     if thread.is_alive():
-        logger.warning("stop does not wait any longer work=%s timeout_s=%s", name, timeout_s)
+        logger.warning("stop is not waited for any longer work=%s timeout_s=%s", name, timeout_s)
         return False
     return True

@@ -1,6 +1,6 @@
-"""The levels of this process's own loggers, under Kafka's names of levels (KIP-412).
+"""The levels of this process's loggers, under Kafka's names of levels (KIP-412).
 
-A change holds until the process ends. Python has no TRACE: it is taken for DEBUG. Thread-safe.
+Changes last until the process ends. Python has no TRACE: it is set as DEBUG. Thread-safe.
 Source: Kafka ConfigAdminManager.validateLogLevelConfigs, LoggingController.
 """
 
@@ -27,14 +27,14 @@ _NAMES = {level: name for name, level in LEVELS.items() if name != "TRACE"}
 
 
 def logger_levels() -> dict[str, str]:
-    """The level in effect of the root and of every logger of Isotherm."""
+    """The effective level of the root logger and of every logger of Isotherm."""
     return {name: _name_of(_logger(name).getEffectiveLevel()) for name in _logger_names()}
 
 
 def alter_loggers(changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
-    """Set levels, or give a logger its parent's again; all or none.
+    """Set levels, or reset loggers to their parent's level. All changes or none are applied.
 
-    Raises ConfigError or InvalidRequestError, in Kafka's words.
+    Raises ConfigError or InvalidRequestError with Kafka's messages.
     """
     known = _logger_names()
     for change in changes:
@@ -73,5 +73,5 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _name_of(level: int) -> str:
-    """The lowest of Kafka's levels that is not below."""
+    """The lowest of Kafka's levels that is at least `level`."""
     return next((name for each, name in sorted(_NAMES.items()) if each >= level), "OFF")

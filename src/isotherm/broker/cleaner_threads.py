@@ -1,4 +1,4 @@
-"""The threads of the log cleaner: as many as log.cleaner.threads says, replaced when it changes."""
+"""The threads of the log cleaner: log.cleaner.threads of them, replaced when the setting changes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from isotherm.metrics.registry import Metrics
 
 
 class CleanerThreads:
-    """Thread-safe. `stop` and `update_config` abort the rounds that run and wait until they have
-    ended, which is as long as one buffer takes."""
+    """Thread-safe. `stop` and `update_config` abort running rounds and wait for their end, which
+    takes as long as one buffer."""
 
     def __init__(self, cleaner: LogCleaner, clock: Clock) -> None:
         self._cleaner = cleaner
@@ -30,12 +30,12 @@ class CleanerThreads:
             self._start()
 
     def follow(self, change: MetadataChange) -> None:
-        """A listener of the controller: take over the broker's configuration when it changes."""
+        """A listener of the controller: apply changes of the broker's configuration."""
         if change.broker_config is not None:
             self.update_config(change.broker_config.cleaner)
 
     def update_config(self, config: CleanerConfig) -> None:
-        """Go on with other bounds; threads that had failed are replaced as well."""
+        """Continue with other limits. Also replaces threads that have failed."""
         with self._lock:
             if config != self._cleaner.config:
                 self._stop()
@@ -75,7 +75,7 @@ def start_log_cleaner(
     rng: random.Random,
     metrics: Metrics,
 ) -> CleanerThreads:
-    """Compact the logs from now on, until `stop`; the metrics tell of it."""
+    """Start compaction, until `stop`, and publish its metrics."""
     cleaner = LogCleaner(
         log_manager.cleaner_manager,
         config,
@@ -89,7 +89,7 @@ def start_log_cleaner(
 
 
 def _new_cleaner(config: CleanerConfig, clock: Clock, rng: random.Random) -> CleansLog:
-    # Imports Numba, which a broker that compacts nothing need not wait for.
+    # Imports Numba. A broker without compacted topics should not wait for that.
     from isotherm.log.cleaner.cleaner import Cleaner
 
     return Cleaner(config, clock, rng)

@@ -1,4 +1,4 @@
-"""What DescribeConfigs tells of a key: its value, where it comes from, and what it falls back to.
+"""The descriptions in DescribeConfigs: value, source and synonyms of each key.
 
 Source: Kafka ConfigHelper, DescribeConfigsResponse.
 """
@@ -21,7 +21,7 @@ from isotherm.config.transactions import TransactionConfig
 
 
 class ConfigSource(enum.IntEnum):
-    """The numbers are the wire's."""
+    """The numbers of Kafka's protocol."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -40,7 +40,7 @@ class ConfigSynonym(NamedTuple):
 
 
 class DescribedConfig(NamedTuple):
-    """`synonyms` begin with what gives the value; each later one would if those before it went."""
+    """`synonyms` start with the source of the value. Each later one applies if the earlier go."""
 
     name: str
     value: str | None
@@ -58,14 +58,14 @@ def _text(declared: ConfigKey, value: Any) -> str | None:
 def describe_topic_config(
     texts: Mapping[str, str], effective: TopicConfig, broker: BrokerConfig
 ) -> Iterator[DescribedConfig]:
-    """Every key of a topic. `texts` are its own settings, `effective` what they amount to."""
+    """Every key of a topic. `texts` has its own settings, `effective` the resulting ones."""
     return _describe_resource(texts, effective, ConfigSource.DYNAMIC_TOPIC_CONFIG, broker)
 
 
 def describe_group_config(
     texts: Mapping[str, str], broker: BrokerConfig
 ) -> Iterator[DescribedConfig]:
-    """Every key of a group; one that does not exist has the defaults."""
+    """Every key of a group. A group that does not exist has the defaults."""
     effective = GroupLevelConfig.parse(texts, broker.groups)
     return _describe_resource(texts, effective, ConfigSource.DYNAMIC_GROUP_CONFIG, broker)
 
@@ -73,13 +73,13 @@ def describe_group_config(
 def describe_client_metrics(
     texts: Mapping[str, str], broker: BrokerConfig
 ) -> Iterator[DescribedConfig]:
-    """Every key of a subscription to clients' metrics."""
+    """Every key of a client metrics subscription."""
     effective = ClientMetricsConfig.parse(texts)
     return _describe_resource(texts, effective, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG, broker)
 
 
 def describe_loggers(levels: Mapping[str, str]) -> Iterator[DescribedConfig]:
-    """The levels of the broker's loggers, by their names."""
+    """The levels of the broker's loggers, by name."""
     for name, level in levels.items():
         yield DescribedConfig(
             name,
@@ -116,7 +116,7 @@ def _describe_resource(
 def _broker_synonyms(declared: ConfigKey, broker: BrokerConfig) -> Iterator[ConfigSynonym]:
     names = [synonym.name for synonym in declared.synonyms]
     yield from _set_for_broker(names, broker)
-    # Of several names the first one has no default in Kafka: it falls back to the others.
+    # With several names, the first has no default in Kafka: it falls back to the others.
     if len(names) == 1:
         yield ConfigSynonym(
             names[0], _text(declared, declared.default), ConfigSource.DEFAULT_CONFIG
@@ -124,7 +124,7 @@ def _broker_synonyms(declared: ConfigKey, broker: BrokerConfig) -> Iterator[Conf
 
 
 def _set_for_broker(names: Sequence[str], broker: BrokerConfig) -> Iterator[ConfigSynonym]:
-    """Where any of `names` is set for the broker, what wins first."""
+    """The places where one of `names` is set for the broker, by precedence."""
     for texts, source in (
         (broker.dynamic_for_this, ConfigSource.DYNAMIC_BROKER_CONFIG),
         (broker.dynamic_for_all, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
@@ -136,7 +136,7 @@ def _set_for_broker(names: Sequence[str], broker: BrokerConfig) -> Iterator[Conf
 
 
 def describe_dynamic_defaults(broker: BrokerConfig) -> Iterator[DescribedConfig]:
-    """The keys that were set while running, for all brokers."""
+    """The dynamic settings for all brokers."""
     for name, text in broker.dynamic_for_all.items():
         declared = dynamic_broker_keys()[name].declared
         source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
@@ -152,10 +152,9 @@ def describe_dynamic_defaults(broker: BrokerConfig) -> Iterator[DescribedConfig]
 
 
 def describe_broker_config(broker: BrokerConfig) -> Iterator[DescribedConfig]:
-    """Every key of the broker, those of the remote tier, the coordinators and the topics' defaults
-    included.
+    """Every key of the broker, including the remote tier, the coordinators and topic defaults.
 
-    What is below the prefixes of the remote storage plug-ins is left out: it may hold secrets.
+    Keys below the prefixes of remote storage plug-ins are left out: they may be secrets.
     """
     groups: list[tuple[type, object]] = [
         (BrokerConfig, broker),
@@ -200,7 +199,7 @@ def _is_set(name: str, broker: BrokerConfig) -> bool:
 
 
 def _default_synonym(name: str, declared: ConfigKey) -> ConfigSynonym:
-    """Kafka's default is that of the last name: log.retention.hours, not log.retention.ms."""
+    """Kafka's default belongs to the last name: log.retention.hours, not log.retention.ms."""
     default, last = declared.default, declared.synonyms[-1:]
     if name != declared.name and len(declared.synonyms) > 1:
         name, default = last[0].name, default // last[0].multiplier

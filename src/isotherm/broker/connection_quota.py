@@ -1,11 +1,11 @@
-"""connection_creation_rate enforced: how many connections a second an address may make.
+"""Enforces connection_creation_rate: how many connections per second an address may open.
 
-The quota of the address counts, or that of all addresses that have none of their own; each address has a
-rate of its own, over quota.window.num windows of quota.window.size.seconds. A connection too many is
-not served and not counted: it is left alone as long as it takes for the rate to fall to the quota, a
-window at most, and then closed, so that a client that comes back at once is slowed down.
+The quota of the address applies, or the default for all addresses. Each address has its own rate, over
+quota.window.num windows of quota.window.size.seconds. A connection above the quota is not served and not
+counted. It is kept open, idle, until the rate would fall to the quota, for at most one window, and then
+closed: a client that reconnects at once is slowed down.
 
-A quota of a host's name is kept, and not enforced: names are not looked up. Source: KIP-612; Kafka
+A quota for a host name is stored but not enforced, as names are not resolved. Source: KIP-612; Kafka
 ConnectionQuotas.
 """
 
@@ -17,7 +17,7 @@ from isotherm.broker.controller.client_quotas import CONNECTION_CREATION_RATE, I
 from isotherm.clock import Clock
 from isotherm.metrics.sampled_rate import SampledRate
 
-# Addresses are not measured for ever: those that were quiet longest are forgotten beyond this many.
+# Limit of measured addresses. Beyond it the one that was idle longest is dropped.
 RATES_MAX = 10_000
 
 
@@ -32,7 +32,7 @@ class ConnectionQuota:
         self._rates: OrderedDict[str, SampledRate] = OrderedDict()
 
     def update(self, quotas: ClientQuotas) -> None:
-        """These quotas count from now on; what was measured is kept."""
+        """Apply these quotas from now on. Measured rates are kept."""
         self._limits = {
             name: values[CONNECTION_CREATION_RATE]
             for entity, values in quotas.items()
@@ -41,7 +41,7 @@ class ConnectionQuota:
         }
 
     def record(self, address: str) -> int:
-        """Count a connection: milliseconds to leave it alone before it is closed; 0 to serve it."""
+        """Count a connection; returns how many ms it must idle before it is closed, or 0 to serve it."""
         limit = self._limits.get(address, self._limits.get(None))
         if limit is None:
             return 0
@@ -54,6 +54,7 @@ class ConnectionQuota:
         self._rates.move_to_end(address)
         rate.record(1, now_ms)
         throttle_ms = rate.throttle_ms(limit, now_ms)
+        # Refused connections do not count: otherwise retries would keep the rate above the quota.
         if throttle_ms > 0:
             rate.record(-1, now_ms)
         return min(throttle_ms, self._window_ms)

@@ -1,4 +1,4 @@
-"""Which partition of a coordinator's topic a group or a transactional id belongs to."""
+"""Maps a group or transactional id to a partition of its coordinator's topic."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def _java_hash(text: str) -> int:
 
 
 def _java_abs(value: int) -> int:
-    """Utils.abs: the smallest int has no positive twin, and becomes 0."""
+    """Utils.abs: the smallest int has no positive counterpart and becomes 0."""
     return 0 if value == _INT_MIN else abs(value)

@@ -1,7 +1,7 @@
-"""A topic that a coordinator keeps its state in: made when needed, appended to, read from its start.
+"""The topic that stores a coordinator's state: created on demand, appended to, read from the start.
 
-Made through the controller, as Kafka makes it: compacted. Its partition count is fixed from then on:
-it decides where a key's records are.
+It is created through the controller and compacted, as in Kafka. Its partition count is fixed from
+then on, because it determines the partition of each key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from isotherm.types import Offset, Position, TimestampMs
 
 
 class PlacedBatch(NamedTuple):
-    """A batch, where it begins in what was read, and the offset from which that was asked for."""
+    """A batch, its position in what was read, and the offset at which the read started."""
 
     records: memoryview
     position: Position
@@ -35,7 +35,7 @@ class PlacedBatch(NamedTuple):
 
 
 class CoordinatorTopic:
-    """All but `create` may be called in any thread."""
+    """All methods except `create` may be called from any thread."""
 
     def __init__(self, name: str, controller: Controller, replica_manager: ReplicaManager) -> None:
         self._name = name
@@ -49,7 +49,7 @@ class CoordinatorTopic:
         return None if topic is None else len(topic.partitions)
 
     def create(self, partitions: int, *, compression_type: str, segment_bytes: int) -> bool:
-        """On the control thread; whether it was not there before."""
+        """Create the topic; False if it exists. Control thread only."""
         if self.partition_count is not None:
             return False
         configs = {
@@ -64,10 +64,10 @@ class CoordinatorTopic:
         return True
 
     def append(self, index: int, batch: bytearray, now_ms: TimestampMs) -> Offset:
-        """The offset of the batch's first record.
+        """Append a batch; returns the offset of its first record.
 
-        CoordinatorNotAvailableError when the partition cannot be written: the client finds the
-        coordinator again. RecordTooLargeError and its like as from any append.
+        Raises CoordinatorNotAvailableError if the partition cannot be written: the client looks for
+        its coordinator again. Raises RecordTooLargeError and others like any append.
         """
         try:
             info = self.partition(index).append(
@@ -84,9 +84,9 @@ class CoordinatorTopic:
         return info.first_offset
 
     def read_batches(self, index: int, buffer_size: int) -> Iterator[PlacedBatch]:
-        """Every batch from the log start to the high watermark, `buffer_size` bytes at a time.
+        """Every batch from the log start to the high watermark, in reads of `buffer_size` bytes.
 
-        The first may begin before the log start.
+        The first batch may start below the log start.
         """
         log = self.partition(index).log
         offset, end_offset = log.log_start_offset, log.high_watermark
@@ -103,5 +103,5 @@ class CoordinatorTopic:
             offset = next_offset
 
     def partition(self, index: int) -> Partition:
-        """UnknownTopicOrPartitionError or NotLeaderOrFollowerError when it is not here."""
+        """Raises UnknownTopicOrPartitionError or NotLeaderOrFollowerError if it is not here."""
         return self._replica_manager.find_partition(self._name, None, index)

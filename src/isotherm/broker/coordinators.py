@@ -1,4 +1,4 @@
-"""The coordinators of groups and of transactions, from the broker's configuration and its parts."""
+"""Creates the group and transaction coordinators from the broker's configuration and components."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_group_coordinator(
     clock: Clock,
     rng: random.Random,
 ) -> GroupCoordinator:
-    """Started: it loads what `__consumer_offsets` holds, and hears of deleted topics."""
+    """A started coordinator: it loads `__consumer_offsets`, and listens for deleted topics."""
     loop = asyncio.get_running_loop()
     shards = GroupShards(
         OffsetsTopic(config, controller, replica_manager, clock),
@@ -60,7 +60,7 @@ def open_transaction_coordinator(
     *,
     clock: Clock,
 ) -> TransactionCoordinator:
-    """Not started: what it completes at start needs the groups to be loaded."""
+    """A coordinator that is not started yet: its start needs loaded groups."""
     loop = asyncio.get_running_loop()
     return TransactionCoordinator(
         config,

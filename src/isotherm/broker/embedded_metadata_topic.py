@@ -1,10 +1,10 @@
-"""`__remote_log_metadata`, or its audit topic, in this broker: MetadataTopic over its own partitions.
+"""`__remote_log_metadata`, or its audit topic, in this broker: MetadataTopic over local partitions.
 
-The topics are made through the controller when they are not there (remote_tier.py). Once made, their
-partition count is fixed: it decides which partition holds a segment's events.
+remote_tier.py creates the topics through the controller. Their partition count is fixed from then on,
+because it determines the partition of a segment's events.
 
-A record is on disk before `append` returns. Kafka leaves that to its replicas; here it is what
-keeps a power cut from forgetting segments whose local copies have been deleted.
+A record is flushed before `append` returns. Kafka relies on replicas for this. Here a power failure must
+not lose the metadata of segments whose local copies have been deleted.
 Source: Kafka TopicBasedRemoteLogMetadataManager, ProducerManager, ConsumerTask.
 """
 
@@ -79,7 +79,7 @@ class EmbeddedMetadataTopic:
         return read_metadata_columns(self._partition(partition).log, start_offset, max_bytes)
 
     def roll(self, partition: int) -> None:
-        """Close the active segment: the cleaner works on closed ones alone."""
+        """Close the active segment: the cleaner processes closed segments only."""
         self._partition(partition).log.roll()
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
@@ -87,7 +87,7 @@ class EmbeddedMetadataTopic:
         return log.log_start_offset, log.high_watermark
 
     def close(self) -> None:
-        """The partitions belong to the broker."""
+        """No effect: the broker owns the partitions."""
 
     def _partition(self, partition: int) -> Partition:
         return self._host.find_partition(self._topic, None, partition)

@@ -1,8 +1,8 @@
-"""The only table from an exception to the error code a client gets for it.
+"""The single mapping from exceptions to the error codes that clients get.
 
-An exception gets the code of its nearest listed class in its own ancestry, so that a new subclass
-is answered like its parent until it is listed. What is not listed at all is our own fault and gets
-UNKNOWN_SERVER_ERROR. Kafka's table is the class hierarchy behind its Errors.forException.
+An exception gets the code of its nearest listed superclass, so a new subclass is answered like its
+parent until it is listed. An exception without a listed superclass is a bug and gets
+UNKNOWN_SERVER_ERROR. In Kafka, the class hierarchy behind Errors.forException does the same.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 from isotherm import errors
 
 ERROR_CODES: dict[type[BaseException], ErrorCode] = {
-    # Retriable. Kafka answers UNKNOWN_SERVER_ERROR when the object store fails, which consumers
-    # hand to the application. These codes make every client refresh its metadata and try again.
+    # Retriable. For a failing object store Kafka returns UNKNOWN_SERVER_ERROR, which consumers pass
+    # to the application. With these codes every client refreshes its metadata and retries.
     errors.RemoteStorageError: ErrorCode.kafka_storage_error,
     errors.RemoteStorageNotReadyError: ErrorCode.replica_not_available,
     errors.SegmentKeyTakenError: ErrorCode.replica_not_available,
@@ -75,7 +75,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
 
 
 def error_code(error: BaseException) -> ErrorCode:
-    """The code of `error`'s nearest listed class; UNKNOWN_SERVER_ERROR when there is none."""
+    """The code of the nearest listed class of `error`; UNKNOWN_SERVER_ERROR without one."""
     for ancestor in type(error).__mro__:
         code = ERROR_CODES.get(ancestor)
         if code is not None:
@@ -84,7 +84,7 @@ def error_code(error: BaseException) -> ErrorCode:
 
 
 def error_message(error: BaseException) -> str:
-    """What a client may read of `error`: our own messages, nothing of an unexpected one."""
+    """The text that a client may see: Isotherm's messages, but nothing of an unexpected error."""
     if isinstance(error, errors.IsothermError):
         return str(error)
     return "the server met an unexpected error"

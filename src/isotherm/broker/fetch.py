@@ -1,14 +1,14 @@
-"""Reading for a fetch request: both tiers, within one budget of bytes (Kafka: ReplicaManager).
+"""Reads for a fetch request from both tiers, within one byte budget (Kafka: ReplicaManager).
 
-    read_partitions ──> answered now, if enough is there
-          │               else DelayedFetch waits in the purgatory, and everything is read again
+    read_partitions ──> answered at once if min bytes are available
+          │               else DelayedFetch waits in the purgatory, then everything is read again
           └─ a partition whose offset lies below the local log start is read from the remote tier:
-             from memory if it was fetched ahead, else all such partitions at once in other
-             threads, for at most remote.fetch.max.wait.ms
+             from memory if it was read ahead, else in other threads, in parallel with other
+             partitions, for at most remote.fetch.max.wait.ms
 
-Budget (KIP-74): partitions are read in the order asked, each up to its own limit and what is left
-of the request's. The first batch found is given even when it is larger than both, so that a
-consumer always gets on.
+Budget (KIP-74): partitions are read in the order of the request, each up to its own limit and the
+rest of the request's. The first batch found is returned even if it exceeds both, so that a
+consumer always makes progress.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class FetchTarget(NamedTuple):
-    """A partition asked for; without a `partition`, `error` says why."""
+    """A requested partition. Without `partition`, `error` says why."""
 
     asked: FetchPartition
     partition: Partition | None
@@ -51,7 +51,7 @@ class FetchTarget(NamedTuple):
 
 
 class RemoteNeed(NamedTuple):
-    """What has to be read from the remote tier for one target."""
+    """The remote read that a target needs."""
 
     partition: Partition
     offset: Offset
@@ -60,7 +60,7 @@ class RemoteNeed(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """`size` is what the answer counts against min bytes: expected, for a remote read."""
+    """`size` counts against min bytes. For a remote read it is the expected size."""
 
     response: FetchPartitionResponse
     size: int = 0
@@ -68,14 +68,14 @@ class PartitionRead(NamedTuple):
 
     @property
     def must_be_answered(self) -> bool:
-        """There is something to tell that waiting does not change."""
+        """Whether there is a result that waiting does not change."""
         response = self.response
         return bool(response.error_code) or response.diverging_epoch is not None
 
 
 @dataclass(slots=True)
 class FetchBudget:
-    """Bytes left for the rest of a request."""
+    """The bytes left for the rest of a request."""
 
     max_bytes: int
     min_one_message: bool = field(default=True)
@@ -90,8 +90,8 @@ class FetchBudget:
 
 
 class FetchReader(NamedTuple):
-    """How a request wants to be read. `is_follower`: a replica reads uncommitted records, and
-    builds its own remote state instead of reading the remote tier through its leader."""
+    """How a request is read. `is_follower`: a replica reads uncommitted records, and builds its
+    own remote state instead of reading the remote tier through its leader."""
 
     isolation: FetchIsolation
     is_follower: bool = False
@@ -99,7 +99,7 @@ class FetchReader(NamedTuple):
     def read_partitions(
         self, targets: Sequence[FetchTarget], max_bytes: int
     ) -> list[PartitionRead]:
-        """Read every target, in order. Errors are part of the answer, per partition."""
+        """Read every target, in order. Errors are returned per partition."""
         budget = FetchBudget(max_bytes)
         reads = []
         for target in targets:
@@ -133,6 +133,7 @@ class FetchReader(NamedTuple):
                 min_one_message=budget.min_one_message,
             )
         except OffsetOutOfRangeError:
+            # Kafka does the same: only offsets of the remote tier are below the local start and in range.
             if not is_remote_offset(partition, asked.fetch_offset):
                 raise
             if self.is_follower:
@@ -143,13 +144,13 @@ class FetchReader(NamedTuple):
 
 
 def is_remote_offset(partition: Partition, offset: Offset) -> bool:
-    """Whether only the remote tier holds `offset`."""
+    """Whether `offset` is in the remote tier only."""
     log = partition.log
     return log.remote_log_enabled and log.log_start_offset <= offset < log.local_log_start_offset
 
 
 def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
-    """Where the fetcher's history leaves this log's (KIP-595); None while it is the same."""
+    """Where the fetcher's log diverges from this one (KIP-595); None if it does not."""
     if asked.last_fetched_epoch == NO_LEADER_EPOCH:
         return None
     log = partition.log
@@ -208,7 +209,7 @@ def _aborted(
 
 
 def _remote_read(need: RemoteNeed, asked: FetchPartition) -> PartitionRead:
-    """A read still to be done; it is taken to fill the partition's whole limit, as in Kafka."""
+    """A remote read that is still to be done. Expected to fill the partition's limit, as in Kafka."""
     response = _response(need.partition, asked)
     if need.max_bytes == 0 and not need.min_one_message:
         return PartitionRead(response)
@@ -220,7 +221,7 @@ def read_from_memory(
     isolation: FetchIsolation,
     remote_log_manager: RemoteLogManager,
 ) -> list[PartitionRead]:
-    """`reads` with those remote needs read that nobody has to wait for."""
+    """`reads`, with the remote reads completed that need no waiting."""
     if remote_log_manager.fetch_quota.throttle_s() > 0:
         return list(reads)
     answered = list(reads)
@@ -247,12 +248,11 @@ async def read_remote(
     remote_log_manager: RemoteLogManager,
     wait_s_max: float,
 ) -> list[PartitionRead]:
-    """`reads` with their remote needs read, in parallel.
+    """`reads` with their remote reads completed, in parallel.
 
-    A read that does not end in time gives no records and no error, and is given up: the client
-    asks again, and what was being fetched for it goes on. So does a client that the fetch quota
-    lets not begin in that time. When the client has left, which cancels this, the fetches that
-    nobody else waits for end too.
+    A read that takes too long returns no records and no error: the client retries, while the
+    fetch for it continues. The same holds if the fetch quota blocks the start. If the client has
+    disconnected, which cancels this, fetches that no other read waits for are cancelled.
     """
     futures: dict[int, asyncio.Future[RemoteRead]] = {}
     answered = list(reads)
@@ -295,10 +295,10 @@ async def read_remote(
 async def _held_up_by_quota(
     reads: Sequence[PartitionRead], quota: RemoteQuota, wait_s_max: float
 ) -> bool:
-    """Whether the quota of KIP-956 lets no remote read begin now.
+    """Whether the fetch quota (KIP-956) blocks remote reads now.
 
-    Waits for it first, unless there are local records to answer with: an empty answer would bring
-    the client back at once.
+    Waits for the quota first, unless there are local records to return: after an empty response
+    the client would retry at once.
     """
     throttle_s = quota.throttle_s() if any(read.remote for read in reads) else 0.0
     if throttle_s == 0:
@@ -322,7 +322,7 @@ def _finished_read(read: PartitionRead, future: asyncio.Future[RemoteRead]) -> P
     if error is None:
         return _answered_read(read, future.result())
     if not isinstance(error, IsothermError):
-        # Our own fault, and this partition's alone: the others are answered.
+        # A bug, and of this partition only: the others are answered.
         logger.error(
             "remote read met an unexpected error partition=%s",
             read.response.partition,
@@ -341,9 +341,9 @@ def _answered_read(read: PartitionRead, remote: RemoteRead) -> PartitionRead:
 class DelayedFetch:
     """A fetch that found less than its min bytes (Kafka: DelayedFetch).
 
-    It counts what is appended to its partitions, as far as each may still add to the answer, and
-    completes once that makes up the rest; then everything is read again. A partition that goes
-    away completes it too. Its future's result says nothing: read again.
+    It counts the bytes appended to its partitions, up to what each may add to the response, and
+    completes when they reach min bytes. Then everything is read again. It also completes if a
+    partition is deleted or goes offline. The result of its future has no meaning.
     """
 
     def __init__(
@@ -355,7 +355,7 @@ class DelayedFetch:
         min_bytes: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`appended_sizes`: each partition's, taken before it was read."""
+        """`appended_sizes` has the appended size of each partition, taken before its read."""
         self.future: asyncio.Future[object] = loop.create_future()
         self._isolation = reader.isolation
         self._min_bytes = min_bytes
@@ -389,7 +389,7 @@ class DelayedFetch:
 
 
 def _hidden_from(partition: Partition, isolation: FetchIsolation) -> Offset | None:
-    """From where on open transactions hide records that are there already."""
+    """The offset from which open transactions hide records that are in the log already."""
     log = partition.log
     stable = log.last_stable_offset
     is_hiding = isolation is FetchIsolation.TXN_COMMITTED and stable < log.high_watermark
@@ -404,13 +404,13 @@ class _WatchedPartition(NamedTuple):
     hidden_from: Offset | None
 
     def expected_size(self, isolation: FetchIsolation) -> int:
-        """Bytes that a read would give now, by what was appended since the last one."""
+        """The bytes that a read would return now, from what was appended since the last read."""
         if isolation is FetchIsolation.TXN_COMMITTED:
             stable = self.partition.log.last_stable_offset
             if stable <= self.asked.fetch_offset:
                 return self.read_size
             if self.hidden_from is not None and stable > self.hidden_from:
-                # What a transaction's end has uncovered was appended before, and not counted.
+                # The end of a transaction makes records visible that were appended, but not counted, before.
                 return self.asked.partition_max_bytes
         size = self.read_size + self.partition.appended_size - self.appended_before
         return min(size, self.asked.partition_max_bytes)

@@ -1,19 +1,19 @@
-"""Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only changes.
+"""Incremental fetch sessions (KIP-227): a consumer sends its partitions once, then only changes.
 
-    epoch 0     begin: a full request. A session it names is closed, and a new one made
-    epoch n>0   go on: the request holds what is new or changed, and what to forget; the answer
-                holds the partitions with records, an error, a diverging epoch, or whose high
-                watermark or log start the client does not know yet
-    epoch -1    a full request without a session; a session it names is closed
+    epoch 0     a full request that creates a session; a session that it names is closed
+    epoch n>0   an incremental request with new, changed and forgotten partitions; the response
+                has partitions with records, an error, a diverging epoch, or a high watermark or
+                log start that the client does not know yet
+    epoch -1    a full request without a session; a session that it names is closed
 
-Pure: no clock and no I/O, the time comes in. Event loop thread only.
+Pure: no clock and no I/O, the time is a parameter. Event loop thread only.
 
 Invariants:
-- A session's epoch is the one its next request must have.
-- Partitions of a session are read in its order, and one that gave records moves to the end, so
-  that none starves under the request's max bytes.
-- At most `slots_max` sessions, and `partitions_max` partitions in all of them. A session that does
-  not fit is not made: the client gets id 0 and sends full requests.
+- A session's epoch is the one that its next request must have.
+- Partitions of a session are read in its order. A partition that returned records moves to the
+  end, so that none starves under the request's max bytes.
+- There are at most `slots_max` sessions, with `partitions_max` partitions in total. A session that
+  does not fit is not created: the client gets id 0 and sends full requests.
 
 Source: Kafka FetchSession.scala, FetchManager.newContext.
 """
@@ -50,7 +50,7 @@ _UNKNOWN_OFFSET = -1
 
 
 class PartitionKey(NamedTuple):
-    """Name or, from version 13 on, id of the topic, as the client gave it."""
+    """Name of the topic, or its id from version 13 on, as in the request."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -61,22 +61,22 @@ AskedPartitions: TypeAlias = Mapping[PartitionKey, FetchPartition]
 
 
 def next_epoch(epoch: int) -> int:
-    """The epoch after `epoch`; it wraps to 1, since 0 begins a session."""
+    """The epoch after `epoch`. It wraps to 1, since 0 creates a session."""
     return epoch + 1 if epoch < INT32_MAX else 1
 
 
 @dataclass(slots=True)
 class SessionPartition:
-    """What the client asked, and what it was last told."""
+    """The client's request for a partition, and what the last responses contained."""
 
     asked: FetchPartition
     high_watermark: Offset = _UNKNOWN_OFFSET
     log_start_offset: Offset = _UNKNOWN_OFFSET
 
-    def tell(self, response: FetchPartitionResponse) -> bool:
-        """Whether the client has to be told; it is taken to know the response then.
+    def note_response(self, response: FetchPartitionResponse) -> bool:
+        """Whether the client needs this response. It is recorded as known to the client.
 
-        After an error or a divergence the next good response is told, whatever is in it.
+        After an error or a divergence the next successful response is needed in any case.
         """
         is_special = bool(response.error_code) or response.diverging_epoch is not None
         is_news = (
@@ -115,7 +115,7 @@ class FetchSession:
 
 
 class FetchContext(Protocol):
-    """One request: what to read, and how the answer is made of what was read."""
+    """One request: what to read, and how to build the response."""
 
     @property
     def asked(self) -> AskedPartitions: ...
@@ -123,7 +123,7 @@ class FetchContext(Protocol):
     def respond(
         self, responses: Sequence[FetchPartitionResponse], now_ms: TimestampMs
     ) -> FetchResponse:
-        """`responses` are those of `asked`, in its order."""
+        """`responses` are the results of `asked`, in its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class FailedSessionFetch:
 
 @dataclass(frozen=True, slots=True)
 class FullFetch:
-    """Begins a session with its answer, if there is room."""
+    """Creates a session with its response, if there is room."""
 
     asked: AskedPartitions
     cache: FetchSessionCache
@@ -173,26 +173,27 @@ class IncrementalFetch:
     def respond(
         self, responses: Sequence[FetchPartitionResponse], now_ms: TimestampMs
     ) -> FetchResponse:
-        """INVALID_FETCH_SESSION_EPOCH when another connection has used the session meanwhile."""
+        """INVALID_FETCH_SESSION_EPOCH if another connection has used the session meanwhile."""
         session = self.session
         if session.epoch != next_epoch(self.epoch):
             error = ErrorCode.invalid_fetch_session_epoch
             return FetchResponse((), error_code=error, session_id=session.session_id)
-        told = []
+        sent = []
         for key, response in zip(self.asked, responses, strict=True):
             partition = session.partitions[key]
-            if not partition.tell(response):
+            if not partition.note_response(response):
                 continue
-            told.append((key, response))
+            sent.append((key, response))
             if any(map(len, response.records)):
+                # To the end of the session's order: other partitions come first next time.
                 session.partitions[key] = session.partitions.pop(key)
-        return FetchResponse(_by_topic(told), session_id=session.session_id)
+        return FetchResponse(_by_topic(sent), session_id=session.session_id)
 
 
 def _by_topic(
     answered: Iterable[tuple[PartitionKey, FetchPartitionResponse]],
 ) -> list[FetchTopicResponse]:
-    """Neighbours of one topic under one heading; the order of partitions stays."""
+    """Groups adjacent partitions of one topic. The order of partitions is kept."""
     return [
         FetchTopicResponse(name, topic_id, [response for _, response in group])
         for (name, topic_id), group in itertools.groupby(answered, lambda item: item[0][:2])
@@ -200,9 +201,12 @@ def _by_topic(
 
 
 class FetchSessionCache:
-    """`eviction_ms`: a session unused for longer may be evicted by any other, and one that is
-    older than that by a larger one; followers' sessions (privileged) may evict consumers' at
-    any age."""
+    """The sessions of this broker, and the rules for evicting them.
+
+    Any session may evict one that was unused for longer than `eviction_ms`. A larger one may evict
+    one that is older than that. A follower's (privileged) session may evict a consumer's at any
+    age.
+    """
 
     def __init__(
         self, rng: random.Random, *, slots_max: int, eviction_ms: int, partitions_max: int
@@ -212,7 +216,7 @@ class FetchSessionCache:
         self._eviction_ms = eviction_ms
         self._partitions_max = partitions_max
         self._partition_count = 0
-        # The one unused for longest comes first.
+        # In the order of last use, oldest first.
         self._sessions: dict[int, FetchSession] = {}
 
     def __len__(self) -> int:
@@ -223,7 +227,7 @@ class FetchSessionCache:
         return self._partition_count
 
     def context(self, request: FetchRequest, version: int, now_ms: TimestampMs) -> FetchContext:
-        """How `request` is to be read and answered."""
+        """The context that reads and answers `request`."""
         asked = _asked(request)
         uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -254,7 +258,7 @@ class FetchSessionCache:
             return SessionlessFetch(asked={})
         self._touch(session, now_ms)
         if self._partition_count > self._partitions_max:
-            # The client begins a new one, which may not fit either.
+            # The client creates a new session, if that fits.
             self._close(session.session_id)
             return FailedSessionFetch(ErrorCode.fetch_session_id_not_found)
         session.epoch = next_epoch(session.epoch)
@@ -267,7 +271,7 @@ class FetchSessionCache:
         responses: Sequence[FetchPartitionResponse],
         now_ms: TimestampMs,
     ) -> int:
-        """The new session's id; NO_SESSION_ID when there is no room for it or nothing in it."""
+        """The new session's id; NO_SESSION_ID if it is empty or there is no room for it."""
         size = len(fetch.asked)
         if not size or not self._make_room(size, now_ms, is_privileged=fetch.is_privileged):
             return NO_SESSION_ID
@@ -275,7 +279,7 @@ class FetchSessionCache:
         partitions = {}
         for (key, asked), response in zip(fetch.asked.items(), responses, strict=True):
             partitions[key] = SessionPartition(asked)
-            partitions[key].tell(response)
+            partitions[key].note_response(response)
         session = FetchSession(
             session_id, fetch.is_privileged, fetch.uses_topic_ids, now_ms, partitions
         )
@@ -334,7 +338,7 @@ def _worth(session: FetchSession) -> tuple[bool, int, int]:
 
 
 def _asked(request: FetchRequest) -> AskedPartitions:
-    """Of a partition named twice the last word counts."""
+    """The requested partitions. Of a duplicate the last one counts."""
     return {
         PartitionKey(topic.name, topic.topic_id, asked.partition): asked
         for topic in request.topics

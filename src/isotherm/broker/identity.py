@@ -1,8 +1,8 @@
-"""Whose log directories these are: `meta.properties`, as Kafka writes it.
+"""The owner of log directories: `meta.properties`, as Kafka writes it.
 
-All directories of a broker carry its node id and its cluster's id; each has an id of its own. A
-directory without the file is new and joins the others' cluster; without any file the cluster is
-new. Source: Kafka MetaPropertiesEnsemble.
+All directories of a broker have its node id and its cluster id. Each has its own directory id. A
+directory without the file is new and joins the cluster of the others. If no directory has the file,
+the cluster is new. Source: Kafka MetaPropertiesEnsemble.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from isotherm.types import CLUSTER_METADATA_TOPIC, uuid_to_text
 def establish_identity(
     fs: FileSystem, log_dirs: Iterable[LogDir], node_id: int, new_id: Callable[[], uuid.UUID]
 ) -> str:
-    """The cluster id; directories that are new get their `meta.properties`.
+    """The cluster id. Writes `meta.properties` to new directories.
 
-    Call it with the directories locked. ConfigError when one belongs to another node or cluster:
-    writing there would damage that broker's data. CorruptCheckpointError when the file of a directory
-    with logs is damaged or lost. One that cannot be read or written goes offline.
+    Call it with the directories locked. Raises ConfigError if one belongs to another node or
+    cluster: writing there would damage that broker's data. Raises CorruptCheckpointError if the
+    file of a directory with logs is damaged or lost. A directory that cannot be read or written
+    goes offline.
     """
     found: dict[Path, MetaProperties | None] = {}
     new_dirs = []
@@ -52,10 +53,10 @@ def establish_identity(
 
 
 def _check_unused(fs: FileSystem, directory: Path) -> None:
-    """Without its file a directory with logs in it may be anybody's: Kafka refuses it too."""
+    """Refuse a directory with logs but without its file: it may be any broker's, as in Kafka."""
     for name in fs.list_names(directory):
         parsed = parse_partition_directory(name)
-        # The cluster's metadata is opened first, and written after the file is.
+        # The broker's own first start opens the metadata log before it writes the file.
         if parsed is not None and (
             parsed.topic_partition.topic != CLUSTER_METADATA_TOPIC
             or any(
@@ -71,13 +72,13 @@ def _check_unused(fs: FileSystem, directory: Path) -> None:
 
 @contextmanager
 def _left_out(log_dir: LogDir) -> Iterator[None]:
-    """A failure has been logged, and its directory is offline: the others go on."""
+    """Skip a directory whose failure was logged and that is offline. The others are used."""
     with suppress(LogDirFailedError), log_dir.errors_fail_it("identify the broker"):
         yield
 
 
 def agreed_cluster_id(found: Mapping[Path, MetaProperties | None], node_id: int) -> str | None:
-    """The cluster that every used directory belongs to; None when all are new."""
+    """The cluster of all used directories; None if all are new."""
     cluster_id: str | None = None
     for path, properties in found.items():
         if properties is None:

@@ -1,4 +1,4 @@
-"""The topics that the broker keeps for itself, as Kafka's Topic.INTERNAL_TOPICS names them."""
+"""The broker's internal topics, as in Kafka's Topic.INTERNAL_TOPICS."""
 
 from __future__ import annotations
 

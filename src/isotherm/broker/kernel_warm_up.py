@@ -1,12 +1,12 @@
-"""The compiled kernels that check produced records: made when there are none, loaded when needed.
+"""Loads the compiled kernels that validate produced records, and compiles them if needed.
 
-Loading takes 0.2 s of a processor, and more memory than all the rest of a broker that is idle. So a start
-does not wait for it, and a broker that nobody writes to does without. The first produce request has
-them loaded, and is not kept waiting either: few records are checked without (`isotherm.record.few_records`).
-More of them wait here, and not in the event loop.
+Loading takes 0.2 s of CPU time, and more memory than all the rest of an idle broker. So the start does
+not wait for it, and a broker without producers never does it. The first produce request starts the
+loading, but does not wait for it: few records are validated without kernels
+(`isotherm.record.few_records`). Requests with more records wait here, without blocking the event loop.
 
-Where there is no machine code, a start has all of it made, by a process of its own: neither the time that
-compiling takes nor its memory are this one's.
+If there is no machine code, the start has all of it compiled by another process, so that neither the time
+nor the memory of compiling is this process's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from isotherm.kernels.machine_code import is_anything_kept
 
 logger = logging.getLogger(__name__)
 
-# The answer to the request that has the kernels loaded leaves first.
+# The response to the request that starts the loading is sent first.
 LOAD_DELAY_S = 0.01
 STOP_TIMEOUT_S = 5.0
 
@@ -32,15 +32,15 @@ COMPILE_ALL = (sys.executable, "-m", "isotherm.kernels", "--in-background")
 
 
 def _load_kernels() -> None:
-    # The one that accepts records, and the one that finds those at fault.
+    # The kernel that validates records, and the one that locates invalid ones.
     importlib.import_module("isotherm.kernels.produced")
     importlib.import_module("isotherm.kernels.places")
 
 
 class KernelWarmUp:
-    """Event loop thread only. The one that loads is a daemon: a stop does not wait for it.
+    """Event loop thread only. The loading thread is a daemon, so a stop does not wait for it.
 
-    `is_ready` tells that nobody has to wait any more.
+    `is_ready` is True once no request has to wait any more.
     """
 
     def __init__(self, load: Callable[[], object] = _load_kernels) -> None:
@@ -49,13 +49,12 @@ class KernelWarmUp:
         self.is_ready = False
 
     def begin_soon(self) -> None:
-        """Load the kernels, from a moment later on."""
+        """Load the kernels after a short delay."""
         if self._loaded is None:
             asyncio.get_running_loop().call_later(LOAD_DELAY_S, self._begin)
 
     async def wait(self) -> None:
-        """Returns when the kernels are loaded, which the first call begins; raises what loading
-        them raised."""
+        """Return when the kernels are loaded. The first call starts the loading. Raises its error."""
         await asyncio.shield(asyncio.wrap_future(self._begin()))
 
     def _begin(self) -> Future[None]:
@@ -69,15 +68,16 @@ class KernelWarmUp:
     def _run(self, loaded: Future[None]) -> None:
         try:
             self._load()
-        except BaseException as error:  # noqa: BLE001 - raised by those who wait
+        except BaseException as error:  # noqa: BLE001 - raised again by waiting requests
             loaded.set_exception(error)
         else:
             loaded.set_result(None)
+        # After an error, too: requests then import the kernels themselves and raise the error.
         self.is_ready = True
 
 
 class KernelCompilation:
-    """Has all kernels compiled where nothing is kept of them, and is over by itself."""
+    """Compiles all kernels if none are cached, and then ends."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class KernelCompilation:
         self._thread.start()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until it is over by itself."""
+        """Wait until the compilation has ended by itself."""
         self._thread.join(timeout_s)
 
     def stop(self) -> None:
-        """What is compiled by now is kept."""
+        """Stop compiling. Kernels that are compiled already stay in the cache."""
         self._is_stopped.set()
         if self._process is not None:
             self._process.terminate()
@@ -111,7 +111,7 @@ class KernelCompilation:
     def _run(self) -> None:
         if self._is_kept() or self._is_stopped.is_set():
             return
-        logger.info("kernels are not compiled yet, and compiled in the background, once")
+        logger.info("kernels are not compiled yet and are compiled in the background, once")
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter
                 self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

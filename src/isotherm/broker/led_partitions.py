@@ -1,4 +1,4 @@
-"""Keeps the partitions that this broker leads in step with the cluster's metadata."""
+"""Keeps the partitions of this broker in line with the cluster's metadata."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from isotherm.broker.replica_manager import ReplicaManager
 
 
 def lead_partitions(controller: Controller, replica_manager: ReplicaManager) -> None:
-    """Lead every partition there is, and follow every change.
+    """Become leader of every partition, and apply every metadata change.
 
-    Once per start, after the broker has registered and before anything is served.
+    Called once per start, after the registration of the broker and before requests are served.
     """
 
     def add(topic: TopicImage, *, is_new: bool) -> None:
@@ -26,7 +26,7 @@ def lead_partitions(controller: Controller, replica_manager: ReplicaManager) -> 
         for name in change.reconfigured:
             replica_manager.update_config(name, controller.topic_config(name))
         if change.broker_config is not None:
-            # It may have other defaults for topics.
+            # The defaults for topics may have changed.
             for name in change.image.topics_by_name:
                 replica_manager.update_config(name, controller.topic_config(name))
 

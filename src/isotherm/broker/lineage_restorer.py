@@ -1,9 +1,9 @@
-"""Partitions whose leader epochs are lost below their first local segment: the remote tier tells them.
+"""Restores leader epochs that are lost below a partition's first local segment, from the remote tier.
 
-Every copied segment carries the leader-epoch-checkpoint of the log up to its end. The one of the
-segment that holds the offset before the local log is joined with the epochs of the local batches,
-stored, and the partition is served again. Nothing is guessed: where no segment holds that offset, or
-the tier contradicts itself or the local log, the partition stays offline.
+Every copied segment has the leader-epoch-checkpoint of the log up to its end. The checkpoint of the
+segment with the offset before the local log is joined with the epochs of the local batches and
+stored. Then the partition is served again. Nothing is guessed: if no segment has that offset, or the
+remote tier contradicts itself or the local log, the partition stays offline.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RETRY_INTERVAL_S = 1.0
 
 
 class LineageRestorer:
-    """`run` until nothing is lost any more, in one thread at a time."""
+    """Call `run` until nothing is lost, from one thread at a time."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class LineageRestorer:
         self._run_control = run_control
         self._fs = fs
         self._given_up: set[TopicPartition] = set()
-        self._told: dict[TopicPartition, str] = {}
+        self._last_errors: dict[TopicPartition, str] = {}
         self._cancelled = threading.Event()
 
     @property
@@ -70,11 +70,11 @@ class LineageRestorer:
         return bool(self._lost())
 
     def cancel(self) -> None:
-        """Try no further partition. Any thread."""
+        """Try no other partition. Any thread."""
         self._cancelled.set()
 
     def run(self) -> None:
-        """Try each partition once; one whose metadata or bucket cannot be read waits."""
+        """Try each partition once. If its metadata or the bucket cannot be read, a later run retries."""
         for offline, lost in self._lost():
             partition = offline.topic_partition
             if self._cancelled.is_set():
@@ -91,10 +91,10 @@ class LineageRestorer:
                     RESTORE_HINT,
                 )
             except (IsothermError, OSError) as error:
-                if self._told.get(partition) != str(error):
-                    self._told[partition] = str(error)
+                if self._last_errors.get(partition) != str(error):
+                    self._last_errors[partition] = str(error)
                     logger.warning(
-                        "leader epochs are asked for again later partition=%s: %s",
+                        "leader epochs cannot be restored yet and are retried partition=%s: %s",
                         partition,
                         error,
                     )
@@ -110,11 +110,11 @@ class LineageRestorer:
     def _restore(self, topic_partition: TopicPartition, lost: LineageLostError) -> None:
         topic = self._controller.image.topics_by_name.get(topic_partition.topic)
         if topic is None:
-            return  # deleted meanwhile
+            return  # the topic was deleted
         partition = TopicIdPartition(topic.topic_id, *topic_partition)
         self._metadata.on_partition_leadership_changes([partition], [])
         if not self._metadata.is_ready(partition):
-            return
+            return  # its metadata is still being loaded; the next run retries
         segment = segment_before(
             lost.local_start, lost.local_epochs, self._metadata.list_remote_log_segments(partition)
         )
@@ -127,7 +127,7 @@ class LineageRestorer:
         )
         self._fs.write_atomically(lost.path, encode_leader_epoch_checkpoint(lineage))
         logger.warning(
-            "leader epochs are made again from the remote tier file=%s segment=%s epochs=%d",
+            "leader epochs were restored from the remote tier file=%s segment=%s epochs=%d",
             lost.path,
             segment.segment_id,
             len(lineage),
@@ -157,8 +157,10 @@ def segment_before(
     local_epochs: Sequence[EpochEntry],
     segments: Sequence[RemoteLogSegmentMetadata],
 ) -> RemoteLogSegmentMetadata:
-    """The finished segment that holds the offset before the local log. CorruptLogError when there
-    is none, or those that hold it are of several logs."""
+    """The finished segment with the offset before the local log.
+
+    Raises CorruptLogError if there is none, or if those that have it belong to different lineages.
+    """
     holding = [
         each
         for each in segments
@@ -197,15 +199,17 @@ def joined_lineage(
     local_start: Offset,
     local_epochs: Sequence[EpochEntry],
 ) -> list[EpochEntry]:
-    """The epochs of a segment's checkpoint, then those of the local log. CorruptLogError when they
-    are no lineage, or the checkpoint is not that of the segment."""
+    """The epochs of a segment's checkpoint, followed by those of the local log.
+
+    Raises CorruptLogError if they are no lineage, or the checkpoint does not fit the segment.
+    """
     in_segment = epochs_within(
         tuple(checkpoint), segment.start_offset, segment.end_offset_inclusive + 1
     )
     remote = [each for each in checkpoint if each.start_offset < local_start]
     local = list(local_epochs)
     if remote and local and local[0].epoch == remote[-1].epoch:
-        del local[0]  # it goes on
+        del local[0]  # the epoch started in the remote part
     lineage = [*remote, *local]
     rises = all(
         after.epoch > before.epoch and after.start_offset >= before.start_offset

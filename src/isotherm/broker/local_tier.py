@@ -1,4 +1,4 @@
-"""The broker's log directories at start: locked, identified, their metadata read, their logs loaded."""
+"""Opens the log directories at start: locks, identity, cluster metadata, logs."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def open_local_tier(
     rng: random.Random,
     on_log_dir_failure: Callable[[LogDir], None],
 ) -> LocalTier:
-    """Load everything that is on disk; the caller shuts the log manager down.
+    """Load everything on disk. The caller shuts the log manager down.
 
-    Raises IsothermError naming what is in the way, with nothing left locked.
+    Raises IsothermError with the cause, and leaves nothing locked.
     """
     # The controller needs the metadata log, which the log manager opens; the configurations of
     # the other logs come from the controller.
@@ -68,8 +68,10 @@ def open_local_tier(
 
 
 def check_tiered_topics(controller: Controller) -> None:
-    """ConfigError when topics are tiered and the broker is to have no remote tier, as in Kafka:
-    what only the remote tier holds would be passed over by readers."""
+    """Raises ConfigError if topics are tiered but the broker has no remote tier, as in Kafka.
+
+    Readers would otherwise skip the offsets that only the remote tier has.
+    """
     if controller.broker_config.remote.remote_log_storage_system_enable:
         return
     tiered = sorted(
@@ -103,7 +105,7 @@ class _Catalog:
 
 
 def new_id(rng: random.Random) -> uuid.UUID:
-    """A random id whose text does not look like an option on a command line, as in Kafka."""
+    """A random id whose text does not look like a command line option, as in Kafka."""
     while True:
         made = uuid.UUID(int=rng.getrandbits(128), version=4)
         if not uuid_to_text(made).startswith("-"):

@@ -1,17 +1,17 @@
-"""A stopped broker's log directories, lost or new, given back the topics whose history is tiered.
+"""Rebuilds a stopped broker's log directories, lost or new, for topics with tiered history.
 
-What a broker needs to serve a history that lies in the bucket alone:
+To serve history that exists in the bucket only, a broker needs:
 
-1. the topic under its old id, and its partitions, in the cluster's metadata;
+1. the topic with its old id, and its partitions, in the cluster's metadata;
 2. the segments in `__remote_log_metadata`;
-3. per partition a log that begins where the history ends (rebuilt_partitions): so appends go on
-   behind the history, under later epochs.
+3. for each partition a log that starts where the history ends (rebuilt_partitions), so that appends
+   continue after the history, with later epochs.
 
-Topics come with retention.ms and retention.bytes unlimited: with the defaults the broker would
-delete what is older than a week as soon as it starts.
+Topics get unlimited retention.ms and retention.bytes: with the defaults the broker would delete
+records older than a week as soon as it starts.
 
-Written in the order 1, 3, 2. A crash in between leaves directories that cannot be rebuilt again,
-because the topics are there: begin anew with empty ones.
+They are written in the order 1, 3, 2. A crash in between leaves directories that cannot be rebuilt
+again, because the topics exist: start again with empty ones.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def rebuild_log_dirs(
     fs: FileSystem,
     rng: random.Random,
 ) -> int:
-    """Write everything; how many metadata events. `events` come with their metadata partition,
-    those of one partition in order, and each metadata partition's side by side.
+    """Write everything; returns the number of metadata events.
 
-    TopicAlreadyExistsError, with nothing written, when the cluster has one of the topics, or a
-    metadata topic; LogDirFailedError when a broker runs on the directories.
+    `events` come with their metadata partition, grouped by it, in order within each. Raises
+    TopicAlreadyExistsError, with nothing written, if the cluster has one of the topics or a
+    metadata topic, and LogDirFailedError if a broker is running on the directories.
     """
     settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
     _write_topics(config, partitions, settings, clock, fs, rng)
@@ -144,7 +144,7 @@ def _write_topics(
 
 
 def _topic_names(partitions: Sequence[RebuiltPartition]) -> dict[uuid.UUID, str]:
-    """By topic id. ConfigError when two incarnations of a topic are to be rebuilt."""
+    """Names by topic id. Raises ConfigError if two incarnations of a topic are to be rebuilt."""
     names = {each.owner.topic_id: each.owner.topic for each in partitions}
     twice = [name for name, number in Counter(names.values()).items() if number > 1]
     if twice:
@@ -169,7 +169,7 @@ def _topic_records(
                 producer_id_max = max(producer_id_max, *ids, -1)
         records.append(TopicRecord(name=name, topic_id=topic_id))
         records += config_records(TOPIC_RESOURCE, name, TOPIC_SETTINGS)
-        # A partition in between without history begins empty.
+        # A partition without history between others starts empty.
         records += [
             replace(
                 partition_record(topic_id, number, (node_id,)), leader_epoch=epochs.get(number, 0)
@@ -177,7 +177,7 @@ def _topic_records(
             for number in range(max(epochs) + 1)
         ]
     if producer_id_max >= 0:
-        # Ids are not handed out again: the logs know what their producers wrote.
+        # Ids in the logs must not be assigned again: the logs have the state of their producers.
         next_block = (producer_id_max // _PRODUCER_IDS_PER_BLOCK + 1) * _PRODUCER_IDS_PER_BLOCK
         records.append(
             ProducerIdsRecord(broker_id=node_id, broker_epoch=0, next_producer_id=next_block)

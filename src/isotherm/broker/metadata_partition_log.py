@@ -1,4 +1,4 @@
-"""Metadata records in a partition's log: what every MetadataTopic over local logs is made of."""
+"""Metadata records in a partition's log, shared by all MetadataTopics over local logs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_metadata_records(
             for record in read_records(batches, place, header)
             if record.offset >= start_offset
         ]
-        # The cleaner leaves batches without records, and these are not the end.
+        # The cleaner may leave batches without records in between.
         if records or not batches:
             return records
         headers = (header.next_offset for _, header in iterate_batches(batches))
@@ -45,7 +45,7 @@ def read_metadata_columns(
     log: PartitionLog, start_offset: Offset, max_bytes: int
 ) -> MetadataColumns:
     """See `MetadataTopic.read_columns`."""
-    # Here and not above: it loads Arrow, and the kernels.
+    # Imported here, not above: it loads Arrow and the kernels.
     from isotherm.record.columns import decode_columns
 
     decoded = decode_columns(

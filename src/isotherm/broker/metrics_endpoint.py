@@ -1,6 +1,6 @@
-"""The broker's metrics for Prometheus: `GET /metrics` over plain HTTP, one request a connection.
+"""The broker's metrics for Prometheus: `GET /metrics` over plain HTTP, one request per connection.
 
-It answers nobody else and keeps nothing: whoever may read the metrics may connect to the address.
+There is no authentication: any client that can connect to the address may read the metrics.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Response(NamedTuple):
 
 
 class MetricsEndpoint:
-    """Event loop thread only; the text is made in the loop's executor."""
+    """Event loop thread only. The text is generated in the loop's executor."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -43,7 +43,7 @@ class MetricsEndpoint:
         self.port = 0
 
     async def start(self, address: str) -> None:
-        """Serve at `address`, a host and a port. ConfigError when it cannot be had."""
+        """Serve at `address`, a host and a port. Raises ConfigError if it cannot be bound."""
         host, _, port = address.rpartition(":")
         try:
             self._server = await asyncio.start_server(
@@ -66,7 +66,7 @@ class MetricsEndpoint:
                     writer.write(await self._answer(request))
                     await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, OSError):
-            logger.info("metrics are not asked for in HTTP, or not taken")
+            logger.info("metrics request is not HTTP, or its response was not read")
         finally:
             self._connection_count -= 1
             writer.close()

@@ -1,10 +1,9 @@
-"""controller_mutation_rate enforced: how many partitions a client may make and delete a second.
+"""Enforces controller_mutation_rate: how many partitions per second a client may create and delete.
 
-A bucket holds as many tokens as the quota lets through in all its windows, and fills at the quota's rate.
-Each partition costs one; a request that the bucket had any token left for is let through as a whole, so
-that it may owe some afterwards. While it owes, a request of a strict version (one that knows the error)
-is refused topic by topic; an older one is let through and told to wait. Both are told how long.
-
+A bucket holds as many tokens as the quota allows in all its windows, and refills at the quota's rate.
+Each partition costs one token. A request is accepted as a whole if any token is left, so the bucket may be
+overdrawn afterwards. While it is overdrawn, a request of a strict version (one that knows the error) is
+refused topic by topic. An older one is accepted, and its client throttled. Both get the throttle time.
 Source: KIP-599; Kafka ControllerMutationQuotaManager, TokenBucket.
 """
 
@@ -17,10 +16,10 @@ from isotherm.errors import ThrottlingQuotaExceededError
 
 
 class TokenBucket:
-    """Thread-safe: the event loop asks, the control thread spends."""
+    """Thread-safe: used by the event loop and the control thread."""
 
     def __init__(self, clock: Clock, *, window_s: float) -> None:
-        """`window_s` is that of all windows together."""
+        """`window_s` is the length of all windows together."""
         self._clock = clock
         self._window_s = window_s
         self._lock = threading.Lock()
@@ -28,7 +27,7 @@ class TokenBucket:
         self._spent_at_s = clock.monotonic_s()
 
     def owed_ms(self, rate: float) -> int:
-        """How long it takes until nothing is owed."""
+        """The time until the bucket is not overdrawn."""
         with self._lock:
             return round(max(0.0, -self._tokens(rate)) / rate * 1000)
 
@@ -37,7 +36,7 @@ class TokenBucket:
             self._spent = rate * self._window_s - self._tokens(rate) + tokens
 
     def _tokens(self, rate: float) -> float:
-        """What is there now: full when nothing was spent, below zero when something is owed."""
+        """The tokens now: full if nothing was spent, negative if overdrawn."""
         now_s = self._clock.monotonic_s()
         refilled = (now_s - self._spent_at_s) * rate
         self._spent = max(0.0, self._spent - refilled)
@@ -46,7 +45,7 @@ class TokenBucket:
 
 
 class MutationQuota:
-    """Of one request. `charge` is called on the control thread, `throttle_ms` read after it."""
+    """The quota for one request. The control thread calls `charge`; `throttle_ms` is read after it."""
 
     def __init__(self, bucket: TokenBucket, rate: float, *, is_strict: bool) -> None:
         self._bucket = bucket
@@ -55,12 +54,12 @@ class MutationQuota:
         self.throttle_ms = 0
 
     def charge(self, partition_count: int) -> None:
-        """ThrottlingQuotaExceededError when the client has to wait first; nothing is spent then."""
+        """Raises ThrottlingQuotaExceededError if the client must wait first. Spends nothing then."""
         if self._is_strict:
             self.throttle_ms = self._bucket.owed_ms(self._rate)
             if self.throttle_ms > 0:
                 raise ThrottlingQuotaExceededError(
-                    "the client makes and deletes partitions faster than its quota"
+                    "the client creates and deletes partitions faster than its quota"
                     f" controller_mutation_rate={self._rate:g} throttle_ms={self.throttle_ms}"
                 )
             self._bucket.spend(self._rate, partition_count)

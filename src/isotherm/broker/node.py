@@ -1,14 +1,14 @@
-"""A whole broker in one process: what is made in which order, and taken down in the reverse.
+"""A whole broker in one process: starts its components in order, and stops them in reverse.
 
     ports bound -> log dirs locked, identity -> metadata log, controller -> logs loaded ->
-    partitions led -> remote tier -> background work -> requests served
+    partitions led -> remote tier -> background tasks -> requests served
 
-A failure on the way undoes what was done before it, and names the thing that failed. A stop is the
-same way back: requests are drained, background work and remote tasks stopped, logs flushed and
-checkpointed, the stop marked as clean, the directories unlocked.
+If a step fails, the earlier ones are undone, and the error names the cause. A stop does the same:
+requests are drained, background and remote tasks stopped, logs flushed and checkpointed, the clean
+shutdown marked, and the directories unlocked.
 
-A log directory that fails while the broker runs takes its partitions offline, and only them. The
-first directory holds the cluster's metadata: without it, or without any, the broker has failed.
+If a log directory fails while the broker runs, only its partitions go offline. The first directory
+holds the cluster's metadata: without it the broker has failed.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ from isotherm.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# How long a stop waits for clients to take the answers they are owed; Kafka's supervisors kill a
-# broker that takes much longer than this in all.
+# How long a stop waits for clients to read their responses. Kafka's supervisors kill a broker that
+# takes much longer in total.
 DRAIN_TIMEOUT_S = 2.0
 
-# How long a stop waits for running work of the remote tier; a segment may take minutes to copy.
+# How long a stop waits for running tasks of the remote tier. Copying a segment may take minutes.
 REMOTE_CLOSE_TIMEOUT_S = 1.5
 UPKEEP_STOP_TIMEOUT_S = 0.5
 
-# How many logs of a directory are flushed at once for producers that wait: a disk takes the next
-# flush while it works on one.
+# How many logs of a directory are flushed at the same time for waiting producers: a disk accepts the
+# next flush while it works on one.
 FLUSHES_PER_LOG_DIR = 2
 
 
 class BrokerNode:
-    """`start` and `stop` belong to one event loop, which serves the network in between.
-
+    """Call `start` and `stop` on one event loop, which serves the network in between.
+    After `start`, `failed` completes when the broker cannot serve anything any more: stop it.
     Once started, `failed` is done when the broker can serve nothing any more: stop it.
     """
 
@@ -93,7 +93,7 @@ class BrokerNode:
         self._is_serving = False
 
     async def start(self) -> None:
-        """Serve requests when it returns. Raises IsothermError naming what is in the way."""
+        """Requests are served when it returns. Raises IsothermError with the cause."""
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
         async with contextlib.AsyncExitStack() as started:
@@ -101,13 +101,13 @@ class BrokerNode:
             self._started = started.pop_all()
 
     async def stop(self) -> None:
-        """In order, as the module says; afterwards the data can be opened again. Idempotent."""
+        """Stop in order (see the module). Another broker can then open the data. Idempotent."""
         await self._started.aclose()
 
     async def reload(self, reread: BrokerConfig) -> None:
-        """Take over what of a configuration can be while running; the log names the rest.
+        """Apply the dynamic keys of a configuration. The others are logged.
 
-        Raises ConfigError, with nothing changed.
+        Raises ConfigError with nothing changed.
         """
         services = self.services
         reloaded = await services.run_control(
@@ -130,7 +130,7 @@ class BrokerNode:
             control_executor, self._open_local_tier
         )
         started.callback(log_manager.shutdown)
-        # What was set while an earlier start ran holds on.
+        # Dynamic settings of earlier starts still apply.
         self._config = controller.broker_config
         server.update_config(self._config)
         log_manager.update_config(self._config)
@@ -243,7 +243,7 @@ class BrokerNode:
             rng=self._rng,
             metrics=self.metrics,
         )
-        # In a thread: it waits for a round to see that it is aborted.
+        # In a thread: it waits until running rounds have ended.
         started.push_async_callback(self._loop.run_in_executor, None, threads.stop)
         controller.add_listener(threads.follow)
 
@@ -257,7 +257,7 @@ class BrokerNode:
         )
 
     def _on_log_dir_failure(self, log_dir: LogDir) -> None:
-        """Any thread, and maybe with a log's lock held: so the work is done elsewhere."""
+        """Called on any thread, perhaps with a log's lock held: so the work is done on the loop."""
         self._loop.call_soon_threadsafe(self._take_offline, log_dir)
 
     def _take_offline(self, log_dir: LogDir) -> None:
@@ -320,6 +320,7 @@ class BrokerNode:
 
     async def _drain(self, server: Server, purgatory: Purgatory[TopicPartition]) -> None:
         logger.info("broker stops node_id=%d", self._config.node_id)
+        # Waiting fetches are answered first, while their connections still exist.
         purgatory.expire_all()
         await self.services.transaction_coordinator.stop()
         await self.services.group_coordinator.stop()
@@ -346,7 +347,7 @@ class BrokerNode:
             fs=self._fs,
             metrics=self.metrics,
         )
-        # In a thread: it waits for a copy that is running, and requests are answered meanwhile.
+        # In a thread: it waits for running copies, while requests are still answered.
         started.push_async_callback(
             self._loop.run_in_executor, None, remote_log_manager.close, REMOTE_CLOSE_TIMEOUT_S
         )

@@ -1,10 +1,10 @@
-"""From a timestamp, or one of the special ones, to an offset (ListOffsets).
+"""Finds the offset of a timestamp, or of a special timestamp (ListOffsets).
 
-    -1 latest          what the caller may fetch up to: high watermark, or last stable offset
-    -2 earliest        log start, in whichever tier it lies
+    -1 latest          end of what the caller may fetch: high watermark or last stable offset
+    -2 earliest        log start, in either tier
     -3 max timestamp   of the local tier only, as in Kafka
     -4 earliest local  local log start
-    -5 latest tiered   last offset copied to the remote tier, -1 when there is none
+    -5 latest tiered   last offset that was copied to the remote tier, -1 if there is none
     -6 earliest pending upload
     >= 0               first record with that timestamp or a later one, in both tiers
 
@@ -37,7 +37,7 @@ class SpecialTimestamp(enum.IntEnum):
     EARLIEST_PENDING_UPLOAD = -6
 
 
-# The first version of ListOffsets that knows each.
+# The first version of ListOffsets with each special timestamp.
 FIRST_VERSIONS: Mapping[int, int] = {
     SpecialTimestamp.LATEST: 1,
     SpecialTimestamp.EARLIEST: 1,
@@ -58,7 +58,7 @@ NOT_FOUND = FoundOffset()
 
 
 def check_timestamp(timestamp_ms: TimestampMs, api_version: int) -> None:
-    """UnsupportedVersionError for a negative timestamp that this version does not know."""
+    """Raises UnsupportedVersionError for a negative timestamp that is unknown to this version."""
     if timestamp_ms >= 0:
         return
     first_version = FIRST_VERSIONS.get(timestamp_ms)
@@ -69,7 +69,7 @@ def check_timestamp(timestamp_ms: TimestampMs, api_version: int) -> None:
 
 
 def fetchable_end(log: PartitionLog, isolation: FetchIsolation) -> Offset:
-    """The offset before which a reader of this isolation may read."""
+    """The end, exclusive, of what a reader with this isolation may read."""
     if isolation is FetchIsolation.TXN_COMMITTED:
         return log.last_stable_offset
     if isolation is FetchIsolation.HIGH_WATERMARK:
@@ -82,7 +82,7 @@ def find_special_offset(
 ) -> FoundOffset:
     log = partition.log
     if special is SpecialTimestamp.LATEST:
-        # The leader's own epoch, also where the last stable offset is of an older one.
+        # Always the leader's epoch, as in Kafka, even if the last stable offset has an older one.
         return FoundOffset(NO_TIMESTAMP, fetchable_end(log, isolation), partition.leader_epoch)
     if special is SpecialTimestamp.EARLIEST:
         return _at(partition, log.log_start_offset)
@@ -104,7 +104,7 @@ def _earliest_pending_upload(partition: Partition) -> FoundOffset:
         return _at(partition, max(highest + 1, log.log_start_offset))
     if log.local_log_start_offset == log.log_start_offset:
         return _at(partition, log.log_start_offset)
-    return NOT_FOUND  # Something is tiered, and what has not been learnt yet.
+    return NOT_FOUND  # Segments are tiered, but the highest offset is not known yet.
 
 
 def _at(partition: Partition, offset: Offset) -> FoundOffset:
@@ -129,9 +129,9 @@ def find_offset(
     remote_log_manager: RemoteLogManager | None,
     timeout_s: float,
 ) -> FoundOffset | Awaitable[FoundOffset]:
-    """An awaitable when the remote tier has to be asked: it holds offsets that the local does not.
+    """An awaitable if the remote tier must be searched, because it has offsets of its own.
 
-    The awaitable raises RequestTimedOutError after `timeout_s`, or what the remote tier raises.
+    The awaitable raises RequestTimedOutError after `timeout_s`, and what the remote tier raises.
     """
     if timestamp_ms < 0:
         return find_special_offset(partition, SpecialTimestamp(timestamp_ms), isolation)

@@ -1,7 +1,7 @@
-"""A topic partition on this broker, which leads it: its log, its epoch, and who is told of appends.
+"""A partition that this broker leads: its log, its leader epoch, and the waiters for appends.
 
-With one replica every append is committed at once: the high watermark follows the log end inside
-`append`. Source: Kafka Partition.scala.
+With one replica every append is committed at once: `append` moves the high watermark to the log end.
+Source: Kafka Partition.scala.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from isotherm.types import (
 )
 
 ACKS_ALL = -1
-# One replica has all of it: a record is acknowledged when it is in this log.
+# With one replica, a record in this log is on all in-sync replicas.
 ACKS_LEADER = 1
 REPLICA_COUNT = 1
 
 
 class Partition:
-    """Thread-safe: clients append on the event loop, remote log metadata from task threads.
+    """Thread-safe: clients append on the event loop, remote log metadata is appended by tasks.
 
-    `appended_size` counts the bytes appended since this object was made: two readings of it tell a
-    waiting fetch how much came between them without reading the log.
+    `appended_size` counts the appended bytes since this object was created. A waiting fetch compares
+    two readings of it, and so learns how much was appended without reading the log.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Partition:
         leader_epoch: LeaderEpoch,
         on_change: Callable[[TopicPartition], None],
     ) -> None:
-        """`on_change` is called after every move of the log end, on the appending thread."""
+        """`on_change` is called after each change of the log end, on the appending thread."""
         self.topic_id_partition = topic_id_partition
         self.topic_partition = topic_id_partition.topic_partition
         self.log = log
@@ -56,12 +56,12 @@ class Partition:
         self._append_lock = threading.Lock()
 
     def make_leader(self) -> None:
-        """Begin this leader epoch at the log end. Everything in the log is committed."""
+        """Start this leader epoch at the log end. All records in the log are committed."""
         self.log.leader_epochs.assign(self.leader_epoch, self.log.log_end_offset)
         self.log.update_high_watermark(self.log.log_end_offset)
 
     def leave(self) -> None:
-        """The partition is deleted or taken offline: whoever waits for it is told."""
+        """Complete waiting requests: the partition is deleted or goes offline."""
         self.is_gone = True
         self._on_change(self.topic_partition)
 
@@ -73,14 +73,14 @@ class Partition:
         now_ms: TimestampMs,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
-        """Append as leader; `records` is changed in place (offsets, epoch).
+        """Append as leader. `records` is modified in place (offsets, epoch).
 
-        A coordinator's own records (origin COORDINATOR) carry no sequences, and may be markers;
-        where flush.messages asks for it they are durable on return. A client's are flushed by
-        whoever answers it (`AppendInfo.needs_flush`).
+        A coordinator's records (origin COORDINATOR) have no sequences and may be markers. They are
+        flushed on return if flush.messages requires it. For a client's records the caller flushes
+        before it answers (`AppendInfo.needs_flush`).
 
-        Raises what `PartitionLog.append_as_leader` raises, and NotEnoughReplicasError when acks=all
-        asks for more in-sync replicas than there can be.
+        Raises what `PartitionLog.append_as_leader` raises, and NotEnoughReplicasError if acks=all
+        requires more in-sync replicas than one.
         """
         min_insync_replicas = self.log.config.min_insync_replicas
         if required_acks == ACKS_ALL and min_insync_replicas > REPLICA_COUNT:
@@ -100,10 +100,10 @@ class Partition:
         return info
 
     def check_leader_epoch(self, requested: LeaderEpoch) -> None:
-        """Fence a client that knows an older epoch, or a newer one than this broker does.
+        """Fence a client with an older or newer leader epoch than this broker's.
 
-        FencedLeaderEpochError: the client refreshes its metadata; UnknownLeaderEpochError: it
-        tries again. A client that sends no epoch (-1) is not fenced.
+        FencedLeaderEpochError makes the client refresh its metadata, UnknownLeaderEpochError makes
+        it retry. A client that sends no epoch (-1) is not fenced.
         """
         if requested in (NO_LEADER_EPOCH, self.leader_epoch):
             return

@@ -1,8 +1,8 @@
-"""`isotherm serve` as a process: signals, and the exit status.
+"""`isotherm serve` as a process: signals and exit status.
 
-SIGTERM, SIGINT    stop in order; a second one ends the process at once, by the signal
-SIGHUP             read the configuration again (see isotherm.config.reload)
-a failed broker    stops in order with status 1: nothing is left that it could serve
+SIGTERM, SIGINT    orderly stop; a second one kills the process at once
+SIGHUP             reload the configuration (see isotherm.config.reload)
+a failed broker    orderly stop with status 1
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ logger = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-# How long a thread that computes keeps the interpreter while the event loop waits for it. Python's own
-# 5 ms are what a producer waits for an answer, and the loop may lose them again at every file it writes.
+# How long a computing thread keeps the interpreter while the event loop waits for it. With Python's
+# default of 5 ms, producers wait that long, and the loop may lose the GIL again at each file write.
 SWITCH_INTERVAL_S = 0.0005
 
 
 def run(read_config: Callable[[], BrokerConfig]) -> int:
-    """Serve until a stop signal or a failure; the status to exit with.
+    """Serve until a stop signal or a failure; returns the exit status.
 
-    `read_config` reads the configuration, now and at every SIGHUP; raises ConfigError.
+    `read_config` reads the configuration at the start and at every SIGHUP. Raises ConfigError.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -43,7 +43,7 @@ def run(read_config: Callable[[], BrokerConfig]) -> int:
 def exit_at_once(status: int) -> None:
     """End the process without waiting for threads: a copy to a slow store may take minutes.
 
-    What has to be kept has been written when `run` returns.
+    Everything that must be kept is on disk when `run` returns.
     """
     logging.shutdown()
     sys.stdout.flush()
@@ -56,8 +56,8 @@ async def _serve(read_config: Callable[[], BrokerConfig]) -> int:
     _stop_on_signal(stopping.set)
     node = BrokerNode(read_config())
     await node.start()
-    # What has been made so far stays: without it a full collection is short enough not to be noticed
-    # by clients (some 80 ms before).
+    # The objects of the start are excluded from collection. Without this a full collection pauses
+    # clients noticeably (about 80 ms).
     gc.collect()
     gc.freeze()
     _reload_on_signal(node, read_config)
@@ -76,7 +76,7 @@ def _stop_on_signal(stop: Callable[[], None]) -> None:
     def begin() -> None:
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
-            # The next one is not asked of the event loop, which may be busy writing.
+            # The default handler works even if the event loop is blocked by a write.
             signal.signal(number, signal.SIG_DFL)
         stop()
 
@@ -86,7 +86,7 @@ def _stop_on_signal(stop: Callable[[], None]) -> None:
 
 def _reload_on_signal(node: BrokerNode, read_config: Callable[[], BrokerConfig]) -> None:
     loop = asyncio.get_running_loop()
-    # The loop itself keeps no hard reference to a task.
+    # The event loop keeps only weak references to tasks.
     reloads: set[asyncio.Task[None]] = set()
 
     async def reload() -> None:

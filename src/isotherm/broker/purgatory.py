@@ -1,10 +1,9 @@
-"""Where operations wait for something to happen to a partition (Kafka: DelayedOperationPurgatory).
+"""Delayed operations that wait for changes of partitions (Kafka: DelayedOperationPurgatory).
 
-An operation is watched under one or more keys. Whoever changes the thing behind a key calls
-`notify(key)`, from any thread; the operations under that key are tried on the event loop, once for
-all notifications of one loop iteration. Nothing polls: an operation ends by a notification, by its
-timer, or because its request was given up.
-
+An operation is watched under one or more keys. The code that changes the object of a key calls
+`notify(key)`, from any thread. The operations of that key are then tried on the event loop, once
+for all notifications of one loop iteration. Nothing polls: an operation ends by a notification, by
+its timer, or because its request was cancelled.
 Invariant: an operation whose future is done leaves the purgatory in the loop's next iteration.
 """
 
@@ -20,23 +19,23 @@ Key_contra = TypeVar("Key_contra", bound=Hashable, contravariant=True)
 
 
 class DelayedOperation(Protocol[Key_contra]):
-    """What waits. `future` is done once the operation is over, however it ended."""
+    """A waiting operation. `future` is done once the operation has ended, in whatever way."""
 
     @property
     def future(self) -> asyncio.Future[object]: ...
 
     def try_complete(self, key: Key_contra) -> bool:
-        """Set the future's result if what happened under `key` is enough; True if it was."""
+        """Set the future's result if the change under `key` suffices; returns whether it did."""
 
     def expire(self) -> None:
-        """Set the future's result with what there is: the time is up."""
+        """Set the future's result from what is available: the timeout has passed."""
 
 
 class Purgatory(Generic[Key]):
-    """Keeps delayed operations until they end.
+    """Holds delayed operations until they end.
 
-    `operations_max` bounds it: an operation that does not fit expires at once, so its client gets
-    what there is and asks again. All methods but `notify` belong to the event loop's thread.
+    At most `operations_max` of them: an operation that does not fit expires at once, so its client
+    gets what is available and retries. All methods except `notify` are for the event loop thread.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, operations_max: int) -> None:
@@ -54,9 +53,9 @@ class Purgatory(Generic[Key]):
     def watch(
         self, operation: DelayedOperation[Key], keys: Iterable[Key], timeout_s: float
     ) -> None:
-        """Keep `operation` until one of `keys` completes it or `timeout_s` has passed.
+        """Hold `operation` until one of `keys` completes it or `timeout_s` has passed.
 
-        The caller has found it incomplete in this same loop iteration; it is not tried here.
+        The caller has found it incomplete in the same loop iteration, so it is not tried here.
         """
         if self._operation_count >= self._operations_max:
             operation.expire()
@@ -74,17 +73,17 @@ class Purgatory(Generic[Key]):
         operation.future.add_done_callback(forget)
 
     def expire_all(self) -> None:
-        """End every operation with what there is: the broker is about to stop."""
+        """Expire every operation: the broker is about to stop."""
         for operations in tuple(self._watched.values()):
             for operation in tuple(operations):
                 self._expire(operation)
 
     def notify(self, key: Key) -> None:
-        """Something happened to what `key` names. Any thread."""
+        """Try the operations of `key`, whose object has changed. Any thread."""
         is_loop_thread = threading.get_ident() == self._loop_thread
         if is_loop_thread and key not in self._watched:
-            # Nobody can have found it incomplete and not watch it yet. On another thread it is not
-            # known who is about to.
+            # On the loop thread an operation is watched in the same iteration in which it was found
+            # incomplete, so none is missing. Another thread may notify in between.
             return
         with self._lock:
             is_first = not self._notified
@@ -105,7 +104,7 @@ class Purgatory(Generic[Key]):
                     operation.try_complete(key)
 
     def _expire(self, operation: DelayedOperation[Key]) -> None:
-        # Its future may have been done earlier in this iteration, before the timer was cancelled.
+        # The future may have completed in this iteration, before its callback cancels the timer.
         if not operation.future.done():
             operation.expire()
 

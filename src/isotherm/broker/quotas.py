@@ -1,16 +1,16 @@
-"""Client quotas enforced: how fast a client may produce, fetch and use the broker's time.
+"""Enforces client quotas: how fast clients may produce, fetch and use the broker's time.
 
 Behaviour
-- A rate is measured over quota.window.num windows of quota.window.size.seconds, the one that is
-  going on included; fewer full windows than that count as if they had been empty.
-- Who goes over a quota is answered at once and told to wait (throttle_time_ms) as long as it takes
-  for the rate to fall to the quota; its connection is not read meanwhile (KIP-219). A produce has
-  been appended all the same; a fetch over its quota is answered without records, uncounted. Time
-  over request_percentage is made good at most one window at a time.
-- Partitions made and deleted are counted by tokens: see isotherm.broker.mutation_quota.
-- The most specific quota counts: user and client id, user and any client, user, any user and
-  client id, any user and any client, any user, client id, any client. Connections that fall under
-  the same quota of the same user or client share its rate.
+- A rate is measured over quota.window.num windows of quota.window.size.seconds, including the
+  current one. Missing windows count as empty.
+- A client above its quota is answered at once and throttled (throttle_time_ms) until the rate falls
+  to the quota. Its connection is not read meanwhile (KIP-219). A produce request is appended
+  nevertheless. A fetch above its quota is answered without records, and not counted. For
+  request_percentage the throttle time is at most one window.
+- Created and deleted partitions are counted by tokens: see isotherm.broker.mutation_quota.
+- The most specific quota applies: user and client id, user and default client, user, default user
+  and client id, default user and default client, default user, client id, default client.
+  Connections with the same quota and the same user or client share its rate.
 
 Source: Kafka ClientQuotaManager, ClientRequestQuotaManager, Rate, SampledStat, QuotaUtils.
 """
@@ -33,14 +33,14 @@ from isotherm.broker.mutation_quota import MutationQuota, TokenBucket
 from isotherm.clock import Clock
 from isotherm.metrics.sampled_rate import SampledRate
 
-# Who every client is without authentication (Kafka: KafkaPrincipal.ANONYMOUS).
+# The user of every client without authentication (Kafka: KafkaPrincipal.ANONYMOUS).
 ANONYMOUS = "ANONYMOUS"
 
 ENFORCED = frozenset(
     {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE}
 )
 
-# Client ids are the clients' choice: rates not measured for long are forgotten beyond this many.
+# Clients choose their client ids, so the number of rates is limited. The oldest ones are dropped.
 RATES_MAX = 10_000
 
 
@@ -50,14 +50,14 @@ class Client(NamedTuple):
 
 
 class QuotaLimit(NamedTuple):
-    """`key` names what shares the limit's rate."""
+    """`key` identifies the clients that share the limit's rate."""
 
     key: tuple[str | None, str | None]
     value: float
 
 
 def find_limit(quotas: ClientQuotas, client: Client, quota: str) -> QuotaLimit | None:
-    """The most specific quota that is set for a client."""
+    """The most specific quota for a client."""
     user, client_id = client
     for user_part, client_part in (
         ((USER, user), (CLIENT_ID, client_id)),
@@ -77,12 +77,12 @@ def find_limit(quotas: ClientQuotas, client: Client, quota: str) -> QuotaLimit |
 
 
 class ClientQuotaManager:
-    """Event loop thread only. `is_active` is False while there is nothing to measure."""
+    """Event loop thread only. `is_active` is False if no quota is enforced."""
 
     def __init__(
         self, clock: Clock, *, window_ms: int, window_count: int, mutation_window_s: float = 11.0
     ) -> None:
-        """`mutation_window_s` is that of all windows of controller_mutation_rate together."""
+        """`mutation_window_s` is the length of all windows of controller_mutation_rate together."""
         self.clock = clock
         self._window_ms = window_ms
         self._window_count = window_count
@@ -95,20 +95,20 @@ class ClientQuotaManager:
         self.is_active = False
 
     def update(self, quotas: ClientQuotas) -> None:
-        """These quotas count from now on; what was measured is kept."""
+        """Apply these quotas from now on. Measured rates are kept."""
         self._quotas = quotas
         self.is_active = any(ENFORCED & values.keys() for values in quotas.values())
 
     def record_produce(self, client: Client, size: int) -> int:
-        """Milliseconds to wait after a produce request of `size` bytes."""
+        """The throttle time in ms after a produce request of `size` bytes."""
         return self._record(PRODUCER_BYTE_RATE, client, size)
 
     def record_fetch(self, client: Client, size: int) -> int:
-        """Milliseconds to wait instead of getting `size` bytes; -size takes them back."""
+        """The throttle time in ms instead of `size` bytes of records; -size undoes the recording."""
         return self._record(CONSUMER_BYTE_RATE, client, size)
 
     def fetch_size_max(self, client: Client) -> int | None:
-        """What a fetch may bring at most, so that it is within the quota after a quiet while.
+        """The largest fetch response that is within the quota of an idle client.
 
         None without a quota. Source: Kafka ClientQuotaManager.getMaxValueInQuotaWindow.
         """
@@ -118,11 +118,11 @@ class ClientQuotaManager:
         return int(limit.value * self._window_ms * max(1, self._window_count - 1) / 1000)
 
     def record_request(self, client: Client, processing_s: float) -> int:
-        """Milliseconds to wait after a request that took the broker `processing_s`."""
+        """The throttle time in ms after a request that took `processing_s` of the broker's time."""
         return min(self._record(REQUEST_PERCENTAGE, client, processing_s * 100), self._window_ms)
 
     def mutation_quota(self, client: Client, *, is_strict: bool) -> MutationQuota | None:
-        """For one request that makes or deletes partitions; None without a quota."""
+        """The quota for one request that creates or deletes partitions; None without a quota."""
         limit = find_limit(self._quotas, client, CONTROLLER_MUTATION_RATE)
         if limit is None:
             return None

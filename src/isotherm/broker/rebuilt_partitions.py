@@ -1,17 +1,17 @@
-"""Directories of partitions whose history lies in the bucket alone, as a stopped broker finds them.
+"""Directories of partitions whose history is in the bucket only, to be found by a stopped broker.
 
     <topic>-<partition>/partition.metadata         the topic's id
-    <topic>-<partition>/<log end>.log              empty, or the markers that abort what was open
-    <topic>-<partition>/<log end>.snapshot         the producers, as the last segment left them
-    <topic>-<partition>/leader-epoch-checkpoint    the history's epochs
-    log-start-offset-checkpoint                    where each history begins
+    <topic>-<partition>/<log end>.log              empty, or markers that abort open transactions
+    <topic>-<partition>/<log end>.snapshot         the producers after the last segment
+    <topic>-<partition>/leader-epoch-checkpoint    the epochs of the history
+    log-start-offset-checkpoint                    the start of each history
 
-A broker that finds such a directory leads a log that begins where the history ends, so it reads
-what lies below from the remote tier, and appends go on behind it. The files are Kafka's own, and
-so is what is made of them: indexes that are missing are made when the log is opened.
+With such a directory a broker leads a log that starts where the history ends. So it reads lower
+offsets from the remote tier, and appends continue after them. The files are Kafka's own. Missing
+indexes are created when the log is opened.
 
-A transaction whose end was not tiered is aborted: its marker was lost with the local log, and
-nobody else would ever decide it.
+A transaction without a tiered end is aborted: its marker was lost with the local log, and no
+coordinator would ever decide it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from isotherm.types import Offset, TimestampMs, TopicIdPartition
 
 @dataclass(frozen=True, slots=True)
 class RebuiltPartition:
-    """The history of a partition lies at [log_start, log_end) in the bucket; `epochs` ascend."""
+    """A partition's history, at [log_start, log_end) in the bucket. `epochs` ascend."""
 
     owner: TopicIdPartition
     log_start: Offset
@@ -62,9 +62,9 @@ class RebuiltPartition:
 def write_partition_directories(
     fs: FileSystem, folder: Path, partitions: Sequence[RebuiltPartition], now_ms: TimestampMs
 ) -> None:
-    """For an operator to move into the log directories of a stopped broker.
+    """Write directories that an operator moves into the log directories of a stopped broker.
 
-    ConfigError unless `folder` is new or empty: it is never a broker's own.
+    Raises ConfigError unless `folder` is new or empty: it must not be a broker's own.
     """
     if fs.exists(folder) and fs.list_names(folder):
         raise ConfigError(
@@ -96,7 +96,7 @@ def write_partition_directory(
 
 
 def write_log_starts(fs: FileSystem, log_dir: Path, partitions: Sequence[RebuiltPartition]) -> None:
-    """Beside those of other partitions that are there."""
+    """Add the log starts to those of other partitions."""
     path = log_dir / LOG_START_OFFSET_CHECKPOINT_NAME
     starts = load_offset_checkpoint(fs, path)
     starts |= {each.owner.topic_partition: each.log_start for each in partitions}
@@ -104,7 +104,7 @@ def write_log_starts(fs: FileSystem, log_dir: Path, partitions: Sequence[Rebuilt
 
 
 def abort_markers(partition: RebuiltPartition, now_ms: TimestampMs) -> bytes:
-    """The log behind the history: a marker for each producer whose transaction it leaves open."""
+    """The log after the history: an abort marker for each producer with an open transaction."""
     undecided = [
         each for each in partition.producers() if each.current_transaction_first_offset >= 0
     ]

@@ -1,12 +1,12 @@
-"""The two topics of the remote tier's metadata, and the feature level at which each partition is.
+"""The two topics of the remote tier's metadata, and the feature level of each partition.
 
     level   __remote_log_metadata                           __remote_log_metadata_audit
-    0       events, cleanup.policy=delete, for ever         not there
+    0       events, cleanup.policy=delete, kept for ever    does not exist
     1       states by key, cleanup.policy=compact           events, cleanup.policy=delete
 
-The feature `remote.log.metadata.compaction` says where the cluster is to be. A metadata partition is
-written at level 1 once the topic is compacted, or once its own live state has been migrated: until
-then its records without keys are needed, and more of them do no harm (docs/decisions/0027).
+The feature `remote.log.metadata.compaction` is the target level of the cluster. A metadata partition is
+written at level 1 once the topic is compacted, or once its own live state has been migrated. Until then
+its records without keys are needed, and additional ones are harmless (docs/decisions/0027).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AUDIT_RETENTION_KEY = "remote.log.metadata.audit.topic.retention.ms"
 
 
 class MetadataLevels:
-    """Thread-safe. Levels only rise."""
+    """Thread-safe. Levels never fall."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -44,7 +44,7 @@ class MetadataLevels:
 
     @property
     def is_compacted(self) -> bool:
-        """The whole topic is at level 1. Stays so: what it then holds cannot be read at level 0."""
+        """Whether the whole topic is at level 1. Final: its records cannot be read at level 0."""
         if not self._is_compacted and self.feature_level > 0:
             self._is_compacted = self._controller.topic_config(REMOTE_LOG_METADATA_TOPIC).compacts
         return self._is_compacted
@@ -53,17 +53,17 @@ class MetadataLevels:
         return int(self.is_compacted or metadata_partition in self._migrated)
 
     def set_migrated(self, metadata_partition: int) -> None:
-        """Its live state is there as keyed records; the caller keeps writers out meanwhile."""
+        """The live state exists as keyed records. The caller excludes writers meanwhile."""
         self._migrated.add(metadata_partition)
 
 
 def ensure_metadata_topics(
     controller: Controller, settings: TopicBasedSettings, levels: MetadataLevels
 ) -> None:
-    """Make the topics that the feature level calls for. On the control thread.
+    """Create the topics that the feature level needs. Control thread only.
 
-    ConfigError when one is there with another number of partitions: segments' events would be
-    looked for in the wrong one.
+    Raises ConfigError if one exists with another partition count: events of segments would be
+    searched in the wrong partition.
     """
     is_keyed = levels.feature_level > 0
     _ensure(
@@ -86,8 +86,10 @@ def ensure_metadata_topics(
 def metadata_topic_warnings(
     prefix: str, explicit: Mapping[str, str], topic: TopicConfig, audit_topic: TopicConfig | None
 ) -> list[str]:
-    """What the keys of `explicit`, whose prefix is cut, and the topics as they are do that an operator
-    may not expect. `audit_topic` is None at level 0."""
+    """Unexpected effects of the keys in `explicit`, whose prefix is cut off, and of the topics.
+
+    `audit_topic` is None at level 0.
+    """
     warnings = [
         f"configuration key has no effect key={prefix}{name} reason={reason}"
         for name, reason in keys_without_effect(explicit).items()
@@ -119,7 +121,7 @@ def metadata_topic_warnings(
 def warn_of_metadata_topics(
     controller: Controller, config: RemoteLogManagerConfig, levels: MetadataLevels
 ) -> None:
-    """At a start, once the topics are there."""
+    """Log the warnings at a start, once the topics exist."""
     audit_topic = None
     if levels.feature_level > 0:
         audit_topic = controller.topic_config(REMOTE_LOG_METADATA_AUDIT_TOPIC)
@@ -130,7 +132,7 @@ def warn_of_metadata_topics(
 
 
 def compact_metadata_topic(controller: Controller, settings: TopicBasedSettings) -> None:
-    """Begin compaction, once every live state is there as a keyed record. On the control thread."""
+    """Start compaction, once every live state exists as a keyed record. Control thread only."""
     changes = [
         ConfigChange(name, ConfigOperation.SET, value)
         for name, value in compacted_settings(settings).items()

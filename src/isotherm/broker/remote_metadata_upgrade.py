@@ -1,9 +1,9 @@
 """Takes the metadata topic of a running broker to feature level 1, partition by partition.
 
-While a partition is migrated its events go on at level 0, and nobody waits; the last round, which
-deals with what came meanwhile, keeps writers of that one partition out. Once every partition is at
-level 1 the topic is compacted: what a restart goes by. Before that, a restart begins again, and
-finds most of it done. docs/decisions/0027.
+While a partition is migrated, its events are still written at level 0 without waiting. Only the last
+pass, over the events since the previous one, excludes writers of that partition. Once every
+partition is at level 1 the topic is compacted, and a restart relies on that. A restart before
+repeats the migration, most of which is done then. docs/decisions/0027.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 class MetadataUpgrade:
-    """`run` in one thread at a time; without effect unless the feature is ahead of the topic."""
+    """Call `run` from one thread at a time. No effect unless the feature is ahead of the topic."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class MetadataUpgrade:
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Begin no further partition. Any thread."""
+        """Start no other partition. Any thread."""
         self._cancelled.set()
 
     def run(self) -> None:
-        """Raises the first error; a later run goes on where this one stopped."""
+        """Raises the first error. A later run continues from there."""
         if self._levels.feature_level == 0 or self._levels.is_compacted:
             return
         self._run_control(
@@ -80,16 +80,16 @@ class MetadataUpgrade:
         with self._metadata.write_lock(number):
             if not migration.run():
                 raise RemoteStorageNotReadyError(
-                    "keyed records do not tell what all records of a metadata partition do"
+                    "keyed records do not match all records of a metadata partition"
                     f" metadata_partition={number} differences={migration.differences()[:10]}"
                 )
             self._levels.set_migrated(number)
-        # The events are dropped by the next round of cleaning, not after segment.ms.
+        # The events can then be dropped by the next round of cleaning, not only after segment.ms.
         self._topic.roll(number)
         _logger.info("metadata partition is at level 1 metadata_partition=%d", number)
 
     def _on_corrupt(self) -> OnCorrupt | None:
-        """As the policy for those who follow the topic has it: refuse, or skip."""
+        """The policy of the topic's readers: refuse corrupt records, or skip them."""
         if self._settings.remote_log_metadata_corrupt_record_policy == "skip":
             return _log_corrupt
         return None

@@ -1,4 +1,4 @@
-"""Work on the remote tier's metadata that comes round by the clock."""
+"""Periodic background tasks on the remote tier's metadata."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from isotherm.remote.tasks.replacement_target import TierReplacementTarget
 
 
 class Upkeep(NamedTuple):
-    """`cancel`: take no further step. Any thread."""
+    """A periodic task. `cancel` makes it take no other step. Any thread."""
 
     task: PeriodicTask
     cancel: Callable[[], None]
 
 
 class RemoteMetadataUpkeep:
-    """`start` once; `stop` before the remote log manager is closed."""
+    """Call `start` once, and `stop` before the remote log manager is closed."""
 
     def __init__(self, work: Sequence[Upkeep]) -> None:
         self._work = work
@@ -41,8 +41,9 @@ class RemoteMetadataUpkeep:
             each.task.start()
 
     def stop(self) -> None:
-        """Waits for the steps that are being taken."""
+        """Wait for the running steps, and stop."""
         for each in self._work:
+            # All are cancelled before any is waited for, so that the waits overlap.
             each.cancel()
         for each in self._work:
             each.task.stop()
@@ -59,7 +60,7 @@ def topic_upkeep(
     clock: Clock,
     metrics: Metrics,
 ) -> list[Upkeep]:
-    """Cleaning up of the metadata topic, and its way to feature level 1."""
+    """The tasks that clean up the metadata topic and take it to feature level 1."""
     cleanup = RemoteMetadataCleanupManager(
         topic,
         TierCleanupTarget(
@@ -106,7 +107,7 @@ def compaction_upkeep(
     clock: Clock,
     metrics: Metrics,
 ) -> list[Upkeep]:
-    """Publishing of compactions that a job has staged, where both managers can have that."""
+    """The task that publishes compactions staged by a job, if both managers support it."""
     if not isinstance(storage, ObjectStoreRemoteStorageManager):
         return []
     if not isinstance(metadata, ReplacesSegments):

@@ -1,4 +1,4 @@
-"""The remote tier of this broker, from its configuration: storage, metadata, indexes, tasks."""
+"""Creates the remote tier of this broker from its configuration: storage, metadata, cache, tasks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ from isotherm.types import REMOTE_LOG_METADATA_TOPICS, LeaderEpoch, TopicIdParti
 
 
 class RemoteTier(NamedTuple):
-    """Stop the upkeep before the manager is closed."""
+    """Stop the upkeep before closing the manager."""
 
     remote_log_manager: RemoteLogManager
     upkeep: RemoteMetadataUpkeep
@@ -90,11 +90,11 @@ def open_remote_tier(
     fs: FileSystem,
     metrics: Metrics,
 ) -> RemoteTier:
-    """Make the remote tier and hand it the partitions; the caller closes it.
+    """Create the remote tier and give it the partitions. The caller closes it.
 
-    Makes the metadata topics when they are not there. On the control thread, or before there is
-    one. ConfigError names the key that is wrong, the class that cannot be used, or what is wrong
-    with the bucket; RemoteStorageError where the store does not answer.
+    Creates the metadata topics if they do not exist. Call it on the control thread, or before that
+    thread exists. Raises ConfigError with the wrong key, the unusable class, or the fault of the
+    bucket, and RemoteStorageError if the store does not answer.
     """
     remote = config.remote
     place = partial(
@@ -159,7 +159,7 @@ def open_remote_tier(
 
 
 class _TopicBased(NamedTuple):
-    """The metadata manager on the broker's own topic, and what it is made of."""
+    """The metadata manager on the broker's own topic, and its components."""
 
     metadata: TopicBasedRemoteLogMetadataManager
     topic: EmbeddedMetadataTopic
@@ -219,7 +219,7 @@ def _topic_upkeep(
 
 
 def _publish_counters(metrics: Metrics) -> None:
-    """Counters of what goes wrong and is made good: there before the first time, with 0."""
+    """Create the counters of errors and repairs, so that they exist with 0 before the first one."""
     for name, text in (
         (FOLLOW_ERRORS, FOLLOW_ERRORS_TEXT),
         (SKIPPED_RECORDS, SKIPPED_RECORDS_TEXT),

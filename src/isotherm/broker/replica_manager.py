@@ -1,9 +1,9 @@
-"""The partitions of this broker, by topic and by topic id, and what waits for them.
+"""The partitions of this broker, by topic name and topic id, and the purgatory of fetches.
 
-The controller's changes arrive on the control thread; requests look partitions up on the event
-loop. Topics are replaced as a whole, so a look-up sees a topic either with all its partitions or
-not at all. A partition whose log directory has failed, or whose log is damaged, is offline until the
-broker starts again with the directory repaired; every look-up of it says so. Source: Kafka ReplicaManager.scala.
+The controller's changes arrive on the control thread. Requests look partitions up on the event
+loop. A topic is replaced as a whole, so a lookup finds either all its partitions or none. A partition
+with a failed log directory or a damaged log is offline until the broker restarts with a repaired
+directory; its lookups raise an error. Source: Kafka ReplicaManager.scala.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostedTopic:
-    """`partitions` are those that are served; `offline` are the others, by index."""
+    """`partitions` are those that are served. `offline` has the indexes of the others."""
 
     name: str
     topic_id: uuid.UUID
@@ -74,9 +74,9 @@ class ReplicaManager:
     def find_partition(
         self, topic: str | None, topic_id: uuid.UUID | None, partition: int
     ) -> Partition:
-        """By id when the request has one, else by name.
+        """Find a partition by topic id if the request has one, else by name.
 
-        UnknownTopicIdError or UnknownTopicOrPartitionError: the client refreshes its metadata.
+        UnknownTopicIdError and UnknownTopicOrPartitionError make the client refresh its metadata.
         LogDirFailedError: the partition is offline.
         """
         if topic is None:
@@ -109,7 +109,7 @@ class ReplicaManager:
         return tuple(self._topics.values())
 
     def logs(self) -> tuple[PartitionLog, ...]:
-        """Every log of this broker, those of the cluster's metadata and offline ones included."""
+        """Every log of this broker, including the cluster metadata log and offline logs."""
         return self._log_manager.logs()
 
     def log_dirs(self) -> tuple[LogDir, ...]:
@@ -121,13 +121,13 @@ class ReplicaManager:
     # ---- changes, on the control thread
 
     def start_tiering(self, remote_log_manager: RemoteLogManager) -> None:
-        """Hand every tiered partition to `remote_log_manager`, and from now on each new one.
+        """Give every tiered partition to `remote_log_manager`, now and in the future.
 
-        It comes after the topics because its own metadata is kept in one of them.
+        Called after the topics are added, since one of them stores its metadata.
         """
         self._remote_log_manager = remote_log_manager
         for topic in self.topics():
-            self._tell_remote(topic.partitions.values())
+            self._notify_remote(topic.partitions.values())
 
     def add_topic(
         self,
@@ -138,12 +138,11 @@ class ReplicaManager:
         *,
         is_new: bool = True,
     ) -> None:
-        """Lead these partitions of a topic, at these epochs; a log that is not there is made.
+        """Become leader of these partitions of a topic, at these epochs. Creates missing logs.
 
-        Called again with more partitions, it adds those and leaves the others as they are. Of a
-        topic that is not new, a partition without a log may have it in a directory that is
-        offline, so it is offline too: a new, empty log would hide its records. So is one whose log
-        is damaged.
+        If the topic is known, only new partitions are added. In a topic that is not new, a partition
+        without a log may have it in an offline directory, so it is offline too: a new, empty log
+        would hide its records. A partition with a damaged log is offline as well.
         """
         known = self._topics.get(name) or HostedTopic(name, topic_id, config, {})
         may_be_offline = not is_new and bool(self._log_manager.offline_log_dirs())
@@ -165,7 +164,7 @@ class ReplicaManager:
             known, partitions={**known.partitions, **added}, offline=frozenset(offline)
         )
         self._names[topic_id] = name
-        self._tell_remote(added.values())
+        self._notify_remote(added.values())
 
     def _lead(
         self, topic_id_partition: TopicIdPartition, epoch: LeaderEpoch, config: TopicConfig
@@ -178,9 +177,9 @@ class ReplicaManager:
         return partition
 
     def bring_online(self, topic_id_partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
-        """Lead a partition whose damaged log has been mended; nothing when its topic was deleted.
+        """Become leader of a partition whose damaged log was repaired. No effect on a deleted topic.
 
-        CorruptDataError when the log is damaged still, LogDirFailedError.
+        Raises CorruptDataError if the log is still damaged, and LogDirFailedError.
         """
         name, index = topic_id_partition.topic, topic_id_partition.partition
         hosted = self._topics.get(name)
@@ -194,12 +193,12 @@ class ReplicaManager:
             offline=hosted.offline - {index},
         )
         logger.info("partition is served again partition=%s", topic_id_partition)
-        self._tell_remote([partition])
+        self._notify_remote([partition])
 
     def take_offline(self, log_dir: LogDir) -> None:
-        """Serve no partition of a directory that has failed, and wake what waits for one.
+        """Stop serving the partitions of a failed directory, and complete waiting requests.
 
-        The remote tier keeps what it has of them; nothing is copied or deleted meanwhile.
+        Their segments in the remote tier stay. Nothing is copied or deleted meanwhile.
         """
         for topic in self.topics():
             failed = {
@@ -210,6 +209,7 @@ class ReplicaManager:
             if not failed:
                 continue
             served = {i: each for i, each in topic.partitions.items() if i not in failed}
+            # Replaced before waiters wake up: their second read must find the partition offline.
             self._topics[topic.name] = replace(
                 topic, partitions=served, offline=topic.offline | failed.keys()
             )
@@ -229,9 +229,9 @@ class ReplicaManager:
                 )
 
     def remove_topic(self, name: str) -> None:
-        """Stop serving a deleted topic and delete its logs, in both tiers.
+        """Stop serving a deleted topic, and delete its logs in both tiers.
 
-        The remote tier is deleted in the background: it may take long, and may have to be retried.
+        The remote tier is deleted in the background, as it may take long or need retries.
         """
         hosted = self._topics.pop(name)
         del self._names[hosted.topic_id]
@@ -248,10 +248,10 @@ class ReplicaManager:
             self._log_manager.delete_log(each.topic_partition)
 
     def update_config(self, name: str, config: TopicConfig) -> None:
-        """Give a topic's logs their new configuration; tiering begins where it is now enabled.
+        """Give a topic's logs their new configuration. Tiering starts if it is now enabled.
 
-        Where it no longer is, what the remote tier holds is deleted and the log begins with what
-        is on this disk (KIP-950, remote.log.delete.on.disable).
+        If tiering was disabled, the remote segments are deleted and the log starts at the local log
+        start (KIP-950, remote.log.delete.on.disable).
         """
         newly_tiered, untiered = [], []
         self._topics[name] = replace(self._topics[name], config=config)
@@ -262,7 +262,7 @@ class ReplicaManager:
                 newly_tiered.append(partition)
             elif was_tiered and not partition.log.remote_log_enabled:
                 untiered.append(partition)
-        self._tell_remote(newly_tiered)
+        self._notify_remote(newly_tiered)
         self._leave_remote(untiered)
 
     def _leave_remote(self, partitions: Sequence[Partition]) -> None:
@@ -275,7 +275,7 @@ class ReplicaManager:
             log = partition.log
             log.maybe_increment_log_start_offset(log.local_log_start_offset)
 
-    def _tell_remote(self, partitions: Iterable[Partition]) -> None:
+    def _notify_remote(self, partitions: Iterable[Partition]) -> None:
         logs = [partition.log for partition in partitions if partition.log.remote_log_enabled]
         if self._remote_log_manager is not None and logs:
             self._remote_log_manager.on_leadership_change(logs)

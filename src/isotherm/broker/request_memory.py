@@ -1,8 +1,8 @@
-"""The bound on request bytes over all connections: `queued.max.request.bytes`.
+"""The limit of request bytes over all connections: `queued.max.request.bytes`.
 
-Like Kafka's SimpleMemoryPool it lets a request in while anything is free, so it is overrun by at
-most one request, and no request is too large ever to be let in. A frame is counted from the moment
-its size is known until its answer is on its way. Event loop thread only.
+Like Kafka's SimpleMemoryPool it accepts a request while any memory is free. So it is exceeded by at
+most one request, and no request is too large to be accepted at all. A frame counts from the moment
+when its size is known until its response is sent. Event loop thread only.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 
 class RequestMemory:
-    """`on_change` is called when `is_exhausted` changes, either way; it pauses or resumes reading.
+    """`on_change` is called when `is_exhausted` changes, to pause or resume reading.
 
-    A `limit` of -1 is no bound.
+    A `limit` of -1 means no limit.
     """
 
     def __init__(self, limit: int, on_change: Callable[[], None]) -> None:
