@@ -62,15 +62,17 @@ class JavaProgram:
 
     def __init__(self, classes: str, main: str, *arguments: str, log_path: Path) -> None:
         self.log_path = log_path
-        with log_path.open("ab") as log:
+        self._command = [
+            *(require_command("java"), *OPTIONS, f"-Djava.io.tmpdir={log_path.parent}"),
+            *("--class-path", classes, main, *arguments),
+        ]
+        self.start()
+
+    def start(self) -> None:
+        """Again, after `kill`; its log goes on."""
+        with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [
-                    *(require_command("java"), *OPTIONS, f"-Djava.io.tmpdir={log_path.parent}"),
-                    *("--class-path", classes, main, *arguments),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                self._command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
             )
 
     def require_running(self) -> None:

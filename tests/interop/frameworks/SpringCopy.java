@@ -23,6 +23,8 @@ public final class SpringCopy {
             "bootstrap.servers", arguments[0],
             "group.id", "copier",
             "auto.offset.reset", "earliest",
+            // A killed process leaves a member behind, for which the group waits.
+            "session.timeout.ms", 6000,
             "isolation.level", "read_committed");
         DefaultKafkaProducerFactory<String, String> producers = new DefaultKafkaProducerFactory<>(
             Map.of("bootstrap.servers", arguments[0]), writes, writes);

@@ -55,6 +55,8 @@ public final class StreamsCount {
         settings.put(StreamsConfig.STATE_DIR_CONFIG, arguments[1]);
         settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
         settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 2);
+        // A killed process leaves a member behind, for which the group waits.
+        settings.put("session.timeout.ms", 6000);
         KafkaStreams streams = new KafkaStreams(builder.build(), settings);
         streams.setUncaughtExceptionHandler(
             error -> StreamThreadExceptionResponse.REPLACE_THREAD);

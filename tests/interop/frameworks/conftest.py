@@ -191,9 +191,11 @@ class Run:
         """Values of each key as `feed_topic` has written them."""
         return numbers_by_key(self.load.records)
 
-    def feed_and_kill(self, feed: Callable[[range], None], output: str) -> None:
+    def feed_and_kill(
+        self, feed: Callable[[range], None], output: str, dies: JavaProgram | None = None
+    ) -> None:
         """Feed all numbers, part by part, and kill the broker while each part but the last is on
-        its way to `output`."""
+        its way to `output`. `dies` is killed too, the first time, and its transactions with it."""
         rng = random.Random(self.load.seed)
         part = -(-self.load.records // (self.load.kills + 1))
         for first in range(0, self.load.records, part):
@@ -202,8 +204,12 @@ class Run:
             feed(numbers)
             if numbers.stop < self.load.records:
                 self.await_progress(lambda goal=wanted: self.written(output) >= goal)  # type: ignore[misc]
+                if dies and not first:
+                    dies.kill()
                 self.broker.kill()
                 self.broker.start()
+                if dies and not first:
+                    dies.start()
 
     def written(self, topic: str) -> int:
         """Records and markers, those of open transactions too; so far as the broker tells."""

@@ -32,11 +32,11 @@ def counted(values: dict[str, list[str]]) -> dict[str, list[str]]:
     }
 
 
-def check_counting(run: Any, pom: str, main: str) -> None:
+def check_counting(run: Any, pom: str, main: str, *, dies: bool = False) -> None:
     run.create_topics("input", "output")
     state = str(run.folder / "state")
     program = run.start_program(pom, f"{main}.java", main, run.broker.bootstrap_servers, state)
-    run.feed_and_kill(run.feed_topic("input"), "output")
+    run.feed_and_kill(run.feed_topic("input"), "output", program if dies else None)
     run.await_committed("output", run.load.records)
     program.end_input(STOP_TIMEOUT_S)
     run.await_tiered("input", "output")
@@ -44,8 +44,8 @@ def check_counting(run: Any, pom: str, main: str) -> None:
     assert by_key(run.committed("output")) == counted(run.fed())
 
 
-def check_copying(run: Any, output: str, stop: Callable[[], None]) -> None:
-    run.feed_and_kill(run.feed_topic("input"), output)
+def check_copying(run: Any, output: str, stop: Callable[[], None], dies: Any = None) -> None:
+    run.feed_and_kill(run.feed_topic("input"), output, dies)
     run.await_committed(output, run.load.records)
     stop()
     run.await_tiered("input", output)
@@ -54,7 +54,7 @@ def check_copying(run: Any, output: str, stop: Callable[[], None]) -> None:
 
 
 def test_kafka_streams_counts_exactly_once(run: Any) -> None:
-    check_counting(run, "kafka", "StreamsCount")
+    check_counting(run, "kafka", "StreamsCount", dies=True)
 
 
 @pytest.mark.soak
@@ -67,7 +67,7 @@ def test_spring_listener_copies_exactly_once(run: Any) -> None:
     program = run.start_program(
         "spring", "SpringCopy.java", "SpringCopy", run.broker.bootstrap_servers
     )
-    check_copying(run, "output", lambda: program.end_input(STOP_TIMEOUT_S))
+    check_copying(run, "output", lambda: program.end_input(STOP_TIMEOUT_S), program)
 
 
 @pytest.mark.soak
