@@ -18,18 +18,19 @@
     │   ├── FencedLeaderEpochError · UnknownLeaderEpochError
     │   └── InvalidProducerEpochError · ProducerFencedError · TransactionCoordinatorFencedError
     ├── RejectedError                     the request or the configuration is wrong: change it
-    │   ├── ConfigError · UnknownConfigError
+    │   ├── ConfigError
+    │   │   └── UnknownConfigError
     │   ├── OffsetOutOfRangeError · UnknownTopicOrPartitionError · UnknownTopicIdError
     │   │   InvalidTopicError · TopicAlreadyExistsError · InvalidPartitionsError
     │   │   InvalidReplicationFactorError · InvalidReplicaAssignmentError
     │   │   TopicDeletionDisabledError · PolicyViolationError · InvalidRequestError
-    │   │   NoReassignmentInProgressError
+    │   │   NoReassignmentInProgressError · ThrottlingQuotaExceededError
     │   ├── CorruptMessageError               a produced batch that fails its checks
     │   ├── RefusedRecordsError               records of a batch may not be here; names them
     │   │   └── InvalidRecordError · InvalidTimestampError
     │   ├── RecordTooLargeError · RecordListTooLargeError · UnsupportedForMessageFormatError
     │   │   UnsupportedCompressionTypeError
-    │   ├── OutOfOrderSequenceError · DuplicateSequenceError · UnknownProducerIdError
+    │   ├── OutOfOrderSequenceError
     │   ├── InvalidTxnStateError · InvalidProducerIdMappingError · TransactionAbortableError
     │   │   InvalidTransactionTimeoutError · TransactionalIdNotFoundError
     │   │   TransactionalIdAuthorizationError · InvalidRegularExpressionError
@@ -258,14 +259,6 @@ class UnsupportedCompressionTypeError(RejectedError):
 
 class OutOfOrderSequenceError(RejectedError):
     """An idempotent producer's sequence numbers have a gap."""
-
-
-class DuplicateSequenceError(RejectedError):
-    """A batch older than the remembered ones was sent again."""
-
-
-class UnknownProducerIdError(RejectedError):
-    """The broker has no state for this producer id."""
 
 
 class InvalidTxnStateError(RejectedError):

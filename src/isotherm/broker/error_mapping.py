@@ -54,8 +54,6 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.UnsupportedForMessageFormatError: ErrorCode.unsupported_for_message_format,
     errors.UnsupportedCompressionTypeError: ErrorCode.unsupported_compression_type,
     errors.OutOfOrderSequenceError: ErrorCode.out_of_order_sequence_number,
-    errors.DuplicateSequenceError: ErrorCode.duplicate_sequence_number,
-    errors.UnknownProducerIdError: ErrorCode.unknown_producer_id,
     errors.InvalidGroupIdError: ErrorCode.invalid_group_id,
     errors.InvalidTxnStateError: ErrorCode.invalid_txn_state,
     errors.InvalidProducerIdMappingError: ErrorCode.invalid_producer_id_mapping,
