@@ -155,7 +155,7 @@ def _migrate_log_dirs(texts: dict[str, str], options: _Options, *, run: bool) ->
             is_isotherms = False
         _check(LogDirMetadataTopic(config.log_dirs), options, is_isotherms=is_isotherms)
         return
-    with _progress(options) as tell:
+    with _progress() as tell:
         surveys = migrate_log_dirs(
             config,
             clock=SystemClock(),
@@ -223,7 +223,7 @@ def _check(topic: MetadataTopic, options: _Options, *, is_isotherms: bool) -> No
 
 def _surveys(topic: MetadataTopic, options: _Options) -> list[PartitionSurvey]:
     """One metadata partition at a time, of which nothing but the survey is kept."""
-    with _progress(options) as tell:
+    with _progress() as tell:
         surveys = []
         for number in range(topic.partition_count):
             migration = PartitionMigration(
@@ -270,7 +270,7 @@ def _set_audit_retention(bootstrap_server: str, extra: dict[str, str], options: 
 
 
 @contextmanager
-def _progress(options: _Options) -> Iterator[Callable[[int, int, int], None]]:
+def _progress() -> Iterator[Callable[[int, int, int], None]]:
     """A bar of metadata partitions on a terminal, with the records written to the current one."""
     columns = (
         TextColumn("{task.description}"),
