@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.broker.context import Endpoint
 from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.controller.metadata_log import (
@@ -18,6 +17,7 @@ from isotherm.broker.controller.metadata_log import (
     METADATA_TOPIC_PARTITION,
 )
 from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.endpoint import Endpoint
 from isotherm.config.broker import BrokerConfig
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache

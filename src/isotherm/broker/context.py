@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from isotherm.broker.controller.topic_rules import no_charge
+from isotherm.broker.endpoint import Endpoint
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import response_class
 from isotherm.protocol.entities import entity_of
@@ -41,14 +42,6 @@ _NO_THROTTLE = datetime.timedelta()
 
 class HangUpError(IsothermError):
     """The only answer left is to close the connection: a produce with acks=0 has failed."""
-
-
-class Endpoint(NamedTuple):
-    """Where clients reach a listener: the advertised host and port, never port 0."""
-
-    listener_name: str
-    host: str
-    port: int
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,10 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from isotherm.broker.background import start_log_tasks
 from isotherm.broker.bounded_stop import stop_within
 from isotherm.broker.cleaner_threads import start_log_cleaner
-from isotherm.broker.context import BrokerServices, Endpoint
+from isotherm.broker.context import BrokerServices
 from isotherm.broker.controller.controller import Controller, MetadataChange
 from isotherm.broker.coordinators import open_group_coordinator, open_transaction_coordinator
 from isotherm.broker.dispatch import Dispatcher
+from isotherm.broker.endpoint import Endpoint
 from isotherm.broker.fetch_sessions import FetchSessionCache
 from isotherm.broker.kernel_warm_up import KernelCompilation, KernelWarmUp
 from isotherm.broker.led_partitions import lead_partitions

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from isotherm.broker.connection import SCRATCH_SIZE, Connection, FrameHandler
 from isotherm.broker.connection_quota import ConnectionQuota
-from isotherm.broker.context import Endpoint
+from isotherm.broker.endpoint import Endpoint
 from isotherm.broker.request_memory import RequestMemory
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig

@@ -34,7 +34,7 @@ from isotherm.log.checkpoints import (
     save_partition_metadata,
 )
 from isotherm.log.cleaner.log_cleaner_manager import LogCleanerManager
-from isotherm.log.environment import LogEnvironment
+from isotherm.log.environment import LogEnvironment, StartedLog
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import FileSystem
 from isotherm.log.locked_dir import LockedDir, lock_directory
@@ -462,7 +462,7 @@ class LogManager:
                     save = partial(self._locked[log_dir.path].save, self._fs, logs, offline)
                     self._for_dir(log_dir, "checkpoint", save)
 
-    def _checkpoint_log_start(self, log: PartitionLog) -> None:
+    def _checkpoint_log_start(self, log: StartedLog) -> None:
         """Of all logs of the directory: calls that wait for the lock find theirs written."""
         with self._lock:
             if log.durable_log_start_offset < log.log_start_offset:

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isotherm.broker.groups import consumer_records
+from isotherm.broker.groups import consumer_replay
 from isotherm.broker.groups.consumer_group import (
     ConsumerGroup,
     ConsumerGroupSettings,
@@ -197,7 +197,7 @@ def test_replayed_records_give_the_group_again(steps: list[tuple[Any, ...]]) -> 
         for key, value in log:
             record = decode_record(key, value)
             assert record is not None
-            consumer_records.replay(replayed, record)
+            consumer_replay.replay(replayed, record)
         replayed.resume(history.now_ms)
         for name in ("group_epoch", "target_epoch", "metadata_hash", "members", "owners"):
             assert getattr(replayed, name) == getattr(history.group, name), name

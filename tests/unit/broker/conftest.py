@@ -12,7 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from isotherm.broker.context import BrokerServices, Endpoint, RequestContext
+from isotherm.broker.context import BrokerServices, RequestContext
+from isotherm.broker.endpoint import Endpoint
 from isotherm.broker.fetch_sessions import FetchSessionCache
 from isotherm.broker.kernel_warm_up import KernelWarmUp
 from isotherm.broker.partition import Partition

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from isotherm.broker.connection import SCRATCH_SIZE, Connection, PendingAnswer
-from isotherm.broker.context import Endpoint
+from isotherm.broker.endpoint import Endpoint
 from isotherm.broker.server import Server
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig

@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from isotherm.broker.context import Endpoint
 from isotherm.broker.controller.client_quotas import (
     QuotaChange,
     plan_quota_changes,
@@ -74,6 +73,7 @@ from isotherm.broker.controller.topic_rules import (
     plan_topic,
     topic_config,
 )
+from isotherm.broker.endpoint import Endpoint
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import check_thread_pools, dynamic_broker_keys, with_dynamic_texts

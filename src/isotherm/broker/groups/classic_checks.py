@@ -7,14 +7,12 @@ Source: Kafka ClassicGroup.validateMember, validateOffsetCommit; GroupMetadataMa
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.groups.classic_members import ClassicMembers
 from isotherm.broker.groups.classic_protocol import JoinRequest, SyncRequest
-
-if TYPE_CHECKING:
-    from isotherm.broker.groups.classic_group import ClassicGroup
 
 
 class GroupState(enum.Enum):
@@ -27,7 +25,24 @@ class GroupState(enum.Enum):
     DEAD = "Dead"
 
 
-def accepts_member(group: ClassicGroup, member_id: str, max_size: int) -> bool:
+class RebalancingGroup(Protocol):
+    """A group of the classic protocol, as the checks and the log messages read it."""
+
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def state(self) -> GroupState: ...
+    @property
+    def generation_id(self) -> int: ...
+    @property
+    def protocol_type(self) -> str | None: ...
+    @property
+    def protocol_name(self) -> str | None: ...
+    @property
+    def members(self) -> ClassicMembers: ...
+
+
+def accepts_member(group: RebalancingGroup, member_id: str, max_size: int) -> bool:
     if group.state in (GroupState.EMPTY, GroupState.DEAD):
         return True
     is_member = member_id in group.members
@@ -39,7 +54,7 @@ def accepts_member(group: ClassicGroup, member_id: str, max_size: int) -> bool:
     return is_member or len(group.members) < max_size
 
 
-def join_error(group: ClassicGroup, request: JoinRequest) -> ErrorCode:
+def join_error(group: RebalancingGroup, request: JoinRequest) -> ErrorCode:
     """The joining member must support a protocol that every member supports."""
     if group.state is GroupState.DEAD:
         return ErrorCode.coordinator_not_available
@@ -52,7 +67,9 @@ def join_error(group: ClassicGroup, request: JoinRequest) -> ErrorCode:
     return ErrorCode.none if fits else ErrorCode.inconsistent_group_protocol
 
 
-def member_error(group: ClassicGroup, member_id: str, group_instance_id: str | None) -> ErrorCode:
+def member_error(
+    group: RebalancingGroup, member_id: str, group_instance_id: str | None
+) -> ErrorCode:
     if group.state is GroupState.DEAD:
         return ErrorCode.coordinator_not_available
     if group_instance_id is not None:
@@ -66,7 +83,7 @@ def member_error(group: ClassicGroup, member_id: str, group_instance_id: str | N
     return ErrorCode.none
 
 
-def sync_error(group: ClassicGroup, request: SyncRequest) -> ErrorCode:
+def sync_error(group: RebalancingGroup, request: SyncRequest) -> ErrorCode:
     error = member_error(group, request.member_id, request.group_instance_id)
     if error is not ErrorCode.none:
         return error
@@ -82,7 +99,7 @@ def sync_error(group: ClassicGroup, request: SyncRequest) -> ErrorCode:
 
 
 def offset_commit_error(
-    group: ClassicGroup,
+    group: RebalancingGroup,
     member_id: str,
     group_instance_id: str | None,
     generation_id: int,

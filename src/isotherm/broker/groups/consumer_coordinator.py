@@ -127,7 +127,7 @@ class ConsumerGroupCoordinator:
             raise _no_such_group(group_id)
         now_ms, wall_ms = self._now()
         group = upgraded(classic, settings, self._current_catalog(), now_ms)
-        return group, [tombstone, *consumer_records.group_records(group, wall_ms)]
+        return group, [tombstone, *group.all_records(wall_ms)]
 
     def leave(
         self, group_id: str, member_id: str, instance_id: str | None, epoch: int
@@ -215,7 +215,7 @@ class ConsumerGroupCoordinator:
 
     def forget(self, shard: GroupShard, group: ConsumerGroup) -> None:
         """Delete an empty group from the log and from memory. Its offsets stay."""
-        self._shards.append(shard, consumer_records.group_tombstones(group))
+        self._shards.append(shard, consumer_records.group_tombstones(group.group_id, group.members))
         del shard.consumer_groups[group.group_id]
 
     def new_member_id(self) -> str:
@@ -270,7 +270,7 @@ class ConsumerGroupCoordinator:
         )
         value = group_value(classic, wall_offset_ms=self._shards.wall_offset_ms())
         stored = GroupRecord(GroupMetadataKey(group=classic.group_id), value)
-        tombstones = consumer_records.group_tombstones(group)
+        tombstones = consumer_records.group_tombstones(group.group_id, group.members)
         # One batch: a crash between the tombstones and the new record would lose the group.
         self._shards.append(shard, [*records, *tombstones, stored])
         shard.consumer_groups.pop(group.group_id, None)

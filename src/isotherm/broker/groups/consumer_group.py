@@ -450,6 +450,22 @@ class ConsumerGroup:
         self._bump(records)
         return records
 
+    # ---- the log
+
+    def all_records(self, wall_ms: TimestampMs) -> list[GroupRecord]:
+        """All records of the group, in Kafka's order. For a group that replaces a classic one."""
+        group_id, members = self.group_id, self.members.values()
+        return [
+            *(consumer_records.member_record(group_id, member) for member in members),
+            consumer_records.epoch_record(group_id, self.group_epoch, self.metadata_hash),
+            *(
+                consumer_records.target_record(group_id, member_id, assigned)
+                for member_id, assigned in self.target.items()
+            ),
+            consumer_records.target_epoch_record(group_id, self.target_epoch, wall_ms),
+            *(consumer_records.current_record(group_id, member) for member in members),
+        ]
+
     # ---- time
 
     def next_deadline_ms(self) -> TimestampMs | None:

@@ -6,16 +6,14 @@ Source: Kafka GroupMetadataManager, whose log messages operators search for.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from isotherm.broker.groups.classic_group import ClassicGroup
-    from isotherm.broker.groups.consumer_group import ConsumerGroup
+from isotherm.broker.groups.classic_checks import RebalancingGroup
+from isotherm.broker.groups.consumer_group import ConsumerGroup
 
 logger = logging.getLogger(__name__)
 
 
-def member_joins(group: ClassicGroup, member_id: str) -> None:
+def member_joins(group: RebalancingGroup, member_id: str) -> None:
     logger.info(
         "[GroupId %s] Member %s joins the group in %s state.",
         group.group_id,
@@ -24,7 +22,7 @@ def member_joins(group: ClassicGroup, member_id: str) -> None:
     )
 
 
-def member_left(group: ClassicGroup, member_id: str) -> None:
+def member_left(group: RebalancingGroup, member_id: str) -> None:
     logger.info(
         "[GroupId %s] Member %s has left group through explicit `LeaveGroup` request.",
         group.group_id,
@@ -32,13 +30,13 @@ def member_left(group: ClassicGroup, member_id: str) -> None:
     )
 
 
-def member_failed(group: ClassicGroup, member_id: str) -> None:
+def member_failed(group: RebalancingGroup, member_id: str) -> None:
     logger.info(
         "[GroupId %s] Member %s has failed, removing it from the group.", group.group_id, member_id
     )
 
 
-def prepares_rebalance(group: ClassicGroup) -> None:
+def prepares_rebalance(group: RebalancingGroup) -> None:
     logger.info(
         "Preparing to rebalance group %s in state %s with old generation %d.",
         group.group_id,
@@ -47,7 +45,7 @@ def prepares_rebalance(group: ClassicGroup) -> None:
     )
 
 
-def stabilized(group: ClassicGroup) -> None:
+def stabilized(group: RebalancingGroup) -> None:
     logger.info(
         "Stabilized group %s generation %d with %d members.",
         group.group_id,
@@ -56,7 +54,7 @@ def stabilized(group: ClassicGroup) -> None:
     )
 
 
-def assigned(group: ClassicGroup) -> None:
+def assigned(group: RebalancingGroup) -> None:
     members = group.members.all()
     logger.info(
         "Assignment received from leader %s for group %s for generation %d."
@@ -69,7 +67,7 @@ def assigned(group: ClassicGroup) -> None:
     )
 
 
-def became_empty(group: ClassicGroup) -> None:
+def became_empty(group: RebalancingGroup) -> None:
     logger.info("Group %s with generation %d is now empty.", group.group_id, group.generation_id)
 
 

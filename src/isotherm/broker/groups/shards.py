@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from isotherm.broker.coordinator_partition import coordinator_partition
-from isotherm.broker.groups import consumer_records
+from isotherm.broker.groups import consumer_replay
 from isotherm.broker.groups.classic_group import ClassicGroup, ClassicGroupSettings
 from isotherm.broker.groups.consumer_group import ConsumerGroup, ConsumerGroupSettings
 from isotherm.broker.groups.group_snapshot import group_value, restore_group
@@ -122,7 +122,7 @@ class ShardFold:
         elif isinstance(key, GroupMetadataKey):
             self._classic[key.group] = value
         else:
-            consumer_records.replay(self._consumer_group(key.group_id), loaded.record)
+            consumer_replay.replay(self._consumer_group(key.group_id), loaded.record)
 
     def _consumer_group(self, group_id: str) -> ConsumerGroup:
         groups = self._shard.consumer_groups

@@ -23,7 +23,7 @@ from isotherm.broker.remote_metadata_upkeep import (
 )
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
-from isotherm.log.environment import LogEnvironment
+from isotherm.log.environment import LogEnvironment, StartedLog
 from isotherm.log.file_cache import FileCache
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_loader import LogCheckpoints, load_log
@@ -300,14 +300,14 @@ class BrokerProcess:
             hosted.recovery_point = log.recovery_point
             self._store_log_start(hosted, log)
 
-    def _checkpoint_log_start(self, log: PartitionLog) -> None:
+    def _checkpoint_log_start(self, log: StartedLog) -> None:
         """As LogManager does it, but of this log alone."""
         for partition, each in list(self.logs.items()):
             if each is log and (hosted := self.cluster.partitions.get(partition)) is not None:
                 self._run.point("checkpoint log start")
                 self._store_log_start(hosted, log)
 
-    def _store_log_start(self, hosted: HostedPartition, log: PartitionLog) -> None:
+    def _store_log_start(self, hosted: HostedPartition, log: StartedLog) -> None:
         hosted.log_start_offset = log.log_start_offset
         log.log_start_is_durable(hosted.log_start_offset)
 

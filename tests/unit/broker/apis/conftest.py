@@ -16,7 +16,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.api_register import APIS
-from isotherm.broker.context import BrokerServices, Endpoint, RequestContext
+from isotherm.broker.context import BrokerServices, RequestContext
+from isotherm.broker.endpoint import Endpoint
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.led_partitions import lead_partitions
 from isotherm.broker.replica_manager import ReplicaManager

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.groups import consumer_records, hosted_members
+from isotherm.broker.groups import consumer_replay, hosted_members
 from isotherm.broker.groups.classic_checks import GroupState
 from isotherm.broker.groups.classic_group import ClassicGroup, ClassicGroupSettings
 from isotherm.broker.groups.classic_members import ClassicMember
@@ -336,8 +336,8 @@ def test_group_is_the_same_once_read_back_from_its_records(driver: Driver) -> No
     driver.beat("a")
     driver.join()
     other = ConsumerGroup("g", SETTINGS)
-    for record in consumer_records.group_records(driver.group, 5):
-        consumer_records.replay(other, record)
+    for record in driver.group.all_records(5):
+        consumer_replay.replay(other, record)
     assert other.members == driver.group.members
     assert other.target == driver.group.target
     assert (other.group_epoch, other.target_epoch) == (2, 2)

@@ -15,9 +15,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.api_register import APIS
-from isotherm.broker.context import BrokerServices, Endpoint, RequestContext
+from isotherm.broker.context import BrokerServices, RequestContext
 from isotherm.broker.controller.controller import MetadataChange
 from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.endpoint import Endpoint
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.partition import Partition
 from isotherm.broker.purgatory import Purgatory
