@@ -101,7 +101,7 @@ class SourceOptions:
     layout: str | None = key(
         optional(STRING),
         None,
-        "How the objects are laid out: `aiven` or `local-tiered-storage`. Detected when not set.",
+        "Layout of the objects: `aiven` or `local-tiered-storage`. Detected when not set.",
         check=one_of("aiven", "local-tiered-storage"),
     )
     metadata: str | None = key(
@@ -123,8 +123,8 @@ class SourceOptions:
     include_tail: bool | None = key(
         optional(BOOLEAN),
         None,
-        "Whether to read what is not in the bucket yet from the brokers. True when"
-        " `kafka.bootstrap.servers` is set; false reads the bucket alone.",
+        "Whether to read the tail, the records that are not in the bucket yet, from the brokers."
+        " True when `kafka.bootstrap.servers` is set; false reads the bucket alone.",
         name="includeTail",
     )
     subscribe: tuple[str, ...] = key(
@@ -144,21 +144,21 @@ class SourceOptions:
         None,
         "`earliest`, the default of a batch query; `latest`, the default of a stream and possible"
         " only there; or an offset for every partition that is read:"
-        ' `{"topicA":{"0":23,"1":-2}}`, -2 being the earliest and -1 the latest. A stream asks for'
-        " it when it starts for the first time, not when it goes on from its checkpoint.",
+        ' `{"topicA":{"0":23,"1":-2}}`, -2 being the earliest and -1 the latest. A stream uses'
+        " it when it starts for the first time, not when it continues from its checkpoint.",
         name="startingOffsets",
     )
     starting_offsets_by_timestamp: str | None = key(
         optional(STRING),
         None,
         "Start at the first record that is not older, for every partition that is read:"
-        ' `{"topicA":{"0":1700000000000}}`, in milliseconds. Beats `startingOffsets`.',
+        ' `{"topicA":{"0":1700000000000}}`, in milliseconds. Overrides `startingOffsets`.',
         name="startingOffsetsByTimestamp",
     )
     starting_timestamp: int | None = key(
         optional(LONG),
         None,
-        "The same with one time for all partitions, in milliseconds. Beats the other two.",
+        "The same with one time for all partitions, in milliseconds. Overrides the other two.",
         name="startingTimestamp",
         check=at_least(0),
     )
@@ -181,13 +181,13 @@ class SourceOptions:
         optional(STRING),
         None,
         "End before the first record that is not older, for every partition that is read; at the"
-        " end of a partition that has none. Beats `endingOffsets`.",
+        " end of a partition that has none. Overrides `endingOffsets`.",
         name="endingOffsetsByTimestamp",
     )
     ending_timestamp: int | None = key(
         optional(LONG),
         None,
-        "The same with one time for all partitions, in milliseconds. Beats the other two.",
+        "The same with one time for all partitions, in milliseconds. Overrides the other two.",
         name="endingTimestamp",
         check=at_least(0),
     )
@@ -199,7 +199,7 @@ class SourceOptions:
         (),
         "Columns to read, separated by commas, in the order of the rows; all of them when not"
         " set. `.schema(...)` with some of the columns does the same. Spark asks a Python source"
-        " for every column of its schema, so naming them is what saves the work.",
+        " for every column of its schema, so only naming them saves the work.",
     )
     isolation_level: str | None = key(
         optional(STRING),
@@ -213,9 +213,9 @@ class SourceOptions:
     fail_on_data_loss: bool = key(
         BOOLEAN,
         True,
-        "Whether a query fails when something that it should read cannot be had: an object that"
-        " is missing, short or damaged, offsets that are no longer kept. Otherwise that part is"
-        " left out with a warning in the log.",
+        "Whether a query fails on data loss: an object that is missing, short or damaged, or"
+        " offsets that are no longer kept. Otherwise that part is omitted with a warning in the"
+        " log.",
         name="failOnDataLoss",
     )
     fail_on_offset_gaps: bool = key(
@@ -223,28 +223,28 @@ class SourceOptions:
         True,
         "Whether an offset inside a segment that has no record and no marker is data loss. Only"
         " compaction leaves such offsets: false for topics that were compacted, where a lost batch"
-        " cannot be told from one that was cleaned away.",
+        " looks like one that the cleaner removed.",
         name="failOnOffsetGaps",
     )
     min_partitions: int | None = key(
         optional(INT),
         None,
-        "At least about so many tasks: ranges are cut by offsets, as the Kafka source cuts them.",
+        "Minimum number of tasks, about: ranges are cut by offsets, as the Kafka source cuts them.",
         name="minPartitions",
         check=_POSITIVE,
     )
     max_records_per_partition: int | None = key(
         optional(LONG),
         None,
-        "At most so many offsets per task; applied before `minPartitions`.",
+        "Maximum number of offsets per task; applied before `minPartitions`.",
         name="maxRecordsPerPartition",
         check=_POSITIVE,
     )
     target_bytes_per_task: int = key(
         LONG,
         256 * 1024 * 1024,
-        "Bytes of segments that a task reads, about: large segments are split and small ones put"
-        " together, so that tasks are between 2/3 and 3/2 of it.",
+        "Bytes of segments that a task reads, about: large segments are split and small ones"
+        " combined, so that tasks are between 2/3 and 3/2 of it.",
         name="targetBytesPerTask",
         check=at_least(1024),
     )
@@ -258,7 +258,7 @@ class SourceOptions:
     fetch_ahead: int = key(
         INT,
         3,
-        "Ranged GETs that a task keeps under way ahead of the one it decodes. A task holds"
+        "Ranged GETs that a task keeps in flight ahead of the one that it decodes. A task holds"
         " `fetchBytes` times (`fetchAhead` + 2) of fetched bytes at most.",
         name="fetchAhead",
         check=between(1, 64),
@@ -266,14 +266,14 @@ class SourceOptions:
     batch_bytes: int = key(
         INT,
         2 * 1024 * 1024,
-        "Size of the row batches handed to Spark, about.",
+        "Size of the row batches passed to Spark, about.",
         name="batchBytes",
         check=between(1024, 1024**3),
     )
     poll_timeout_ms: int = key(
         LONG,
         120_000,
-        "How long a task waits for the broker to give it the next records of the tail.",
+        "How long a task waits for the next records of the tail from the broker.",
         name="kafkaConsumer.pollTimeoutMs",
         check=at_least(1),
     )
@@ -300,23 +300,23 @@ class SourceOptions:
     max_offsets_per_trigger: int | None = key(
         optional(LONG),
         None,
-        "Streams: at most about so many offsets in one batch, shared among the partitions in"
-        " proportion to what each has to read.",
+        "Streams: maximum number of offsets in one batch, about, shared among the partitions in"
+        " proportion to the offsets that each has to read.",
         name="maxOffsetsPerTrigger",
         check=_POSITIVE,
     )
     max_bytes_per_trigger: int | None = key(
         optional(LONG),
         None,
-        "Streams: at most about so many bytes of batches in one batch, shared in the same way;"
-        " taken from the sizes of the segments and so an estimate.",
+        "Streams: maximum bytes of record batches in one batch, about, shared in the same way;"
+        " an estimate from the sizes of the segments.",
         name="maxBytesPerTrigger",
         check=_POSITIVE,
     )
     min_offsets_per_trigger: int | None = key(
         optional(LONG),
         None,
-        "Streams: no batch is begun before so many offsets can be read, or `maxTriggerDelay` has"
+        "Streams: minimum number of new offsets for a batch, unless `maxTriggerDelay` has"
         " passed since the last one.",
         name="minOffsetsPerTrigger",
         check=_POSITIVE,
@@ -324,14 +324,14 @@ class SourceOptions:
     max_trigger_delay: str = key(
         STRING,
         "15m",
-        "Streams: how long `minOffsetsPerTrigger` may hold records back, as `90s`, `15m`, `1h`.",
+        "Streams: how long `minOffsetsPerTrigger` may delay records, as `90s`, `15m`, `1h`.",
         name="maxTriggerDelay",
         check=_IS_DURATION,
     )
     bucket_poll_interval: str = key(
         STRING,
         "10s",
-        "Streams that read the bucket alone: how often it is looked through for new segments.",
+        "Streams that read the bucket alone: how often it is polled for new segments.",
         name="bucketPollInterval",
         check=_IS_DURATION,
     )
