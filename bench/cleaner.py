@@ -48,8 +48,8 @@ from isotherm.log.cleaner.cleaner import Cleaner
 from isotherm.log.log_loader import LogCheckpoints
 from isotherm.record.batch import build_batch
 from isotherm.record.compression import CompressionType
-from isotherm.testing.local_log import open_local_log
 from oracle.kafka import java_command
+from tests.support.local_log import open_local_log
 
 QUESTION = Question("cleaner", "How fast does the log cleaner compact a log?", lambda scale: ())
 T0 = 1_700_000_000_000

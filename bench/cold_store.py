@@ -47,9 +47,9 @@ from bench.topics import create_filled
 from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.s3_server import S3Server, find_versitygw
-from isotherm.testing.toxiproxy import Toxiproxy, find_toxiproxy
 from oracle.tiered_topic import fully_tiered
 from oracle.topics import wait_until
+from tests.support.toxiproxy import Toxiproxy, find_toxiproxy
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -33,8 +33,8 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.compact import compact, read_plan, settings_of
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.session import session
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,7 +2,7 @@
 
     python -m bench.fault_histories [--seeds 100] [--from 5000] [--keep]
 
-Not a question of speed: simulations of the remote tier (isotherm.testing.tier_simulation), each
+Not a question of speed: simulations of the remote tier (tests.support.tier_simulation), each
 from a seed, half of them with faults above the store's client, half with faults on the wire. Every
 read is compared with what was appended, everything is read back at the end, and the bucket is
 scrubbed against the metadata. `--keep` writes bench/results/fault_histories.json.
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import RESULTS_DIRECTORY, commit
-from isotherm.testing.s3_stub import S3Stub
-from isotherm.testing.tier_simulation import Simulation, simulated
+from tests.support.s3_stub import S3Stub
+from tests.support.tier_simulation import Simulation, simulated
 
 SIDES = ("store", "wire")
 TEXT = "What do injected faults of the store and of the metadata topic lose?"

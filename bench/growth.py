@@ -29,7 +29,7 @@ from bench.servers import IsothermServer
 from bench.start_stop import fill_partitions
 from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import build_batch, iterate_batches
-from isotherm.testing.local_log import open_local_log
+from tests.support.local_log import open_local_log
 
 QUESTION = Question("growth", "How does the cost of Isotherm grow?", lambda scale: ())
 RECORDS = 100_000

@@ -21,7 +21,7 @@ from isotherm.config.topic import TopicConfig
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch, iterate_batches
-from isotherm.testing.local_log import open_local_log
+from tests.support.local_log import open_local_log
 
 T0 = 1_700_000_000_000
 RANDOM_READS = 5000

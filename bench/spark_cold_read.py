@@ -48,8 +48,8 @@ from isotherm.spark.readers import ReadSettings
 from isotherm.spark.rows import arrow_schema, full_schema
 from isotherm.spark.source import IsothermReader
 from isotherm.spark.task_reading import read_task
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 ROUNDS = 5
 PARTITIONS = 2

@@ -70,8 +70,8 @@ from isotherm.spark.sources_of_metadata import (
 )
 from isotherm.spark.task_reading import read_task
 from isotherm.spark.tiered_log import TieredLog
-from isotherm.testing.synthetic_history import HistoryShape, SyntheticHistory
 from isotherm.types import TopicIdPartition
+from tests.support.synthetic_history import HistoryShape, SyntheticHistory
 
 ROUNDS = 3
 TEXT = "What does a longer history cost a Spark query?"

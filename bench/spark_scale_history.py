@@ -38,8 +38,8 @@ from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 PARTITIONS = 100
 SIZE_UNIT = 2**20

@@ -32,7 +32,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.harness import RESULTS_DIRECTORY, Question, describe
 from isotherm.testing.broker_process import BrokerProcess
 from isotherm.testing.s3_server import S3Server, find_versitygw
-from isotherm.testing.toxiproxy import Toxiproxy, find_toxiproxy
+from tests.support.toxiproxy import Toxiproxy, find_toxiproxy
 
 QUESTION = Question(
     "store_faults", "Does a sick object store slow the broker's local traffic down?", lambda _: []

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from isotherm.testing.local_servers import free_ports
-from isotherm.testing.toxiproxy import Toxiproxy, find_toxiproxy
 from suites import go_modules
 from suites.brokers import KAFKA_VERSION, running
 from suites.results import Outcomes, SuiteUnavailableError, of_go_test
+from tests.support.toxiproxy import Toxiproxy, find_toxiproxy
 
 MODULE = "github.com/IBM/sarama"
 VERSION = "v1.61.1"

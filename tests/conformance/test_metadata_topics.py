@@ -16,8 +16,8 @@ from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.testing.conformance.remote_metadata import RemoteLogMetadataManagerConformance
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from isotherm.testing.hosted_metadata_topics import HostedMetadataTopics
 from isotherm.testing.sim_clock import SimClock
+from tests.support.hosted_metadata_topics import HostedMetadataTopics
 
 TIMEOUT_S = 30
 _numbers = itertools.count(1)

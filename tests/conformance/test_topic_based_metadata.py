@@ -13,8 +13,8 @@ from isotherm.remote.metadata.event_writer import KeyedMetadata
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.testing.conformance.remote_metadata import RemoteLogMetadataManagerConformance
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.testing.sim_clock import SimClock
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 
 class TestPolled(RemoteLogMetadataManagerConformance):

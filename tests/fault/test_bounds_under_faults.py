@@ -13,9 +13,9 @@ import pytest
 from isotherm.errors import CorruptDataError, OffsetOutOfRangeError, RetriableError
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.testing.copy_memory import memory_can_be_measured, peak_growth_of_a_copy_kib
-from isotherm.testing.s3_stub import S3Stub, WireFault
-from isotherm.testing.tiered_partition import TieredPartition
+from tests.support.copy_memory import memory_can_be_measured, peak_growth_of_a_copy_kib
+from tests.support.s3_stub import S3Stub, WireFault
+from tests.support.tiered_partition import TieredPartition
 
 pytestmark = pytest.mark.skipif(not memory_can_be_measured(), reason="/proc is asked")
 

@@ -16,10 +16,10 @@ import pytest
 
 from isotherm.log.log_loader import LogCheckpoints
 from isotherm.record.batch import Record
-from isotherm.testing.compacted_log import CONFIG, CompactedLog
-from isotherm.testing.crash_fs import CrashFileSystem, SimulatedCrash
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import Offset
+from tests.support.compacted_log import CONFIG, CompactedLog
+from tests.support.crash_fs import CrashFileSystem, SimulatedCrash
 
 SEEDS_PER_OPERATION = 2
 GROUPED = replace(CONFIG, internal_segment_bytes=650, segment_index_bytes=1200)

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 from isotherm.record.batch import iterate_batches
-from isotherm.testing.local_log import open_local_log
+from tests.support.local_log import open_local_log
 
 WRITER = """
 import pathlib, sys
 from isotherm.config.topic import TopicConfig
 from isotherm.record.batch import build_batch
-from isotherm.testing.local_log import open_local_log
+from tests.support.local_log import open_local_log
 
 config = TopicConfig(internal_segment_bytes=20_000, segment_index_bytes=4800, retention_ms=-1)
 log = open_local_log(pathlib.Path(sys.argv[1]), config=config)

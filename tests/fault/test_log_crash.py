@@ -21,9 +21,9 @@ from isotherm.log.fs import FileSystem, OsFileSystem
 from isotherm.log.log_manager import LogManager
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch, iterate_batches, read_records
-from isotherm.testing.crash_fs import CrashFileSystem, SimulatedCrash
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
+from tests.support.crash_fs import CrashFileSystem, SimulatedCrash
 
 T0 = 1_700_000_000_000
 PARTITION = TopicPartition("topic", 0)

@@ -22,7 +22,7 @@ from isotherm.errors import LogDirFailedError
 from isotherm.record.batch import build_batch
 from isotherm.record.validation import AppendOrigin
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from isotherm.testing.faulty_fs import FaultyFileSystem
+from tests.support.faulty_fs import FaultyFileSystem
 
 TIMEOUT_S = 30
 PARTITIONS = 6

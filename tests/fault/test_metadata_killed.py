@@ -34,8 +34,8 @@ from isotherm.remote.tasks.copy import segment_data
 from isotherm.remote.tasks.copy_plan import CandidateSegment
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
 from isotherm.testing.faulty_store import Fault, Operation
-from isotherm.testing.tiered_partition import TieredPartition
 from isotherm.types import uuid_to_text
+from tests.support.tiered_partition import TieredPartition
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 OBJECTS_PER_SEGMENT = 3

@@ -16,8 +16,8 @@ from isotherm.log.fs import FileSystem, OsFileSystem
 from isotherm.remote.metadata.fold import fold_metadata_topic
 from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
-from isotherm.testing.crash_fs import CrashFileSystem, SimulatedCrash
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from tests.support.crash_fs import CrashFileSystem, SimulatedCrash
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka" / "log"
 SETTINGS = {

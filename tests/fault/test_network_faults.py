@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from isotherm.testing.bucket_scrub import metadata_values_below, objects_below, scrub
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.s3_server import S3Server, find_versitygw
-from isotherm.testing.toxiproxy import Toxiproxy, find_toxiproxy
+from tests.support.toxiproxy import Toxiproxy, find_toxiproxy
 
 TIMEOUT_S = 60
 RECORDS_PER_TOXIC = 6

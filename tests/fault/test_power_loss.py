@@ -27,11 +27,11 @@ from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.broker.partition import ACKS_LEADER
 from isotherm.log.log_manager import LogManager
 from isotherm.record.batch import build_batch
-from isotherm.testing.crash_folder import folder_noted
-from isotherm.testing.crash_fs import CrashFileSystem, PowerLoss
-from isotherm.testing.data_directory import SETTINGS, Served, serve, wait_until
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import TopicPartition
+from tests.support.crash_folder import folder_noted
+from tests.support.crash_fs import CrashFileSystem, PowerLoss
+from tests.support.data_directory import SETTINGS, Served, serve, wait_until
 
 T0 = 1_700_000_000_000
 SMALL_SEGMENTS = {

@@ -30,8 +30,8 @@ from isotherm.protocol.framing import (
     REQUEST_ELEMENTS_MAX,
 )
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from isotherm.testing.loop_watchdog import LoopWatchdog
 from oracle.raw_requests import CLOSED, SILENT, ask, request_frame, request_header
+from tests.support.loop_watchdog import LoopWatchdog
 
 STALL_MS_MAX = 4 * 50
 GROWTH_MAX = 64 * 1024 * 1024

@@ -24,9 +24,9 @@ from isotherm.remote.metadata.serde import decode_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.testing.s3_stub import S3Stub, WireFault
 from isotherm.testing.segment_files import SegmentMaker
-from isotherm.testing.tiered_partition import TieredPartition
+from tests.support.s3_stub import S3Stub, WireFault
+from tests.support.tiered_partition import TieredPartition
 
 RECORDS = 22
 # What is not answered waits so long; what is, must never, on however busy a machine.

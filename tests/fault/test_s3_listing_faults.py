@@ -17,9 +17,9 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLog
 from isotherm.remote.storage.inventory import Inventory, open_for_reading, read_inventory
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.testing.s3_listing import ListingFault
-from isotherm.testing.s3_stub import S3Stub, WireFault
 from isotherm.testing.segment_files import SegmentMaker
+from tests.support.s3_listing import ListingFault
+from tests.support.s3_stub import S3Stub, WireFault
 
 TOPICS = ("a", "b")
 SEGMENTS = 2

@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
-from isotherm.testing.data_directory import wait_until
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.tools import CONSOLE_CONSUMER, run_tools_to_status
+from tests.support.data_directory import wait_until
 
 pytestmark = pytest.mark.oracle
 

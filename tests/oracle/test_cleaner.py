@@ -30,13 +30,13 @@ from isotherm.record.batch import (
 from isotherm.record.batch_header import DELETE_HORIZON_FLAG
 from isotherm.segment.file_names import parse_segment_file_name, segment_file_name
 from isotherm.segment.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
-from isotherm.testing.cleaning_histories import CleaningHistory
-from isotherm.testing.compacted_log import CONFIG, CompactedLog
-from isotherm.testing.crash_fs import CrashFileSystem, SimulatedCrash
 from isotherm.types import Offset
 from oracle.dump_text import parse_dump
 from oracle.kafka import dump_log_segments
 from oracle.kafka_cleaner import KafkaCleaner
+from tests.support.cleaning_histories import CleaningHistory
+from tests.support.compacted_log import CONFIG, CompactedLog
+from tests.support.crash_fs import CrashFileSystem, SimulatedCrash
 
 Batch: TypeAlias = tuple[BatchHeader, list[Record]]
 ROUNDS_MAX = 5

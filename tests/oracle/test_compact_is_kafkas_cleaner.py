@@ -29,10 +29,10 @@ from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.compact import compact, read_plan, settings_of
 from isotherm.spark.option_parsing import parse_options
-from isotherm.testing.cleaning_histories import CleaningHistory
-from isotherm.testing.tiered_history import tier_closed_segments
 from isotherm.types import TopicIdPartition
 from oracle.kafka_cleaner import KafkaCleaner
+from tests.support.cleaning_histories import CleaningHistory
+from tests.support.tiered_history import tier_closed_segments
 
 Batch: TypeAlias = tuple[BatchHeader, list[Record]]
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -24,9 +24,9 @@ from isotherm.log.log_segment import LogSegment
 from isotherm.record.batch import CompressionType, Record, iterate_batches
 from isotherm.record.columns import decode_columns
 from isotherm.segment.offset_index import OffsetPosition, read_offset_index
-from isotherm.testing.cleaning_histories import CleaningHistory, Written
-from isotherm.testing.compacted_log import CompactedLog
 from isotherm.types import Offset, ProducerId, TimestampMs
+from tests.support.cleaning_histories import CleaningHistory, Written
+from tests.support.compacted_log import CompactedLog
 
 RANDOM = st.randoms(use_true_random=False)
 CHECKED = settings(

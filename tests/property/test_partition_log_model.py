@@ -20,9 +20,9 @@ from hypothesis.stateful import (
 from isotherm.config.topic import TopicConfig
 from isotherm.log.log_loader import LogCheckpoints
 from isotherm.record.batch import build_batch, iterate_batches
-from isotherm.testing.crash_fs import CrashFileSystem
-from isotherm.testing.local_log import open_local_log
 from isotherm.testing.sim_clock import SimClock
+from tests.support.crash_fs import CrashFileSystem
+from tests.support.local_log import open_local_log
 
 T0 = 1_700_000_000_000
 PRODUCER_ID = 7

@@ -29,8 +29,8 @@ from isotherm.spark.offsets import OffsetRange
 from isotherm.spark.planning import lineage_pieces, plan_reads
 from isotherm.spark.readers import ReadSettings, read_segments
 from isotherm.spark.transactions import CommittedHistory
-from isotherm.testing.tiered_partition import TieredPartition
 from isotherm.types import Offset
+from tests.support.tiered_partition import TieredPartition
 
 SEEDS = range(20)
 STEPS = 60

@@ -17,8 +17,8 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
-from isotherm.testing.planted_bucket import PlantedBucket
-from isotherm.testing.planted_damage import PLANTED
+from tests.support.planted_bucket import PlantedBucket
+from tests.support.planted_damage import PLANTED
 
 PAGES = Path(__file__).parents[2] / "docs" / "pipeline"
 RUN = re.compile(r"<!-- run -->\n```console\n\$ isotherm (.*)\n((?:.*\n)*?)```\n")

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from isotherm.cli.main import app
 from isotherm.errors import PolicyViolationError
 from isotherm.remote.metadata.serde import encode_event
-from isotherm.testing.metadata_dump import write_dump
-from isotherm.testing.planted_bucket import PlantedBucket
-from isotherm.testing.planted_damage import PLANTED
+from tests.support.metadata_dump import write_dump
+from tests.support.planted_bucket import PlantedBucket
+from tests.support.planted_damage import PLANTED
 
 PLANTED_HERE = ("extra-segment", "log-missing", "partial-upload")
 TWO_DAYS_S = 2 * 86_400

@@ -33,12 +33,12 @@ from isotherm.spark.jobs.replay import replay
 from isotherm.spark.jobs.verify import verify
 from isotherm.spark.metadata_log import TopicMetadataLog
 from isotherm.spark.option_parsing import parse_options
-from isotherm.testing.cleaning_histories import CleaningHistory
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
-from isotherm.testing.record_segments import RecordSegmentMaker
-from isotherm.testing.tiered_history import tier_closed_segments
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TopicIdPartition
 from oracle.consumed_records import consume_all
+from tests.support.cleaning_histories import CleaningHistory
+from tests.support.record_segments import RecordSegmentMaker
+from tests.support.tiered_history import tier_closed_segments
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline" / "compact.md"
 TIMEOUT_S = 60

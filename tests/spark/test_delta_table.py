@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.testing.flights_history import DAY_MS, END_MS, write_flights_history
-from isotherm.testing.spark_driver import SparkDriver
 from oracle.jars import OracleUnavailableError, resolve_delta_jars
+from tests.support.flights_history import DAY_MS, END_MS, write_flights_history
+from tests.support.spark_driver import SparkDriver
 
 PYTHON = os.environ.get("ISOTHERM_DELTA_PYTHON")
 
@@ -28,7 +28,7 @@ import isotherm.spark
 from isotherm.cli.main import app
 from isotherm.spark.jobs.project import projected_segments
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.testing.flights_history import write_flights_history
+from tests.support.flights_history import write_flights_history
 
 delta = {
     "spark.jars": given["jars"],

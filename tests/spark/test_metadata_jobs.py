@@ -32,10 +32,10 @@ from isotherm.spark.jobs.segment_frames import segment_row
 from isotherm.spark.jobs.verify import DIFFERENT, EXTRA, MISSING, verify
 from isotherm.spark.metadata_log import DumpMetadataLog, LogIdentity, LogSlice, RecordRun
 from isotherm.testing.conformance.remote_metadata import FINISHED, make_segment, make_update
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
-from isotherm.testing.metadata_dump import DumpedRecord, write_dump
-from isotherm.testing.metadata_histories import histories
 from isotherm.types import TopicIdPartition, uuid_to_text
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
+from tests.support.metadata_dump import DumpedRecord, write_dump
+from tests.support.metadata_histories import histories
 
 PARTITIONS = 8
 NOT_OF_THE_CACHE = ("metadata_partition", "has_key", "source_offset")

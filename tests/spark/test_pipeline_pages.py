@@ -21,7 +21,7 @@ from isotherm.spark.jobs.audit import (
     UNKNOWN_START,
     UPLOAD_ABANDONED,
 )
-from isotherm.testing.flights_history import DAY_MS, END_MS, write_flights_history
+from tests.support.flights_history import DAY_MS, END_MS, write_flights_history
 
 PAGES = Path(__file__).parents[2] / "docs" / "pipeline"
 RUN = re.compile(r"(<!-- run(: later)? -->\n```console\n\$ )isotherm (.*)\n((?:.*\n)*?)```\n")

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
-from isotherm.testing.planted_bucket import PlantedBucket
-from isotherm.testing.planted_damage import PLANTED, plant_all
+from tests.support.planted_bucket import PlantedBucket
+from tests.support.planted_damage import PLANTED, plant_all
 
 DAY_S = 86_400
 

@@ -18,8 +18,8 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.recheck import MetadataNow, segments_finished_last, still_deletable
 from isotherm.spark.metadata_log import DumpMetadataLog
-from isotherm.testing.metadata_dump import write_dump
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TopicIdPartition, uuid_to_text
+from tests.support.metadata_dump import write_dump
 
 PARTITION = TopicIdPartition(uuid.UUID(int=7), "flights", 0)
 COPY_STARTED = "COPY_SEGMENT_STARTED"

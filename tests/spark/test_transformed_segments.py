@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from isotherm.cli.main import app
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 KEY_ID = "Archive2026"
 

@@ -23,11 +23,11 @@ from confluent_kafka.admin import (
 from isotherm.log.partition_log import PartitionLog
 from isotherm.testing.bucket_scrub import metadata_values_below, objects_below, scrub
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from isotherm.testing.recording_store import DELETE, FETCH, RecordingStore
+from tests.support.recording_store import DELETE, FETCH, RecordingStore
 
 TIMEOUT_S = 30
 SETTINGS = {
-    "remote.log.storage.manager.class.name": "isotherm.testing.recording_store.RecordingStore",
+    "remote.log.storage.manager.class.name": "tests.support.recording_store.RecordingStore",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "auto.create.topics.enable": "false",

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from isotherm.errors import ConfigError
 from isotherm.remote.remote_tier_metrics import READERS_IDLE
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from isotherm.testing.recording_store import RecordingStore
+from tests.support.recording_store import RecordingStore
 
 TIMEOUT_S = 30
 RECORDS = [(b"k%d" % number, b"v%d" % number) for number in range(4)]

@@ -1,7 +1,7 @@
 """Files as an argument. Everything in the log that touches a disk takes a `FileSystem`.
 
 `OsFileSystem` is the only place that calls the operating system; crash tests pass
-`isotherm.testing.crash_fs.CrashFileSystem`. Every method raises OSError; the log translates it
+`tests/support/crash_fs.py`. Every method raises OSError; the log translates it
 to LogDirFailedError once, where it knows the directory.
 """
 

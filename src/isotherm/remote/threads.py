@@ -12,7 +12,7 @@ from isotherm.clock import Clock
 
 class Threads(Protocol):
     """Everything that would run beside its caller is asked for here, so that one who gives the
-    order of it decides the whole schedule (isotherm.testing.sim_threads)."""
+    order of it decides the whole schedule (tests/support/sim_threads.py)."""
 
     def pool(self, name: str, thread_count: int) -> Executor:
         """Runs what is submitted in that order, at most `thread_count` at a time."""

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
-import pytest
 
 from isotherm.record.batch import iterate_batches, read_records
 from isotherm.remote.metadata.serde import decode_event
@@ -29,7 +28,6 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from isotherm.testing.tiered_partition import TieredPartition
 from isotherm.types import NO_LEADER_EPOCH, REMOTE_LOG_METADATA_TOPIC, uuid_from_text
 
 _NAME = re.compile(r"(?:.*/)?(\d{20})-([A-Za-z0-9_-]{22})\.(log|indexes|rsm-manifest)")
@@ -136,19 +134,3 @@ def metadata_values_below(
                 if not header.is_control:
                     values += [each.value for each in read_records(content, position, header)]
     return values
-
-
-@pytest.fixture(autouse=True)
-def scrubbed_buckets() -> Iterator[None]:
-    """Scrubs what every TieredPartition of a test leaves; for the conftest of tests of the tier.
-
-    A test that damages a bucket on purpose says so: `tiered.damage_declared = "what"`.
-    """
-    TieredPartition.made.clear()
-    yield
-    made = list(TieredPartition.made)
-    TieredPartition.made.clear()
-    for each in made:
-        if not each.damage_declared:
-            values = [record.value for record in each.metadata_topic.records()]
-            assert scrub(each.objects(), values) == []

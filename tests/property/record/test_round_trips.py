@@ -19,8 +19,8 @@ from isotherm.record.columns import COLUMNS, RecordColumns, decode_columns
 from isotherm.record.compression import compress, decompress
 from isotherm.record.validation import validate_and_assign_offsets
 from isotherm.record.varint import read_varint, read_varlong, write_varint, write_varlong
-from isotherm.testing.filtered_batch import filtered_batch
 from isotherm.types import TopicPartition
+from tests.support.filtered_batch import filtered_batch
 
 DATA = st.data()
 MANY = settings(max_examples=100)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.fold import Folded, fold_metadata_partition
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
-from isotherm.testing.metadata_histories import UNWANTED, Record, histories
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
+from tests.support.metadata_histories import UNWANTED, Record, histories
 
 
 def folded(

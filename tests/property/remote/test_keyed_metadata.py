@@ -21,9 +21,9 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import NO_LEADER_EPOCH, TopicIdPartition
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 PARTITION = TopicIdPartition(uuid.UUID(int=1), "flights", 0)
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED

@@ -30,8 +30,8 @@ from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.types import TopicIdPartition
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 PARTITIONS = [TopicIdPartition(uuid.UUID(int=7), "flights", number) for number in range(3)]
 

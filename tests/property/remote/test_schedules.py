@@ -25,7 +25,7 @@ SOUND = (
     "gap-forgotten",
     "remove-staged",
 )
-PROGRAM = [sys.executable, "-m", "isotherm.testing.schedules"]
+PROGRAM = [sys.executable, "-m", "tests.support.schedules"]
 
 
 def play(*arguments: str) -> str:

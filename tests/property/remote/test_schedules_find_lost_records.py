@@ -15,8 +15,8 @@ from isotherm.remote.metadata.events import partition_of
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.tasks.tier import RemoteTierAccess
-from isotherm.testing.schedules.oracle import Violation
-from isotherm.testing.schedules.scenarios import explore, play, scenario_of
+from tests.support.schedules.oracle import Violation
+from tests.support.schedules.scenarios import explore, play, scenario_of
 
 
 class ReadyTooEarly(TopicBasedRemoteLogMetadataManager):

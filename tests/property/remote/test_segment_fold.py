@@ -12,9 +12,9 @@ from isotherm.remote.metadata.fold import fold_metadata_partition
 from isotherm.remote.metadata.segment_columns import STATES, id_texts
 from isotherm.remote.metadata.segment_fold import FoldState, SegmentFold
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
-from isotherm.testing.metadata_histories import UNWANTED, Record, histories
 from isotherm.types import uuid_to_text
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
+from tests.support.metadata_histories import UNWANTED, Record, histories
 
 
 def topic_of(records: list[Record]) -> MemoryMetadataTopic:

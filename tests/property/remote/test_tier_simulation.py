@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.testing.s3_stub import S3Stub
-from isotherm.testing.tier_simulation import simulated
+from tests.support.s3_stub import S3Stub
+from tests.support.tier_simulation import simulated
 
 SEEDS = range(4)
 

@@ -30,9 +30,9 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.testing.faulty_store import Fault, Operation
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
-from isotherm.testing.tiered_partition import TieredPartition
 from isotherm.types import uuid_to_text
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
+from tests.support.tiered_partition import TieredPartition
 
 SEEDS = range(12)
 STEPS = 40

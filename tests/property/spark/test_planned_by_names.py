@@ -23,8 +23,8 @@ from isotherm.spark.rows import arrow_schema, schema_of
 from isotherm.spark.sources_of_metadata import BucketSegmentSource
 from isotherm.spark.task_reading import read_task
 from isotherm.spark.tiered_log import TieredLog
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 OWNER = TopicIdPartition(uuid.UUID(int=1), "t", 0)
 SCHEMA = arrow_schema(schema_of(["offset", "value"]))

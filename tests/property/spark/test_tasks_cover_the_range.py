@@ -25,8 +25,8 @@ from isotherm.spark.planning import (
     split_ranges,
 )
 from isotherm.spark.readers import ReadSettings, read_segments
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition, TopicPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 OWNER = TopicIdPartition(uuid.UUID(int=1), "t", 0)
 

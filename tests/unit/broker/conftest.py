@@ -30,8 +30,8 @@ from isotherm.record.batch import build_batch
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.read_patience import ReadPatience
 from isotherm.remote.remote_tier_metrics import Expirations
-from isotherm.testing.faulty_fs import FaultyFileSystem
 from isotherm.testing.sim_clock import SimClock
+from tests.support.faulty_fs import FaultyFileSystem
 
 TOPIC_ID = uuid.UUID(int=7)
 

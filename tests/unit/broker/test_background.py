@@ -16,9 +16,9 @@ from isotherm.log.log_manager import LogManager
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch
 from isotherm.record.validation import AppendOrigin
-from isotherm.testing.faulty_fs import FaultyFileSystem
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
+from tests.support.faulty_fs import FaultyFileSystem
 
 TASK_COUNT = 4
 

@@ -25,9 +25,9 @@ from isotherm.log.checkpoints import MetaProperties
 from isotherm.log.log_dir import LogDir
 from isotherm.record.batch import build_batch
 from isotherm.record.validation import AppendOrigin
-from isotherm.testing.faulty_fs import FaultyFileSystem
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
+from tests.support.faulty_fs import FaultyFileSystem
 
 
 def config(directory: Path, **settings: str) -> BrokerConfig:

@@ -97,7 +97,7 @@ KEYS: dict[str, tuple[str, object, Observe]] = {
         lambda node, _: node.services.controller.topic_config(REMOTE_LOG_METADATA_TOPIC).compacts,
     ),
     "storage.manager.class.name": (
-        "isotherm.testing.recording_store.RecordingStore",
+        "tests.support.recording_store.RecordingStore",
         "RecordingStore",
         lambda _, tier: type(tier._storage._inner).__name__,
     ),

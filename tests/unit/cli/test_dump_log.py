@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from isotherm.cli.main import app
 from isotherm.record.batch import build_batch
-from isotherm.testing.filtered_batch import filtered_batch
+from tests.support.filtered_batch import filtered_batch
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka" / "log"
 

@@ -21,8 +21,8 @@ from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.types import TopicIdPartition
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 Row = dict[str, Any]
 TOPICS = ("flights", "prices", "flights.2")

@@ -9,8 +9,8 @@ from isotherm.errors import ConfigError, PolicyViolationError
 from isotherm.spark.jobs.project import cost_of_projecting
 from isotherm.spark.jobs.replay import AsOf, cost_of_log
 from isotherm.spark.metadata_log import TopicMetadataLog
-from isotherm.testing.flights_history import write_flights_history
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC
+from tests.support.flights_history import write_flights_history
 
 TOPIC = "__remote_log_metadata"
 

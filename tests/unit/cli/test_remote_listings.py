@@ -22,8 +22,8 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.types import TopicIdPartition
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 FLIGHTS = TopicIdPartition(uuid.UUID(int=1 << 90), "flights", 0)
 PRICES = TopicIdPartition(uuid.UUID(int=2 << 90), "prices", 0)

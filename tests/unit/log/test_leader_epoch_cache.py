@@ -7,7 +7,7 @@ import pytest
 from isotherm.errors import CorruptCheckpointError
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.leader_epoch_cache import LeaderEpochCache
-from isotherm.testing.faulty_fs import FaultyFileSystem
+from tests.support.faulty_fs import FaultyFileSystem
 
 Entries = list[tuple[int, int]]
 LOG_END = 1000

@@ -12,8 +12,8 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
-from isotherm.testing.faulty_fs import FaultyFileSystem
-from isotherm.testing.local_log import open_local_log
+from tests.support.faulty_fs import FaultyFileSystem
+from tests.support.local_log import open_local_log
 
 T0 = 1_700_000_000_000
 CONFIG = TopicConfig(

@@ -11,7 +11,7 @@ from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_segment import LogSegment
 from isotherm.record.batch import build_batch, read_batch_header
 from isotherm.segment.transaction_index import AbortedTransaction
-from isotherm.testing.faulty_fs import FaultyFileSystem
+from tests.support.faulty_fs import FaultyFileSystem
 
 T0 = 1_700_000_000_000
 INDEX_SIZE_MAX = 1000

@@ -25,9 +25,9 @@ from isotherm.record.batch import build_batch, iterate_batches, read_records
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
 from isotherm.segment.offset_index import Buffer
-from isotherm.testing.local_log import open_local_log
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
+from tests.support.local_log import open_local_log
 
 T0 = 1_700_000_000_000
 SMALL = TopicConfig(

@@ -42,7 +42,7 @@ def test_every_module_is_imported_somewhere() -> None:
         "isotherm.cli.__main__",
         "isotherm.kernels.__main__",
         "isotherm.spark.session",
-        "isotherm.testing.schedules.__main__",
+        "tests.support.schedules.__main__",
     }
     mentioned_by: dict[str, set[Path]] = {}
     folders = ("src", "tests", "bench")

@@ -20,7 +20,7 @@ from isotherm.record.batch import (
 from isotherm.record.columns import COLUMNS, RecordColumns, decode_columns
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.crc import crc32c
-from isotherm.testing.filtered_batch import filtered_batch
+from tests.support.filtered_batch import filtered_batch
 
 NOW = 1_700_000_000_000
 ABORT, COMMIT = ControlRecordType.ABORT, ControlRecordType.COMMIT

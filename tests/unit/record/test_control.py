@@ -18,7 +18,7 @@ from isotherm.record.control import (
     read_control_record,
     read_control_records,
 )
-from isotherm.testing.filtered_batch import filtered_batch
+from tests.support.filtered_batch import filtered_batch
 
 NOW = 1_700_000_000_009
 # Written by Apache Kafka.

@@ -15,7 +15,7 @@ from isotherm.record.batch import (
     read_records,
     verify_batch_crc,
 )
-from isotherm.testing.filtered_batch import filtered_batch
+from tests.support.filtered_batch import filtered_batch
 
 NOW = 1_700_000_000_000
 HEADERS = (("h", b"x"), ("n", None))

@@ -14,9 +14,9 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from isotherm.testing.bucket_scrub import scrubbed_buckets
-from isotherm.testing.tiered_partition import BROKER_ID, TieredPartition
 from isotherm.types import TopicIdPartition
+from tests.support.scrubbed_buckets import scrubbed_buckets
+from tests.support.tiered_partition import BROKER_ID, TieredPartition
 
 __all__ = ["scrubbed_buckets"]
 

@@ -20,8 +20,8 @@ from isotherm.remote.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettin
 from isotherm.remote.read_patience import NO_WAIT, NotInMemoryError, ReadPatience
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.testing.sim_clock import SimClock
-from isotherm.testing.tiered_partition import InlineExecutor
 from isotherm.types import TopicIdPartition
+from tests.support.tiered_partition import InlineExecutor
 
 MIB = 1024 * 1024
 PARTITION = TopicIdPartition(uuid.UUID(int=1), "t", 0)

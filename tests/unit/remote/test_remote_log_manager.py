@@ -40,7 +40,7 @@ from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.remote.threads import SYSTEM_THREADS, SystemThreads, Threads
 from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.testing.sim_clock import SimClock
-from isotherm.testing.tiered_partition import TieredPartition, records_of
+from tests.support.tiered_partition import TieredPartition, records_of
 
 WAIT_S = 20
 T0 = 1_700_000_000_000

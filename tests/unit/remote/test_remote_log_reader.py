@@ -30,8 +30,8 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.testing.faulty_store import Fault, Operation
-from isotherm.testing.tiered_partition import InlineExecutor, TieredPartition, records_of
 from isotherm.types import uuid_to_text
+from tests.support.tiered_partition import InlineExecutor, TieredPartition, records_of
 
 
 def value(number: int) -> bytes:

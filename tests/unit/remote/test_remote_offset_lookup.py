@@ -15,7 +15,7 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.segment_reader import RemoteSegmentReader
 from isotherm.testing.faulty_store import Operation
-from isotherm.testing.tiered_partition import TieredPartition, records_of
+from tests.support.tiered_partition import TieredPartition, records_of
 
 T0 = 1_700_000_000_000
 

@@ -16,7 +16,7 @@ from isotherm.errors import RemoteStorageError
 from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.testing.faulty_store import Fault, Operation
-from isotherm.testing.tiered_partition import TieredPartition
+from tests.support.tiered_partition import TieredPartition
 
 PREFIX = "kafka_server_brokertopicmetrics_"
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"

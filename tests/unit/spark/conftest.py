@@ -14,8 +14,8 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 TOPIC_ID = uuid.UUID(int=0xF11)
 

@@ -22,9 +22,9 @@ from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.planning import BrokerRead
 from isotherm.spark.sources_of_metadata import TopicSegmentSource
 from isotherm.spark.tiered_log import TieredLog
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition, TopicPartition
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
+from tests.support.record_segments import RecordSegmentMaker
 
 SegmentFactory = Callable[..., RemoteLogSegmentMetadata]
 A0 = TopicPartition("a", 0)

@@ -17,10 +17,10 @@ from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.compact_plan import CompactionPlan, plan_compaction
 from isotherm.spark.planning import SegmentPiece, lineage_pieces
-from isotherm.testing.compacted_log import CompactedLog
-from isotherm.testing.record_segments import RecordSegmentMaker
-from isotherm.testing.tiered_history import tier_closed_segments
 from isotherm.types import TopicIdPartition
+from tests.support.compacted_log import CompactedLog
+from tests.support.record_segments import RecordSegmentMaker
+from tests.support.tiered_history import tier_closed_segments
 
 OWNER = TopicIdPartition(uuid.UUID(int=1), "t", 0)
 RULES = CompactionRules(now_ms=1, delete_retention_ms=1)

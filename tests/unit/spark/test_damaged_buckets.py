@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.testing.damaged_history import (
+from tests.support.damaged_history import (
     OBJECTS,
     PLANTED,
     Question,
@@ -22,7 +22,7 @@ from isotherm.testing.damaged_history import (
     flipped_bits,
     questions,
 )
-from isotherm.testing.model_history import START_MS, TOPIC, ModelHistory, rows
+from tests.support.model_history import START_MS, TOPIC, ModelHistory, rows
 
 FLIPS = 15
 SOAK_SEEDS = range(10, 40)

@@ -17,8 +17,8 @@ from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import source_option_keys
 from isotherm.spark.rows import full_schema
 from isotherm.spark.source import IsothermReader
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
 

@@ -37,8 +37,8 @@ from isotherm.spark.sources_of_metadata import BucketSegmentSource
 from isotherm.spark.task_codec import decode_task, encode_task
 from isotherm.spark.task_reading import read_task
 from isotherm.spark.tiered_log import TieredLog
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 Row = tuple[int, bytes]
 SCHEMA = arrow_schema(schema_of(["offset", "value"]))

@@ -22,8 +22,8 @@ from isotherm.spark.readers import ReadSettings
 from isotherm.spark.rows import arrow_schema, schema_of
 from isotherm.spark.task_reading import read_task
 from isotherm.spark.tiered_log import TieredLog
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -23,8 +23,8 @@ from isotherm.spark.readers import (
 )
 from isotherm.spark.rows import arrow_schema, full_schema, schema_of
 from isotherm.spark.task_reading import read_task
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 ALL_COLUMNS = frozenset({"key", "value"})
 SMALL = ReadSettings(fetch_bytes=4096, fetch_ahead=2, batch_bytes=4096)

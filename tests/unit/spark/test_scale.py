@@ -17,7 +17,7 @@ from isotherm.spark.readers import ReadSettings
 from isotherm.spark.rows import arrow_schema, schema_of
 from isotherm.spark.task_reading import read_task
 from isotherm.spark.tiered_log import TieredLog
-from isotherm.testing.synthetic_history import HistoryShape, SyntheticHistory
+from tests.support.synthetic_history import HistoryShape, SyntheticHistory
 
 MB = 1024 * 1024
 SHAPE = HistoryShape(partitions=2, segments_per_partition=1, segment_size=4 * MB)
@@ -85,7 +85,7 @@ from isotherm.spark.planning import ReadTask, SegmentRead
 from isotherm.spark.readers import ReadSettings
 from isotherm.spark.rows import arrow_schema, full_schema
 from isotherm.spark.task_reading import read_task
-from isotherm.testing.synthetic_history import HistoryShape, SyntheticHistory
+from tests.support.synthetic_history import HistoryShape, SyntheticHistory
 
 def read(size):
     history = SyntheticHistory(HistoryShape(1, 1, size, 100, 1000))

@@ -16,8 +16,8 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.spark.sources_of_metadata import TopicSegmentSource
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.types import TopicIdPartition
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 SegmentFactory = Callable[..., RemoteLogSegmentMetadata]
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED

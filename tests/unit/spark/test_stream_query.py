@@ -19,9 +19,9 @@ from isotherm.spark.option_parsing import parse_stream_options
 from isotherm.spark.stream_offsets import StreamOffset
 from isotherm.spark.stream_query import StreamQuery
 from isotherm.spark.tiered_log import TieredLog
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicIdPartition, TopicPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 SegmentFactory = Callable[..., RemoteLogSegmentMetadata]

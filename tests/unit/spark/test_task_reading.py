@@ -21,8 +21,8 @@ from isotherm.spark.readers import ReadSettings
 from isotherm.spark.rows import arrow_schema, schema_of
 from isotherm.spark.task_reading import REREADS_MAX, read_task
 from isotherm.spark.tiered_log import TieredLog, cause_when_gone
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition, TopicPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 A0 = TopicPartition("a", 0)
 SCHEMA = arrow_schema(schema_of(["offset"]))

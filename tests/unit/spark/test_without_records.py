@@ -9,8 +9,8 @@ import isotherm.spark
 from isotherm.errors import ConfigError
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition, TopicPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.testing.bucket_scrub import scrub
-from isotherm.testing.tiered_partition import TieredPartition
+from tests.support.tiered_partition import TieredPartition
 
 
 @pytest.fixture

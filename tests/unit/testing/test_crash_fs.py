@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.testing.crash_fs import CrashFileSystem, SimulatedCrash
+from tests.support.crash_fs import CrashFileSystem, SimulatedCrash
 
 
 def outcomes(fs: CrashFileSystem, source: Path, tmp_path: Path) -> list[dict[str, bytes]]:

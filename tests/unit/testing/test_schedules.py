@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from isotherm.testing.schedules.cooperative import Event, Lock, cooperative_threading
-from isotherm.testing.schedules.scheduler import ScheduleError, Scheduler
-from isotherm.testing.schedules.strategies import Exploration, ListedChoices, RandomStrategy
+from tests.support.schedules.cooperative import Event, Lock, cooperative_threading
+from tests.support.schedules.scheduler import ScheduleError, Scheduler
+from tests.support.schedules.strategies import Exploration, ListedChoices, RandomStrategy
 
 Works = Callable[[Scheduler], list[Callable[[], None]]]
 

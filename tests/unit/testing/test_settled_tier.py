@@ -7,8 +7,8 @@ from pathlib import Path
 
 from isotherm.record.batch import assign_offsets, build_batch
 from isotherm.testing.correctness.settled_tier import check_tiers, holes, sole_copies_deleted
-from isotherm.testing.tiered_partition import TieredPartition
 from isotherm.types import TopicPartition
+from tests.support.tiered_partition import TieredPartition
 
 P0 = TopicPartition("events", 0)
 NOW_MS = 1_700_000_000_000

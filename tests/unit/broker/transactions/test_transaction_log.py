@@ -22,10 +22,10 @@ from isotherm.log.cleaner.cleaner import Cleaner
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch
 from isotherm.record.validation import AppendOrigin
-from isotherm.testing.filtered_batch import filtered_batch
-from isotherm.testing.local_log import open_local_log
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
+from tests.support.filtered_batch import filtered_batch
+from tests.support.local_log import open_local_log
 
 NOW_MS = 1_700_000_000_000
 COMPACTED = TopicConfig(cleanup_policy=("compact",), delete_retention_ms=1000)

@@ -16,8 +16,8 @@ from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import build_batch, iterate_batches, read_records
 from isotherm.record.compression import CompressionType
 from isotherm.record.validation import AppendOrigin
-from isotherm.testing.compacted_log import CONFIG, CompactedLog
 from isotherm.types import Offset
+from tests.support.compacted_log import CONFIG, CompactedLog
 
 T0 = 1_700_000_000_000
 RETENTION_MS = CONFIG.delete_retention_ms

@@ -19,8 +19,8 @@ from isotherm.remote.storage.inventory import open_for_reading, read_inventory
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.testing.record_segments import RecordSegmentMaker
 from isotherm.types import TopicIdPartition
+from tests.support.record_segments import RecordSegmentMaker
 
 OWNER = TopicIdPartition(uuid.UUID(int=3), "t", 0)
 

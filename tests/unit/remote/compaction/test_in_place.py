@@ -24,7 +24,7 @@ from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
 from isotherm.remote.tasks.replacement_target import TierReplacementTarget
-from isotherm.testing.tiered_partition import TieredPartition
+from tests.support.tiered_partition import TieredPartition
 
 KEYS = (b"a", b"b", b"c", b"d", b"a", b"b", b"a", b"e", b"a", b"b")
 KEEP_OLD_MS = 5000

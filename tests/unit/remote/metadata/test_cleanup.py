@@ -31,9 +31,9 @@ from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicIdPartition
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 PARTITION = TopicIdPartition(uuid.UUID(int=1), "flights", 0)
 GONE = TopicIdPartition(uuid.UUID(int=2), "gone", 0)

@@ -29,9 +29,9 @@ from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicIdPartition
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

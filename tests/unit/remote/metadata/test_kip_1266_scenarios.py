@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.testing.metadata_scenarios import (
+from tests.support.metadata_scenarios import (
     SCENARIOS,
     Transcript,
     deletion_after_several_epochs,

@@ -16,8 +16,8 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.types import TopicIdPartition
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 PARTITION = TopicIdPartition(uuid.UUID(int=1 << 100), "flights", 0)
 STATE = RemoteLogSegmentState

@@ -27,9 +27,9 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicIdPartition
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 

@@ -10,8 +10,8 @@ import pytest
 from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.scrub.segment_scrub import SegmentScrubber
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
-from isotherm.testing.planted_bucket import PlantedBucket
-from isotherm.testing.planted_damage import PLANTED, Damage, damage_table, plant_all
+from tests.support.planted_bucket import PlantedBucket
+from tests.support.planted_damage import PLANTED, Damage, damage_table, plant_all
 
 PAGE = Path(__file__).parents[4] / "docs" / "pipeline" / "planted-damage.md"
 OF_HISTORIES = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from Crypto.PublicKey import RSA
 
-from isotherm.testing.copy_memory import memory_can_be_measured, peak_growth_of_a_copy_kib
+from tests.support.copy_memory import memory_can_be_measured, peak_growth_of_a_copy_kib
 
 SEGMENT_MIB = 256
 MEMORY_MAX_KIB = 64 * 1024

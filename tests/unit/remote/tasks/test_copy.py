@@ -25,8 +25,8 @@ from isotherm.remote.tasks.copy import CopyTask, CustomMetadataTooLargeError, ep
 from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry, read_leader_epoch_checkpoint
 from isotherm.testing.faulty_store import Fault, FaultyStore, Operation
-from isotherm.testing.tiered_partition import BROKER_ID, TieredPartition
 from isotherm.types import UNKNOWN_OFFSET
+from tests.support.tiered_partition import BROKER_ID, TieredPartition
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

@@ -12,7 +12,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.tasks.expiration_plan import RemoteDeletionReason
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
 from isotherm.testing.faulty_store import Fault, Operation
-from isotherm.testing.tiered_partition import TieredPartition
+from tests.support.tiered_partition import TieredPartition
 
 METRICS = "kafka_server_brokertopicmetrics_"
 

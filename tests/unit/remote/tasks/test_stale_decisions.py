@@ -23,8 +23,8 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.tasks import partition_deletion
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
-from isotherm.testing.memory_metadata_topic import MemoryMetadataTopic
-from isotherm.testing.tiered_partition import TieredPartition
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
+from tests.support.tiered_partition import TieredPartition
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

@@ -8,7 +8,7 @@ from isotherm.record.control import (
 )
 from isotherm.segment.cleaning.transactions import CleanedTransactions
 from isotherm.segment.transaction_index import AbortedTransaction
-from isotherm.testing.filtered_batch import filtered_batch
+from tests.support.filtered_batch import filtered_batch
 
 ABORTED = AbortedTransaction(1, 10, 20, 21)
 

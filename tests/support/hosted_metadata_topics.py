@@ -1,0 +1,66 @@
+"""The two metadata topics as a broker keeps them, in a folder: real logs, and the real cleaner."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.partition import Partition
+from isotherm.broker.remote_metadata_topics import compacted_settings
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import UnknownTopicOrPartitionError
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.testing.sim_clock import SimClock
+from isotherm.types import (
+    REMOTE_LOG_METADATA_AUDIT_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPICS,
+    TopicIdPartition,
+)
+from tests.support.compacted_log import CompactedLog
+
+
+class HostedMetadataTopics:
+    """One partition each, led by a broker with neither network nor threads; set up for feature
+    level 1 unless told otherwise."""
+
+    def __init__(self, directory: Path, clock: SimClock, *, level: int = 1) -> None:
+        texts = compacted_settings(TopicBasedSettings()) if level else {}
+        config = TopicConfig.parse(texts, TopicConfig())
+        self._clock = clock
+        self._retention_ms = config.delete_retention_ms
+        self._compacted = CompactedLog(
+            directory / f"{REMOTE_LOG_METADATA_TOPIC}-0", config=config, clock=clock
+        )
+        audited = CompactedLog(
+            directory / f"{REMOTE_LOG_METADATA_AUDIT_TOPIC}-0", config=TopicConfig(), clock=clock
+        )
+        self._partitions = {
+            name: Partition(TopicIdPartition(uuid.UUID(int=1), name, 0), log.log, 0, lambda _: None)
+            for name, log in zip(
+                REMOTE_LOG_METADATA_TOPICS, (self._compacted, audited), strict=True
+            )
+        }
+        for partition in self._partitions.values():
+            partition.make_leader()
+        self.metadata_topic, self.audit_topic = (
+            EmbeddedMetadataTopic(self, clock, 1, name) for name in REMOTE_LOG_METADATA_TOPICS
+        )
+
+    def find_partition(
+        self, topic: str | None, topic_id: uuid.UUID | None, partition: int
+    ) -> Partition:
+        if topic not in self._partitions or partition != 0:
+            raise UnknownTopicOrPartitionError(
+                f"no such partition topic={topic} topic_id={topic_id} partition={partition}"
+            )
+        return self._partitions[topic]
+
+    def compact(self) -> None:
+        """What the cleaner leaves of the metadata topic once delete.retention.ms is over: the
+        first round sets the time by which tombstones go, the second one drops them."""
+        self._compacted.log.roll()
+        self._compacted.clean(first_dirty_offset=0)
+        self._clock.advance(self._retention_ms + 1)
+        self._compacted.clean(first_dirty_offset=0)

@@ -1,0 +1,349 @@
+"""What has to hold after every step that destroys something, and once everything has settled.
+
+The metadata topic is folded here once more, by the rules of its format page and by nothing else:
+what this says is in the remote tier must be there, and a record that was acknowledged must be there
+or on the local disk.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from isotherm.errors import OffsetOutOfRangeError, RemoteHoleError
+from isotherm.remote.metadata.api import MetadataTopicRecord
+from isotherm.remote.metadata.events import decode_record
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from isotherm.types import Offset, TopicIdPartition, uuid_to_text
+from tests.support.schedules.process import BrokerProcess, Durable, value_of
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_JOURNALS = "isotherm-compactions"
+GONE = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+class Violation(BaseException):
+    """An invariant does not hold. Not an Exception: a task would log it and go on."""
+
+
+class FoldedTopic:
+    """Live segments by id, after each record of one metadata partition."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.segments: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+        self._keys: dict[bytes, RemoteLogSegmentId] = {}
+        self._key_of: dict[RemoteLogSegmentId, bytes] = {}
+
+    def fold(self, records: Sequence[MetadataTopicRecord]) -> None:
+        for record in records:
+            self._fold(record)
+            self.next = record.offset + 1
+
+    def _fold(self, record: MetadataTopicRecord) -> None:
+        _, event = decode_record(record)
+        key = record.key
+        if isinstance(event, RemotePartitionDeleteMetadata):
+            if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+                mine = [
+                    e for e in self.segments if e.topic_id_partition == event.topic_id_partition
+                ]
+                for each in mine:
+                    del self.segments[each]
+        elif event is None:
+            assert key is not None
+            self._forget(key, self._keys.pop(key, None))
+        elif key is None:
+            self._apply(event)
+        elif isinstance(event, RemoteLogSegmentMetadata):
+            self._put(key, event)
+
+    def fold_audited(self, record: MetadataTopicRecord) -> None:
+        """An event of the audit topic; a start takes the place of what was started under its key."""
+        _, event = decode_record(replace(record, key=None))
+        if isinstance(event, RemoteLogSegmentMetadata):
+            assert record.key is not None
+            before = self._keys.get(record.key)
+            if before is not None and before != event.segment_id:
+                self.segments.pop(before, None)
+            self._keys[record.key] = event.segment_id
+        self._fold(replace(record, key=None))
+
+    def _apply(self, event: object) -> None:
+        if isinstance(event, RemoteLogSegmentMetadata):
+            self.segments.setdefault(event.segment_id, event)
+        elif isinstance(event, RemoteLogSegmentMetadataUpdate):
+            known = self.segments.get(event.segment_id)
+            if known is not None and known.state < event.state:
+                self._set(known.updated(event))
+
+    def _put(self, key: bytes, state: RemoteLogSegmentMetadata) -> None:
+        before = self._keys.get(key)
+        if before is not None and before != state.segment_id:
+            self._forget(key, before)
+        self._keys[key] = state.segment_id
+        known = self.segments.get(state.segment_id)
+        if known is None or known.state <= state.state:
+            self._key_of[state.segment_id] = key
+            self._set(state)
+
+    def _set(self, state: RemoteLogSegmentMetadata) -> None:
+        if state.state is GONE:
+            self.segments.pop(state.segment_id, None)
+        else:
+            self.segments[state.segment_id] = state
+
+    def _forget(self, key: bytes, segment: RemoteLogSegmentId | None) -> None:
+        if segment is not None and self._key_of.get(segment, key) == key:
+            self.segments.pop(segment, None)
+
+
+@dataclass(slots=True)
+class Expected:
+    """What a partition's clients were promised."""
+
+    end: Offset = 0
+    start: Offset = 0
+    """The highest log start that was seen, and allowed."""
+    allowed_start: Offset = 0
+    """Up to here records may go, by order."""
+    retention_bytes: int | None = None
+    """The smallest limit that ever held."""
+    batch_size: int = 0
+    """Of a batch, which holds one record."""
+    is_untiered: bool = False
+    """By order: what the remote tier alone held is deleted, by order too."""
+
+
+class Oracle:
+    def __init__(self, durable: Durable) -> None:
+        self._durable = durable
+        self.process: BrokerProcess | None = None
+        self.expected: dict[TopicIdPartition, Expected] = {}
+        self._folded = [FoldedTopic() for _ in range(durable.metadata_topic.partition_count)]
+        self.checks = 0
+        self.is_strict = True
+        self.known: Counter[str] = Counter()
+        """Violations that are passed over unless `is_strict`: defects that are known, and have a
+        test that expects them."""
+        durable.acknowledged = self._acknowledge
+        durable.on_local_delete = lambda: self.check("local segment deleted")
+        durable.objects.on_change = lambda: self.check("object deleted")
+        durable.metadata_topic.on_append = lambda: self.check("metadata appended")
+
+    def _acknowledge(
+        self, partition: TopicIdPartition, first: Offset, end: Offset, size: int
+    ) -> None:
+        expected = self.expected.setdefault(partition, Expected())
+        assert first >= expected.end, "what is not acknowledged after a crash may be there"
+        expected.end = end
+        expected.batch_size = size
+
+    def live(self) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
+        segments: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+        for number, folded in enumerate(self._folded):
+            records = self._durable.metadata_topic.values(number)
+            first = bisect_left(records, folded.next, key=lambda record: record.offset)
+            folded.fold(records[first:])
+            segments.update(folded.segments)
+        return segments
+
+    def check(self, after: str) -> None:
+        self.checks += 1
+        live = self.live()
+        objects = self._durable.objects.objects
+        finished = [each for each in live.values() if each.state is FINISHED]
+        storage = self.process.storage if self.process is not None else None
+        for partition, expected in self.expected.items():
+            if partition not in self._durable.cluster.partitions:
+                continue
+            local_start = self._note_start(partition, expected)
+            if expected.start >= local_start or storage is None:
+                continue
+            held = sorted(
+                (each.start_offset, each.end_offset_inclusive + 1)
+                for each in finished
+                if each.topic_id_partition == partition
+                and all(key in objects for key in storage.keys_of(each))
+            )
+            missing = _first_missing(expected.start, min(local_start, expected.end), held)
+            if missing is not None:
+                raise Violation(
+                    f"acknowledged record is lost after={after} partition={partition}"
+                    f" offset={missing} log_start={expected.start} local_start={local_start}"
+                    f" remote={held}"
+                )
+
+    def _note_start(self, partition: TopicIdPartition, expected: Expected) -> Offset:
+        """Where the local log starts; the log start is noted, and must be allowed."""
+        log = self.process.logs.get(partition) if self.process is not None else None
+        if log is None:
+            return 0  # nothing is deleted while there is no process, nor while one begins
+        if not log.remote_log_enabled and not expected.is_untiered:
+            return 0  # it is being untiered now
+        start = log.log_start_offset
+        if start > expected.start:
+            limit = expected.retention_bytes
+            size_left = (log.log_end_offset - start) * expected.batch_size
+            is_by_size = limit is not None and size_left >= limit
+            is_known = limit is not None and not self.is_strict
+            if start > expected.allowed_start and not is_by_size and is_known:
+                self.known["retention.bytes took more than is over the limit"] += 1
+            elif start > expected.allowed_start and not is_by_size:
+                raise Violation(
+                    f"the log start moved though nothing asked for it partition={partition}"
+                    f" from={expected.start} to={start} allowed={expected.allowed_start}"
+                    f" size_left={size_left} retention_bytes={limit}"
+                )
+            self._durable.run.tell(f"log start {partition.topic_id.int} {start}")
+            expected.start = start
+        return log.segments()[0].base_offset
+
+    def note_starts(self) -> None:
+        """Where the logs start, before a process goes."""
+        for partition, expected in self.expected.items():
+            if partition in self._durable.cluster.partitions:
+                self._note_start(partition, expected)
+
+    def note_tiering(self, partition: TopicIdPartition) -> None:
+        """After a change of it, and after a restart."""
+        assert self.process is not None
+        log, expected = self.process.logs[partition], self.expected.get(partition)
+        if expected is None:
+            expected = self.expected[partition] = Expected()
+        if not log.remote_log_enabled and not expected.is_untiered:
+            expected.start = expected.allowed_start = log.log_start_offset
+        expected.is_untiered = not log.remote_log_enabled
+
+    # ---- once everything has settled
+
+    def check_settled(self) -> None:
+        """Every partition is copied, and nothing that a crash or a fault cut off is left."""
+        process, durable = self.process, self._durable
+        assert process is not None
+        self.check("settled")
+        live = self.live()
+        self._check_nothing_left_over(process, live)
+        fresh = [FoldedTopic() for _ in self._folded]
+        for number, folded in enumerate(fresh):
+            folded.fold(durable.metadata_topic.values(number))
+            if folded.segments != self._folded[number].segments:
+                raise Violation(f"the compacted metadata topic tells another state number={number}")
+        for partition in durable.cluster.partitions:
+            self._check_partition(process, partition, live)
+
+    def _check_nothing_left_over(
+        self,
+        process: BrokerProcess,
+        live: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata],
+    ) -> None:
+        hosted = self._durable.cluster.partitions
+        for segment in live.values():
+            is_hosted = segment.topic_id_partition in hosted
+            if segment.state is not FINISHED or not is_hosted:
+                raise Violation(f"metadata is left over hosted={is_hosted} segment={segment}")
+        named = {key for each in live.values() for key in process.storage.keys_of(each)}
+        objects = set(self._durable.objects.objects)
+        if not self.is_strict:
+            objects -= self._of_compactions_whose_partition_is_gone(objects)
+        if named != objects:
+            raise Violation(
+                f"objects and metadata differ dangling={sorted(objects - named)}"
+                f" missing={sorted(named - objects)}"
+            )
+
+    def _of_compactions_whose_partition_is_gone(self, objects: set[str]) -> set[str]:
+        hosted = {_folder_of(each) for each in self._durable.cluster.partitions}
+        gone = {_folder_of(each) for each in self.expected} - hosted
+        runs = {each for each in gone for key in objects if key.startswith(f"{_JOURNALS}/{each}")}
+        found = {
+            key
+            for key in objects
+            for each in runs
+            if key.removeprefix(f"{_JOURNALS}/").startswith(each)
+        }
+        if found:
+            self.known["the journal of a compaction outlives its partition"] += 1
+        return found
+
+    def _check_partition(
+        self,
+        process: BrokerProcess,
+        partition: TopicIdPartition,
+        live: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata],
+    ) -> None:
+        log = process.logs[partition]
+        expected = self.expected.get(partition, Expected())
+        if log.log_end_offset < expected.end:
+            raise Violation(f"the log ends too early partition={partition} {expected}")
+        if log.remote_log_enabled:
+            mine = {key: each for key, each in live.items() if key.topic_id_partition == partition}
+            known = {
+                each.segment_id: each
+                for each in process.metadata.list_remote_log_segments(partition)
+            }
+            if mine != known:
+                raise Violation(
+                    f"the broker knows other metadata than the topic tells partition={partition}"
+                    f" topic={mine} broker={known}"
+                )
+        start, closed_end = log.log_start_offset, log.segments()[-1].base_offset
+        copied_end = log.highest_offset_in_remote_storage + 1
+        is_copied = not log.remote_log_enabled or max(copied_end, start) >= closed_end
+        entries = log.leader_epochs.entries
+        if not (is_copied or self.is_strict) and start < entries[0].start_offset:
+            self.known["copying stands still before the first leader epoch"] += 1
+        elif not is_copied:
+            raise Violation(
+                f"closed segments are not copied partition={partition} closed_end={closed_end}"
+                f" copied={log.highest_offset_in_remote_storage}"
+            )
+        try:
+            found = process.read_all(partition)
+        except (OffsetOutOfRangeError, RemoteHoleError) as error:
+            raise Violation(
+                f"a consumer cannot read on from the log start partition={partition} start={start}"
+            ) from error
+        offsets = range(log.log_start_offset, log.log_end_offset)
+        wrong = [each for each in offsets if found.get(each) != value_of(partition, each)]
+        if wrong or len(found) != len(offsets):
+            raise Violation(
+                f"a consumer reads other records partition={partition} offsets={offsets}"
+                f" wrong={wrong} found={sorted(found)}"
+            )
+
+    def check_audit(self) -> None:
+        """At level 1 from the start: the audit topic's events come to the same state."""
+        for number, folded in enumerate(self._folded):
+            audited = FoldedTopic()
+            for record in self._durable.audit_topic.values(number):
+                audited.fold_audited(record)
+            states = {key: each.state for key, each in audited.segments.items()}
+            told = {key: each.state for key, each in folded.segments.items()}
+            if states != told:
+                raise Violation(
+                    f"audit and metadata topic differ number={number} audit={states} told={told}"
+                )
+
+
+def _folder_of(partition: TopicIdPartition) -> str:
+    return f"{partition.topic}-{uuid_to_text(partition.topic_id)}/"
+
+
+def _first_missing(
+    start: Offset, end: Offset, held: Iterable[tuple[Offset, Offset]]
+) -> Offset | None:
+    for first, following in held:
+        if first > start:
+            break
+        start = max(start, following)
+    return start if start < end else None

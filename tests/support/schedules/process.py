@@ -1,0 +1,407 @@
+"""A broker's remote tier with its local logs, on what is durable; a crash throws it away.
+
+Wired as isotherm.broker.remote_tier and isotherm.broker.replica_manager do it, of the same parts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from isotherm.broker.background import PeriodicTask
+from isotherm.broker.remote_metadata_topics import MetadataLevels
+from isotherm.broker.remote_metadata_upgrade import MetadataUpgrade
+from isotherm.broker.remote_metadata_upkeep import (
+    RemoteMetadataUpkeep,
+    compaction_upkeep,
+    topic_upkeep,
+)
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.log.environment import LogEnvironment, StartedLog
+from isotherm.log.file_cache import FileCache
+from isotherm.log.log_dir import LogDir
+from isotherm.log.log_loader import LogCheckpoints, load_log
+from isotherm.log.log_read import FetchIsolation
+from isotherm.log.partition_log import PartitionLog
+from isotherm.metrics.registry import Metrics
+from isotherm.record.batch import build_batch
+from isotherm.remote.compaction.finisher import CompactionFinisher
+from isotherm.remote.compaction.journal import CompactionJournals
+from isotherm.remote.index_cache import DIRECTORY_NAME, RemoteIndexCache
+from isotherm.remote.metadata.event_writer import KeyedMetadata
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.read_patience import ReadPatience
+from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.remote.tasks.copy import CopyTask
+from isotherm.remote.tasks.expiration import ExpirationTask
+from isotherm.remote.tasks.pending_deletions import PendingDeletions
+from isotherm.remote.tasks.replacement_target import TierReplacementTarget
+from isotherm.types import Offset, TopicIdPartition
+from tests.support.schedules.cooperative import ScheduledClock, ScheduledThreads
+from tests.support.schedules.durable import (
+    Cluster,
+    Faults,
+    HostedPartition,
+    ScheduledFileSystem,
+    ScheduledObjects,
+    ScheduledStorage,
+    ScheduledTopic,
+)
+from tests.support.schedules.scheduler import Scheduler
+from tests.support.tiered_partition import BROKER_ID, records_of
+
+SEGMENT_BYTES = 300
+"""Some three batches of one small record."""
+SETTINGS = TopicBasedSettings(
+    remote_log_metadata_poll_interval_ms=5_000,
+    remote_log_metadata_cleanup_interval_ms=20_000,
+    remote_log_metadata_cleanup_grace_ms=30_000,
+    remote_log_compaction_check_interval_ms=15_000,
+)
+TASKS = RemoteLogManagerConfig(
+    remote_log_manager_task_interval_ms=4_000,
+    remote_log_manager_copier_thread_pool_size=2,
+    remote_log_manager_expiration_thread_pool_size=2,
+    remote_log_reader_threads=2,
+)
+RETENTION_INTERVAL_S = 3.0
+
+MetadataManager = type[TopicBasedRemoteLogMetadataManager]
+
+
+@dataclass(slots=True)
+class Durable:
+    """What the next process begins with."""
+
+    run: Scheduler
+    directory: Path
+    faults: Faults
+    rng: random.Random
+    objects: ScheduledObjects
+    metadata_topic: ScheduledTopic
+    audit_topic: ScheduledTopic
+    cluster: Cluster
+    on_local_delete: Callable[[], None] = lambda: None
+    metadata_manager: MetadataManager = TopicBasedRemoteLogMetadataManager
+    acknowledged: Callable[[TopicIdPartition, Offset, Offset, int], None] = field(
+        default=lambda partition, first, end, size: None
+    )
+
+    @classmethod
+    def empty(
+        cls, run: Scheduler, directory: Path, rng: random.Random, *, level: int, partitions: int = 1
+    ) -> Durable:
+        faults = Faults(rng)
+        return cls(
+            run,
+            directory,
+            faults,
+            rng,
+            ScheduledObjects(run, faults),
+            ScheduledTopic(run, faults, "metadata", partitions),
+            ScheduledTopic(run, faults, "audit", partitions),
+            Cluster(feature_level=level, is_compacted=level > 0, metadata_partitions=partitions),
+        )
+
+    def folder(self, partition: TopicIdPartition) -> Path:
+        """Each incarnation's own: the broker renames the one of a deleted topic."""
+        return self.directory / f"{partition.topic}.{partition.topic_id.int}-{partition.partition}"
+
+
+class _LogFiles(ScheduledFileSystem):
+    def __init__(self, durable: Durable) -> None:
+        super().__init__(durable.run)
+        self._durable = durable
+
+    def rename(self, source: Path, target: Path) -> None:
+        if source.suffix == ".log":
+            self._durable.on_local_delete()
+        super().rename(source, target)
+
+
+class BrokerProcess:
+    """Made in a thread of the process, or by the driver before a schedule begins."""
+
+    def __init__(self, durable: Durable) -> None:
+        self.durable = durable
+        self._run = durable.run
+        self.clock = ScheduledClock(durable.run)
+        self.rng = random.Random(durable.rng.getrandbits(64))
+        self._fs = _LogFiles(durable)
+        self.cluster = durable.cluster
+        self.logs: dict[TopicIdPartition, PartitionLog] = {}
+        self._environment = LogEnvironment(
+            FileCache(self._fs),
+            self.clock,
+            self.rng,
+            remote_storage_system_enable=True,
+            checkpoint_log_start=self._checkpoint_log_start,
+        )
+        for each in self.cluster.partitions.values():
+            each.leader_epoch += 1
+            self._open_log(each)
+        self.metrics = Metrics()
+        self.storage = ScheduledStorage(durable.objects)
+        controller: Any = self.cluster
+        levels = MetadataLevels(controller)
+        self.metadata = durable.metadata_manager(
+            durable.metadata_topic,
+            clock=self.clock,
+            metrics=self.metrics,
+            settings=SETTINGS,
+            keyed=KeyedMetadata(durable.audit_topic, levels.level),
+        )
+        self.manager = RemoteLogManager(
+            TASKS,
+            broker_id=BROKER_ID,
+            storage=self.storage,
+            metadata=self.metadata,
+            index_cache=RemoteIndexCache(
+                durable.directory / DIRECTORY_NAME,
+                self.storage,
+                total_size_bytes=1 << 20,
+                ttl_ms=-1,
+                clock=self.clock,
+                fs=self._fs,
+            ),
+            pending_deletions=PendingDeletions(durable.directory, self._fs),
+            leader_epoch_of=self.cluster.leader_epoch,
+            clock=self.clock,
+            rng=self.rng,
+            metrics=self.metrics,
+            threads=ScheduledThreads(),
+        )
+        topic: Any = durable.metadata_topic
+        self.upgrade = MetadataUpgrade(
+            controller,
+            levels,
+            topic,
+            self.metadata,
+            SETTINGS,
+            run_control=_run_control,
+            clock=self.clock,
+        )
+        config: Any = SimpleNamespace(remote=TASKS, log_initial_task_delay_ms=1_000)
+        self.upkeep = RemoteMetadataUpkeep(
+            [
+                *topic_upkeep(
+                    self.upgrade,
+                    topic,
+                    self.metadata,
+                    self.manager,
+                    config,
+                    SETTINGS,
+                    clock=self.clock,
+                    metrics=self.metrics,
+                ),
+                *compaction_upkeep(
+                    self.storage,
+                    self.metadata,
+                    self.manager,
+                    config,
+                    SETTINGS,
+                    clock=self.clock,
+                    metrics=self.metrics,
+                ),
+            ]
+        )
+        journals: Any = durable.objects
+        self._finisher = CompactionFinisher(
+            CompactionJournals(journals, self.storage.root_directory),
+            self.storage,
+            TierReplacementTarget(self.manager.tier, self.metadata),
+            abandoned_after_ms=SETTINGS.remote_log_metadata_cleanup_grace_ms,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+        self._tasks: list[PeriodicTask] = []
+
+    def start(self) -> None:
+        """Everything that a broker does by itself."""
+        self.metadata.start()
+        self.manager.resume_deletions(self.cluster.removed_last)
+        self.manager.on_leadership_change(self.logs.values())
+        self.upkeep.start()
+        for name, tick in (
+            ("log-retention", self.delete_old_segments),
+            ("log-checkpoint", self.checkpoint),
+        ):
+            task = PeriodicTask(
+                name,
+                tick,
+                self.clock,
+                initial_delay_s=0.5,
+                interval_s=RETENTION_INTERVAL_S,
+            )
+            task.start()
+            self._tasks.append(task)
+
+    def stop(self) -> None:
+        """A clean stop."""
+        self.upkeep.stop()
+        self.manager.close(60)
+        for task in self._tasks:
+            task.stop()
+        for partition, log in self.logs.items():
+            log.close()
+            self._checkpoint(partition, log)
+            self.cluster.partitions[partition].is_clean = True
+
+    def release(self) -> None:
+        """The files of a process that is gone."""
+        for log in self.logs.values():
+            for segment in log.segments():
+                segment.release_files()
+
+    # ---- logs
+
+    def _open_log(self, hosted: HostedPartition) -> PartitionLog:
+        folder = self.durable.folder(hosted.id)
+        folder.mkdir(exist_ok=True)
+        log = load_log(
+            self._environment,
+            LogDir(self.durable.directory),
+            folder,
+            hosted.id.topic_partition,
+            hosted.config,
+            topic_id=hosted.id.topic_id,
+            checkpoints=LogCheckpoints(
+                recovery_point=hosted.recovery_point,
+                log_start_offset=hosted.log_start_offset,
+                clean_shutdown=hosted.is_clean,
+            ),
+        )
+        hosted.is_clean = False
+        log.update_high_watermark(log.log_end_offset)
+        self.logs[hosted.id] = log
+        return log
+
+    def delete_old_segments(self) -> None:
+        for log in list(self.logs.values()):
+            log.delete_old_segments(self.clock.now_ms())
+            log.delete_marked_files(self.clock.now_ms())
+
+    def checkpoint(self) -> None:
+        for partition, log in list(self.logs.items()):
+            log.flush(closed_segments_only=True)
+            self._checkpoint(partition, log)
+
+    def _checkpoint(self, partition: TopicIdPartition, log: PartitionLog) -> None:
+        hosted = self.cluster.partitions.get(partition)
+        if hosted is not None:
+            self._run.point("checkpoint")
+            hosted.recovery_point = log.recovery_point
+            self._store_log_start(hosted, log)
+
+    def _checkpoint_log_start(self, log: StartedLog) -> None:
+        """As LogManager does it, but of this log alone."""
+        for partition, each in list(self.logs.items()):
+            if each is log and (hosted := self.cluster.partitions.get(partition)) is not None:
+                self._run.point("checkpoint log start")
+                self._store_log_start(hosted, log)
+
+    def _store_log_start(self, hosted: HostedPartition, log: StartedLog) -> None:
+        hosted.log_start_offset = log.log_start_offset
+        log.log_start_is_durable(hosted.log_start_offset)
+
+    # ---- what clients ask for
+
+    def append(self, partition: TopicIdPartition, count: int) -> None:
+        """`count` batches of a record each, whose value is its offset; acknowledged one by one."""
+        log, hosted = self.logs.get(partition), self.cluster.partitions.get(partition)
+        if log is None or hosted is None:
+            return
+        for _ in range(count):
+            now_ms, offset = self.clock.now_ms(), log.log_end_offset
+            batch: Any = build_batch([(now_ms, None, value_of(partition, offset), ())])
+            info = log.append_as_leader(batch, hosted.leader_epoch, now_ms=now_ms)
+            assert info.first_offset == offset, "there is one producer"
+            log.update_high_watermark(log.log_end_offset)
+            self.durable.acknowledged(partition, offset, log.log_end_offset, len(batch))
+
+    def create(self, partition: TopicIdPartition, config: TopicConfig) -> None:
+        self._run.point("cluster metadata")
+        hosted = self.cluster.partitions[partition] = HostedPartition(partition, config)
+        log = self._open_log(hosted)
+        if log.remote_log_enabled:
+            self.manager.on_leadership_change([log])
+
+    def remove(self, partition: TopicIdPartition) -> None:
+        """As ReplicaManager.remove_topic."""
+        self._run.point("cluster metadata")
+        del self.cluster.partitions[partition]
+        self.cluster.removed_last = [partition]
+        self._run.point("stop partitions")
+        log = self.logs.pop(partition)
+        if log.remote_log_enabled:
+            self.manager.stop_partitions([partition], delete_remote=True)
+        log.abandon()
+
+    def update_config(self, partition: TopicIdPartition, **changes: Any) -> None:
+        """As ReplicaManager.update_config."""
+        hosted, log = self.cluster.partitions[partition], self.logs[partition]
+        self._run.point("cluster metadata")
+        hosted.config = replace(hosted.config, **changes)
+        self._run.point("log config")
+        was_tiered = log.remote_log_enabled
+        log.update_config(hosted.config)
+        if log.remote_log_enabled and not was_tiered:
+            self.manager.on_leadership_change([log])
+        elif was_tiered and not log.remote_log_enabled:
+            self.manager.stop_partitions([partition], delete_remote=True)
+            log.maybe_increment_log_start_offset(log.local_log_start_offset)
+
+    def read_all(self, partition: TopicIdPartition) -> dict[Offset, bytes | None]:
+        """As a consumer from the log start on, which goes where each answer ends."""
+        log = self.logs[partition]
+        found: dict[Offset, bytes | None] = {}
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            if offset < log.local_log_start_offset:
+                read = self.manager.read(
+                    log,
+                    partition,
+                    offset,
+                    10_000,
+                    isolation=FetchIsolation.HIGH_WATERMARK,
+                    min_one_message=True,
+                    patience=ReadPatience(),
+                ).result()
+                data = memoryview(b"".join(read.records))
+            else:
+                data = log.read(offset, 10_000).records
+            for record in records_of(data):
+                if record.offset >= offset:
+                    assert record.offset not in found, f"doubled offset={record.offset}"
+                    found[record.offset] = record.value
+            offset = max(found) + 1
+        return found
+
+    # ---- single tasks, for schedules of two of them
+
+    def copy_task(self, partition: TopicIdPartition) -> CopyTask:
+        return CopyTask(self.logs[partition], partition, self.manager.tier)
+
+    def expiration_task(self, partition: TopicIdPartition) -> ExpirationTask:
+        return ExpirationTask(self.logs[partition], partition, self.manager.tier)
+
+    def finish_compactions(self) -> None:
+        self._finisher.run()
+
+
+def value_of(partition: TopicIdPartition, offset: Offset) -> bytes:
+    return b"%d-%06d" % (partition.topic_id.int, offset)
+
+
+def _run_control(change: Callable[[], None]) -> Future[None]:
+    future: Future[None] = Future()
+    change()
+    future.set_result(None)
+    return future

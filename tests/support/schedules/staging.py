@@ -1,0 +1,82 @@
+"""What a compaction job leaves for the broker to finish: a segment staged beside the one whose place
+it is to take. The new one holds the same records, so every one of them has to be there afterwards."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+from isotherm.remote.compaction.journal import (
+    CompactionJournal,
+    CompactionJournals,
+    JournalState,
+    SegmentReplacement,
+)
+from isotherm.remote.segment_metadata import (
+    IndexType,
+    LogSegmentData,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from tests.support.schedules.durable import ScheduledStorage
+from tests.support.schedules.process import Durable
+
+
+def stage_again(durable: Durable, old: RemoteLogSegmentMetadata, folder: Path, run: str) -> None:
+    """As the job does it: announce, stage, and say that all is staged."""
+    storage = ScheduledStorage(durable.objects)
+    client: object = durable.objects
+    journals = CompactionJournals(client, storage.root_directory)  # type: ignore[arg-type]
+    partition = old.topic_id_partition
+    now_ms = durable.run.start_ms + int(durable.run.now_ms)
+    new_id = RemoteLogSegmentId(partition, uuid.UUID(int=durable.rng.getrandbits(128), version=4))
+    new = replace(
+        old,
+        segment_id=new_id,
+        event_timestamp_ms=max(now_ms, old.event_timestamp_ms + 1),
+        state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+        custom_metadata=None,
+    )
+    journal = CompactionJournal(
+        run=run,
+        partition=partition,
+        state=JournalState.STAGING,
+        time_ms=now_ms,
+        in_place=True,
+    )
+    journals.put(journal)
+    journals.announce(run, new_id, new.start_offset)
+    staged = storage.stage_log_segment_data(new, _files_of(storage, old, folder))
+    finished = replace(
+        new,
+        state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        custom_metadata=staged.custom_metadata,
+    )
+    replacement = SegmentReplacement(old, finished, staged.manifest)
+    journals.put(
+        replace(journal, state=JournalState.STAGED, replacements=(replacement,), keep_old_ms=5_000)
+    )
+
+
+def _files_of(
+    storage: ScheduledStorage, segment: RemoteLogSegmentMetadata, folder: Path
+) -> LogSegmentData:
+    folder.mkdir(exist_ok=True)
+
+    def write(name: str, content: bytes | memoryview) -> Path:
+        path = folder / name
+        path.write_bytes(content)
+        return path
+
+    return LogSegmentData(
+        log_path=write("log", storage.fetch_log_segment(segment, 0)),
+        offset_index_path=write("index", storage.fetch_index(segment, IndexType.OFFSET)),
+        time_index_path=write("timeindex", storage.fetch_index(segment, IndexType.TIMESTAMP)),
+        transaction_index_path=None,
+        producer_snapshot_path=write(
+            "snapshot", storage.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)
+        ),
+        leader_epoch_checkpoint=storage.fetch_index(segment, IndexType.LEADER_EPOCH),
+    )

@@ -1,0 +1,26 @@
+"""What every test of the tier ends with: its buckets are whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from isotherm.testing.bucket_scrub import scrub
+from tests.support.tiered_partition import TieredPartition
+
+
+@pytest.fixture(autouse=True)
+def scrubbed_buckets() -> Iterator[None]:
+    """Scrubs what every TieredPartition of a test leaves; for the conftest of tests of the tier.
+
+    A test that damages a bucket on purpose says so: `tiered.damage_declared = "what"`.
+    """
+    TieredPartition.made.clear()
+    yield
+    made = list(TieredPartition.made)
+    TieredPartition.made.clear()
+    for each in made:
+        if not each.damage_declared:
+            values = [record.value for record in each.metadata_topic.records()]
+            assert scrub(each.objects(), values) == []
