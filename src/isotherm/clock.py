@@ -1,7 +1,7 @@
-"""Time as an argument. Everything that asks for the time or waits takes a `Clock`.
+"""Time as a parameter. All code that reads the time or waits takes a `Clock`.
 
-`SystemClock` is the only place in the package that reads the machine's clocks; tests pass
-`isotherm.testing.sim_clock.SimClock`, under which time moves only when the test says so.
+`SystemClock` is the only place in the package that reads the machine's clocks. Tests pass
+`isotherm.testing.sim_clock.SimClock`, whose time moves only when the test advances it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from isotherm.types import TimestampMs
 
 class Clock(Protocol):
     def now_ms(self) -> TimestampMs:
-        """Wall-clock time. May jump; never use it to measure how long something took."""
+        """Wall-clock time. It may jump: never use it to measure a duration."""
 
     def monotonic_s(self) -> float:
-        """Seconds from an arbitrary start; never goes back."""
+        """Seconds since an arbitrary start. Never goes back."""
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Wait until `event` is set or the time has passed; True when it is set."""
+        """Wait until `event` is set or the timeout has passed; True if it is set."""
 
 
 class SystemClock:

@@ -1,4 +1,4 @@
-"""The outcome of an append, and the checks that depend on what the log knows of producers."""
+"""The result of an append, and the checks that depend on the producer state."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from isotherm.types import NO_TIMESTAMP, Offset, Position, TimestampMs, TopicPar
 
 
 class AppendInfo(NamedTuple):
-    """What became of an append; for a duplicate, of the first one.
+    """The result of an append; for a duplicate, the result of the first one.
 
-    log_append_time_ms is -1 unless the topic stamps records itself. `needs_flush`: with it,
-    flush.messages are not durable; who appended flushes the log before it answers.
+    log_append_time_ms is -1 unless the topic uses LogAppendTime. If `needs_flush` is set,
+    flush.messages requires a flush that has not happened: the caller flushes before it answers.
     """
 
     first_offset: Offset
@@ -50,7 +50,7 @@ class AppendInfo(NamedTuple):
 
 
 def producer_batches(validated: ValidatedRecords) -> Iterator[tuple[Position, BatchHeader]]:
-    """The batches with a producer id, and where they lie in `validated.records`."""
+    """The batches with a producer id, and their positions in `validated.records`."""
     position = 0
     for header in validated.batch_headers:
         if header.has_producer_id:
@@ -61,7 +61,7 @@ def producer_batches(validated: ValidatedRecords) -> Iterator[tuple[Position, Ba
 def check_fits_segment(
     topic_partition: TopicPartition, validated: ValidatedRecords, config: TopicConfig
 ) -> None:
-    """Raises RecordListTooLargeError when not even an empty segment could take the records."""
+    """Raises RecordListTooLargeError if the records do not fit into an empty segment."""
     size = len(validated.records)
     if size > config.effective_segment_bytes:
         raise RecordListTooLargeError(
@@ -73,9 +73,9 @@ def check_fits_segment(
 def check_producers(
     producers: ProducerStateManager, validated: ValidatedRecords, origin: AppendOrigin
 ) -> ProducerBatch | None:
-    """The earlier batch when a client sends one again; None when all may be appended.
+    """Check all batches; returns the earlier batch if a client has sent a duplicate.
 
-    Raises what `ProducerStateManager.check` and `check_marker` do.
+    Raises what `ProducerStateManager.check` and `check_marker` raise.
     """
     for position, header in producer_batches(validated):
         if header.is_control:

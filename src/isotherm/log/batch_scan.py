@@ -1,7 +1,7 @@
-"""Walking over the batches of a `.log` file.
+"""Scans of the batches in a `.log` file.
 
-`scan_batches` trusts the file and reads a few header bytes per batch: it finds where reading
-starts. `scan_verified_batches` trusts nothing and reads everything: it is for recovery.
+`scan_batches` trusts the file and reads a few header bytes per batch, to find a start position.
+`scan_verified_batches` trusts nothing and reads everything, for recovery.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from isotherm.record.batch import (
 from isotherm.segment.offset_index import Buffer
 from isotherm.types import Offset, Position
 
-# One page: with the default index interval the batch looked for is most often in the first one.
+# One page: with the default index interval the wanted batch is usually in the first window.
 SCAN_WINDOW_SIZE = 4096
 RECOVERY_READ_SIZE = 1024 * 1024
 
@@ -43,9 +43,9 @@ class BatchSpan(NamedTuple):
 
 
 def scan_batches(file: File, position: Position, end_position: Position) -> Iterator[BatchSpan]:
-    """The batches that lie wholly in [position, end_position); `position` is a batch's start.
+    """The batches that lie wholly in [position, end_position). `position` is a batch's start.
 
-    Raises CorruptRecordError at a batch whose length cannot be.
+    Raises CorruptRecordError at a batch with an impossible length.
     """
     window, window_position = b"", position
     while position + HEADER_SIZE <= end_position:
@@ -64,7 +64,7 @@ def scan_batches(file: File, position: Position, end_position: Position) -> Iter
 def scan_headers(
     file: File, position: Position, end_position: Position
 ) -> Iterator[tuple[Position, BatchHeader]]:
-    """As `scan_batches`, with the whole header of each batch."""
+    """Like `scan_batches`, with the whole header of each batch."""
     window, window_position = b"", position
     while position + HEADER_SIZE <= end_position:
         if position + HEADER_SIZE > window_position + len(window):
@@ -77,7 +77,7 @@ def scan_headers(
 
 
 def whole_batches_size(data: Buffer, start: int) -> int:
-    """Size of `data` without a trailing partial batch; a batch starts at byte `start`."""
+    """Size of `data` without a trailing partial batch. A batch starts at byte `start`."""
     while start + LOG_OVERHEAD <= len(data):
         size = _checked_size(_SIZE.unpack_from(data, start)[0], start)
         if start + size > len(data):
@@ -87,10 +87,10 @@ def whole_batches_size(data: Buffer, start: int) -> int:
 
 
 def scan_verified_batches(file: File, size: int) -> Iterator[tuple[Position, BatchHeader]]:
-    """Every batch from the start of a file of `size` bytes, its CRC checked.
+    """Every batch from the start of a file of `size` bytes, with its CRC checked.
 
-    Raises CorruptRecordError at the first batch that is damaged or cut off; what was yielded
-    before it is sound.
+    Raises CorruptRecordError at the first batch that is damaged or cut off. Batches that were
+    yielded before are valid.
     """
     position = 0
     window, window_position = b"", 0

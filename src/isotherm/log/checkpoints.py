@@ -1,4 +1,4 @@
-"""The small files beside the segments: offset checkpoints, ids, and the mark of a clean stop.
+"""The small files beside the segments: offset checkpoints, ids, and the clean shutdown marker.
 
 All are replaced atomically. Source: Kafka OffsetCheckpointFile, PartitionMetadataFile,
 MetaPropertiesEnsemble, CleanShutdownFileHandler.
@@ -37,7 +37,7 @@ META_PROPERTIES_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """`meta.properties`: whose log directory this is. The ids are Kafka's 22-character texts."""
+    """`meta.properties`: the owner of a log directory. Ids are Kafka's 22-character texts."""
 
     cluster_id: str
     node_id: int
@@ -59,7 +59,7 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, Offset]) -> bytes:
 
 
 def load_offset_checkpoint(fs: FileSystem, path: Path) -> dict[TopicPartition, Offset]:
-    """Empty when there is no file. Raises CorruptCheckpointError."""
+    """The offsets in a file; empty if it does not exist. Raises CorruptCheckpointError."""
     if not fs.exists(path):
         return {}
     data = fs.read_bytes(path)
@@ -68,7 +68,7 @@ def load_offset_checkpoint(fs: FileSystem, path: Path) -> dict[TopicPartition, O
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
-    """43 bytes, without a newline at the end: as Kafka."""
+    """43 bytes, without a newline at the end, as in Kafka."""
     return f"version: 0\ntopic_id: {uuid_to_text(topic_id)}".encode()
 
 
@@ -94,7 +94,7 @@ def save_partition_metadata(fs: FileSystem, directory: Path, topic_id: uuid.UUID
 
 
 def load_meta_properties(fs: FileSystem, log_dir: Path) -> MetaProperties | None:
-    """None for a directory never used. Raises CorruptCheckpointError naming the missing key."""
+    """None for a directory that was never used. Raises CorruptCheckpointError with the fault."""
     path = log_dir / META_PROPERTIES_NAME
     if not fs.exists(path):
         return None
@@ -130,7 +130,7 @@ def save_clean_shutdown(fs: FileSystem, log_dir: Path, broker_epoch: int = NO_BR
 
 
 def take_clean_shutdown(fs: FileSystem, log_dir: Path) -> bool:
-    """Whether the last stop was clean; the mark is removed, so that a crash leaves none."""
+    """Whether the last stop was clean. Removes the marker, so that a crash leaves none."""
     path = log_dir / CLEAN_SHUTDOWN_NAME
     was_clean = fs.exists(path)
     if was_clean:

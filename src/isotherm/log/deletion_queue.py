@@ -1,6 +1,6 @@
-"""Segments that are out of the log and still on disk, for readers that hold them.
+"""Segments that are removed from the log but still on disk, for readers that use them.
 
-Owned by the log. What a stop leaves behind, loading removes.
+Owned by the log. Files that a stop leaves are removed at loading.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class _Marked(NamedTuple):
 
 
 class DeletionQueue:
-    """Every method is called under `lock`, which is taken before the log's own, never after: to
-    rename and remove files takes long, and whoever appends is not to wait for it."""
+    """Call every method under `lock`. It is taken before the log's own lock, never after: renaming
+    and removing files takes long, and appends must not wait for it."""
 
     def __init__(self, fs: FileSystem, snapshots: ProducerSnapshots) -> None:
         self.lock = threading.Lock()
@@ -39,11 +39,11 @@ class DeletionQueue:
         *,
         reused_base_offsets: Collection[Offset] = (),
     ) -> None:
-        """Rename the files of segments, in the order given.
+        """Rename the files of segments, in the given order.
 
-        Producer snapshots go along, but for those at `reused_base_offsets`, where other segments
-        begin from now on. Segments that were marked under the same names go at once: compaction
-        replaces a segment under its name again and again.
+        Producer snapshots are renamed too, except those at `reused_base_offsets`, where other
+        segments start. Segments that were marked earlier under the same names are deleted at once,
+        since compaction replaces a segment under its name repeatedly.
         """
         base_offsets = {segment.base_offset for segment in segments}
         self._delete(lambda marked: marked.segment.base_offset in base_offsets)

@@ -1,4 +1,4 @@
-"""What every log of a process is given."""
+"""The shared dependencies of all logs of a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isotherm.types import Offset
 
 
 class StartedLog(Protocol):
-    """A log as the checkpoint of its start reads it."""
+    """What the checkpoint of log starts needs of a log."""
 
     log_dir: LogDir
 
@@ -26,18 +26,18 @@ class StartedLog(Protocol):
 
 
 CheckpointLogStart: TypeAlias = Callable[[StartedLog], None]
-"""Write the log's start where the next process finds it, durably, and tell the log so. Called while
-no lock of the log is held. Raises OSError."""
+"""Write the log start offset durably for the next process, and confirm it to the log. Called
+without a lock of the log. Raises OSError."""
 
 
 def keep_no_checkpoint(log: StartedLog) -> None:
-    """Of a log that stands alone: its start is told by its opener, as it was."""
+    """For a log without a log directory's checkpoints: its opener passes the log start again."""
     log.log_start_is_durable(log.log_start_offset)
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnvironment:
-    """producer_id_expiration_ms is producer.id.expiration.ms, remote_storage_system_enable
+    """producer_id_expiration_ms is producer.id.expiration.ms. remote_storage_system_enable is
     remote.log.storage.system.enable."""
 
     cache: FileCache

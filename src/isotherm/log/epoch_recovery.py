@@ -1,8 +1,9 @@
-"""The leader epochs of a log whose checkpoint is lost or damaged.
+"""Recovers the leader epochs of a log whose checkpoint is lost or damaged.
 
-Every batch carries its epoch, so the local segments tell theirs. What lies in the remote tier alone
-has epochs that no local batch tells. A leader that did not know them would have the tier's segments
-deleted as those of another log: such a partition is offline until the tier has told them.
+Every batch has its leader epoch, so the local batches give the epochs of the local log. The epochs
+of offsets that are in the remote tier only cannot be found locally. A leader without them would
+delete the remote segments as those of another lineage. Such a partition stays offline until they are
+restored from the remote tier.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class EpochRecovery:
-    """`epochs` are those of the checkpoint, or none where it cannot tell them."""
+    """`epochs` are those of the checkpoint, or empty if it is lost."""
 
     def __init__(self, fs: FileSystem, directory: Path) -> None:
         self._path = directory / LEADER_EPOCH_CHECKPOINT_NAME
@@ -39,16 +40,16 @@ class EpochRecovery:
                 self._fault = "it is missing or empty"
 
     def note(self, header: BatchHeader) -> None:
-        """A batch of the log, in order: its epoch begins with it where that is a new one."""
+        """Apply a batch, in the order of the log. A higher epoch starts at this batch."""
         latest = self.epochs.latest
         known = -1 if latest is None else latest.epoch
         if header.partition_leader_epoch > known:
             self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
     def read(self, flushed: Sequence[LogSegment]) -> None:
-        """What the first segments tell; those after them are recovered, batch for batch.
+        """Read the epochs of the first segments. The later ones are recovered batch by batch.
 
-        A log that was never flushed has no checkpoint either: nothing is lost then.
+        A log that was never flushed has no checkpoint, and lost nothing.
         """
         if self._fault is None or not any(segment.size_in_bytes for segment in flushed):
             return
@@ -64,8 +65,10 @@ class EpochRecovery:
         )
 
     def check_known_from(self, log_start_offset: Offset | None, local_start: Offset) -> None:
-        """LineageLostError when the epochs are lost between the start of the log, which is None
-        where that is lost too, and that of its local segments."""
+        """Raises LineageLostError if epochs below the first local segment are lost.
+
+        `log_start_offset` is None if it is lost as well.
+        """
         is_local = local_start == 0 or (
             log_start_offset is not None and local_start <= log_start_offset
         )

@@ -1,10 +1,10 @@
-"""Open files and index bytes of closed segments, shared by the logs of a process and bounded.
+"""A bounded cache of open files and index bytes of closed segments, shared by all logs.
 
-Reading a segment needs a descriptor and its offset index. Both are kept for the segments read
-last: as many files as `log.dir.open.files.max` allows, and INDEX_CACHE_SIZE_MAX of index bytes.
-Evicting only drops the cache's reference; a reader that still holds the file goes on.
+Reading a segment needs a file descriptor and its offset index. Both are kept for the segments that
+were read last: `log.dir.open.files.max` files, and INDEX_CACHE_SIZE_MAX bytes of indexes.
+Eviction drops only the cache's reference: readers that hold the file continue.
 
-Keys belong to a segment, not to a name: compaction gives the name of a file to another one.
+Keys belong to a segment, not to a file name: compaction gives a name to another segment.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Value = TypeVar("Value")
 class BoundedCache(Generic[Value]):
     """Least recently used values by key, up to a total weight. Thread-safe.
 
-    A value heavier than the bound is returned and not kept. Two threads that miss at once both
-    load; one of the values is kept.
+    A value heavier than the limit is returned but not kept. Two threads that miss at the same
+    time both load the value; one of the two is kept.
     """
 
     def __init__(self, weight_max: int, weigh: Callable[[Value], int]) -> None:
@@ -79,15 +79,15 @@ class FileCache:
         self._indexes: BoundedCache[bytes] = BoundedCache(index_size_max, len)
 
     def file(self, key: Hashable, load: Callable[[], File]) -> File:
-        """A file open for reading."""
+        """The open file of a segment, for reading."""
         return self._files.get(key, load)
 
     def index(self, key: Hashable, load: Callable[[], bytes]) -> bytes:
-        """The bytes of an index that no longer changes."""
+        """The bytes of an index that does not change any more."""
         return self._indexes.get(key, load)
 
     def discard(self, keys: Iterable[Hashable]) -> None:
-        """Forget files that were removed or changed."""
+        """Drop files that were removed or changed."""
         for key in keys:
             self._files.discard(key)
             self._indexes.discard(key)

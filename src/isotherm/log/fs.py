@@ -1,8 +1,8 @@
-"""Files as an argument. Everything in the log that touches a disk takes a `FileSystem`.
+"""Files as a parameter. All code of the log that accesses a disk takes a `FileSystem`.
 
-`OsFileSystem` is the only place that calls the operating system; crash tests pass
-`tests/support/crash_fs.py`. Every method raises OSError; the log translates it
-to LogDirFailedError once, where it knows the directory.
+`OsFileSystem` is the only place that calls the operating system. Crash tests pass
+`tests/support/crash_fs.py`. Every method raises OSError. The log translates it to
+LogDirFailedError once, where the directory is known.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from isotherm.types import Position, TimestampMs
 
 
 class File(Protocol):
-    """An open file, addressed by position: calls from several threads do not disturb each other.
+    """An open file, accessed by position: calls from several threads do not affect each other.
 
     Nothing written is durable before `sync` returns.
     """
 
     def read_at(self, position: Position, size: int) -> bytes:
-        """Up to `size` bytes; fewer only where the file ends."""
+        """Up to `size` bytes; fewer only at the end of the file."""
 
     def write_at(self, position: Position, data: Buffer) -> None:
-        """Write all of `data`. When it raises, any part of it may have been written."""
+        """Write all of `data`. After an error any part of it may have been written."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file, or extend it with (sparse) zeros."""
+        """Truncate the file, or extend it with (sparse) zeros."""
 
     def size(self) -> int: ...
 
     def sync(self) -> None:
-        """Make the content and size durable; not the file's name (`sync_directory`)."""
+        """Make content and size durable, but not the file's name (`sync_directory`)."""
 
     def close(self) -> None:
-        """Only for the single user of a file. A shared one is closed when the last reference
-        goes, so that no reader meets a reused descriptor. Idempotent."""
+        """Only for a file with a single user. A shared file is closed with its last reference, so that
+        no reader uses a reused descriptor. Idempotent."""
 
 
 class FileLock(Protocol):
@@ -53,21 +53,21 @@ class FileSystem(Protocol):
     def open_readable(self, path: Path) -> File: ...
 
     def open_writable(self, path: Path) -> File:
-        """Open for reading and writing; created empty when it is not there."""
+        """Open for reading and writing. A missing file is created empty."""
 
     def read_bytes(self, path: Path) -> bytes: ...
 
     def write_bytes(self, path: Path, data: Buffer) -> None:
-        """Write a whole file, replacing what was there; not durable, not atomic."""
+        """Write a whole file, replacing its content. Not durable, not atomic."""
 
     def write_atomically(self, path: Path, data: Buffer) -> None:
-        """Replace a whole file so that a crash leaves the old or the new content; durable."""
+        """Replace a whole file durably: after a crash it has the old or the new content."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Replaces `target`. Durable once the directory is synced."""
+        """Rename, replacing `target`. Durable once the directory is synced."""
 
     def remove(self, path: Path) -> None:
-        """No error when the file is not there."""
+        """Remove a file. No error if it does not exist."""
 
     def exists(self, path: Path) -> bool: ...
 
@@ -76,29 +76,29 @@ class FileSystem(Protocol):
     def modified_ms(self, path: Path) -> TimestampMs: ...
 
     def set_modified_ms(self, path: Path, modified_ms: TimestampMs) -> None:
-        """Not durable: where it is lost, the file looks as young as it is."""
+        """Not durable: if it is lost in a crash, the file has its real modification time."""
 
     def list_names(self, directory: Path) -> list[str]:
         """Names in a directory, sorted."""
 
     def make_directory(self, path: Path) -> None:
-        """With its parents; no error when it is there."""
+        """Create a directory with its parents. No error if it exists."""
 
     def remove_directory(self, path: Path) -> None:
-        """With everything in it; no error when it is not there."""
+        """Remove a directory with its content. No error if it does not exist."""
 
     def sync_file(self, path: Path) -> None:
-        """Make a file's content durable; no error when it is not there (any more)."""
+        """Make a file's content durable. No error if it does not exist (any more)."""
 
     def sync_directory(self, path: Path) -> None:
         """Make creations, renames and removals in the directory durable."""
 
     def lock(self, path: Path) -> FileLock:
-        """Take an exclusive lock that ends with the process; BlockingIOError when it is taken."""
+        """Take an exclusive lock that ends with the process. Raises BlockingIOError if it is taken."""
 
 
 class OsFile:
-    """A file descriptor used with pread and pwrite only."""
+    """A file descriptor that is used with pread and pwrite only."""
 
     __slots__ = ("_descriptor",)
 
@@ -110,7 +110,7 @@ class OsFile:
         data = os.pread(self._descriptor, size, position)
         if not data or len(data) == size:
             return data
-        # Linux answers at most 2 GiB, and other systems less, per call.
+        # Linux returns at most 2 GiB per call, and other systems less.
         parts = [data]
         missing = size - len(data)
         while missing and (data := os.pread(self._descriptor, missing, position + size - missing)):
@@ -142,10 +142,10 @@ class OsFile:
 
 
 class OsFileLock:
-    """A lock between processes, and within one.
+    """A lock between processes, and within a process.
 
-    POSIX locks belong to the process: a second one on the same file would succeed, and closing
-    it would drop the first. So the paths locked by this process are kept as well.
+    POSIX locks belong to the process: a second lock on the same file would succeed, and closing
+    it would release the first. So the paths locked by this process are recorded as well.
     """
 
     __slots__ = ("_descriptor", "_path")

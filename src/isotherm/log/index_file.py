@@ -1,11 +1,11 @@
 """An index file of the active segment, mirrored in memory.
 
-Kafka maps the file, and preallocates it with zeros for that. Here `entries` in memory is what
-look-ups read; the file follows a page of entries at a time, and wholly when it is synced or the
-segment is closed: a write for each entry would cost a producer's batch as much as the batch's own.
-What an unclean stop loses of it is built again from the log, as are all entries of batches that were
-not flushed. So rarely is it written that it is opened for that alone: a partition holds one descriptor,
-of its log, as Kafka's do whose indexes are mapped.
+Kafka maps the file into memory, and preallocates it with zeros for that. Here lookups read `entries` in
+memory. The file gets one page of entries at a time, and the rest when it is synced or the segment is
+closed: a write per entry would cost as much as writing the producer's batch. Entries that an unclean stop
+loses are rebuilt from the log, like all entries of batches that were not flushed. The file is opened only
+for writing, which is rare. So a partition holds one descriptor, of its log, like Kafka's with mapped
+indexes.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 
 from isotherm.log.fs import FileSystem
 
-# Entries, in bytes, that are kept back from the file: one page, which is written at once anyway.
+# Entries in bytes that are not written yet: one page, which the system writes as a whole anyway.
 UNWRITTEN_SIZE_MAX = 4096
 
 
 class IndexFile:
-    """Append-only entries of one size, `size_max` bytes of them at most.
+    """Append-only entries of one size, at most `size_max` bytes.
 
-    Look-ups and `sync` may run beside an append: `entries` only grows in place, truncating replaces
-    it.
+    Lookups and `sync` may run during an append: `entries` only grows in place, and truncation
+    replaces it.
     """
 
     def __init__(
@@ -36,21 +36,23 @@ class IndexFile:
         size_max: int,
         count_entries: Callable[[bytes], int],
     ) -> None:
-        """Goes on after the entries in the file, of which `count_entries` tells how many there are:
-        what follows them, as the padding that an unclean stop of Kafka leaves, is cut off. The file
-        is created where there is none."""
+        """Continues after the entries in the file; `count_entries` returns their number.
+
+        Bytes after them, such as the padding that an unclean stop of Kafka leaves, are cut off. A
+        missing file is created.
+        """
         self._entry_size = entry_size
         self._size_max = size_max - size_max % entry_size
         self._fs = fs
         self._path = path
-        # What keeps a sync from writing what is being truncated.
+        # Keeps a sync from writing while the file is truncated.
         self._write_lock = threading.Lock()
         stored = b""
         try:
             stored = fs.read_bytes(path)
         except FileNotFoundError:
             fs.open_writable(path).close()
-        # Whether the file, or what is kept back from it, has changed since the last sync.
+        # Whether the file or the unwritten entries have changed since the last sync.
         self._is_dirty = True
         self._written_size = count_entries(stored) * entry_size
         self.entries = bytearray(stored[: self._written_size])
@@ -65,7 +67,7 @@ class IndexFile:
             self.write_out()
 
     def write_out(self) -> None:
-        """Bring the file to the state of `entries`."""
+        """Write the entries that are not in the file yet."""
         with self._write_lock:
             unwritten = self.entries[self._written_size :]
             if unwritten:
@@ -82,12 +84,12 @@ class IndexFile:
                 self._truncate_file(size)
 
     def is_full(self, *, reserve: int = 0) -> bool:
-        """Whether there is no room for one entry besides `reserve` others."""
+        """Whether there is no room for another entry plus `reserve` ones."""
         return len(self.entries) + (1 + reserve) * self._entry_size > self._size_max
 
     def sync(self) -> None:
         if self._is_dirty:
-            # Before the work: what is appended beside it waits for the next sync.
+            # Reset first: an entry that is appended meanwhile sets it again, for the next sync.
             self._is_dirty = False
             self.write_out()
             self._fs.sync_file(self._path)

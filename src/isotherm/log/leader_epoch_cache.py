@@ -1,15 +1,15 @@
-"""Which leader epoch wrote which offsets of a partition, kept in `leader-epoch-checkpoint`.
+"""The leader epochs of a partition and their start offsets, kept in `leader-epoch-checkpoint`.
 
-Entries rise in epoch and in start offset. The entries are an immutable tuple that is replaced, so
-readers need no lock; changes are serialized by the log that owns the cache.
+Entries rise in epoch and in start offset. They are an immutable tuple that is replaced, so readers
+need no lock. The log that owns the cache serializes changes.
 
-An epoch that is assigned is on disk after `flush`, which the log calls before it counts the
-records of that epoch as durable: until then recovery finds the epoch in the batches. One without
-records is not stored; nothing is lost with it. Kafka writes each at once, which makes a start with
-many partitions wait for the disk. What is cut from the start stays in the file until the log start
-itself is durable: a crash may take the log start back, and records without an epoch could neither be
-copied nor found in the remote tier. Kafka may lose them so. Epochs that lie below the log start do no
-harm. Source: Kafka LeaderEpochFileCache.java.
+An assigned epoch is on disk after `flush`, which the log calls before it counts records of that
+epoch as durable. Until then recovery finds the epoch in the batches. An epoch without records is not
+stored; nothing is lost with it. Kafka writes each epoch at once, so that a start with many partitions
+waits for the disk. Entries cut off at the start stay in the file until the log start is durable: a
+crash may reset the log start, and records without an epoch could neither be copied nor found in the
+remote tier. Kafka may lose them. Entries below the log start are harmless. Source: Kafka
+LeaderEpochFileCache.java.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from isotherm.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
 
 
 class EpochEndOffset(NamedTuple):
-    """(NO_LEADER_EPOCH, UNKNOWN_OFFSET) when the log cannot tell."""
+    """(NO_LEADER_EPOCH, UNKNOWN_OFFSET) if the log does not know."""
 
     epoch: LeaderEpoch
     end_offset: Offset
@@ -43,24 +43,24 @@ UNDEFINED_EPOCH_END = EpochEndOffset(NO_LEADER_EPOCH, UNKNOWN_OFFSET)
 
 class LeaderEpochCache:
     def __init__(self, fs: FileSystem, path: Path, *, discard: bool = False) -> None:
-        """Reads the checkpoint when there is one; `discard` begins without it. Raises
+        """Reads the checkpoint if there is one. `discard` starts without it. Raises
         CorruptCheckpointError."""
         self._fs = fs
         self._path = path
         self.entries: tuple[EpochEntry, ...] = ()
-        # Entries below the log start, which a crash may take back.
+        # Entries below the log start, which a crash may reset.
         self._cut: tuple[EpochEntry, ...] = ()
-        # None where the file holds what is not to be kept.
+        # None if the content of the file must be replaced.
         self._stored: tuple[EpochEntry, ...] | None = None
         if not discard:
             self._stored = self.entries = _load(fs, path)
         self._store_lock = threading.Lock()
 
     def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
-        """Note that `epoch` writes from `start_offset` on.
+        """Record that `epoch` starts at `start_offset`.
 
-        Entries at the end that contradict it (an epoch or offset not below) are dropped. No
-        effect when the epoch is already known from an offset at or below.
+        Entries at the end that contradict it (an epoch or offset that is not lower) are dropped. No
+        effect if the epoch is known from the same or a lower offset.
         """
         latest = self.latest
         if latest is not None and latest.epoch == epoch and latest.start_offset <= start_offset:
@@ -82,15 +82,15 @@ class LeaderEpochCache:
         return self.entries[-1] if self.entries else None
 
     def epoch_for_offset(self, offset: Offset) -> LeaderEpoch | None:
-        """The epoch that wrote `offset`; None below the first entry."""
+        """The epoch of the record at `offset`; None below the first entry."""
         count = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         return self.entries[count - 1].epoch if count else None
 
     def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> EpochEndOffset:
-        """The last epoch up to `epoch` that is known, and the offset where it ends.
+        """The highest known epoch up to `epoch`, and the offset where it ends.
 
-        A follower or consumer truncates to that offset. An epoch below the first entry answers
-        itself with the first start offset; one above the last is undefined.
+        A follower or consumer truncates to that offset. For an epoch below the first entry it is the
+        epoch itself with the first start offset. An epoch above the last is undefined.
         """
         entries = self.entries
         if epoch == NO_LEADER_EPOCH or not entries or epoch > entries[-1].epoch:
@@ -108,9 +108,9 @@ class LeaderEpochCache:
         self._replace(below, self.entries[:count])
 
     def truncate_from_start(self, start_offset: Offset) -> None:
-        """Drop the entries that end at or below `start_offset`; the one it cuts starts there.
+        """Drop the entries that end at or below `start_offset`. One that spans it starts there.
 
-        The file keeps them until `forget_below`.
+        The file keeps the dropped entries until `forget_below`.
         """
         count = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
         if count:
@@ -119,7 +119,7 @@ class LeaderEpochCache:
             self.entries = (cut, *self.entries[count:])
 
     def forget_below(self, durable_start_offset: Offset) -> None:
-        """The log starts there after a crash, too: the next `flush` stores nothing below."""
+        """The log start is durable: the next `flush` stores no entries below it."""
         if self.entries and self.entries[0].start_offset <= durable_start_offset:
             self._cut = ()
 
@@ -144,7 +144,7 @@ class LeaderEpochCache:
 
 
 def _joined(below: tuple[EpochEntry, ...], above: tuple[EpochEntry, ...]) -> tuple[EpochEntry, ...]:
-    """Both as one lineage; the last epoch of `below` may go on as the first of `above`."""
+    """Both as one lineage. The last epoch of `below` may continue as the first of `above`."""
     if below and above and below[-1].epoch == above[0].epoch:
         return (*below, *above[1:])
     return (*below, *above)
@@ -152,7 +152,7 @@ def _joined(below: tuple[EpochEntry, ...], above: tuple[EpochEntry, ...]) -> tup
 
 def _load(fs: FileSystem, path: Path) -> tuple[EpochEntry, ...]:
     data = fs.read_bytes(path) if fs.exists(path) else b""
-    if not data:  # Kafka makes an empty file with a partition
+    if not data:  # Kafka creates a partition with an empty file
         return ()
     check_not_cut(data)
     entries = tuple(read_leader_epoch_checkpoint(data))

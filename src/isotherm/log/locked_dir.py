@@ -1,9 +1,9 @@
-"""A log directory that this process writes to: its lock, its mark of a clean stop, its checkpoints.
+"""A log directory that this process writes to: its lock, clean shutdown marker and checkpoints.
 
-A checkpoint of the directory that is lost or damaged is made again, and a warning says so, as in
-Kafka. Without recovery points an unclean stop costs more recovery; without high watermarks the logs
-begin at their starts, and their leader raises them; without log starts each log begins where its
-leader epochs do.
+A lost or damaged checkpoint of the directory is rebuilt, and a warning logged, as in Kafka. Without
+recovery points an unclean stop needs more recovery. Without high watermarks the logs start at their
+log starts, and the leader raises them. Without log starts each log starts with its first leader
+epoch.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class LockedDir:
-    """The offsets are those that the files held when the directory was locked."""
+    """The offsets are those in the files when the directory was locked."""
 
     log_dir: LogDir
     lock: FileLock
     was_clean: bool
     recovery_points: Mapping[TopicPartition, Offset]
     log_start_offsets: Mapping[TopicPartition, Offset] | None
-    """None when the file is lost: what lies below a log's start is not known from here."""
+    """None if the file is lost: then it does not tell what lies below a log's start."""
     high_watermarks: Mapping[TopicPartition, Offset]
     named: set[TopicPartition] = field(default_factory=set)
-    """Partitions that the files on the disk name now."""
+    """Partitions that are in the files on disk now."""
 
     def checkpoints(self, topic_partition: TopicPartition) -> LogCheckpoints:
         starts = self.log_start_offsets
@@ -69,8 +69,8 @@ class LockedDir:
     def save(
         self, fs: FileSystem, logs: Iterable[PartitionLog], offline: Iterable[TopicPartition]
     ) -> None:
-        """Write the three files: of `logs` what holds now, of partitions that are offline what
-        was found. Raises OSError."""
+        """Write the three files, with the present offsets of `logs`, and for offline partitions the
+        offsets that were found. Raises OSError."""
         logs, offline = list(logs), list(offline)
         recovery_points = _of(self.recovery_points, offline)
         high_watermarks = _of(self.high_watermarks, offline)
@@ -86,11 +86,11 @@ class LockedDir:
     def save_log_starts(
         self, fs: FileSystem, logs: Iterable[PartitionLog], offline: Iterable[TopicPartition]
     ) -> None:
-        """Write that file alone, and tell the logs. Raises OSError."""
+        """Write the file of log starts only, and confirm it to the logs. Raises OSError."""
         log_start_offsets = _of(self.log_start_offsets or {}, offline)
         starts = [(log, log.log_start_offset) for log in logs]
         for log, log_start_offset in starts:
-            # Elsewhere the first segment's base tells; a tiered log may start far below it.
+            # For other logs the base of the first segment is enough. A tiered log may start far below.
             if log.remote_log_enabled or log_start_offset > log.segments()[0].base_offset:
                 log_start_offsets[log.topic_partition] = log_start_offset
         self._write(fs, LOG_START_OFFSET_CHECKPOINT_NAME, log_start_offsets)
@@ -103,7 +103,7 @@ class LockedDir:
 
 
 def lock_directory(fs: FileSystem, log_dir: LogDir) -> LockedDir:
-    """Made when it is not there. LogDirFailedError while another process writes to it; OSError."""
+    """Lock a directory, created if missing. Raises LogDirFailedError if it is in use; OSError."""
     path = log_dir.path
     fs.make_directory(path)
     try:
@@ -114,7 +114,7 @@ def lock_directory(fs: FileSystem, log_dir: LogDir) -> LockedDir:
             f" log.dirs dir={path}"
         ) from error
     was_clean = take_clean_shutdown(fs, path)
-    # They are written together: where one is, the others were.
+    # The files are written together. If one exists, the others existed, too.
     is_new = not any(fs.exists(path / name) for name in _NAMES)
     recovery_points, log_starts, high_watermarks = (
         {} if is_new else _read(fs, path / name) for name in _NAMES
@@ -131,7 +131,7 @@ def lock_directory(fs: FileSystem, log_dir: LogDir) -> LockedDir:
 
 
 def _read(fs: FileSystem, path: Path) -> _OffsetCheckpoint | None:
-    """None when it is lost."""
+    """The offsets in a file; None if it is lost."""
     try:
         if fs.exists(path):
             return load_offset_checkpoint(fs, path)

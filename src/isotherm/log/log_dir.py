@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 
 
 class Volume(NamedTuple):
-    """The file system that a directory lies on."""
+    """The file system of a directory."""
 
     total_bytes: int
     usable_bytes: int
 
 
 class _FailingDir(AbstractContextManager[None]):
-    """A class and no generator: every append and every read passes through one."""
+    """A class, not a generator: every append and read uses it, and a class is faster."""
 
     __slots__ = ("_action", "_log_dir")
 
@@ -45,7 +45,7 @@ class _FailingDir(AbstractContextManager[None]):
 
 
 class LogDir:
-    """Thread-safe: it only ever goes from online to offline."""
+    """Thread-safe: it changes once, from online to offline."""
 
     def __init__(
         self, path: Path, on_failure: Callable[[LogDir], None] = lambda log_dir: None
@@ -63,13 +63,13 @@ class LogDir:
             raise LogDirFailedError(f"log directory is offline dir={self.path}") from self.failure
 
     def volume(self) -> Volume:
-        """LogDirFailedError when the directory is offline, or goes offline over it."""
+        """Raises LogDirFailedError if the directory is offline or goes offline."""
         with self.errors_fail_it("look at the volume"):
             usage = shutil.disk_usage(self.path)
         return Volume(usage.total, usage.free)
 
     def errors_fail_it(self, action: str) -> AbstractContextManager[None]:
-        """An OSError inside takes this directory offline and is raised as LogDirFailedError."""
+        """An OSError within the context takes the directory offline, and becomes LogDirFailedError."""
         self.check_online()
         return _FailingDir(self, action)
 

@@ -1,8 +1,8 @@
-"""Loading a partition's directory: finish or undo what a crash cut off, recover, open.
+"""Loads a partition's directory: completes or undoes what a crash interrupted, recovers, opens.
 
-After an unclean stop every segment from the recovery point on is read in full: its batches are
-checked, the file is cut at the first bad one (what follows a torn write was never acknowledged
-as flushed), its indexes and the producer state are rebuilt. Source: Kafka LogLoader.java.
+After an unclean stop every segment from the recovery point on is read in full. Its batches are
+checked, the file is truncated at the first bad one (what follows a torn write was never acknowledged
+as flushed), and its indexes and the producer state are rebuilt. Source: Kafka LogLoader.java.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogCheckpoints:
-    """What the log directory's checkpoint files say of one log. Defaults: a log never seen."""
+    """The offsets of one log in the directory's checkpoint files. The defaults are for a new log."""
 
     recovery_point: Offset = 0
     log_start_offset: Offset = 0
     high_watermark: Offset = 0
     clean_shutdown: bool = False
     knows_log_start: bool = True
-    """False when the file with the log start offsets is lost."""
+    """False if the file with the log start offsets is lost."""
 
 
 class _RecoveredSegment(NamedTuple):
@@ -81,11 +81,11 @@ def load_log(
     topic_id: uuid.UUID | None = None,
     checkpoints: LogCheckpoints = LogCheckpoints(),
 ) -> PartitionLog:
-    """Open the log in `directory`, which exists; an empty one becomes an empty log.
+    """Open the log in `directory`, which exists. An empty directory becomes an empty log.
 
-    What can be derived from the log's batches is made again where it is lost or damaged; batches that
-    were not flushed are cut off where they are damaged. Raises LogDirFailedError when the disk
-    fails, CorruptDataError when what was flushed is damaged: its files are left as they are.
+    Lost or damaged files that can be derived from the batches are rebuilt. Batches that were not
+    flushed are truncated at the first damage. Raises LogDirFailedError if the disk fails, and
+    CorruptDataError if flushed data is damaged: its files are not changed then.
     """
     loader = _LogLoader(environment, directory, topic_partition, config, checkpoints)
     with log_dir.errors_fail_it(f"load {topic_partition}"):
@@ -107,9 +107,9 @@ class _LogLoader:
         self._topic_partition = topic_partition
         self._config = config
         self._checkpoints = checkpoints
-        # Whether a segment was recovered, which also takes and removes snapshots.
+        # Whether a segment was recovered. Recovery also writes and removes snapshots.
         self._has_recovered = False
-        # Whether offsets may be missing between batches, as compaction leaves them.
+        # Whether offsets may be missing between batches, as after compaction.
         self._is_sparse = config.compacts
         self._remote_log_enabled = is_remote_log_enabled(
             topic_partition.topic,
@@ -131,6 +131,7 @@ class _LogLoader:
         snapshots = ProducerSnapshots(self._fs, self._directory, names)
         log_start_offset = self._log_start_offset(segments)
         segments, log_end_offset = self._open_end(segments, log_start_offset)
+        # A crash may have lost unflushed batches of these epochs, and the log start may have moved.
         epochs.truncate_from_end(log_end_offset)
         epochs.truncate_from_start(log_start_offset)
         epochs.forget_below(log_start_offset)
@@ -163,7 +164,7 @@ class _LogLoader:
         return log
 
     def _log_start_offset(self, segments: Sequence[LogSegment]) -> Offset:
-        """Where its checkpoint is lost: the start of the first epoch, which is cut to the log start."""
+        """The log start. If its checkpoint is lost, the first epoch's start, which is cut to it."""
         if self._checkpoints.knows_log_start:
             return self._checkpoints.log_start_offset
         base_offset = segments[0].base_offset if segments else 0
@@ -179,7 +180,7 @@ class _LogLoader:
         return log_start_offset
 
     def _finish_replacements(self) -> list[str]:
-        """The names in the directory afterwards."""
+        """Complete or undo interrupted replacements; returns the names in the directory afterwards."""
         names = self._fs.list_names(self._directory)
         leftovers = plan_leftovers(names)
         if not leftovers.deletions and not any(name.endswith(SWAP_SUFFIX) for name in names):
@@ -220,6 +221,7 @@ class _LogLoader:
         for segment in segments[first:]:
             ends.append(self._recover(segment))
             if ends[-1].cut_size > 0:
+                # The later segments follow lost records, so none of them may stay.
                 break
         dropped = segments[len(ends) :]
         self._report_recovery(dropped, ends)
@@ -235,8 +237,10 @@ class _LogLoader:
         return [each.segment for each in kept]
 
     def _without_empty(self, ends: list[_RecoveredSegment]) -> list[_RecoveredSegment]:
-        """Of segments in the middle nothing may have reached the disk but their names: they go, so
-        that the one before reaches up to the next that holds records, in the remote tier too."""
+        """Delete empty segments in the middle: a crash may have left only their names on disk.
+
+        Then the segment before reaches to the next one with records, in the remote tier as well.
+        """
         empty = [each for each in ends[1:-1] if not each.segment.size_in_bytes]
         self._delete([each.segment for each in empty])
         return [each for each in ends if each not in empty]
@@ -244,8 +248,10 @@ class _LogLoader:
     def _check_flushed(
         self, files: SegmentFilesPlan, segments: Sequence[LogSegment], count: int
     ) -> list[_RecoveredSegment]:
-        """The first `count` segments, which were flushed; their indexes made again where they are
-        damaged. CorruptLogError when one of them is."""
+        """Check the first `count` segments, which were flushed. Damaged indexes are rebuilt.
+
+        Raises CorruptLogError if a segment itself is damaged.
+        """
         checked = []
         for index, segment in enumerate(segments[:count]):
             following = segments[index + 1].base_offset if index + 1 < len(segments) else None
@@ -265,7 +271,7 @@ class _LogLoader:
         return checked
 
     def _check_end(self, log_end_offset: Offset) -> None:
-        """Records below the recovery point were on the disk: where they end before, they are lost."""
+        """Raises CorruptLogError if the log ends below the recovery point: flushed records are lost."""
         if log_end_offset < self._checkpoints.recovery_point:
             raise CorruptLogError(
                 f"flushed records are missing dir={self._directory}"
@@ -277,7 +283,7 @@ class _LogLoader:
     def _report_recovery(
         self, dropped: Sequence[LogSegment], ends: Sequence[_RecoveredSegment]
     ) -> None:
-        """What was not flushed may be gone without a trace: the end that was found is told."""
+        """Log the end that was found, since unflushed records may be lost without a trace."""
         if not ends or self._checkpoints.clean_shutdown:
             return
         end_offset, cut_size = ends[-1].next_offset, ends[-1].cut_size
@@ -308,10 +314,10 @@ class _LogLoader:
             )
 
     def _report_gaps(self, ends: Sequence[_RecoveredSegment]) -> None:
-        """Say which offsets are missing in the middle of the log.
+        """Log which offsets are missing in the middle of the log.
 
-        The file of a new segment may reach the disk without the end of the one before. What
-        follows is kept, as in Kafka: it is sound, and in a log that was compacted once, or whose
+        The file of a new segment may reach the disk before the end of the previous one. The later
+        records are kept, as in Kafka: they are valid, and in a log that was once compacted, or whose
         checkpoint was lost, a gap may be no loss at all (docs/decisions/0013, 0074).
         """
         gaps = [
@@ -331,9 +337,9 @@ class _LogLoader:
             )
 
     def _recover(self, segment: LogSegment, *, is_flushed: bool = False) -> _RecoveredSegment:
-        """Rebuild a segment's indexes from its log, and cut it at the first damaged batch.
+        """Rebuild a segment's indexes from its log, and truncate it at the first damaged batch.
 
-        Later snapshots go: they may know batches that are lost, of a segment that was not flushed.
+        Later snapshots are removed if the segment was not flushed: they may include lost batches.
         """
         self._has_recovered = True
         snapshots = ProducerSnapshots(self._fs, self._directory)
@@ -350,7 +356,7 @@ class _LogLoader:
         size, next_offset = self._index_sound_batches(segment, producers)
         cut_size = segment.size_in_bytes - size
         if cut_size > 0:
-            # Before anything is changed: what was flushed is not cut off.
+            # Checked before anything changes: flushed records are never truncated.
             self._check_end(next_offset)
             segment.cut_file(size)
         segment.deactivate()
@@ -364,13 +370,13 @@ class _LogLoader:
     def _index_sound_batches(
         self, segment: LogSegment, producers: ProducerStateManager
     ) -> tuple[int, Offset]:
-        """Take in the batches up to the first damaged one: their size, and the offset after."""
+        """Index the batches up to the first damaged one; returns their size and the next offset."""
         size, next_offset = 0, segment.base_offset
         try:
             for position, header in segment.scan_verified():
                 if header.base_offset < next_offset or not segment.offset_fits(header.last_offset):
                     logger.warning(
-                        "log is cut at an offset that cannot be path=%s position=%d"
+                        "log is truncated at an impossible offset path=%s position=%d"
                         " base_offset=%d expected_min=%d",
                         segment.log_path,
                         position,
@@ -388,18 +394,20 @@ class _LogLoader:
                         segment.append_aborted_transaction(aborted)
                 size, next_offset = position + header.size_in_bytes, header.next_offset
         except CorruptRecordError as error:
-            logger.warning("log is cut path=%s position=%d: %s", segment.log_path, size, error)
+            logger.warning(
+                "log is truncated path=%s position=%d: %s", segment.log_path, size, error
+            )
         return size, next_offset
 
     def _open_end(
         self, segments: list[LogSegment], log_start_offset: Offset
     ) -> tuple[list[LogSegment], Offset]:
-        """The segments with the last one active, and the log end offset."""
+        """The segments, with the last one active, and the log end offset."""
         if segments:
             log_end_offset = segments[-1].read_next_offset()
             if log_end_offset < log_start_offset:
                 logger.warning(
-                    "log ends below its start and begins anew there partition=%s"
+                    "log ends below its start and is emptied partition=%s"
                     " log_end_offset=%d log_start_offset=%d",
                     self._topic_partition,
                     log_end_offset,
@@ -440,11 +448,11 @@ class _LogLoader:
         )
 
     def _delete(self, segments: list[LogSegment]) -> None:
-        # Newest first, so that a crash in between leaves no hole.
+        # Newest first, so that a crash in between leaves no gap.
         for segment in reversed(segments):
             segment.delete_files()
         if segments:
-            # Another crash must not bring them back beside what is appended from now on.
+            # A later crash must not restore them beside newly appended segments.
             self._fs.sync_directory(self._directory)
 
     def _remove(self, names: tuple[str, ...]) -> None:
@@ -453,20 +461,20 @@ class _LogLoader:
 
 
 def _transaction_index_fault(segment: LogSegment) -> str:
-    """Why it must be made again; empty when it is sound. A file is made for its first entry."""
+    """Why it must be rebuilt; empty if it is valid. The file is created with its first entry."""
     try:
         entries = segment.aborted_transactions()
     except CorruptIndexError as error:
         return str(error)
     if not entries:
         return "transaction index is empty"
-    # It ends with its marker, after its records.
+    # A transaction ends with its marker, which lies after its records.
     is_sound = all(each.first_offset < each.last_offset for each in entries)
     return "" if is_sound else "a transaction ends where it begins"
 
 
 def _is_sparse(segment: LogSegment) -> bool:
-    """Whether offsets are missing within it, or records within a batch: it was compacted."""
+    """Whether offsets are missing in the segment, or records in a batch: it was compacted."""
     next_offset = segment.base_offset
     for _, header in segment.read_headers(segment.base_offset):
         if _shows_compaction(header, next_offset):

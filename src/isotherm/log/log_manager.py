@@ -1,8 +1,8 @@
-"""All logs of a broker: loading, creating and deleting them, and their background work.
+"""All logs of a broker: loads, creates and deletes them, and does their background work.
 
-One process writes to a log directory at a time (`.lock`). A directory that fails goes offline
-with its logs, the others live on. The methods that do background work are ticks, called by
-whoever owns the threads; each does what is due and returns. Source: Kafka LogManager.java.
+One process at a time writes to a log directory (`.lock`). If a directory fails, it goes offline with
+its logs; the others continue. The methods for background work are ticks, which the owner of the
+threads calls: each does what is due and returns. Source: Kafka LogManager.java.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogManager:
-    """Thread-safe. Start with `startup`, end with `shutdown`."""
+    """Thread-safe. Call `startup` first and `shutdown` last."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class LogManager:
         on_log_dir_failure: Callable[[LogDir], None] = lambda log_dir: None,
         catalog: PartitionCatalog | None = None,
     ) -> None:
-        """`topic_config_for` gives a topic's whole configuration; asked while loading. `catalog`
-        tells whether a log, with the topic id that it carries, is of a partition there is: a
-        crash, or a directory that was away, may have kept it from being deleted."""
+        """`topic_config_for` returns a topic's whole configuration; called while loading. `catalog`
+        tells whether the partition of a log still exists: a crash, or a missing directory, may have
+        kept the log from being deleted."""
         self._config = config
         self._topic_config_for = topic_config_for
         self._catalog = catalog
@@ -96,7 +96,7 @@ class LogManager:
             self._checkpoint_log_start,
         )
         self._locked: dict[Path, LockedDir] = {}
-        # Directories whose logs are all in `_logs`: of others, checkpoints would lack some.
+        # Directories whose logs are all in `_logs`. The checkpoints of others would be incomplete.
         self._loaded: set[Path] = set()
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._offline: dict[TopicPartition, OfflineLog] = {}
@@ -104,12 +104,12 @@ class LogManager:
         self._lock = threading.RLock()
         self.cleaner_manager = LogCleanerManager(self.logs, clock=clock, fs=fs)
 
-    # Starting and stopping
+    # ---- start and stop
 
     def open_metadata_log(self, config: TopicConfig, topic_id: uuid.UUID) -> PartitionLog:
-        """The log of `__cluster_metadata-0`, in the first directory; before `startup`.
+        """Open the log of `__cluster_metadata-0`, in the first directory. Call it before `startup`.
 
-        It is loaded first because the topics' configurations are in it.
+        It is loaded first because it has the topics' configurations.
         """
         self._lock_directories()
         log_dir = self._log_dirs[0]
@@ -129,12 +129,12 @@ class LogManager:
             return log
 
     def startup(self) -> None:
-        """Lock the directories and load every log in them, recovering after an unclean stop.
+        """Lock the directories and load every log in them, with recovery after an unclean stop.
 
-        Raises LogDirFailedError, with nothing left locked, when somebody else writes to one of
-        them or none is usable; a single failing directory is logged and stays offline, as does a
-        single log that is damaged. CorruptMetadataError when there are logs of partitions that
-        the cluster should know and does not.
+        Raises LogDirFailedError, with nothing left locked, if another process writes to one of them
+        or none is usable. A single failing directory is logged and goes offline, and so does a
+        single damaged log. Raises CorruptMetadataError if the cluster's metadata lacks a partition
+        that has a log.
         """
         try:
             self._lock_directories()
@@ -146,7 +146,7 @@ class LogManager:
     def _load_directories(self) -> None:
         found: dict[Path, FoundDirectories] = {}
         for log_dir in self.live_log_dirs():
-            with suppress(LogDirFailedError):  # it is offline, and the log says so
+            with suppress(LogDirFailedError):  # the directory is offline, which was logged
                 found[log_dir.path] = find_directories(self._fs, log_dir)
         partitions = [each for listed in found.values() for each in listed.partitions]
         identified = identify(self._fs, partitions, self._catalog)
@@ -191,7 +191,7 @@ class LogManager:
     def _load_configured(
         self, directory: PartitionDirectory, topic_id: uuid.UUID | None
     ) -> PartitionLog | None:
-        """None when it is offline, or in another directory too."""
+        """None if the log is offline, or is in another directory as well."""
         log_dir, path, topic_partition = directory
         if topic_partition in self._logs:
             logger.error("directory is left alone, the log is in another one path=%s", path)
@@ -200,7 +200,7 @@ class LogManager:
         try:
             return self._load(log_dir, path, topic_partition, config, topic_id)
         except CorruptDataError as error:
-            # What cannot be read must not be served in part, nor written over; the rest goes on.
+            # An unreadable log is neither served in part nor overwritten. The others are loaded.
             with self._lock:
                 self._offline[topic_partition] = OfflineLog(topic_partition, log_dir, path, error)
             return None
@@ -224,8 +224,10 @@ class LogManager:
         )
 
     def load_again(self, topic_partition: TopicPartition) -> PartitionLog:
-        """Of a partition that is offline, and whose files have been mended. CorruptDataError when
-        they have not; LogDirFailedError."""
+        """Load the log of an offline partition whose files were repaired.
+
+        Raises CorruptDataError if they are still damaged, and LogDirFailedError.
+        """
         with self._lock:
             offline = self._offline[topic_partition]
             topic_id = load_partition_metadata(self._fs, offline.directory)
@@ -236,13 +238,13 @@ class LogManager:
             return log
 
     def shutdown(self) -> None:
-        """Close every log, mark the stop as clean, unlock. Idempotent."""
+        """Close every log, write the clean shutdown marker, unlock. Idempotent."""
         with self._lock:
             self._for_each_log("close", PartitionLog.close)
             self.checkpoint()
             for path, locked in self._locked.items():
-                # A directory that was never loaded is as it was found.
-                # One with a log that is offline may have to recover it later.
+                # A directory that was never loaded keeps its state. One with an offline log gets
+                # no marker, as that log may have to be recovered later.
                 is_whole = not partitions_of(self.offline_logs(), locked.log_dir)
                 if locked.log_dir.is_online and (
                     is_whole if path in self._loaded else locked.was_clean
@@ -265,18 +267,18 @@ class LogManager:
                     except OSError as error:
                         log_dir.fail(error, "open")
 
-    # Logs
+    # ---- logs
 
     def log(self, topic_partition: TopicPartition) -> PartitionLog | None:
         return self._logs.get(topic_partition)
 
     def logs(self) -> tuple[PartitionLog, ...]:
-        """A snapshot, those in offline directories included."""
+        """A snapshot, including logs in offline directories."""
         with self._lock:
             return tuple(self._logs.values())
 
     def offline_logs(self) -> tuple[OfflineLog, ...]:
-        """Those whose files are damaged; of a directory that is offline all are, besides."""
+        """Logs with damaged files. All logs of an offline directory are offline besides."""
         with self._lock:
             return tuple(self._offline.values())
 
@@ -295,9 +297,9 @@ class LogManager:
     def create_log(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: TopicConfig
     ) -> PartitionLog:
-        """The partition's log; made in the live directory with the fewest logs if there is none.
+        """The partition's log. A missing log is created in the live directory with the fewest logs.
 
-        An existing log of another topic id is of an earlier topic of that name: delete it first.
+        An existing log with another topic id belongs to an earlier topic: delete it first.
         """
         with self._lock:
             log = self._logs.get(topic_partition)
@@ -328,7 +330,7 @@ class LogManager:
     ) -> PartitionLog:
         directory = log_dir.path / partition_directory_name(topic_partition)
         if any(topic_partition in locked.named for locked in self._locked.values()):
-            # Of an earlier topic of this name: they would be taken for the new log's.
+            # Offsets of an earlier topic of this name must not be applied to the new log.
             self.checkpoint()
         with log_dir.errors_fail_it(f"create {topic_partition}"):
             self._fs.make_directory(directory)
@@ -341,7 +343,7 @@ class LogManager:
         return log
 
     def delete_log(self, topic_partition: TopicPartition) -> None:
-        """Take a log away; its files go after file.delete.delay.ms. No error without a log."""
+        """Remove a log. Its files are removed after file.delete.delay.ms. No error without a log."""
         with self.cleaner_manager.paused(topic_partition):
             log = self._logs.get(topic_partition)
             if log is not None and log.log_dir.is_online:
@@ -383,22 +385,22 @@ class LogManager:
             self._deleted_directories.append((self._clock.now_ms() + delay_ms, log_dir, path))
 
     def truncate_log(self, log: PartitionLog, offset: Offset) -> None:
-        """Drop the records at `offset` and above, and forget that they were ever cleaned."""
+        """Drop the records at `offset` and above, and lower the cleaner's checkpoint."""
         with self.cleaner_manager.paused(log.topic_partition):
             log.truncate_to(offset)
-            self.checkpoint()  # what is flushed ends there now
+            self.checkpoint()  # the recovery point must not be above the new end
             active = log.segments()[-1]
             self.cleaner_manager.truncate_checkpoint(log, active.base_offset)
 
     def update_log_config(self, log: PartitionLog, config: TopicConfig) -> None:
-        """Give a log its topic's new configuration; a log no longer compacted is not cleaned on."""
+        """Apply a topic's new configuration. A log that is no longer compacted is not cleaned."""
         was_compacted = log.config.compacts
         log.update_config(config)
         if was_compacted and not config.compacts:
             self.cleaner_manager.abort(log.topic_partition)
 
     def update_config(self, config: BrokerConfig) -> None:
-        """Take over the keys that may change while running: producer.id.expiration.ms."""
+        """Apply the dynamic keys: producer.id.expiration.ms."""
         expiration_ms = config.producer_id_expiration_ms
         with self._lock:
             self._environment = dataclasses.replace(
@@ -407,12 +409,12 @@ class LogManager:
             for log in self._logs.values():
                 log.producers.expiration_ms = expiration_ms
 
-    # Background work
+    # ---- background work
 
     def delete_expired_segments(self) -> dict[TopicPartition, list[DeletedSegment]]:
-        """Apply retention to every log, and forget expired producers; what was deleted.
+        """Apply retention to every log and drop expired producers; returns the deleted segments.
 
-        Segments of compacted logs are deleted by the cleaner, between its rounds.
+        The cleaner deletes segments of compacted logs, between its rounds.
         """
         deleted: dict[TopicPartition, list[DeletedSegment]] = {}
 
@@ -440,19 +442,19 @@ class LogManager:
             self._for_dir(log_dir, "delete a directory", partial(self._fs.remove_directory, path))
 
     def flush_dirty_logs(self) -> None:
-        """Make durable what was rolled, and what flush.ms says is due."""
+        """Flush closed segments, and the logs whose flush.ms has passed."""
         now_ms = self._clock.now_ms()
         self._for_each_log("flush", lambda log: log.maybe_flush(now_ms))
 
     def flush_closed_segments(self) -> None:
-        """Make durable what was rolled, so that a recovery reads the active segments alone."""
+        """Flush closed segments, so that a recovery reads the active segments only."""
         self._for_each_log("flush", lambda log: log.flush(closed_segments_only=True))
 
     def checkpoint(self) -> None:
         """Write recovery points, log start offsets and high watermarks of every live directory.
 
-        One at a time: what is read last is written last, and no topic that is deleted meanwhile is
-        named again.
+        One thread at a time: the latest offsets are written last, and a topic that is deleted
+        meanwhile is not written again.
         """
         with self._lock:
             for log_dir in self.live_log_dirs():
@@ -463,14 +465,14 @@ class LogManager:
                     self._for_dir(log_dir, "checkpoint", save)
 
     def _checkpoint_log_start(self, log: StartedLog) -> None:
-        """Of all logs of the directory: calls that wait for the lock find theirs written."""
+        """Writes all logs of the directory: calls that wait for the lock find theirs written."""
         with self._lock:
             if log.durable_log_start_offset < log.log_start_offset:
                 locked = self._locked.get(log.log_dir.path)
                 if locked is not None and log.log_dir.path in self._loaded:
                     logs = [each for each in self.logs() if each.log_dir is log.log_dir]
                     offline = partitions_of(self.offline_logs(), log.log_dir)
-                    # The files are written together first: one that lacks counts as lost.
+                    # At first all files are written together: a missing one counts as lost.
                     save = locked.save_log_starts if locked.named else locked.save
                     save(self._fs, logs, offline)
 
@@ -480,7 +482,7 @@ class LogManager:
         do: Callable[[PartitionLog], None],
         logs: Iterable[PartitionLog] | None = None,
     ) -> None:
-        """One failing log must not keep the others from their work; its directory is offline."""
+        """Call `do` for each log. A failing log takes its directory offline, the others go on."""
         for log in self.logs() if logs is None else logs:
             if not log.log_dir.is_online:
                 continue

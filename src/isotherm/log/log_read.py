@@ -1,4 +1,4 @@
-"""Reading a log: by offset and by timestamp, from a snapshot of it.
+"""Reads a log by offset and by timestamp, from a snapshot of it.
 
 These functions hold no lock: segments only grow, and a segment that retention deletes meanwhile
 stays readable for file.delete.delay.ms.
@@ -24,7 +24,7 @@ EMPTY_RECORDS = memoryview(b"")
 
 
 class FetchIsolation(enum.Enum):
-    """Up to where a reader may see: followers, consumers, and read_committed consumers."""
+    """The end of what a reader may see: for followers, consumers, and read_committed consumers."""
 
     LOG_END = "log_end"
     HIGH_WATERMARK = "high_watermark"
@@ -32,10 +32,10 @@ class FetchIsolation(enum.Enum):
 
 
 class LogRead(NamedTuple):
-    """Records are whole batches; the first one may begin below the offset asked for.
+    """The result of a read: whole batches, of which the first may start below the offset.
 
-    aborted_transactions is None unless the read was TXN_COMMITTED; it may name transactions that
-    touch none of the records.
+    aborted_transactions is None unless the read was TXN_COMMITTED. It may have transactions that
+    overlap none of the records.
     """
 
     records: memoryview
@@ -84,7 +84,7 @@ class _Based(Protocol):
 
 
 def floor_index(segments: Sequence[_Based], offset: Offset) -> int:
-    """Index of the last segment with a base of at most `offset`; -1 when there is none."""
+    """Index of the last segment with a base of at most `offset`; -1 if there is none."""
     return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
 
 
@@ -96,10 +96,10 @@ def read_log(
     *,
     min_one_message: bool,
 ) -> LogRead:
-    """Batches from the one that holds `start_offset` on, of one segment.
+    """Batches of one segment, from the one that contains `start_offset` on.
 
-    At most `max_bytes`, but a whole first batch when `min_one_message`. Empty at the end of what
-    `isolation` lets see. Raises OffsetOutOfRangeError outside [local log start, log end].
+    At most `max_bytes`, but at least the first batch if `min_one_message`. Empty at the end of
+    what `isolation` allows. Raises OffsetOutOfRangeError outside [local log start, log end].
     """
     if not view.local_log_start_offset <= start_offset <= view.log_end_offset:
         raise _out_of_range(view, start_offset)
@@ -125,7 +125,7 @@ def read_log(
                 view, isolation, segment.base_offset, read.records, read.position, aborted
             )
     except FileNotFoundError as error:
-        # The segment was deleted for good while it was about to be read.
+        # Retention deleted the segment's files after the snapshot was taken.
         raise _out_of_range(view, start_offset) from error
     return _log_read(view, isolation, start_offset)
 
@@ -133,7 +133,7 @@ def read_log(
 def aborted_transactions(
     segments: Sequence[LogSegment], fetch_offset: Offset, upper_bound_offset: Offset
 ) -> list[AbortedTransaction]:
-    """Of the first segment on, those that touch [fetch_offset, upper_bound_offset)."""
+    """Aborted transactions in these segments that overlap [fetch_offset, upper_bound_offset)."""
     found: list[AbortedTransaction] = []
     for segment in segments:
         aborted, complete = collect_aborted_transactions(
@@ -146,9 +146,9 @@ def aborted_transactions(
 
 
 def offset_for_timestamp(view: LogView, timestamp_ms: TimestampMs) -> TimestampAndOffset | None:
-    """The first local record that is at least as young; None when there is none."""
+    """The first local record with this timestamp or a later one; None if there is none."""
     for segment in view.segments:
-        # Deleted for good meanwhile: its records are not local any more.
+        # Deleted meanwhile: its records are not local any more.
         with suppress(FileNotFoundError):
             if segment.size_in_bytes > 0 and segment.largest_timestamp_ms >= timestamp_ms:
                 found = segment.find_offset_by_timestamp(timestamp_ms, view.local_log_start_offset)
@@ -158,7 +158,7 @@ def offset_for_timestamp(view: LogView, timestamp_ms: TimestampMs) -> TimestampA
 
 
 def offset_of_largest_timestamp(view: LogView) -> TimestampAndOffset | None:
-    """The first local record with the largest timestamp; None when no record has one."""
+    """The first local record with the largest timestamp; None if no record has a timestamp."""
     segment = max(view.segments, key=lambda segment: segment.largest_timestamp.timestamp_ms)
     with suppress(FileNotFoundError):
         return segment.find_offset_of_largest_timestamp()

@@ -1,8 +1,8 @@
 """One segment of a log: a `.log` file and its indexes.
 
-Only the last segment of a log is active (has its indexes open and takes appends). The
-owner (`PartitionLog`) serializes everything that changes a segment; reading, looking up and
-syncing may run beside it from any thread. Source: Kafka LogSegment.java.
+Only the last segment of a log is active: its indexes are open and it takes appends. The owner
+(`PartitionLog`) serializes all changes of a segment. Reads, lookups and syncs may run at the same
+time from any thread. Source: Kafka LogSegment.java.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ from isotherm.types import LeaderEpoch, Offset, Position, TimestampMs
 class SegmentRead(NamedTuple):
     records: memoryview
     position: Position
-    """Where the records start in the `.log` file."""
+    """Position of the records in the `.log` file."""
     upper_bound_offset: Offset | None
-    """Above every offset in `records`; None when only the segment's end is known to be."""
+    """Above every offset in `records`; None if only the end of the segment is known to be."""
 
 
 class TimestampAndOffset(NamedTuple):
@@ -86,7 +86,7 @@ class LogSegment:
         now_ms: TimestampMs,
         temporary_suffix: str = "",
     ) -> None:
-        """A segment whose `.log` file may or may not exist; inactive until `activate`."""
+        """A segment, with or without an existing `.log` file. Inactive until `activate`."""
         self.base_offset = base_offset
         self.directory = directory
         self.created_ms = now_ms
@@ -97,7 +97,7 @@ class LogSegment:
         self._time_index: IndexFile | None = None
         self._aborted: list[AbortedTransaction] | None = None
         self._bytes_since_index_entry = 0
-        # Whether anything has been written since the last sync.
+        # Whether anything was written since the last sync.
         self._is_dirty = False
         self._largest: TimestampOffset | None = None
         self._first_batch_timestamp_ms: TimestampMs | None = None
@@ -107,16 +107,16 @@ class LogSegment:
     def __repr__(self) -> str:
         return f"LogSegment({self.log_path}, size={self.size_in_bytes})"
 
-    # Becoming active, and ceasing to be
+    # ---- activation
 
     @property
     def is_active(self) -> bool:
         return self._offset_index is not None
 
     def activate(self, index_size_max: int, *, discard_indexes: bool = False) -> None:
-        """Open for appending; creates the files that are not there.
+        """Open for appending. Missing files are created.
 
-        `discard_indexes` starts them empty, for a rebuild.
+        `discard_indexes` starts with empty indexes, for a rebuild.
         """
         self._file = self._fs.open_writable(self.log_path)
         if discard_indexes:
@@ -144,9 +144,9 @@ class LogSegment:
         self._bytes_since_index_entry = 0
 
     def deactivate(self) -> None:
-        """Write the rest of the indexes, with the final time index entry: on roll and on close.
+        """Write the rest of the indexes and the final time index entry. Called on roll and close.
 
-        Files are not closed here: a flush in another thread may be syncing them.
+        The files are not closed: another thread may be syncing them in a flush.
         """
         assert self._offset_index is not None
         assert self._time_index is not None
@@ -156,15 +156,15 @@ class LogSegment:
         self._offset_index = self._time_index = self._file = self._aborted = None
         self._files.forget()
 
-    # Appending
+    # ---- appending
 
     def append(
         self, records: Buffer, headers: Sequence[BatchHeader], index_interval_bytes: int
     ) -> None:
         """Write batches at the end. `headers` are those of `records`, in order.
 
-        The offsets must fit (`offset_fits`). When it raises OSError the end of the segment is
-        undefined and the log must be closed.
+        The offsets must fit (`offset_fits`). After an OSError the end of the segment is undefined, and
+        the log must be closed.
         """
         assert self._file is not None
         position = self.size_in_bytes
@@ -178,11 +178,12 @@ class LogSegment:
     def index_batch(
         self, header: BatchHeader, position: Position, index_interval_bytes: int
     ) -> None:
-        """Kafka's rule for one batch, the same for an append and a rebuild (KAFKA-806)."""
+        """Index one batch by Kafka's rule (KAFKA-806), the same for an append and a rebuild."""
         if position == 0:
             self._first_batch_timestamp_ms = header.max_timestamp
         if header.max_timestamp > self.largest_timestamp.timestamp_ms:
             self._largest = TimestampOffset(header.max_timestamp, header.last_offset)
+        # Checked before the batch counts, so the first batch of a segment is never indexed.
         if self._bytes_since_index_entry > index_interval_bytes:
             assert self._offset_index is not None
             entry = OffsetPosition(header.last_offset, position)
@@ -205,11 +206,11 @@ class LogSegment:
     def indexes_are_full(self) -> bool:
         assert self._offset_index is not None
         assert self._time_index is not None
-        # The time index keeps one entry back for the final one.
+        # The time index keeps room for its final entry.
         return self._offset_index.is_full() or self._time_index.is_full(reserve=1)
 
     def roll_state(self, jitter_ms: int) -> ActiveSegmentState:
-        """What `roll_reason` decides by."""
+        """The state that `roll_reason` needs."""
         return ActiveSegmentState(
             self.size_in_bytes,
             self.created_ms,
@@ -220,7 +221,7 @@ class LogSegment:
 
     @property
     def offset_index_size(self) -> int:
-        """Size in bytes of the entries; as `time_index_size`."""
+        """Size of the entries in bytes; likewise `time_index_size`."""
         index = self._offset_index_bytes()
         return offset_index_entry_count(index) * OFFSET_INDEX_ENTRY_SIZE
 
@@ -230,7 +231,7 @@ class LogSegment:
 
     @property
     def first_batch_timestamp_ms(self) -> TimestampMs | None:
-        """Largest timestamp of the first batch, from which segment.ms counts; None when empty."""
+        """Largest timestamp of the first batch, where segment.ms starts; None if it is empty."""
         if self._first_batch_timestamp_ms is None and self.size_in_bytes > 0:
             first = next(scan_headers(self._log_file(), 0, self.size_in_bytes), None)
             if first is not None:
@@ -239,7 +240,7 @@ class LogSegment:
 
     @property
     def largest_timestamp(self) -> TimestampOffset:
-        """The largest batch timestamp and the last offset of the batch that has it; -1 if none."""
+        """The largest batch timestamp, and the last offset of its batch; -1 if there is none."""
         if self._largest is None:
             entries = self._files.read_index(TIME_INDEX_SUFFIX)
             self._largest = last_time_index_entry(entries, self.base_offset)
@@ -247,19 +248,19 @@ class LogSegment:
 
     @property
     def largest_timestamp_ms(self) -> TimestampMs:
-        """What retention by time goes by: the file's own time when no record has one."""
+        """The time for retention.ms: the file's modification time if no record has a timestamp."""
         timestamp = self.largest_timestamp.timestamp_ms
         return timestamp if timestamp >= 0 else self._fs.modified_ms(self.log_path)
 
-    # Reading
+    # ---- reading
 
     def read(
         self, start_offset: Offset, max_bytes: int, end_position: Position, *, min_one_message: bool
     ) -> SegmentRead | None:
-        """Whole batches from the one that holds `start_offset` on, below `end_position`.
+        """Whole batches below `end_position`, from the one that contains `start_offset` on.
 
-        None when all of the segment's offsets are below `start_offset`. Empty when the first
-        batch is larger than `max_bytes`, unless `min_one_message`: then that batch is returned.
+        None if all offsets of the segment are below `start_offset`. Empty if the first batch is
+        larger than `max_bytes`, unless `min_one_message`: then that batch is returned.
         """
         first = self.find_batch(start_offset, end_position)
         if first is None:
@@ -271,6 +272,7 @@ class LogSegment:
             size = first.size
         data = self._log_file().read_at(first.position, size)
         index = self._offset_index_bytes()
+        # The index has a batch boundary near the end, so only the last few batches are walked.
         boundary = lookup_position(index, self.base_offset, first.position + size).position
         size = whole_batches_size(data, max(0, boundary - first.position))
         start = OffsetPosition(first.base_offset, first.position)
@@ -290,7 +292,7 @@ class LogSegment:
     def find_offset_by_timestamp(
         self, timestamp_ms: TimestampMs, start_offset: Offset
     ) -> TimestampAndOffset | None:
-        """The first record at or above `start_offset` that is at least as young."""
+        """The first record at or above `start_offset` with this timestamp or a later one."""
         index = self._time_index_bytes()
         hint = lookup_timestamp(index, self.base_offset, timestamp_ms).offset
         first = self.find_batch(max(hint, start_offset))
@@ -307,7 +309,7 @@ class LogSegment:
         return None
 
     def find_offset_of_largest_timestamp(self) -> TimestampAndOffset | None:
-        """The first record that has the segment's largest timestamp; None without one."""
+        """The first record with the segment's largest timestamp; None if there is none."""
         largest = self.largest_timestamp
         if largest.timestamp_ms < 0:
             return None
@@ -323,7 +325,7 @@ class LogSegment:
         return None
 
     def read_next_offset(self) -> Offset:
-        """The offset after the last batch, found from the last index entry on."""
+        """The offset after the last batch, searched from the last index entry on."""
         position = last_offset_index_entry(self._offset_index_bytes(), self.base_offset).position
         next_offset = self.base_offset
         for span in scan_batches(self._log_file(), position, self.size_in_bytes):
@@ -343,11 +345,11 @@ class LogSegment:
         return self.read_bytes(position, header.size_in_bytes)
 
     def scan_verified(self) -> Iterator[tuple[Position, BatchHeader]]:
-        """See `scan_verified_batches`: the whole file, for recovery."""
+        """Scan the whole file with CRC checks, for recovery (`scan_verified_batches`)."""
         return scan_verified_batches(self._log_file(), self.size_in_bytes)
 
     def aborted_transactions(self) -> list[AbortedTransaction]:
-        """The transaction index; empty when there is no file."""
+        """The entries of the transaction index; empty without a file."""
         if self._aborted is not None:
             return self._aborted
         data = self._files.read_index(TRANSACTION_INDEX_SUFFIX)
@@ -357,10 +359,10 @@ class LogSegment:
     def has_transaction_index(self) -> bool:
         return self._fs.exists(self.transaction_index_path)
 
-    # Changing and removing
+    # ---- changing and removing
 
     def truncate_to(self, offset: Offset) -> None:
-        """Drop the batches that end at `offset` or above. Only while active."""
+        """Drop the batches that end at `offset` or above. Requires an active segment."""
         assert self._file is not None
         assert self._offset_index is not None
         assert self._time_index is not None
@@ -382,20 +384,20 @@ class LogSegment:
             self._first_batch_timestamp_ms = None
 
     def cut_file(self, size: int) -> None:
-        """Drop the bytes from `size` on, and nothing else: recovery rebuilds the indexes."""
+        """Drop the bytes from `size` on, but no index entries: recovery rebuilds the indexes."""
         assert self._file is not None
         self._file.truncate(size)
         self._is_dirty = True
         self.size_in_bytes = size
 
     def sync(self) -> None:
-        """Make the segment durable, whatever it is now: active, closed or already deleted.
+        """Make the segment durable, whether it is active, closed or already deleted.
 
-        Nothing to do when it was not written to: it is as durable as it was found.
+        No effect if it was not written to: it is as durable as when it was opened.
         """
         if not self._is_dirty:
             return
-        # Before the work: what is written beside it waits for the next sync.
+        # Reset first: a write that happens meanwhile sets it again, for the next sync.
         self._is_dirty = False
         file, offset_index, time_index = self._file, self._offset_index, self._time_index
         if file is not None and offset_index is not None and time_index is not None:
@@ -409,13 +411,13 @@ class LogSegment:
             self._fs.sync_file(path)
 
     def rename_to_deleted(self) -> None:
-        """Mark the files for deletion. Readers go on: `.deleted` files are still readable."""
+        """Mark the files for deletion. Readers continue: `.deleted` files are still readable."""
         if self.is_active:
             self.deactivate()
         self._files.rename(DELETED_SUFFIX)
 
     def rename_files(self, temporary_suffix: str) -> None:
-        """See `SegmentFiles.rename`: of a segment that is on its way into the log."""
+        """Rename the files of a segment that is not in the log yet (`SegmentFiles.rename`)."""
         self._files.rename(temporary_suffix)
 
     @property
@@ -423,15 +425,15 @@ class LogSegment:
         return self._is_dirty
 
     def release_files(self) -> None:
-        """Let go of open files without a write; running readers keep theirs."""
+        """Drop open files without writing. Running readers keep theirs."""
         self._offset_index = self._time_index = self._file = self._aborted = None
         self._files.forget()
 
     def delete_files(self) -> None:
-        """Remove the files for good; missing ones are fine. Idempotent."""
+        """Remove the files. Missing files are no error. Idempotent."""
         self._files.remove()
 
-    # Files
+    # ---- files
 
     @property
     def log_path(self) -> Path:
@@ -477,7 +479,7 @@ class LogSegment:
             self._aborted = [entry for entry in self._aborted if entry.last_offset < offset]
 
     def _largest_after_truncation(self) -> TimestampOffset:
-        """The index may know less than the batches after its last entry: look at those too."""
+        """The index lacks the batches after its last entry, so these are scanned as well."""
         largest = last_time_index_entry(self._time_index_bytes(), self.base_offset)
         for _, header in self.read_headers(largest.offset):
             if header.max_timestamp > largest.timestamp_ms:

@@ -1,7 +1,7 @@
 """The segments of one log, in order. Source: Kafka LogSegments.java, LocalLog.java.
 
-Owned and serialized by the log. `all` is an immutable tuple that every change replaces, so that
-readers need no lock.
+Owned and serialized by the log. `all` is an immutable tuple that every change replaces, so readers
+need no lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from isotherm.types import Offset, TimestampMs
 
 
 class LogSegments:
-    """At least one segment, ascending without overlap; the last one is active."""
+    """At least one segment, ascending without overlap. The last one is active."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class LogSegments:
         return sum(segment.size_in_bytes for segment in self.all)
 
     def from_offset(self, offset: Offset) -> tuple[LogSegment, ...]:
-        """The segment that holds `offset` and those after it."""
+        """The segment that contains `offset`, and the later ones."""
         return self.all[max(0, floor_index(self.all, offset)) :]
 
     def must_roll_for(
@@ -62,7 +62,7 @@ class LogSegments:
         return roll_reason(state, incoming, config, now_ms) is not None
 
     def roll(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> None:
-        """Close the active segment and begin one at `base_offset`, the log's end."""
+        """Close the active segment and start one at `base_offset`, the log end."""
         self.active.deactivate()
         self.all = (*self.all, self._begin(base_offset, config, now_ms))
 
@@ -71,7 +71,7 @@ class LogSegments:
         return removed
 
     def check_replaceable(self, segments: Sequence[LogSegment]) -> None:
-        """LogCleaningAbortedError unless these are a run of the log, without the active one."""
+        """Raises LogCleaningAbortedError unless these are adjacent, closed segments of the log."""
         first = next((i for i, each in enumerate(self.all) if each is segments[0]), 0)
         if tuple(segments) != self.all[first:-1][: len(segments)]:
             raise LogCleaningAbortedError(
@@ -80,12 +80,12 @@ class LogSegments:
             )
 
     def replace(self, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> None:
-        """Put `new` in the place of `old`, a run of segments without the active one."""
+        """Replace `old`, adjacent closed segments, by `new`."""
         first = self.all.index(old[0])
         self.all = (*self.all[:first], *new, *self.all[first + len(old) :])
 
     def truncate_to(self, offset: Offset, config: TopicConfig) -> tuple[LogSegment, ...]:
-        """Cut the segment that holds `offset`, which is active then; the removed later ones."""
+        """Truncate the segment that contains `offset` and make it active; returns removed segments."""
         keep = floor_index(self.all, offset) + 1
         removed, self.all = self.all[keep:], self.all[:keep]
         if not self.active.is_active:
@@ -94,7 +94,7 @@ class LogSegments:
         return removed
 
     def begin_anew(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> None:
-        """Begin an empty segment in place of all others, whose files have been renamed."""
+        """Replace all segments, whose files have been renamed, by an empty one."""
         self.all = (self._begin(base_offset, config, now_ms),)
 
     def _begin(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> LogSegment:

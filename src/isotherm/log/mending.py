@@ -1,7 +1,7 @@
-"""Makes again what the disk has lost of a closed segment: its indexes, and the snapshot at its end.
+"""Rebuilds lost files of a closed segment: its indexes, and the producer snapshot at its end.
 
-Both follow from the records. A start does the same for segments that it recovers (log_loader); this
-is for one that is about to be copied, whose copy would lack them for good.
+Both can be derived from the records. A start does the same for segments that it recovers (log_loader).
+This is for a segment that is about to be copied: the copy would lack the files for good.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _logger = logging.getLogger(__name__)
 
 
 def mend_segment(log: PartitionLog, segment: LogSegment, end_offset: Offset) -> None:
-    """Make again those files that are missing or damaged. Sound ones stay as they are.
+    """Rebuild files that are missing or damaged. Valid files are not changed.
 
-    A transaction index that is missing is noticed only beside another index that is: most segments
-    have none. OSError, CorruptRecordError when the records cannot be read.
+    A missing transaction index is only noticed if another index is missing too, as most segments
+    have none. Raises OSError, and CorruptRecordError if the records cannot be read.
     """
     if _indexes_are_damaged(log.environment, segment):
         _mend_indexes(log, segment)
@@ -58,7 +58,7 @@ def _indexes_are_damaged(environment: LogEnvironment, segment: LogSegment) -> bo
 
 
 def _mend_indexes(log: PartitionLog, segment: LogSegment) -> None:
-    """Under names that a start removes, then renamed."""
+    """Rebuild under names that a start would remove, then rename."""
     environment, fs = log.environment, log.environment.cache.fs
     made = LogSegment(
         environment.cache,
@@ -102,10 +102,10 @@ def _snapshot_is_sound(log: PartitionLog, offset: Offset) -> bool:
 
 
 def _producers_at(log: PartitionLog, offset: Offset) -> ProducerStateManager:
-    """The producers as they were there, of what this disk still has."""
+    """The producers at this offset, as far as the local files show them."""
     environment = log.environment
     producers = ProducerStateManager(log.topic_partition, environment.producer_id_expiration_ms)
     earlier: Sequence[LogSegment] = [each for each in log.segments() if each.base_offset < offset]
-    # As of time 0 no producer is expired: those that are now were there then.
+    # With time 0 no producer is expired: those that are expired now were active then.
     rebuild_producers(producers, log.snapshots, earlier, offset, now_ms=0)
     return producers

@@ -1,7 +1,7 @@
-"""Partitions whose files are damaged in a way that nothing here can make good.
+"""Partitions with damaged files that the broker cannot repair.
 
-Such a partition is offline, and it alone: the broker serves the others. Its files stay as they are
-until they are mended and the broker starts again, or its topic is deleted.
+Only such a partition is offline; the broker serves the others. Its files are not touched until they
+are repaired and the broker restarts, or the topic is deleted.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _METADATA_HINT = (
 
 
 class LineageLostError(CorruptLogError):
-    """The leader epochs below the first local segment are known to the remote tier alone.
+    """The leader epochs below the first local segment are in the remote tier only.
 
-    `local_epochs` are those of the local segments, which begin at `local_start`.
+    `local_epochs` are those of the local segments, which start at `local_start`.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class OfflineLog:
     reason: CorruptDataError
 
     def report(self) -> None:
-        """One line: the partition, what is wrong with which file, and what to do about it."""
+        """Log one line with the partition, the damaged file, the fault, and what to do."""
         if isinstance(self.reason, LineageLostError):
             logger.warning(
-                "partition is offline until the remote tier has told its epochs partition=%s: %s",
+                "partition is offline until its epochs are restored from the remote tier partition=%s: %s",
                 self.topic_partition,
                 self.reason,
             )
@@ -77,5 +77,5 @@ class OfflineLog:
 
 
 def partitions_of(offline: Iterable[OfflineLog], log_dir: LogDir) -> tuple[TopicPartition, ...]:
-    """Those whose files are in `log_dir`."""
+    """The offline partitions with files in `log_dir`."""
     return tuple(each.topic_partition for each in offline if each.log_dir is log_dir)

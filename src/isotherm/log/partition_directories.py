@@ -1,8 +1,8 @@
-"""The directories that a start finds, each of them a partition's: which one, and what becomes of it.
+"""Identifies the partition directories that a start finds, and decides what happens to each.
 
-The topic id in `partition.metadata` says whose log it is; the cluster's metadata knows every topic
-that there is or ever was. A log is deleted only when its topic was: a directory of a topic that the
-cluster never had says that the metadata has lost records, and nothing is started on it.
+The topic id in `partition.metadata` identifies the topic. The cluster's metadata knows every topic,
+past and present. A log is deleted only if its topic was. A directory of a topic that the cluster
+never had means that the metadata has lost records: the broker does not start then.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ CLUSTER_METADATA_PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
 
 class PartitionCatalog(Protocol):
-    """What the cluster's metadata says of topics."""
+    """The topics in the cluster's metadata."""
 
     def topic_id(self, topic_partition: TopicPartition) -> uuid.UUID | None:
-        """Of the partition there is now; None when there is none."""
+        """The topic id of an existing partition; None if it does not exist."""
 
     def was_removed(self, topic_id: uuid.UUID) -> bool:
-        """Whether a topic of this id was deleted, whose logs may still be here."""
+        """Whether a topic of this id was deleted. Its logs may still exist."""
 
 
 class PartitionDirectory(NamedTuple):
@@ -58,19 +58,19 @@ class PartitionDirectory(NamedTuple):
 class FoundDirectories(NamedTuple):
     partitions: list[PartitionDirectory]
     deleted: list[Path]
-    """Marked for deletion before."""
+    """Directories that were marked for deletion before."""
 
 
 class IdentifiedDirectories(NamedTuple):
     loaded: list[tuple[PartitionDirectory, uuid.UUID | None]]
-    """With their topic ids."""
+    """Directories to load, with their topic ids."""
     deleted: list[PartitionDirectory]
-    """Their topics were deleted: so are their logs."""
+    """Directories to delete, because their topics were deleted."""
     offline: list[OfflineLog]
 
 
 def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
-    """LogDirFailedError when they cannot be listed; the directory is offline then."""
+    """Raises LogDirFailedError if they cannot be listed: the directory goes offline."""
     found = FoundDirectories([], [])
     with log_dir.errors_fail_it("list"):
         names = fs.list_names(log_dir.path)
@@ -91,10 +91,11 @@ def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
 def identify(
     fs: FileSystem, directories: Iterable[PartitionDirectory], catalog: PartitionCatalog | None
 ) -> IdentifiedDirectories:
-    """What becomes of each; a `partition.metadata` that is lost is made again.
+    """Decide what happens to each directory. A lost `partition.metadata` is written again.
 
-    Without a catalog every log is loaded. CorruptMetadataError, with nothing done, when the
-    cluster's metadata should know a partition and does not. Directories that fail are offline.
+    Without a catalog every log is loaded. Raises CorruptMetadataError, with nothing changed, if
+    the cluster's metadata lacks a partition that it should have. Directories that fail are
+    offline.
     """
     found = IdentifiedDirectories([], [], [])
     counted = Counter(each.topic_partition for each in directories)
@@ -106,7 +107,7 @@ def identify(
         except CorruptLogError as error:
             found.offline.append(OfflineLog(each.topic_partition, each.log_dir, each.path, error))
         except LogDirFailedError:
-            continue  # it is offline, and the log says so
+            continue  # the directory is offline, which was logged
     return found
 
 
@@ -156,8 +157,10 @@ def missing_directories(
     found: Container[TopicPartition],
     catalog: PartitionCatalog | None,
 ) -> list[OfflineLog]:
-    """A partition whose records were on the disk, and whose directory is gone, is offline: an
-    empty log would hide that."""
+    """Partitions that had records on disk and whose directories are missing: they are offline.
+
+    An empty new log would hide the loss.
+    """
     return [
         OfflineLog(
             partition,
@@ -187,7 +190,7 @@ def _name_again(
             f"topic id is lost, and another directory is of this partition too file={file}",
             "move away the directory that is not the topic's, and start again",
         )
-    # A crash may come between the directory and its id: there is no log yet.
+    # After a crash between creating the directory and writing its id, there is no log yet.
     if fault or any(name.endswith(LOG_SUFFIX) for name in fs.list_names(directory.path)):
         logger.warning(
             "topic id is lost and taken from the cluster's metadata file=%s topic_id=%s"

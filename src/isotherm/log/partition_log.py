@@ -1,14 +1,14 @@
-"""The log of one partition: its segments, its offsets, and what may be done to them.
+"""The log of one partition: its segments, its offsets, and all operations on them.
 
 Invariants:
-- segments ascend without overlap; the last one is active; there is always one;
-- log_start_offset <= local_log_start_offset <= high_watermark <= log_end_offset (the high
-  watermark is raised to the log start when that moves);
-- everything below recovery_point is durable.
+- Segments ascend without overlap. There is at least one, and the last one is active.
+- log_start_offset <= local_log_start_offset <= high_watermark <= log_end_offset. (The high
+  watermark is raised with the log start.)
+- Everything below recovery_point is durable.
 
-Every public method may be called from any thread. Changes are serialized by one lock; reads take
-it only to snapshot; `flush` and retention let it go while the disk works, since producers, and all
-of the broker's event loop, would wait for it.
+Every public method may be called from any thread. One lock serializes changes. Reads take it only
+for a snapshot. `flush` and retention release it while the disk works: producers, and with them the
+broker's event loop, would otherwise wait for it.
 Source: Kafka UnifiedLog.java, LocalLog.java.
 """
 
@@ -83,7 +83,7 @@ class PartitionLog:
         producers: ProducerStateManager,
         snapshots: ProducerSnapshots,
     ) -> None:
-        """Made by `log_loader.load_log`. The last segment is active."""
+        """Called by `log_loader.load_log`. The last segment is active."""
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
@@ -101,7 +101,7 @@ class PartitionLog:
         self._recovery_point = recovery_point
         self._highest_offset_in_remote_storage = UNKNOWN_OFFSET
         self.remote_copies: RemoteCopies | None = None
-        """Asked before a local segment goes because the remote tier holds it."""
+        """Asked before a local segment is deleted because the remote tier has it."""
         self._deletions = DeletionQueue(environment.cache.fs, snapshots)
         self._last_flush_ms = environment.clock.now_ms()
         self._is_closed = False
@@ -114,28 +114,30 @@ class PartitionLog:
             f" end={self._log_end_offset}, segments={len(self._segments.all)})"
         )
 
-    # Offsets
+    # ---- offsets
 
     @property
     def log_start_offset(self) -> Offset:
-        """The first offset a consumer can read, from whichever tier."""
+        """The first offset that a consumer can read, in either tier."""
         return self._log_start_offset
 
     @property
     def durable_log_start_offset(self) -> Offset:
-        """Where the log starts after a crash, at least; not above the log start. Of a tiered log
-        nothing above it is deleted for being below the log start: what lies between the tiers would
-        be in neither of them, and the log would start below it."""
+        """The lowest log start that is possible after a crash; not above the log start.
+
+        In a tiered log, nothing above it is deleted for being below the log start. After a crash
+        the log would start lower, and the offsets between the tiers would be in neither.
+        """
         return min(self._durable_log_start_offset, self._log_start_offset)
 
     @property
     def local_log_start_offset(self) -> Offset:
-        """The first offset on this disk."""
+        """The first offset on the local disk."""
         return max(self._log_start_offset, self._segments.first_base_offset)
 
     @property
     def log_end_offset(self) -> Offset:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self._log_end_offset
 
     @property
@@ -144,7 +146,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Below it, and below the high watermark, every transaction has ended."""
+        """All transactions below it, and below the high watermark, have ended."""
         with self._lock:
             unstable = self.producers.first_unstable_offset
             if unstable is None:
@@ -157,7 +159,7 @@ class PartitionLog:
 
     @property
     def highest_offset_in_remote_storage(self) -> Offset:
-        """Inclusive; -1 while it is not known."""
+        """Inclusive; -1 while it is unknown."""
         return self._highest_offset_in_remote_storage
 
     @property
@@ -170,7 +172,7 @@ class PartitionLog:
 
     @property
     def size_in_bytes(self) -> int:
-        """Of the `.log` files on this disk."""
+        """Size of the local `.log` files."""
         return self._segments.size_in_bytes
 
     def segments(self) -> tuple[LogSegment, ...]:
@@ -190,7 +192,7 @@ class PartitionLog:
                 self.last_stable_offset,
             )
 
-    # Appending
+    # ---- appending
 
     def append_as_leader(
         self,
@@ -200,13 +202,13 @@ class PartitionLog:
         now_ms: TimestampMs,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
-        """Check a request's batches, give them offsets (in place) and append them, all or none.
+        """Check a request's batches, assign offsets (in place) and append them, all or none.
 
-        A batch that an idempotent producer sends again is not appended: the answer holds the
-        offsets of the first time. Not durable before `flush`, the caller's (Kafka does it here).
+        A duplicate batch of an idempotent producer is not appended: the result has the offsets of
+        the first one. Not durable before `flush`, which the caller calls (Kafka flushes here).
 
-        Raises the RejectedErrors of `record.validation`, InvalidProducerEpochError and
-        OutOfOrderSequenceError with nothing appended; LogDirFailedError when the disk fails.
+        Raises the RejectedErrors of `record.validation`, and InvalidProducerEpochError and
+        OutOfOrderSequenceError, with nothing appended. Raises LogDirFailedError if the disk fails.
         """
         with self._lock, self._errors_fail_dir("append"):
             validated = validate_and_assign_offsets(
@@ -261,7 +263,7 @@ class PartitionLog:
                 segment.append_aborted_transaction(aborted)
         self.producers.map_end_offset = self._log_end_offset
 
-    # Reading
+    # ---- reading
 
     def read(
         self,
@@ -287,17 +289,17 @@ class PartitionLog:
         with self._errors_fail_dir("look up a timestamp"):
             return offset_of_largest_timestamp(self.view())
 
-    # Moving offsets
+    # ---- moving offsets
 
     def update_high_watermark(self, offset: Offset) -> Offset:
-        """Set it, kept within [log start, log end]; the value it has now."""
+        """Set it, limited to [log start, log end]; returns its new value."""
         with self._lock:
             self._high_watermark = min(max(offset, self._log_start_offset), self._log_end_offset)
             self.producers.on_high_watermark(self._high_watermark)
             return self._high_watermark
 
     def maybe_increment_log_start_offset(self, offset: Offset) -> bool:
-        """Raise the log start; whether it moved. What lies below goes with the next retention.
+        """Raise the log start; returns whether it moved. Retention deletes what lies below.
 
         Raises OffsetOutOfRangeError above the high watermark.
         """
@@ -320,16 +322,16 @@ class PartitionLog:
         self.producers.on_log_start_offset(offset)
 
     def log_start_is_durable(self, offset: Offset) -> None:
-        """After a crash the log starts at `offset` or above: what is kept for less may go."""
+        """The log start was written: after a crash the log starts at `offset` or above."""
         with self._lock:
             self._durable_log_start_offset = offset
             self.leader_epochs.forget_below(offset)
 
     def make_log_start_durable(self) -> None:
-        """Before something is deleted because it lies below the log start. Call it without a lock:
-        the checkpoint is written, of all logs of the directory, unless another call has done so.
+        """Write the log start before segments below it are deleted. Call it without a lock.
 
-        Raises LogDirFailedError, and NotLeaderOrFollowerError when the log is closed meanwhile.
+        Writes the checkpoint of all logs of the directory, unless another call has done so. Raises
+        LogDirFailedError, and NotLeaderOrFollowerError if the log is closed meanwhile.
         """
         wanted = self._log_start_offset
         if wanted <= self._durable_log_start_offset:
@@ -340,8 +342,8 @@ class PartitionLog:
             raise NotLeaderOrFollowerError(f"log is closed partition={self.topic_partition}")
 
     def update_highest_offset_in_remote_storage(self, offset: Offset) -> None:
-        """Raise it: local segments that end at or below may go. Lower values are ignored, and any
-        while the log is not tiered."""
+        """Raise it: local segments that end at or below may be deleted. Lower values are ignored, and
+        any value while the log is not tiered."""
         with self._lock:
             if not self.remote_log_enabled:
                 return
@@ -350,23 +352,26 @@ class PartitionLog:
             )
 
     def update_config(self, config: TopicConfig) -> None:
-        """A log that is no longer tiered forgets what the remote tier held: it is deleted there,
-        and tiered again, the log is copied anew before local retention may take it."""
+        """Apply a topic's configuration.
+
+        When tiering ends, the remote segments are deleted, so the highest remote offset is reset. When
+        it starts again, the log is copied anew before local retention deletes segments.
+        """
         with self._lock:
             was_tiered = self.remote_log_enabled
             self.config = config
             if not self.remote_log_enabled:
                 self._highest_offset_in_remote_storage = UNKNOWN_OFFSET
             elif not was_tiered:
-                # Until now its first segment told where it starts.
+                # Until now the base of the first segment was the log start after a crash.
                 self._durable_log_start_offset = 0
         if self.remote_log_enabled:
             self.make_log_start_durable()
 
-    # Rolling and flushing
+    # ---- rolling and flushing
 
     def roll(self) -> None:
-        """Close the active segment and begin a new one; nothing when the active one is empty."""
+        """Close the active segment and start a new one. No effect if the active one is empty."""
         with self._lock, self._errors_fail_dir("roll"):
             if self._segments.active.size_in_bytes > 0:
                 self._roll(self.environment.clock.now_ms())
@@ -384,7 +389,7 @@ class PartitionLog:
             self._flush(active, end_offset)
 
     def _flush(self, active: LogSegment, end_offset: Offset) -> None:
-        """Only under the flush lock, which is taken before any other, never after."""
+        """Call it under the flush lock, which is taken before any other, never after."""
         with self._lock:
             start_offset = self._recovery_point
             segments = self._segments.from_offset(start_offset)
@@ -395,25 +400,25 @@ class PartitionLog:
                 segment.sync()
         self.snapshots.sync(start_offset)
         self.leader_epochs.flush(end_offset)
-        if segments[-1].base_offset >= start_offset:  # there are new names, as in Kafka
+        if segments[-1].base_offset >= start_offset:  # new file names, as in Kafka
             self.environment.cache.fs.sync_directory(self.directory)
         with self._lock:
             if active is not self._segments.active:
-                # Rolled meanwhile: its last index entry was written after it was synced.
+                # Rolled meanwhile: the roll wrote its final index entry after the sync.
                 end_offset = min(end_offset, active.base_offset)
             self._recovery_point = max(self._recovery_point, end_offset)
             self._last_flush_ms = self.environment.clock.now_ms()
 
     def maybe_flush(self, now_ms: TimestampMs) -> None:
-        """Flush when flush.ms has passed; closed segments in any case."""
+        """Flush the log if flush.ms has passed, else closed segments only."""
         self.flush(closed_segments_only=now_ms - self._last_flush_ms < self.config.flush_ms)
 
-    # Retention
+    # ---- retention
 
     def delete_old_segments(self, now_ms: TimestampMs) -> list[DeletedSegment]:
-        """Apply retention to the local segments; those deleted, oldest first.
+        """Apply retention to the local segments; returns the deleted ones, oldest first.
 
-        Files are renamed to `.deleted` and removed by `delete_marked_files` once
+        Their files are renamed to `.deleted`. `delete_marked_files` removes them when
         file.delete.delay.ms has passed.
         """
         if self.remote_log_enabled:
@@ -427,11 +432,11 @@ class PartitionLog:
                     self._roll(now_ms)
             if not count:
                 return []
-            # Their batches will not be here to tell their epochs after a crash.
+            # After a crash their batches are not there to recover the epochs from.
             self.leader_epochs.flush(self._log_end_offset)
             held_remotely = state.held_remotely(self.remote_copies, self.config, count)
             with held_remotely as held_end_offset, self._lock:
-                # What the plan counted on may be gone by now.
+                # Planned again under the lock: the log may have changed while it was released.
                 state = self._retention_state().confirmed(held_end_offset)
                 deletions = plan_retention(state, self.config, now_ms).deletions[:count]
                 doomed = self._segments.remove_first(len(deletions))
@@ -439,15 +444,15 @@ class PartitionLog:
                 if not self.remote_log_enabled and first_base > self._log_start_offset:
                     self._raise_log_start(first_base)
             self._mark_for_deletion(doomed, now_ms)
-            # Less what a durable log start has cut.
+            # Stores the epochs without those that the durable log start has cut off.
             self.leader_epochs.flush(self._log_end_offset)
             return deleted_segments(doomed, deletions)
 
     def _raise_log_start_first(self, now_ms: TimestampMs) -> None:
-        """Of a tiered log: only what lies below a log start that is durable goes for that reason.
+        """In a tiered log, make the log start durable before segments below it are deleted.
 
-        Local segments that are never copied have a gap behind them when they are gone: the log
-        begins above them before.
+        Local segments that are never copied leave a gap when they are deleted. So the log start is
+        raised above them first.
         """
         if self.config.remote_log_copy_disable:
             with self._lock, self._errors_fail_dir("raise the log start"):
@@ -472,9 +477,9 @@ class PartitionLog:
         self._deletions.mark(segments, now_ms + self.config.file_delete_delay_ms)
 
     def replace_segments(self, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> None:
-        """Put finished `.cleaned` segments in the place of a run of others: see `cleaner.swap`.
+        """Replace adjacent segments by finished `.cleaned` ones (`cleaner.swap`).
 
-        Raises LogCleaningAbortedError, with nothing done, when the log has changed there meanwhile.
+        Raises LogCleaningAbortedError, with nothing changed, if they are not in the log any more.
         """
         with self._deletions.lock, self._lock, self._errors_fail_dir("replace segments"):
             self._segments.check_replaceable(old)
@@ -498,12 +503,12 @@ class PartitionLog:
         with self._lock:
             self.producers.remove_expired(now_ms)
 
-    # Truncating and closing
+    # ---- truncating and closing
 
     def truncate_to(self, offset: Offset) -> None:
-        """Drop the records at `offset` and above; a batch that holds it goes as a whole.
+        """Drop the records at `offset` and above. A batch that contains it is dropped as a whole.
 
-        Durable on return: records that came back after a crash would overlap later ones.
+        Durable on return: records that return after a crash would overlap later ones.
         """
         with self._deletions.lock, self._lock, self._errors_fail_dir("truncate"):
             if offset >= self._log_end_offset:
@@ -513,9 +518,9 @@ class PartitionLog:
                 self._truncate_fully_and_start_at(offset)
                 return
             doomed = self._segments.truncate_to(offset, self.config)
-            # Newest first: a crash in between must leave no gap.
+            # Newest first, so that a crash in between leaves no gap.
             self._mark_for_deletion(doomed[::-1], self.environment.clock.now_ms())
-            # The batch that held `offset` may have begun below the log start.
+            # The batch that contained `offset` may have started below the log start.
             self._set_end(max(self._log_start_offset, self._segments.active.read_next_offset()))
 
     def _truncate_fully_and_start_at(self, offset: Offset) -> None:
@@ -537,9 +542,9 @@ class PartitionLog:
         self.environment.cache.fs.sync_directory(self.directory)
 
     def close(self) -> None:
-        """Make everything durable, with the last index entries, so that loading needs no recovery.
+        """Make everything durable, with the final index entries, so that loading needs no recovery.
 
-        Further calls raise NotLeaderOrFollowerError. Idempotent.
+        Later calls raise NotLeaderOrFollowerError. Idempotent.
         """
         with self._flush_lock, self._deletions.lock, self._lock:
             if self._is_closed:
@@ -549,7 +554,7 @@ class PartitionLog:
                 has_new_snapshot = self.snapshots.take(self.producers)
                 active.deactivate()
                 if has_new_snapshot or active.is_dirty:
-                    # These even if all is flushed: they have just been written.
+                    # Synced even if the log is flushed: these files have just been written.
                     active.sync()
                     self.snapshots.sync(self._log_end_offset)
                     self.environment.cache.fs.sync_directory(self.directory)
@@ -557,7 +562,7 @@ class PartitionLog:
             self._is_closed = True
 
     def abandon(self) -> None:
-        """Close without a write: its directory is deleted, or offline. Idempotent."""
+        """Close without writing: the directory is deleted or offline. Idempotent."""
         with self._flush_lock, self._deletions.lock, self._lock:
             self._is_closed = True
             for segment in self._segments.all:

@@ -1,4 +1,4 @@
-"""Bringing the producer state up to an offset: the latest snapshot, then the log after it."""
+"""Rebuilds the producer state at an offset: from the latest snapshot and the log after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rebuild_producers(
     end_offset: Offset,
     now_ms: TimestampMs,
 ) -> None:
-    """Set `producers` to the state of everything below `end_offset`."""
+    """Set `producers` to the state below `end_offset`."""
     snapshots.load_latest(producers, end_offset, now_ms)
     if producers.map_end_offset == end_offset:
         return

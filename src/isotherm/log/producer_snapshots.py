@@ -1,7 +1,7 @@
 """The producer snapshot files of a partition's directory.
 
-Owned and serialized by its log, but that new ones are taken while those of old segments are renamed.
-Files are written without a sync and made durable by `sync`.
+Owned and serialized by its log, except that new ones are taken while those of old segments are
+renamed. Files are written without a sync; `sync` makes them durable.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 class ProducerSnapshots:
     def __init__(self, fs: FileSystem, directory: Path, names: Iterable[str] | None = None) -> None:
-        """`names` are those in the directory, where the caller has them already."""
+        """`names` are the names in the directory, if the caller has listed it already."""
         self._fs = fs
         self._directory = directory
         self._lock = threading.Lock()
@@ -44,16 +44,16 @@ class ProducerSnapshots:
 
     @property
     def offsets(self) -> tuple[Offset, ...]:
-        """Ascending."""
+        """Offsets of the snapshots, ascending."""
         return tuple(self._offsets)
 
     def path(self, offset: Offset) -> Path:
         return self._directory / segment_file_name(offset, PRODUCER_SNAPSHOT_SUFFIX)
 
     def take(self, state: ProducerStateManager) -> bool:
-        """Write `state` as the snapshot of its map end offset; False when there is one already.
+        """Write `state` as the snapshot of its map end offset. False if that one exists.
 
-        As Kafka, none is written for offset 0: there is nothing below it.
+        As in Kafka, none is written for offset 0: the state there is empty.
         """
         offset = state.map_end_offset
         if offset == 0 or offset in self._offsets:
@@ -67,9 +67,9 @@ class ProducerSnapshots:
     def load_latest(
         self, state: ProducerStateManager, end_offset: Offset, now_ms: TimestampMs
     ) -> None:
-        """Load the latest sound snapshot at or below `end_offset`, or nothing.
+        """Load the latest valid snapshot at or below `end_offset`, or an empty state.
 
-        Damaged ones are removed. Replaying the log from `state.map_end_offset` is the caller's.
+        Damaged snapshots are removed. The caller replays the log from `state.map_end_offset`.
         """
         for offset in reversed(self._offsets[: bisect_right(self._offsets, end_offset)]):
             try:
@@ -92,9 +92,9 @@ class ProducerSnapshots:
             self.remove(above)
 
     def remove_strays(self, segment_base_offsets: set[Offset]) -> None:
-        """Remove snapshots of no segment's base, but for the latest at or above the last one.
+        """Remove snapshots at no segment's base, except the latest at or above the last base.
 
-        Kafka keeps that one because it is what a clean shutdown wrote at the log's end.
+        Kafka keeps that one, because a clean shutdown writes it at the log end.
         """
         last_base = max(segment_base_offsets, default=0)
         latest = self._offsets[-1] if self._offsets else -1
@@ -104,7 +104,7 @@ class ProducerSnapshots:
                 self.remove(offset)
 
     def rename_to_deleted(self, offset: Offset) -> Path | None:
-        """Mark one for deletion; the file to remove later, None when there is none."""
+        """Mark a snapshot for deletion; returns its new path, or None if it does not exist."""
         if offset not in self._offsets:
             return None
         with self._lock:

@@ -1,10 +1,10 @@
-"""What a partition remembers of its idempotent and transactional producers.
+"""The state of a partition's idempotent and transactional producers.
 
-For each producer id: its epoch, its last batches (to answer a retry with the old offsets) and
-the first offset of its ongoing transaction. In memory only and without a lock of its own: the
-log that owns it serializes calls, and writes snapshots of it.
+For each producer id: its epoch, its last batches (to answer a retry with the original offsets) and
+the first offset of its ongoing transaction. The state is in memory and has no lock: the log that
+owns it serializes calls, and writes snapshots.
 
-A batch is first checked (`find_duplicate`, `check`: nothing changes) and applied once it is
+A batch is first checked (`find_duplicate`, `check`: these change nothing) and applied once it is
 written. Source: Kafka ProducerStateManager.java, ProducerAppendInfo.java; KIP-98.
 """
 
@@ -89,16 +89,16 @@ class ProducerState:
 
 class ProducerStateManager:
     def __init__(self, topic_partition: TopicPartition, expiration_ms: int) -> None:
-        """`expiration_ms` is producer.id.expiration.ms; it may be set anew."""
+        """`expiration_ms` is producer.id.expiration.ms. It may be changed later."""
         self._topic_partition = topic_partition
         self.expiration_ms = expiration_ms
         self._producers: dict[ProducerId, ProducerState] = {}
         # First offsets of open transactions, in rising order: they open in the order of the log.
         self._ongoing: dict[ProducerId, Offset] = {}
-        # Ended, but the marker is not below the high watermark yet.
+        # Ended transactions whose marker is not below the high watermark yet.
         self._unreplicated: list[CompletedTransaction] = []
         self.first_unstable_offset: Offset | None = None
-        """The first offset of any transaction that readers cannot know the outcome of yet."""
+        """The first offset of any transaction whose outcome readers cannot know yet."""
         self.map_end_offset: Offset = 0
         """All batches below this offset have been applied."""
 
@@ -110,7 +110,7 @@ class ProducerStateManager:
         return self._producers.get(producer_id)
 
     def last_records(self) -> dict[ProducerId, LastRecord]:
-        """Of each producer."""
+        """The last record of each producer."""
         return {
             producer_id: LastRecord(
                 state.batches[-1].last_offset if state.batches else None, state.epoch
@@ -118,10 +118,10 @@ class ProducerStateManager:
             for producer_id, state in self._producers.items()
         }
 
-    # Checks of a batch before it is written
+    # ---- checks of a batch before it is written
 
     def find_duplicate(self, header: BatchHeader) -> ProducerBatch | None:
-        """The remembered batch that `header` repeats: same epoch, first and last sequence."""
+        """The earlier batch that `header` repeats: same epoch, first and last sequence."""
         state = self._producers.get(header.producer_id)
         if state is None or state.epoch != header.producer_epoch:
             return None
@@ -134,11 +134,11 @@ class ProducerStateManager:
         return None
 
     def check(self, header: BatchHeader) -> None:
-        """Check a client's data batch against what is known of its producer.
+        """Check a client's data batch against the state of its producer.
 
-        Raises InvalidProducerEpochError for an older epoch (the producer has been replaced),
-        OutOfOrderSequenceError for a gap, and InvalidTxnStateError for a batch outside the
-        transaction that its producer has open.
+        Raises InvalidProducerEpochError for an older epoch (the producer was replaced),
+        OutOfOrderSequenceError for a gap, and InvalidTxnStateError for a batch outside the open
+        transaction of its producer.
         """
         state = self._producers.get(header.producer_id)
         if state is None:
@@ -152,8 +152,8 @@ class ProducerStateManager:
             )
 
     def check_marker(self, header: BatchHeader, marker: ControlRecord) -> None:
-        """Raises InvalidProducerEpochError for a marker of an older producer, and
-        TransactionCoordinatorFencedError for one of an older coordinator."""
+        """Raises InvalidProducerEpochError for a marker of an older producer epoch, and
+        TransactionCoordinatorFencedError for one of an older coordinator epoch."""
         state = self._producers.get(header.producer_id)
         if state is None:
             return
@@ -177,6 +177,7 @@ class ProducerStateManager:
         if state.epoch == NO_PRODUCER_EPOCH:
             return
         is_new_epoch = header.producer_epoch != state.epoch
+        # A new epoch starts again at 0 (KIP-360). Sequences wrap from 2^31 - 1 to 0.
         expected = 0 if is_new_epoch else (state.last_sequence + 1) & SEQUENCE_MAX
         if header.base_sequence != expected:
             raise OutOfOrderSequenceError(
@@ -185,15 +186,15 @@ class ProducerStateManager:
                 f" base_sequence={header.base_sequence} expected={expected}"
             )
 
-    # What happened
+    # ---- changes
 
     def apply(
         self, header: BatchHeader, buffer: Buffer, position: Position
     ) -> AbortedTransaction | None:
-        """Take in any batch with a producer id that has been written, or is replayed.
+        """Apply any batch with a producer id that was written, or is replayed.
 
-        `buffer` holds it at `position` when it is a control batch; of others only the header is
-        looked at. Returns the transaction index entry when it is the marker of an abort.
+        For a control batch, `buffer` has it at `position`. For other batches only the header is used.
+        Returns the transaction index entry if the batch is an abort marker.
         """
         if not header.is_control:
             self.apply_batch(header)
@@ -207,7 +208,7 @@ class ProducerStateManager:
         return self.aborted_transaction(completed)
 
     def apply_batch(self, header: BatchHeader) -> None:
-        """Take in a data batch that has been written (or is replayed)."""
+        """Apply a data batch that was written, or is replayed."""
         state = self._state_of(header.producer_id)
         state.move_to_epoch(header.producer_epoch)
         state.batches.append(
@@ -227,7 +228,7 @@ class ProducerStateManager:
     def apply_marker(
         self, header: BatchHeader, marker: ControlRecord
     ) -> CompletedTransaction | None:
-        """Take in a transaction marker; the transaction it ended, None when none was open.
+        """Apply a transaction marker; returns the transaction that it ended, or None if none was open.
 
         The transaction stays unstable until its marker is below the high watermark
         (`on_high_watermark`).
@@ -250,10 +251,10 @@ class ProducerStateManager:
         return completed
 
     def aborted_transaction(self, completed: CompletedTransaction) -> AbortedTransaction:
-        """The transaction index entry of a transaction just aborted by `apply_marker`.
+        """The transaction index entry of a transaction that `apply_marker` has just aborted.
 
-        Its last stable offset is the first offset of the transactions still open, or the offset
-        after the marker.
+        Its last stable offset is the first offset of the transactions that are still open, or the
+        offset after the marker.
         """
         ongoing = self._first_ongoing_offset()
         stable = completed.last_offset + 1 if ongoing is None else ongoing
@@ -262,12 +263,12 @@ class ProducerStateManager:
         )
 
     def on_high_watermark(self, high_watermark: Offset) -> None:
-        """Forget ended transactions whose markers every replica has."""
+        """Drop ended transactions whose markers are on every replica."""
         if self._unreplicated:
             self._forget_transactions_below(high_watermark)
 
     def on_log_start_offset(self, log_start_offset: Offset) -> None:
-        """Forget ended transactions that were deleted with the start of the log."""
+        """Drop ended transactions that were deleted with the start of the log."""
         if self._unreplicated:
             self._forget_transactions_below(log_start_offset)
 
@@ -278,7 +279,7 @@ class ProducerStateManager:
             if not self._is_expired(state.last_timestamp_ms, state.transaction_first_offset, now_ms)
         }
 
-    # Snapshots
+    # ---- snapshots
 
     def snapshot_entries(self) -> list[ProducerSnapshotEntry]:
         return [_snapshot_entry(state) for state in self._producers.values()]
@@ -289,7 +290,7 @@ class ProducerStateManager:
         map_end_offset: Offset,
         now_ms: TimestampMs,
     ) -> None:
-        """Replace everything by a snapshot taken at `map_end_offset`, without expired producers."""
+        """Replace the state by a snapshot taken at `map_end_offset`, without expired producers."""
         self._producers = {}
         self._unreplicated = []
         for entry in entries:
@@ -315,6 +316,7 @@ class ProducerStateManager:
     def _is_expired(
         self, last_timestamp_ms: TimestampMs, ongoing: Offset | None, now_ms: TimestampMs
     ) -> bool:
+        # An open transaction keeps its producer: its state decides the last stable offset.
         return ongoing is None and now_ms - last_timestamp_ms >= self.expiration_ms
 
     def _open_transactions(self) -> Iterator[tuple[ProducerId, Offset]]:

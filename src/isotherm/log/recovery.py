@@ -1,9 +1,9 @@
-"""What loading a partition's directory does with the files it finds. Pure: names in, plans out.
+"""Plans how to load a partition's directory from the file names in it. Pure.
 
-`.deleted` files wait to be removed; `.cleaned` files are output of a cleaner that did not finish;
-`.swap` files are finished output that is to replace what it was made from. The names alone tell
-whether a crash cut the replacement off before it counted (roll back) or after (roll forward),
-since the cleaner renames `.cleaned` to `.swap` from the highest base offset down.
+`.deleted` files wait to be removed. `.cleaned` files are the output of a cleaner that did not finish.
+`.swap` files are finished output that replaces its sources. The names alone show whether a crash came
+before the replacement took effect (roll back) or after (roll forward), since the cleaner renames
+`.cleaned` to `.swap` from the highest base offset down.
 Source: Kafka LogLoader.java, KIP-58 swap protocol.
 """
 
@@ -31,8 +31,8 @@ _INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUF
 
 @dataclass(frozen=True, slots=True)
 class LeftoverPlan:
-    """First step: `deletions` go, in this order; then the offsets of `swap_base_offsets` must be
-    found out."""
+    """First step: remove `deletions`, in this order. Then the caller finds the end offsets of
+    `swap_base_offsets`."""
 
     deletions: tuple[str, ...]
     swap_base_offsets: tuple[Offset, ...]
@@ -40,8 +40,8 @@ class LeftoverPlan:
 
 @dataclass(frozen=True, slots=True)
 class SwapPlan:
-    """Second step: originals that the swap files replace go, then the swap files get their
-    names."""
+    """Second step: remove the originals that the swap files replace, then rename the swap
+    files."""
 
     deletions: tuple[str, ...]
     renames: tuple[tuple[str, str], ...]
@@ -49,10 +49,10 @@ class SwapPlan:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFilesPlan:
-    """Third step: which segments there are.
+    """Third step: the segments.
 
-    `lost` are the names of `.log` files that are not there though an index of theirs is: a log file
-    is made before its indexes, and goes after them.
+    `lost` has the names of missing `.log` files with an existing index. A log file is created before
+    its indexes and removed after them, so it must have been lost.
     """
 
     base_offsets: tuple[Offset, ...]
@@ -75,21 +75,22 @@ def plan_leftovers(names: Iterable[str]) -> LeftoverPlan:
             unused.append(segment_file_name(*file))
         elif is_swap and file.suffix == LOG_SUFFIX:
             swaps.add(file.base_offset)
-    # Swap files first: were another crash to leave one without the `.cleaned` ones, it would count.
-    # And indexes before the file that tells whose they are.
+    # Swap files first: without its `.cleaned` file, one that another crash left would take effect.
+    # Indexes go before the log file that shows what they belong to.
     indexes = _indexes_on_their_way_out(files)
     return LeftoverPlan((*rolled_back, *indexes, *unused), tuple(sorted(swaps)))
 
 
 def plan_swaps(names: Iterable[str], swapped_ranges: Sequence[tuple[Offset, Offset]]) -> SwapPlan:
-    """`swapped_ranges` are (base offset, next offset) of each `.log.swap` that was kept.
+    """`swapped_ranges` are (base offset, next offset) of each remaining `.log.swap`.
 
-    An empty one above another is the cleaner's cover (`cleaner.swap`): it counts, and goes.
+    An empty one above another one is the cleaner's cover (`cleaner.swap`): it takes part, and is
+    then removed.
     """
     deletions: list[str] = []
     renames: list[tuple[str, str]] = []
     start = min((base for base, _ in swapped_ranges), default=0)
-    # An empty swap file replaces at least the segment whose name it has.
+    # An empty swap file replaces at least the segment of its own name.
     end = max((max(following, base + 1) for base, following in swapped_ranges), default=0)
     covers = {base for base, following in swapped_ranges if base == following and base > start}
     for file in _segment_files(names):
@@ -123,7 +124,7 @@ def first_segment_to_recover(
 ) -> int:
     """Index of the first segment that may differ from what was written; their count if none.
 
-    Segments wholly below the recovery point were synced.
+    Segments that are wholly below the recovery point were synced.
     """
     if clean_shutdown:
         return len(base_offsets)
@@ -137,12 +138,12 @@ def first_segment_to_recover(
 def loaded_log_start_offset(
     checkpoint: Offset, first_base_offset: Offset, *, remote_log_enabled: bool
 ) -> Offset:
-    """Under tiered storage the log may start far below the first local segment."""
+    """The log start. With tiered storage it may be far below the first local segment."""
     return checkpoint if remote_log_enabled else max(checkpoint, first_base_offset)
 
 
 def _indexes_on_their_way_out(files: Iterable[SegmentFileName]) -> list[str]:
-    """A crash came after the log was renamed to `.deleted`, and before they were."""
+    """Indexes that a crash kept from being renamed to `.deleted` after their log file."""
     there = set(files)
     return [
         segment_file_name(*file)

@@ -1,7 +1,7 @@
-"""Which local segments go. Pure; source: Kafka UnifiedLog.deleteOldSegments and KIP-405.
+"""Plans which local segments to delete. Pure; source: Kafka UnifiedLog.deleteOldSegments, KIP-405.
 
-Under tiered storage a local segment goes by the *local* limits, and only once the remote tier
-holds it; whether the remote copy goes is decided elsewhere, by the total limits.
+With tiered storage a local segment is deleted by the *local* limits, and only once the remote tier
+has it. Deletion of the remote copy is decided elsewhere, by the total limits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DeletionReason(enum.Enum):
 
 
 class RetainedSegment(Protocol):
-    """What retention asks of a segment; `LogSegment` has it."""
+    """What retention needs of a segment; `LogSegment` provides it."""
 
     @property
     def base_offset(self) -> Offset: ...
@@ -37,16 +37,17 @@ class RetainedSegment(Protocol):
 
 
 class RemoteCopies(Protocol):
-    """What the remote tier holds of a log."""
+    """The copies of a log in the remote tier."""
 
     def held(self, start_offset: Offset, end_offset: Offset) -> AbstractContextManager[Offset]:
-        """Up to which offset (exclusive, `end_offset` is enough) finished remote segments hold the
-        records from `start_offset` on, without a gap and durably; `start_offset` when it is not
-        known. Within the block no deletion of these remote segments begins."""
+        """The offset (exclusive, at most `end_offset`) up to which the remote tier has the records.
+
+        Finished remote segments must have them from `start_offset` on, without a gap and durably.
+        `start_offset` if it is not known. Within the context no deletion of them starts."""
 
 
 class DeletedSegment(NamedTuple):
-    """What became of a planned deletion."""
+    """A deleted segment."""
 
     base_offset: Offset
     size: int
@@ -61,7 +62,7 @@ class SegmentDeletion:
 
 @dataclass(frozen=True, slots=True)
 class RetentionState:
-    """The log as retention sees it. `segments` ascend, the last one is active."""
+    """The log as retention sees it. `segments` ascend; the last one is active."""
 
     segments: Sequence[RetainedSegment]
     log_end_offset: Offset
@@ -80,7 +81,7 @@ class RetentionState:
         *,
         remote_log_enabled: bool,
     ) -> RetentionState:
-        """`log_start_offset` may lag behind that of the view."""
+        """`log_start_offset` may be below that of the view."""
         return cls(
             view.segments,
             view.log_end_offset,
@@ -100,25 +101,27 @@ class RetentionState:
     def held_remotely(
         self, copies: RemoteCopies | None, config: TopicConfig, count: int
     ) -> AbstractContextManager[Offset]:
-        """Up to where the remote tier holds the first `count` segments, at least one. Where nothing
-        can be asked, or no segment goes on its word, all of them count as held."""
+        """The offset up to which the remote tier has the first `count` segments, at least one.
+
+        All of them count as copied if there is nothing to ask, or no segment depends on it.
+        """
         end = self.upper_bound_offset(count - 1)
         if copies is None or not _copies_to_remote(self, config):
             return nullcontext(end)
         return copies.held(max(self.segments[0].base_offset, self.log_start_offset), end)
 
     def confirmed(self, held_end_offset: Offset) -> RetentionState:
-        """The state with what the remote tier is known to hold, and no more."""
+        """The state, with the highest remote offset limited to what was confirmed."""
         highest = min(self.highest_offset_in_remote_storage, held_end_offset - 1)
         return replace(self, highest_offset_in_remote_storage=highest)
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """A prefix of the log's segments. When it holds the active segment, roll before deleting.
+    """A prefix of the log's segments. If it includes the active segment, roll before deleting.
 
-    `roll_active` is set when only being active keeps that segment from the remote tier: rolled,
-    it can be copied, and deleted next time.
+    `roll_active` is set if the active segment is due but not copied: once rolled, it can be
+    copied, and deleted later.
     """
 
     deletions: tuple[SegmentDeletion, ...]
@@ -131,7 +134,7 @@ _Breach = Callable[[int], bool]
 def deleted_segments(
     segments: Sequence[RetainedSegment], deletions: Sequence[SegmentDeletion]
 ) -> list[DeletedSegment]:
-    """What became of the segments that were planned to go."""
+    """The deleted segments, with the reasons that were planned."""
     return [
         DeletedSegment(segment.base_offset, segment.size_in_bytes, deletion.reason)
         for segment, deletion in zip(segments, deletions, strict=True)
@@ -141,7 +144,7 @@ def deleted_segments(
 def plan_retention(
     state: RetentionState, config: TopicConfig, now_ms: TimestampMs
 ) -> RetentionPlan:
-    """What to delete now: first what lies below the log start, then by size, then by time."""
+    """Plan the deletions: first below the log start, then by size, then by time."""
     deletions: list[SegmentDeletion] = []
     roll_active = False
     for reason, breach in _breaches(state, config, now_ms):
@@ -151,6 +154,7 @@ def plan_retention(
                 break
             is_active = index + 1 == len(state.segments)
             is_empty = state.segments[index].size_in_bytes == 0
+            # The active segment is never copied, so retention would wait for it forever.
             if is_active and not is_empty and state.remote_log_enabled:
                 roll_active = True
             if (is_active and is_empty) or not _may_go(state, config, index):
@@ -163,15 +167,15 @@ def plan_retention(
 def plan_without_copies(
     state: RetentionState, config: TopicConfig, now_ms: TimestampMs
 ) -> tuple[int, Offset]:
-    """How many segments of a log that is copied no further its retention takes, and where the log
-    starts then."""
+    """For a log that is not copied any more: how many segments retention deletes, and the log
+    start after that."""
     untiered = replace(state, remote_log_enabled=False)
     count = len(plan_retention(untiered, config, now_ms).deletions)
     return count, state.upper_bound_offset(count - 1) if count else state.log_start_offset
 
 
 def local_retention_limits(config: TopicConfig, *, remote_copy_enabled: bool) -> tuple[int, int]:
-    """(bytes, ms) that hold for local segments; -1 is no limit."""
+    """The limits (bytes, ms) of local segments; -1 is no limit."""
     if remote_copy_enabled:
         return config.effective_local_retention_bytes, config.effective_local_retention_ms
     return config.retention_bytes, config.retention_ms
@@ -202,7 +206,7 @@ def _log_start_breach(state: RetentionState) -> _Breach:
 
 
 def _size_breach(state: RetentionState, limit: int) -> _Breach:
-    # Sums are taken over the segments themselves: what an earlier reason deleted is not counted.
+    # Summed over the segments themselves, so segments deleted for an earlier reason do not count.
     sizes_from = [0]
     for segment in reversed(state.segments):
         sizes_from.append(sizes_from[-1] + segment.size_in_bytes)
@@ -226,7 +230,7 @@ def _copies_to_remote(state: RetentionState, config: TopicConfig) -> bool:
 
 
 def _may_go(state: RetentionState, config: TopicConfig, index: int) -> bool:
-    """Whether no data is lost that should be kept: the remote tier has it, or it is expired."""
+    """Whether no required data is lost: the remote tier has the segment, or it is expired."""
     if not state.remote_log_enabled:
         return True
     following = index + 1

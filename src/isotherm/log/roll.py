@@ -1,4 +1,4 @@
-"""When the active segment is closed and a new one begun. Pure; source: Kafka LogSegment.shouldRoll."""
+"""Decides when to roll the active segment. Pure; source: Kafka LogSegment.shouldRoll."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RollReason(enum.Enum):
 
 
 class ActiveSegmentState(NamedTuple):
-    """first_batch_timestamp_ms is None when the segment is empty, -1 when the batch has none."""
+    """first_batch_timestamp_ms is None for an empty segment, -1 if the batch has no timestamp."""
 
     size: int
     created_ms: TimestampMs
@@ -31,7 +31,7 @@ class IncomingRecords(NamedTuple):
     size: int
     max_timestamp_ms: TimestampMs
     last_offset_fits: bool
-    """Whether the last offset can be told relative to the segment's base in 31 bits."""
+    """Whether the last offset, relative to the segment's base, fits into 31 bits."""
 
 
 def roll_reason(
@@ -40,7 +40,7 @@ def roll_reason(
     config: TopicConfig,
     now_ms: TimestampMs,
 ) -> RollReason | None:
-    """Why the segment must be rolled before `incoming` is appended; None when it need not be."""
+    """Why the segment must be rolled before `incoming` is appended; None if it need not be."""
     if segment.size > config.effective_segment_bytes - incoming.size:
         return RollReason.SIZE
     if segment.size > 0 and _age_ms(segment, incoming, now_ms) > (
@@ -48,8 +48,8 @@ def roll_reason(
     ):
         return RollReason.TIME
     if segment.size > 0 and segment.indexes_are_full:
-        # An empty segment's index may be full from the first: one entry's room is none, and a
-        # second segment of the same base offset would share the first one's files.
+        # An empty segment is not rolled: a second segment with the same base offset would share its
+        # files. Its index may be full from the start, if it has no room for an entry at all.
         return RollReason.INDEX_FULL
     if not incoming.last_offset_fits:
         return RollReason.OFFSET_OVERFLOW
@@ -57,7 +57,7 @@ def roll_reason(
 
 
 def roll_jitter_ms(config: TopicConfig, rng: random.Random) -> int:
-    """Share of segment.ms by which one segment rolls early, so that not all roll at once."""
+    """How much earlier than segment.ms a segment rolls, so that not all roll at the same time."""
     bound = min(config.segment_jitter_ms, config.segment_ms)
     return rng.randrange(bound) if bound > 0 else 0
 

@@ -1,11 +1,11 @@
-"""Whether the files of a segment that was flushed are still as they were written.
+"""Checks whether the files of a flushed segment are still as they were written.
 
-A file that was cut off, written over or lost shows where it ends, and there alone it is looked at: the
-last entry of each index, and the batches from there to the end of the log. What is wrong in the
-middle is found by the CRC of each batch, which every reader checks.
+A file that was truncated, overwritten or lost shows it at its end. So only the ends are read: the
+last entry of each index, and the batches from there to the end of the log. Damage in the middle is
+detected by the CRC of each batch, which every reader checks.
 
-Where index and log disagree the log is read in full, and decides: a sound one gets new indexes, one
-that is damaged or ends before its indexes say is an error.
+If index and log disagree, the log is read in full and decides. A valid log gets new indexes. A log
+that is damaged, or ends before its indexes do, is an error.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from isotherm.types import NO_TIMESTAMP, Offset
 
 class CheckedSegment(NamedTuple):
     next_offset: Offset
-    """After the last batch."""
+    """The offset after the last batch."""
     index_fault: str
-    """Why the indexes must be made again; empty when they are sound."""
+    """Why the indexes must be rebuilt; empty if they are valid."""
 
 
 def check_segment(
@@ -45,9 +45,11 @@ def check_segment(
     following_base_offset: Offset | None,
     known_end_offset: Offset | None,
 ) -> CheckedSegment:
-    """`following_base_offset` is None for the last segment; `known_end_offset` is up to where the
-    segment is known to reach, if it is known. CorruptLogError names the file, and where it is
-    damaged."""
+    """Check a segment. Raises CorruptLogError with the file and the position of the damage.
+
+    `following_base_offset` is None for the last segment. `known_end_offset` is an offset that
+    the segment is known to reach, if there is one.
+    """
     try:
         next_offset, fault = _check_end(fs, segment), ""
     except CorruptDataError as error:
@@ -64,13 +66,13 @@ def check_segment(
 
 
 def _check_end(fs: FileSystem, segment: LogSegment) -> Offset:
-    """The offset after the last batch; CorruptDataError where log and indexes do not agree."""
+    """The offset after the last batch. Raises CorruptDataError if log and indexes disagree."""
     base_offset = segment.base_offset
     entry = _index_end(fs, segment.offset_index_path, OFFSET_INDEX_ENTRY_SIZE)
     indexed = last_offset_index_entry(entry, base_offset)
     if not 0 <= indexed.position <= segment.size_in_bytes:
         raise CorruptIndexError(
-            f"offset index names a position that is not there position={indexed.position}"
+            f"offset index has a position beyond the log position={indexed.position}"
             f" size={segment.size_in_bytes}"
         )
     next_offset, end, largest_ms = base_offset, indexed.position, NO_TIMESTAMP
@@ -85,7 +87,7 @@ def _check_end(fs: FileSystem, segment: LogSegment) -> Offset:
             largest_ms = max(largest_ms, header.max_timestamp)
     if end != segment.size_in_bytes or (indexed.position > 0 and next_offset == base_offset):
         raise CorruptIndexError(
-            f"no batch ends where the log does position={end} size={segment.size_in_bytes}"
+            f"last batch does not end at the end of the log position={end} size={segment.size_in_bytes}"
         )
     entry = _index_end(fs, segment.time_index_path, TIME_INDEX_ENTRY_SIZE)
     youngest = last_time_index_entry(entry, base_offset)
@@ -96,15 +98,15 @@ def _check_end(fs: FileSystem, segment: LogSegment) -> Offset:
         )
     if youngest.timestamp_ms >= 0 and not base_offset <= youngest.offset < next_offset:
         raise CorruptIndexError(
-            f"time index names an offset that is not there offset={youngest.offset}"
+            f"time index has an offset beyond the log offset={youngest.offset}"
             f" next_offset={next_offset}"
         )
     return next_offset
 
 
 def _index_end(fs: FileSystem, path: Path, entry_size: int) -> bytes:
-    """The last entry; the whole file where that may be padding. CorruptIndexError for a part of
-    one, or none at all."""
+    """The last entry; the whole file if that may be padding. Raises CorruptIndexError for a partial
+    entry, or a missing file."""
     if not fs.exists(path):
         raise CorruptIndexError(f"index is missing file={path}")
     size = fs.file_size(path)
@@ -140,9 +142,9 @@ def _check_reaches_indexes(
     next_offset: Offset,
     following_base_offset: Offset | None,
 ) -> None:
-    """A log cut where a batch ends is sound by itself: only its indexes know of the rest."""
+    """A log truncated between two batches is valid by itself: only its indexes show the loss."""
     base_offset, ends = segment.base_offset, [next_offset - 1]
-    # An index that is rubbish, or not there, knows nothing.
+    # A damaged or missing index shows nothing.
     with suppress(CorruptIndexError, FileNotFoundError):
         offset_index = read_offset_index(fs.read_bytes(segment.offset_index_path), base_offset)
         ends += [entry.offset for entry in offset_index[-1:]]

@@ -1,8 +1,8 @@
-"""The files of one segment: their names, which change, and reading them through the cache.
+"""The files of one segment: their changing names, and cached access to them.
 
-A name says what a file is for now: `.cleaned` and `.swap` on the way in, `.deleted` on the way
-out, no suffix while in use. Who reads holds no lock, so a name may change, and be taken over by
-the segment that replaces this one, between looking it up and opening it.
+The suffix of a name is the file's state: `.cleaned` and `.swap` before it is in use, `.deleted`
+after, none while in use. Readers hold no lock. So between the lookup of a name and its opening, the
+name may change, and be reused by the segment that replaces this one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SegmentFiles:
         self._directory = directory
         self._base_offset = base_offset
         self._temporary_suffix = temporary_suffix
-        # Differs while the files are being renamed.
+        # Differs from _temporary_suffix while the files are being renamed.
         self._next_suffix = temporary_suffix
         self._cache_keys = {suffix: object() for suffix in _SUFFIXES}
 
@@ -57,7 +57,7 @@ class SegmentFiles:
         )
 
     def read_index(self, suffix: str) -> bytes:
-        """A file that is not there (of a fresh or already deleted segment) is an empty index."""
+        """The bytes of an index. Without a file (a new or deleted segment) it is empty."""
         try:
             return self._cache.index(
                 self._cache_keys[suffix], lambda: self._load(suffix, self._fs.read_bytes)
@@ -74,16 +74,18 @@ class SegmentFiles:
                 except FileNotFoundError:
                     loaded = load(self._path(suffix, names[1]))
             except FileNotFoundError:
+                # With unchanged names there is no file. Else it was renamed meanwhile: try again.
                 if names == (self._temporary_suffix, self._next_suffix):
                     raise
             else:
+                # Otherwise the name may have been reused by another segment before it was opened.
                 if names[0] == self._temporary_suffix:
                     return loaded
 
     def rename(self, temporary_suffix: str) -> None:
-        """Give the files another temporary suffix, or none: the log first, then the indexes.
+        """Change the temporary suffix of the files: the log first, then the indexes.
 
-        While readers know the segment only to `.deleted`.
+        Once readers know the segment, only to `.deleted`.
         """
         self._next_suffix = temporary_suffix
         for suffix in _SUFFIXES:
@@ -93,13 +95,13 @@ class SegmentFiles:
         self._temporary_suffix = temporary_suffix
 
     def forget(self) -> None:
-        """Drop what the cache keeps, because the files change or go; running readers keep theirs."""
+        """Drop the cached files before they change or are removed. Running readers keep theirs."""
         self._cache.discard(self._cache_keys.values())
 
     def remove(self) -> None:
-        """For good; missing ones are fine. Idempotent.
+        """Remove the files. Missing files are no error. Idempotent.
 
-        The log goes last: indexes without one are those of a log that was lost.
+        The log is removed last: indexes without a log mean that the log was lost.
         """
         self.forget()
         for path in reversed(self.paths()):

@@ -1,11 +1,11 @@
-"""Which logs have a remote tier. Source: Kafka UnifiedLog.remoteLogEnabled."""
+"""Decides which logs have a remote tier. Source: Kafka UnifiedLog.remoteLogEnabled."""
 
 from __future__ import annotations
 
 from isotherm.config.topic import TopicConfig
 from isotherm.types import CLUSTER_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPICS
 
-# Kafka's internal topics, and the two logs that the remote tier itself depends on.
+# Kafka's internal topics, and the logs that the remote tier itself depends on.
 TOPICS_NEVER_TIERED = frozenset(
     {
         "__consumer_offsets",
