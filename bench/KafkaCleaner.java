@@ -18,7 +18,7 @@ import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 
 /**
  * Cleans logs with Kafka's own cleaner: a line on stdin names a partition's directory, a line on
- * stdout tells what one round over all of its closed segments took.
+ * stdout reports the cost of one round over all of its closed segments.
  *
  * <p>Arguments: dedupe buffer bytes, I/O buffer bytes, segment.bytes. One cleaner, and so one
  * offset map, serves all rounds, as in a broker.

@@ -15,7 +15,7 @@ import org.apache.kafka.common.utils.Utils;
  * CRC checked, then offset, timestamp, key and value of each record, the latter two as arrays.
  *
  * <p>A line on stdin names a file of batches, which is read, or says how many times to decode it; a line
- * on stdout tells the file's size, or the records of one time.
+ * on stdout has the file's size, or the records of one time.
  */
 public final class KafkaDecode {
     private static long kept;

@@ -24,7 +24,7 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadataUpdate
 
 /**
  * Folds metadata partitions with Kafka's own classes, as its ConsumerTask does but without a network:
- * a line on stdin names a partition's directory; a line on stdout tells records, live segments,
+ * a line on stdin names a partition's directory; a line on stdout has records, live segments,
  * seconds of the clock and CPU-seconds of the thread.
  *
  * <p>CRCs are checked, as a consumer checks them.

@@ -32,7 +32,7 @@ PATIENCE = 3.0
 
 class Task(NamedTuple):
     """A question's module, the minutes it takes on two quiet cores, and those with --quick; and what
-    the module is told beside --quick, so that all of them keep to the half hour."""
+    the module gets in addition to --quick, so that all of them keep to the half hour."""
 
     name: str
     minutes: float

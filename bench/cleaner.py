@@ -222,7 +222,7 @@ def make_value(rng: random.Random, size: int) -> bytes:
 
 
 class Side(NamedTuple):
-    """A process that cleans the directories it is told."""
+    """A process that cleans the directories that it reads from its input."""
 
     process: subprocess.Popen[str]
 

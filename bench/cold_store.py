@@ -2,7 +2,7 @@
 
     python -m bench.cold_store [--rounds N] [--quick]
 
-The tier is an S3 server (versitygw) behind a proxy (toxiproxy) that holds every answer back for
+The tier is an S3 server (versitygw) behind a proxy (toxiproxy) that delays every answer by
 20 ms. Sides, in turn, over the same objects:
 
     GETs alone   ranged GETs by obstore, in a process of its own that keeps nothing; the best of
@@ -11,14 +11,14 @@ The tier is an S3 server (versitygw) behind a proxy (toxiproxy) that holds every
                  through an Isotherm broker that has no local copy; the consumers are
                  bench.fetch_client and begin at once at the first offset
 
-Consumers, broker, proxy and S3 server share the machine's processors, and one more figure tells
-what that leaves: the processor time that all of them together take for a GB. A side's share of it
-is what it would reach of GETs alone on processors that are never idle. GETs are counted by the S3
-server's access log.
+Consumers, broker, proxy and S3 server share the machine's processors. So one more figure is the
+processor time that all of them together take for a GB. A side's share of it is the share of the
+rate of GETs alone that it would reach on processors that are never idle. The S3 server's access
+log counts the GETs.
 
-The broker is started anew for each round. Its first consumer makes the kernel give it the memory
-that ranges are held in; the next one finds that memory, and nothing of the history's beginning in
-it, for the history is four times as large. GETs alone have their memory before the clock starts.
+The broker is started anew for each round. Its first consumer waits for the kernel to provide the
+memory for ranges. The next one finds that memory, without the beginning of the history in it,
+because the history is four times as large. GETs alone have their memory before the clock starts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TOPIC = "history"
 RECORD_SIZE = 1024
 SEGMENT_BYTES = 256 * MIB
 FETCH_BYTES = MIB
-"""What the Java consumer asks of a partition unless told otherwise."""
+"""The Java consumer's default size of a fetch of one partition."""
 WAYS = ((4, 64), (8, 16), (16, 8))
 """GETs at once, MiB of each."""
 TIMEOUT_S = 300
@@ -159,7 +159,7 @@ class Bench:
         return figures
 
     def _counted(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """What `measure` tells, with the GETs that it took per GiB of the history, and with the
+        """The figures of `measure`, with the GETs that it took per GiB of the history, and with the
         processor time of the store and its proxy, and of all, per GB of it."""
         gets_before, cpu_s_before = self._get_count(), self._store_cpu_s()
         figures = measure()

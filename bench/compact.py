@@ -1,10 +1,10 @@
 """What does it cost to compact a tiered topic on Spark, and does it grow with the bytes?
 
-Histories of rising size in a local folder that plays the bucket, every key four times anywhere,
-copied compacted into another folder (`isotherm.spark.jobs.compact`), on two local cores. Each size
-has as many keys as a quarter of its records. MB/s are bytes of the source's segments per second;
-each is read twice, and what is written once more. CPU is of all processes: driver, JVM, workers.
-Memory is the largest that one Python worker, and the driver, had at any time.
+Histories of rising size in a local folder as the bucket, every key four times at random places, are
+compacted as a copy into another folder (`isotherm.spark.jobs.compact`), on two local cores. Each
+size has as many keys as a quarter of its records. MB/s are bytes of the source's segments per
+second; each segment is read twice, and the written one once more. CPU is that of all processes:
+driver, JVM, workers. Memory is the peak of one Python worker, and of the driver.
 """
 
 from __future__ import annotations

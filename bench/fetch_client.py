@@ -1,7 +1,7 @@
-"""The least a consumer can be: it asks for records, takes the bytes, and looks at batch headers.
+"""A minimal consumer: it requests records, receives the bytes, and reads batch headers.
 
-A client that makes messages of records is busier with that than a broker is with handing them
-out, and then measures itself. This one asks for the next offset as soon as an answer is there, one
+A client that makes messages of records needs more time for that than a broker for serving them,
+and then measures itself. This one requests the next offset as soon as an answer is there, one
 request at a time as the Java consumer and librdkafka do, and reads the answer into memory that it
 keeps. It finds the next offset from the headers of the batches, and checks that they follow one
 another without a gap.
@@ -126,7 +126,7 @@ def run(
     """Let so many consumers each read `records` records of partition 0 from its beginning on.
 
     `mb_per_s` and `records_per_s` are of all together, from the first answer to the last: sums of
-    rates would reward who serves one after the other. `bytes` is what one of them was given,
+    rates would favour a broker that serves one after the other. `bytes` is what one of them got,
     `longest_fetch_ms` what any of them waited for an answer.
     """
     command = ["bench.fetch_client", address, topic, str(records), str(fetch_bytes)]

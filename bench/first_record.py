@@ -7,8 +7,8 @@
 A round starts the broker, waits until it answers a Metadata request, and then times one record: from the
 first byte that a new connection sends until the answer. The client speaks the protocol by itself, with one
 connection, and knows its partition: what is timed is the broker, not a client's start. A second and
-a hundredth record follow; the slowest of the ninety-nine after the first tells whether the first one's wait was
-merely moved. A topic with a record in it is made before the rounds, so that no side has to make it.
+a hundredth record follow; the slowest of the ninety-nine after the first shows whether the first one's wait was
+merely moved. A topic with a record in it is created before the rounds, so that no side has to create it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How does the cost of Isotherm grow?
 
     records per batch   a log of one partition is written and read on one thread, batch by batch
-    partitions          a broker that nobody uses, after a stop and a start (bench/partitions.py)
-    live segments       the fold of a metadata topic that tells of nothing else, two events to a
-                        segment, and look-ups in what it gives (bench/metadata_memory.py)
+    partitions          an idle broker, after a stop and a start (bench/partitions.py)
+    live segments       the fold of a metadata topic with live segments only, two events for each
+                        segment, and look-ups in its result (bench/metadata_memory.py)
     history             the fold of a metadata topic of level 0 and of level 1 with 10,000 live
                         segments (bench/metadata_history.py)
     consumers           readers of the same history in an S3 server that answers after 20 ms, through

@@ -1,7 +1,7 @@
 """How much longer do producers wait while others read history?
 
-A producer sends by the clock (bench/open_loop.py), acks=all, first alone, then while readers go
-through a topic that lies in the remote tier alone, again and again, each at READ_MB_PER_S or as
+A producer sends by a schedule (bench/open_loop.py), acks=all, first alone, then while consumers read
+a topic that only the remote tier holds, repeatedly, each at READ_MB_PER_S or as
 fast as it can. KIP-405 reports that the 99th percentile of producers tripled without tiering when
 old data was read.
 """

@@ -1,8 +1,8 @@
 """How much longer does a healthy client wait while others send malformed or very large requests?
 
-One client writes a record and reads it again, a pause, and so on: a latency is that of both. Another
+One client writes a record and reads it again, pauses, and repeats: a latency is that of both. Another
 process attacks the broker meanwhile, in one of several ways, as fast as its answers come. Client,
-attacker and server share the machine's processors, so part of what the client waits is the
+attacker and server share the machine's processors, so part of the client's wait is the
 attacker's own work.
 """
 

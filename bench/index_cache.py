@@ -2,16 +2,16 @@
 
     python -m bench.index_cache
 
-A broker reads 400 segments with small indexes often, and loses their partitions: nobody asks for
-them any more, and nobody tells it that they are stale. Then a backfill reads 40 segments with
-large indexes, over and over, which fit into the cache only once the stale ones are gone
-("stale"). In a second workload a hot set is read while a scan passes through more segments than
+A broker reads 400 segments with small indexes often, and then loses their partitions: no request
+uses them any more, and no event marks them as stale. Then a backfill reads 40 segments with
+large indexes repeatedly, which fit into the cache only once the stale ones are evicted
+("stale"). In a second workload a hot set is read while a scan reads more segments than
 fit ("scan"): no TTL helps there, but an admission by frequency might.
 
 Sides: Isotherm's own cache (least recently used first) with and without KIP-1264's TTL, and a model
 of Caffeine's W-TinyLFU, Kafka's cache, with and without it: an admission window of 1%, a main space
 of 80% protected and 20% probation, and a count of each key's use that is halved now and then. All
-on a simulated clock, from one seed; what is counted is requests, so the machine does not matter.
+on a simulated clock, from one seed. Requests are counted, so the machine does not matter.
 """
 
 from __future__ import annotations

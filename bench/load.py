@@ -133,7 +133,7 @@ def java_produce(
     acks: str = "all",
     compression: str = "none",
 ) -> Metrics:
-    """kafka-producer-perf-test: also tells latencies, from just before send() to the callback."""
+    """kafka-producer-perf-test: also reports latencies, from just before send() to the callback."""
     output = run_tool(
         "org.apache.kafka.tools.ProducerPerformance",
         f"--topic={topic}",

@@ -41,7 +41,7 @@ def run(
     seconds: float,
     receives: bool = True,
 ) -> Metrics:
-    """Send to partition 0, and receive what is sent unless told otherwise; acks=all."""
+    """Send to partition 0, and by default receive the records; acks=all."""
     start_s = time.monotonic() + STARTING_S
     plan = [
         bootstrap_server,
@@ -133,7 +133,7 @@ def _send(
             delay.append(time.monotonic() - planned_s)
         for _ in range(count - 1):
             producer.produce(topic, value, partition=0)
-        # One of each tick tells how long it took: a callback each would be the client's main work.
+        # One record of each tick is timed: a callback for each would be the client's main work.
         producer.produce(topic, value, partition=0, on_delivery=delivered)
     if producer.flush(TIMEOUT_S) or errors:
         raise RuntimeError(f"records were not sent: errors={errors[:3]}")

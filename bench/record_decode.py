@@ -2,8 +2,8 @@
 
 Run: python -m bench.record_decode [--quick]
 
-Every side checks the CRC of every batch, unpacks it, and takes offset, timestamp, key and value out of
-every record into memory of their own, which is let go soon after, as a reader does that hands them on:
+Every side checks the CRC of every batch, decompresses it, and copies offset, timestamp, key and value of
+every record into memory of its own, which is freed soon after, as by a reader that passes them on:
 
     columns       isotherm.record.columns into Arrow columns, 2 MiB of records at a time as the Spark
                   source asks for them
@@ -12,7 +12,7 @@ every record into memory of their own, which is let go soon after, as a reader d
     aiokafka      aiokafka.record.MemoryRecords, with its compiled parts: the same
     java          the Java client's MemoryRecords: keys and values as arrays, in a JVM that is warm
                   (bench/KafkaDecode.java)
-    floor         no side: what no reader can do without. google-crc32c over all of the bytes, and one
+    floor         the work of every reader: google-crc32c over all of the bytes, and one
                   copy of them, or their codec's library
 
 The same bytes in turn (A B C A B C ...) after a round that warms up, on one thread. Rates are per

@@ -20,7 +20,7 @@ from bench.servers import Server
 from bench.topics import create_filled, delete
 
 FETCH_BYTES = 1 << 20
-"""What the Java consumer asks of a partition unless told otherwise."""
+"""The Java consumer's default size of a fetch of one partition."""
 
 
 class Point(NamedTuple):

@@ -12,7 +12,7 @@ from oracle.topics import create_topic, delete_topic
 def create(
     server: Server, *, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
 ) -> None:
-    """Create a topic, of one partition unless told otherwise."""
+    """Create a topic, by default with one partition."""
     create_topic(server.bootstrap_server, topic, partitions, dict(config or {}))
 
 
