@@ -11,9 +11,9 @@ from typing import NamedTuple
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.log.cleaner.choice import plan_log_to_clean
+from isotherm.log.cleaner.chunk_reader import Throttle
 from isotherm.log.cleaner.cleaned_log import CleanedLog
 from isotherm.log.cleaner.cleaner import Cleaner
-from isotherm.log.cleaner.segment_reader import Throttle
 from isotherm.log.cleaner.segment_writer import SEGMENT_SIZE_MAX
 from isotherm.log.fs import FileSystem
 from isotherm.log.log_loader import LogCheckpoints

@@ -17,12 +17,12 @@ import random
 from isotherm.clock import Clock
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.log.cleaner.choice import LogToClean
+from isotherm.log.cleaner.chunk_reader import CheckAbort, ChunkReader, Throttle
 from isotherm.log.cleaner.cleaned_log import CleanedLog, CleanerStats
 from isotherm.log.cleaner.map_build import build_offset_map
 from isotherm.log.cleaner.offset_map import OffsetMap
 from isotherm.log.cleaner.plan import group_segments
 from isotherm.log.cleaner.rewrite import GroupRewriter, Round
-from isotherm.log.cleaner.segment_reader import CheckAbort, SegmentReader, Throttle
 from isotherm.log.cleaner.segment_writer import SEGMENT_SIZE_MAX
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.partition_log import PartitionLog
@@ -69,7 +69,7 @@ class Cleaner:
         NotLeaderOrFollowerError if the log is closed.
         """
         stats = CleanerStats(start_s=self._clock.monotonic_s())
-        reader = SegmentReader(self._read_size, throttle, check_abort)
+        reader = ChunkReader(self._read_size, throttle, check_abort)
         offset_map = OffsetMap(
             self._map_size,
             self._map_load_factor,

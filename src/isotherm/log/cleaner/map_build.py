@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from isotherm.log.cleaner.chunk_reader import ChunkReader
 from isotherm.log.cleaner.cleaned_log import CleanerStats
 from isotherm.log.cleaner.offset_map import OffsetMap
-from isotherm.log.cleaner.segment_reader import SegmentReader
 from isotherm.log.log_read import aborted_transactions, floor_index
 from isotherm.log.log_segment import LogSegment
 from isotherm.record.batch_table import verify_crcs
@@ -26,7 +26,7 @@ def build_offset_map(
     segments: Sequence[LogSegment],
     start_offset: Offset,
     end_offset: Offset,
-    reader: SegmentReader,
+    reader: ChunkReader,
     stats: CleanerStats,
 ) -> None:
     """Add the keys of [start_offset, end_offset), to a segment's base, until the map is full.

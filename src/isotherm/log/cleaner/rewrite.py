@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isotherm.config.topic import TopicConfig
+from isotherm.log.cleaner.chunk_reader import ChunkReader, Throttle
 from isotherm.log.cleaner.cleaned_log import CleanerStats
 from isotherm.log.cleaner.offset_map import OffsetMap
-from isotherm.log.cleaner.segment_reader import SegmentReader, Throttle
 from isotherm.log.cleaner.segment_writer import SegmentWriter
 from isotherm.log.file_cache import FileCache
 from isotherm.log.log_read import aborted_transactions, floor_index
@@ -51,7 +51,7 @@ class GroupRewriter:
         cache: FileCache,
         directory: Path,
         config: TopicConfig,
-        reader: SegmentReader,
+        reader: ChunkReader,
         throttle: Throttle,
         *,
         size_max: int,

@@ -17,7 +17,7 @@ CheckAbort: TypeAlias = Callable[[], None]
 """Raises LogCleaningAbortedError if the round must end."""
 
 
-class SegmentReader:
+class ChunkReader:
     def __init__(self, read_size: int, throttle: Throttle, check_abort: CheckAbort) -> None:
         """`read_size` is the size of one read. A larger batch is read as a whole."""
         self._read_size = max(read_size, HEADER_SIZE)
