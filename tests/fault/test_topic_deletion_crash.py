@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from isotherm.broker.controller.records import RemoveTopicRecord
+from isotherm.broker.controller.metadata_records import RemoveTopicRecord
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
 TIMEOUT_S = 30

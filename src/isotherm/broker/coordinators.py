@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from isotherm.broker.controller.controller import Controller, MetadataChange
 from isotherm.broker.controller.image import ConfigResource
-from isotherm.broker.controller.records import GROUP_RESOURCE
+from isotherm.broker.controller.metadata_records import GROUP_RESOURCE
 from isotherm.broker.groups.group_coordinator import GroupCoordinator
 from isotherm.broker.groups.offsets_topic import OffsetsTopic
 from isotherm.broker.groups.shards import GroupShards

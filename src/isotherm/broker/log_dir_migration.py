@@ -27,7 +27,7 @@ from isotherm.broker.controller.features import (
 )
 from isotherm.broker.controller.image import MetadataImage
 from isotherm.broker.controller.metadata_log import BATCH_SIZE_MAX
-from isotherm.broker.controller.records import decode_record
+from isotherm.broker.controller.metadata_records import decode_record
 from isotherm.broker.local_tier import LocalTier, open_local_tier
 from isotherm.broker.metadata_partition_log import (
     metadata_batch,

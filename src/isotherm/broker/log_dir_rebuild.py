@@ -31,7 +31,7 @@ from isotherm.broker.controller.metadata_log import (
     METADATA_TOPIC_ID,
     MetadataLog,
 )
-from isotherm.broker.controller.records import (
+from isotherm.broker.controller.metadata_records import (
     TOPIC_RESOURCE,
     MetadataRecord,
     ProducerIdsRecord,

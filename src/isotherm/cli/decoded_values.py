@@ -48,7 +48,7 @@ def _remote_log_metadata(record: Record) -> tuple[Shown, Shown]:
 
 
 def _cluster_metadata(record: Record) -> tuple[Shown, Shown]:
-    from isotherm.broker.controller.records import decode_record
+    from isotherm.broker.controller.metadata_records import decode_record
 
     if record.value is None:
         return text_of(record.key), None

@@ -47,8 +47,7 @@ from isotherm.broker.controller.image import (
     TopicImage,
 )
 from isotherm.broker.controller.metadata_log import MetadataLog
-from isotherm.broker.controller.partition_growth import NewPartitions, plan_growth
-from isotherm.broker.controller.records import (
+from isotherm.broker.controller.metadata_records import (
     BROKER_RESOURCE,
     METADATA_VERSION_FEATURE,
     TOPIC_RESOURCE,
@@ -57,6 +56,7 @@ from isotherm.broker.controller.records import (
     ProducerIdsRecord,
     RemoveTopicRecord,
 )
+from isotherm.broker.controller.partition_growth import NewPartitions, plan_growth
 from isotherm.broker.controller.registration import registration_record
 from isotherm.broker.controller.resource_configs import changed_resource
 from isotherm.broker.controller.topic_removals import TopicRemovals

@@ -19,7 +19,7 @@ from isotherm.broker.controller.image import (
     PartitionImage,
     TopicImage,
 )
-from isotherm.broker.controller.records import (
+from isotherm.broker.controller.metadata_records import (
     NO_LEADER_CHANGE,
     TOPIC_RESOURCE,
     BrokerRegistrationChangeRecord,

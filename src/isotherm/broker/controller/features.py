@@ -9,7 +9,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from isotherm.broker.controller.records import METADATA_VERSION_FEATURE, FeatureLevelRecord
+from isotherm.broker.controller.metadata_records import METADATA_VERSION_FEATURE, FeatureLevelRecord
 from isotherm.errors import InvalidRequestError, InvalidUpdateVersionError
 
 METADATA_VERSION_MIN = 7  # 3.3-IV3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 
-from isotherm.broker.controller.records import MetadataRecord, decode_record
+from isotherm.broker.controller.metadata_records import MetadataRecord, decode_record
 from isotherm.clock import Clock
 from isotherm.config.topic import UNLIMITED, TopicConfig
 from isotherm.errors import CorruptMetadataError

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from isotherm.broker.controller.image import TopicImage
-from isotherm.broker.controller.records import PartitionRecord
+from isotherm.broker.controller.metadata_records import PartitionRecord
 from isotherm.broker.controller.topic_rules import PARTITIONS_PER_REQUEST_MAX, partition_record
 from isotherm.errors import (
     InvalidPartitionsError,

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 
 from isotherm.broker.controller.features import SUPPORTED_FEATURES
-from isotherm.broker.controller.records import (
+from isotherm.broker.controller.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
     RegisterBrokerRecord,

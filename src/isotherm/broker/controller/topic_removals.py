@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 
 from isotherm.broker.controller.delta import MetadataDelta
-from isotherm.broker.controller.records import (
+from isotherm.broker.controller.metadata_records import (
     FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,

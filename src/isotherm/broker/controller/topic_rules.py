@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from isotherm.broker.controller.image import TopicImage
-from isotherm.broker.controller.records import (
+from isotherm.broker.controller.metadata_records import (
     TOPIC_RESOURCE,
     ConfigRecord,
     MetadataRecord,

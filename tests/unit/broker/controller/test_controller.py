@@ -9,7 +9,7 @@ from isotherm.broker.controller.controller import PRODUCER_ID_BLOCK_SIZE, Metada
 from isotherm.broker.controller.features import FeatureUpdate
 from isotherm.broker.controller.image import ConfigResource
 from isotherm.broker.controller.metadata_log import METADATA_TOPIC_PARTITION
-from isotherm.broker.controller.records import (
+from isotherm.broker.controller.metadata_records import (
     TOPIC_RESOURCE,
     AccessControlEntryRecord,
     PartitionRecord,

@@ -4,7 +4,7 @@ import uuid
 
 from isotherm.broker.controller.delta import MetadataDelta
 from isotherm.broker.controller.image import MetadataImage
-from isotherm.broker.controller.records import (
+from isotherm.broker.controller.metadata_records import (
     TOPIC_RESOURCE,
     ConfigRecord,
     MetadataRecord,
