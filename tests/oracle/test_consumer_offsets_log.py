@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from isotherm.broker.groups.records import (
+from isotherm.broker.groups.group_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
     decode_record,

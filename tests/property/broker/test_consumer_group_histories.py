@@ -17,7 +17,7 @@ from isotherm.broker.groups.consumer_group import (
     MemberHeartbeat,
     MemberRejectedError,
 )
-from isotherm.broker.groups.records import decode_record, encode_key, encode_value
+from isotherm.broker.groups.group_records import decode_record, encode_key, encode_value
 from isotherm.broker.groups.topic_catalog import TopicCatalog
 
 SETTINGS = ConsumerGroupSettings(session_timeout_ms=1000, heartbeat_interval_ms=100, max_size=4)

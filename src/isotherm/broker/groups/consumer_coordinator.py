@@ -39,8 +39,8 @@ from isotherm.broker.groups.group_migration import (
     downgraded,
     upgraded,
 )
+from isotherm.broker.groups.group_records import GroupMetadataKey, GroupRecord
 from isotherm.broker.groups.group_snapshot import group_value
-from isotherm.broker.groups.records import GroupMetadataKey, GroupRecord
 from isotherm.broker.groups.shards import GroupShard, GroupShards
 from isotherm.broker.groups.topic_catalog import TopicCatalog
 from isotherm.errors import IsothermError

@@ -35,7 +35,7 @@ from isotherm.broker.groups.consumer_member import (
     MemberState,
     reconcile,
 )
-from isotherm.broker.groups.records import GroupRecord
+from isotherm.broker.groups.group_records import GroupRecord
 from isotherm.broker.groups.topic_catalog import TopicCatalog
 from isotherm.errors import RejectedError
 from isotherm.types import TimestampMs

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from isotherm.broker.groups.assignors.assignor import Assignment
 from isotherm.broker.groups.consumer_member import ClassicSupport, ConsumerMember
-from isotherm.broker.groups.records import (
+from isotherm.broker.groups.group_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,

@@ -11,7 +11,7 @@ from isotherm.broker.groups.assignors.assignor import AssignedPartition, Assignm
 from isotherm.broker.groups.classic_protocol import Protocol
 from isotherm.broker.groups.consumer_group import ConsumerGroup
 from isotherm.broker.groups.consumer_member import ClassicSupport, ConsumerMember, MemberState
-from isotherm.broker.groups.records import (
+from isotherm.broker.groups.group_records import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,

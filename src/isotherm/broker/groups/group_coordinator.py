@@ -36,10 +36,10 @@ from isotherm.broker.groups.classic_protocol import (
 from isotherm.broker.groups.consumer_coordinator import ConsumerGroupCoordinator
 from isotherm.broker.groups.consumer_group import ConsumerGroup
 from isotherm.broker.groups.group_migration import MigrationPolicy
+from isotherm.broker.groups.group_records import GroupMetadataKey, GroupRecord
 from isotherm.broker.groups.offset_coordinator import Committer, OffsetCoordinator
 from isotherm.broker.groups.offsets import OffsetAndMetadata
 from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC, Producer
-from isotherm.broker.groups.records import GroupMetadataKey, GroupRecord
 from isotherm.broker.groups.shards import AnyGroup, GroupShard, GroupShards
 from isotherm.config.groups import GroupConfig
 from isotherm.errors import InvalidGroupIdError, InvalidRequestError, IsothermError

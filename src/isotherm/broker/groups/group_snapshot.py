@@ -11,7 +11,7 @@ from isotherm.broker.groups.classic_checks import GroupState
 from isotherm.broker.groups.classic_group import ClassicGroup, ClassicGroupSettings
 from isotherm.broker.groups.classic_members import ClassicMember
 from isotherm.broker.groups.classic_protocol import Protocol
-from isotherm.broker.groups.records import (
+from isotherm.broker.groups.group_records import (
     AnyGroupMetadataValue,
     AnyMemberMetadata,
     GroupMetadataValue,

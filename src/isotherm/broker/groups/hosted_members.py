@@ -39,7 +39,7 @@ from isotherm.broker.groups.embedded_protocol import (
     read_subscription,
     write_assignment,
 )
-from isotherm.broker.groups.records import GroupRecord
+from isotherm.broker.groups.group_records import GroupRecord
 from isotherm.broker.groups.topic_catalog import TopicCatalog
 from isotherm.protocol.errors import ProtocolError
 from isotherm.types import TimestampMs

@@ -24,6 +24,7 @@ from isotherm.broker.groups.consumer_checks import (
     offset_fetch_error,
 )
 from isotherm.broker.groups.consumer_group import ConsumerGroup
+from isotherm.broker.groups.group_records import GroupRecord
 from isotherm.broker.groups.offsets import (
     GroupOffsets,
     OffsetAndMetadata,
@@ -31,7 +32,6 @@ from isotherm.broker.groups.offsets import (
     offset_value,
 )
 from isotherm.broker.groups.offsets_topic import NO_PRODUCER, Producer
-from isotherm.broker.groups.records import GroupRecord
 from isotherm.broker.groups.shards import AnyGroup, GroupShard, GroupShards
 from isotherm.config.groups import GroupConfig
 from isotherm.types import TopicPartition

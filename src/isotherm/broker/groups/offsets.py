@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from isotherm.broker.groups.records import (
+from isotherm.broker.groups.group_records import (
     AnyOffsetCommitValue,
     OffsetCommitKey,
     OffsetCommitValue,

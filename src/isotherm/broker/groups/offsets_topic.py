@@ -9,7 +9,12 @@ from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.coordinator_topic import CoordinatorTopic
-from isotherm.broker.groups.records import GroupRecord, decode_record, encode_key, encode_value
+from isotherm.broker.groups.group_records import (
+    GroupRecord,
+    decode_record,
+    encode_key,
+    encode_value,
+)
 from isotherm.broker.replica_manager import ReplicaManager
 from isotherm.clock import Clock
 from isotherm.config.groups import GroupConfig

@@ -22,6 +22,12 @@ from isotherm.broker.coordinator_partition import coordinator_partition
 from isotherm.broker.groups import consumer_replay
 from isotherm.broker.groups.classic_group import ClassicGroup, ClassicGroupSettings
 from isotherm.broker.groups.consumer_group import ConsumerGroup, ConsumerGroupSettings
+from isotherm.broker.groups.group_records import (
+    AnyGroupMetadataValue,
+    GroupMetadataKey,
+    GroupRecord,
+    OffsetCommitKey,
+)
 from isotherm.broker.groups.group_snapshot import group_value, restore_group
 from isotherm.broker.groups.offsets import GroupOffsets, offset_of_value
 from isotherm.broker.groups.offsets_topic import (
@@ -30,12 +36,6 @@ from isotherm.broker.groups.offsets_topic import (
     LoadedRecord,
     OffsetsTopic,
     Producer,
-)
-from isotherm.broker.groups.records import (
-    AnyGroupMetadataValue,
-    GroupMetadataKey,
-    GroupRecord,
-    OffsetCommitKey,
 )
 from isotherm.clock import Clock
 from isotherm.config.groups import GroupConfig, GroupLevelConfig

@@ -16,7 +16,7 @@ from isotherm.broker.groups.consumer_group import (
     MemberRejectedError,
 )
 from isotherm.broker.groups.consumer_member import MemberState
-from isotherm.broker.groups.records import (
+from isotherm.broker.groups.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMetadataKey,

@@ -13,9 +13,7 @@ import pytest
 
 from isotherm.broker.groups.classic_group import ClassicGroupSettings
 from isotherm.broker.groups.consumer_group import ConsumerGroupSettings
-from isotherm.broker.groups.offsets import OffsetAndMetadata, offset_key, offset_value
-from isotherm.broker.groups.offsets_topic import OffsetsTopic
-from isotherm.broker.groups.records import (
+from isotherm.broker.groups.group_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
     GroupMetadataKey,
@@ -23,6 +21,8 @@ from isotherm.broker.groups.records import (
     encode_key,
     encode_value,
 )
+from isotherm.broker.groups.offsets import OffsetAndMetadata, offset_key, offset_value
+from isotherm.broker.groups.offsets_topic import OffsetsTopic
 from isotherm.broker.groups.shards import GroupShard, ShardFold
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.groups import GroupConfig

@@ -6,9 +6,7 @@ import pytest
 
 from isotherm.broker.groups.classic_checks import GroupState
 from isotherm.broker.groups.classic_group import ClassicGroupSettings
-from isotherm.broker.groups.group_snapshot import restore_group
-from isotherm.broker.groups.offsets import offset_of_value
-from isotherm.broker.groups.records import (
+from isotherm.broker.groups.group_records import (
     ConsumerGroupMemberMetadataValue,
     GroupMetadataKey,
     OffsetCommitKey,
@@ -16,6 +14,8 @@ from isotherm.broker.groups.records import (
     encode_key,
     encode_value,
 )
+from isotherm.broker.groups.group_snapshot import restore_group
+from isotherm.broker.groups.offsets import offset_of_value
 from isotherm.errors import CorruptMetadataError
 
 # Written by Apache Kafka 4.3.1 for a consumer of librdkafka with group.protocol=consumer.
