@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from isotherm.broker.transactions.records import decode_record
+from isotherm.broker.transactions.transaction_records import decode_record
 from isotherm.log.partition_log import PartitionLog
 from isotherm.testing.embedded_broker import EmbeddedBroker
 

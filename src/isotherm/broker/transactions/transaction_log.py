@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.coordinator_topic import CoordinatorTopic
 from isotherm.broker.replica_manager import ReplicaManager
-from isotherm.broker.transactions.records import (
+from isotherm.broker.transactions.transaction_records import (
     TransactionRecord,
     decode_record,
     encode_key,

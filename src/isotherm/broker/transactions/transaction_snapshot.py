@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from isotherm.broker.transactions.records import (
+from isotherm.broker.transactions.transaction_records import (
     AnyTransactionLogValue,
     PartitionsSchema,
     TransactionLogValue,

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from isotherm.broker.transactions.records import encode_key, encode_value
 from isotherm.broker.transactions.transaction_log import TransactionLog
+from isotherm.broker.transactions.transaction_records import encode_key, encode_value
 from isotherm.broker.transactions.transaction_snapshot import transaction_value
 from isotherm.broker.transactions.transaction_state import (
     TransactionMetadata,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from isotherm.broker.transactions.records import TransactionLogValue
+from isotherm.broker.transactions.transaction_records import TransactionLogValue
 from isotherm.broker.transactions.transaction_snapshot import (
     transaction_of_value,
     transaction_value,
