@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from isotherm.errors import CorruptMetadataError
-from isotherm.protocol.records import decode_framed, encode_framed, registry_of
+from isotherm.protocol.framed_messages import decode_framed, encode_framed, registry_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

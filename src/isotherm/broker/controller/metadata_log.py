@@ -11,7 +11,7 @@ from isotherm.config.topic import UNLIMITED, TopicConfig
 from isotherm.errors import CorruptMetadataError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
-from isotherm.protocol.records import encode_framed
+from isotherm.protocol.framed_messages import encode_framed
 from isotherm.record.batch import (
     BatchHeader,
     NewRecord,

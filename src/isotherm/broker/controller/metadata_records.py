@@ -1,6 +1,6 @@
 """The records of `__cluster_metadata`: Apache Kafka's own, declared in kio's style.
 
-Values are framed as `isotherm.protocol.records` says; keys are null. Each class is the newest
+Values are framed as `isotherm.protocol.framed_messages` says; keys are null. Each class is the newest
 version of its record. Where an older one differs by tagged fields alone, the newest class reads it
 as well: what is absent has its default. Where it lacks an untagged field it has a class of its own.
 Snapshots and quorum changes are control batches and no records of this kind.
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
+from isotherm.protocol.framed_messages import decode_framed, registry_of
 from isotherm.protocol.primitives import Buffer
-from isotherm.protocol.records import decode_framed, registry_of
 from isotherm.types import BrokerId
 
 METADATA_VERSION_FEATURE = "metadata.version"

@@ -34,7 +34,7 @@ from isotherm.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from isotherm.protocol.records import encode_framed
+from isotherm.protocol.framed_messages import encode_framed
 from isotherm.record.batch import build_batch
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 
