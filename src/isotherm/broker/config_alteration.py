@@ -1,7 +1,6 @@
-"""Changing the configuration of what a request names: a topic, this broker or all brokers, a group,
-a subscription to clients' metrics, the broker's loggers.
+"""Alters the configuration of topics, brokers, groups, client metrics subscriptions and loggers.
 
-Source: Kafka ConfigAdminManager and ConfigurationControlManager, whose error codes these are.
+Source: Kafka ConfigAdminManager and ConfigurationControlManager, whose error codes are used.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _POLICY = "cleanup.policy"
 
 
 class AlteredResource(NamedTuple):
-    """The answer for one resource of a request: `error` is None when it was changed."""
+    """The result for one resource of a request. `error` is None if it was changed."""
 
     resource_type: int
     name: str
     error: RejectedError | None
 
 
-# From what is set now to what is to be changed; raises RejectedError.
+# Returns the changes, given the present settings. Raises RejectedError.
 Changes: TypeAlias = Callable[[Mapping[str, str]], list[ConfigChange]]
 
 
@@ -45,9 +44,9 @@ async def answer_alteration(
     request: Any,
     changes_of: Callable[[Any, Mapping[str, str]], list[ConfigChange]],
 ) -> dict[str, Any]:
-    """The fields of the response to an AlterConfigs or IncrementalAlterConfigs request.
+    """The response fields of an AlterConfigs or IncrementalAlterConfigs request.
 
-    `changes_of` tells what one resource of the request changes, given what is set now.
+    `changes_of` returns the changes of one resource of the request, given its present settings.
     """
     asked = [
         (resource.resource_type, resource.resource_name, partial(changes_of, resource))
@@ -88,9 +87,9 @@ def _alter_all(
     *,
     validate_only: bool,
 ) -> list[AlteredResource]:
-    """Change every resource (type, name, changes) that may be; on the control thread.
+    """Alter every resource (type, name, changes) that may be altered. Control thread only.
 
-    Each resource is changed as a whole or not at all. One that is named twice is not changed.
+    Each resource is changed as a whole or not at all. A resource that is named twice is not.
     """
     resources = list(asked)
     counts = Counter((kind, name) for kind, name, _ in resources)
@@ -146,8 +145,10 @@ def _check_names(changes: list[ConfigChange]) -> None:
 def _check_policy_stays(
     topic: str, changes: list[ConfigChange], current: Mapping[str, str]
 ) -> None:
-    """The metadata topics of the remote tier follow the level of their feature: compacted too
-    early, or deleted from when it holds states, the topic would lose sight of segments."""
+    """Refuse to change cleanup.policy of the remote tier's metadata topics: it follows the feature.
+
+    Compacted too early, or with deletion while it holds states, a topic would lose segments.
+    """
     for change in changes:
         is_kept = change.operation is ConfigOperation.SET and change.value == current.get(_POLICY)
         if topic in REMOTE_LOG_METADATA_TOPICS and change.name == _POLICY and not is_kept:

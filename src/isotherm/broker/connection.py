@@ -1,24 +1,23 @@
-"""One client connection: bytes in, frames to the dispatcher, answers out in the order asked.
+"""One client connection: receives frames, passes them on, and sends the answers in order.
 
-    i32 size | request ...        repeated; size counts what follows it
+    i32 size | request ...        repeated; size counts the bytes after it
 
 Invariants:
-- One request of a connection is worked on at a time, so answers leave in order and a producer's
-  pipelined batches are appended in order. Frames behind it wait in `_waiting`; while any waits,
-  the socket is not read.
-- A payload is copied at most once after the kernel: a frame that has not wholly arrived gets its
-  own buffer, and the rest of it is received right into that. Behind it there is room for the size
-  of the next one: where frames follow one another closely, each is received by one read, and not
-  copied at all.
-- Frames that came before a bad one are answered; then the connection is closed.
-- Records that arrived whole are appended, though their client be gone; whatever else is being worked
-  on then is cancelled.
-- A muted connection (`mute`) is not read and its frames wait; what was asked before is answered.
-- Reading also stops while the client does not take its answers, and between frames while
+- One request of a connection is processed at a time. So answers are sent in order, and the
+  pipelined batches of a producer are appended in order. Later frames wait in `_waiting`. While any
+  frame waits, the socket is not read.
+- A payload is copied at most once after the kernel. A frame that has not arrived completely gets its
+  own buffer, into which its rest is received. The buffer has room for the size field of the next
+  frame: if frames follow closely, each is received by one read and not copied at all.
+- Frames before an invalid one are answered; then the connection is closed.
+- Records that arrived completely are appended even if the client disconnects. Other requests in
+  progress are cancelled.
+- A muted connection (`mute`) is not read, and its frames wait. Earlier requests are answered.
+- Reading also stops while the client does not read its answers, and between frames while
   `queued.max.request.bytes` is used up.
-- Small answers leave together, in one write: those to all frames of a read, and while reads fill
-  their buffers, which tells that more lies in the socket, those to several reads; at the latest in
-  the loop's next turn. A write is the dearest part of a small answer.
+- Small answers are sent together, in one write: those to all frames of a read, and to several reads
+  while each read fills its buffer, since more data is in the socket then; at the latest in the
+  loop's next turn. The write is the most expensive part of a small answer.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ logger = logging.getLogger(__name__)
 
 SIZE_FIELD = struct.Struct(">i")
 
-# What one read takes when no frame is begun: many small requests at once, or the head of a large.
+# Size of a read between frames: many small requests, or the start of a large one.
 SCRATCH_SIZE = 64 * 1024
 
-# Answers that are together larger are sent without waiting for others: for them a write costs what
-# their bytes do, and a client that takes none of them has to be noticed.
+# Larger answers are sent without waiting for others: the cost of the write is that of their bytes,
+# and a client that does not read them must be noticed.
 UNSENT_SIZE_MAX = 64 * 1024
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
@@ -53,14 +52,14 @@ Answer: TypeAlias = "Sequence[Buffer]"
 
 
 def _new_buffer(size: int) -> memoryview:
-    # numpy leaves the pages untouched: a large size that is announced and not sent costs nothing.
+    # numpy leaves the pages untouched: a large size that is announced but not sent costs no memory.
     return memoryview(np.empty(size, np.uint8).data)
 
 
 class PendingAnswer(NamedTuple):
-    """An answer that is there once `future` is done. Who cancels `future` wants none.
+    """An answer that is available once `future` is done. Cancelling `future` discards it.
 
-    What `outlives_client` is worked on, and `answer` called, for a client that has gone too.
+    With `outlives_client` the work continues, and `answer` is called, after a disconnect, too.
     """
 
     future: asyncio.Future[Any]
@@ -76,7 +75,7 @@ class FrameHandler(Protocol):
 
 
 class ConnectionOwner(Protocol):
-    """The server, as its connections see it."""
+    """What a connection needs of the server."""
 
     @property
     def frame_handler(self) -> FrameHandler: ...
@@ -90,13 +89,13 @@ class ConnectionOwner(Protocol):
     def write_buffer_size_max(self) -> int: ...
 
     def admit(self, connection: Connection) -> float | None:
-        """Count the connection in; when a limit is reached, in how many seconds it is to be closed."""
+        """Count the connection; returns after how many seconds it must be closed, if over a limit."""
 
     def forget(self, connection: Connection) -> None: ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Event loop thread only. `active_at` is the loop's time of the last byte in or answer out."""
+    """Event loop thread only. `active_at` is the loop time of the last byte in or answer out."""
 
     def __init__(
         self, owner: ConnectionOwner, listener: Listener, loop: asyncio.AbstractEventLoop
@@ -109,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._waiting: deque[memoryview] = deque()
         self._leftover = b""
-        # The frame being received, with room behind it for a size field.
+        # The frame being received, with room for the next size field after it.
         self._frame: memoryview | None = None
         self._frame_filled = 0
         self._reserved = 0
@@ -130,10 +129,10 @@ class Connection(asyncio.BufferedProtocol):
     def listener_name(self) -> str:
         return self.listener.name
 
-    # ---- what the transport calls
+    # ---- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have the methods of asyncio.Transport without being of that class.
+        # uvloop's transports have the methods of asyncio.Transport but are not subclasses.
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.client_address = str(peer[0]) if peer else ""
@@ -163,8 +162,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame is not None:
             room = self._frame[self._frame_filled :]
         else:
-            # The scratch is the whole server's: the loop calls get_buffer, reads and calls
-            # buffer_updated without a turn between, and what stays over is kept here.
+            # All connections share the scratch buffer. The loop calls get_buffer, reads, and calls
+            # buffer_updated in one turn, and `_leftover` keeps the rest.
             scratch = self._owner.scratch
             scratch[: len(self._leftover)] = self._leftover
             room = scratch[len(self._leftover) :]
@@ -193,11 +192,11 @@ class Connection(asyncio.BufferedProtocol):
         self._write_is_paused = False
         self._work()
 
-    # ---- what the server calls
+    # ---- called by the server
 
     @property
     def is_busy(self) -> bool:
-        """A request has not been answered, or its answer not been taken."""
+        """Whether a request is not answered yet, or its answer not sent."""
         return (
             self._pending is not None
             or bool(self._unsent)
@@ -205,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def drain(self) -> None:
-        """Read nothing more; the request being worked on is still answered, then it closes."""
+        """Stop reading. The request in progress is answered, then the connection closes."""
         self._is_draining = True
         self._waiting.clear()
         self.update_reading()
@@ -217,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def mute(self, duration_s: float) -> None:
-        """Work on nothing new for that long: the client is over a quota (KIP-219)."""
+        """Process no new request for this time: the client is over a quota (KIP-219)."""
         self._unmuting = self._loop.call_later(duration_s, self._unmute)
 
     def _unmute(self) -> None:
@@ -226,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
         self._work()
 
     def update_reading(self) -> None:
-        """Read or pause, by the invariants at the top of this module."""
+        """Pause or resume reading, according to the invariants of this module."""
         is_between_frames = self._frame is None
         must_pause = (
             self._is_draining
@@ -272,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_filled = len(head)
 
     def _end_frame(self, frame: memoryview) -> None:
-        """Let the frame be worked on if it is whole; what came behind it begins the next."""
+        """Queue the frame if it is complete. Bytes after it start the next frame."""
         size = len(frame) - SIZE_FIELD.size
         if self._frame_filled < size:
             return
@@ -287,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
     # ---- requests
 
     def _work(self) -> None:
-        """Answer waiting frames until one has to be awaited or the client does not keep up."""
+        """Answer waiting frames until one must wait or the client does not keep up."""
         while self._may_work:
             frame = self._waiting.popleft()
             self._proceed(frame, partial(self._owner.frame_handler.handle_frame, frame, self))
@@ -308,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _proceed(self, frame: memoryview, step: Callable[[], Answer | PendingAnswer]) -> None:
-        """Send what `step` answers, or wait for it; close the connection if it raises."""
+        """Send the answer of `step`, or wait for it. Closes the connection if it raises."""
         try:
             answer = step()
         except IsothermError as error:

@@ -1,9 +1,9 @@
-"""What a request handler is given: the request's surroundings and the broker's services.
+"""The context of a request handler: the request's surroundings and the broker's services.
 
-A handler is `handle(context, request)`. It returns the response (`RequestContext.response` makes it), or an awaitable of it when
-it has to wait; `async def` is the usual form, a plain `def` the lean one for hot paths that mostly
-answer at once. Handlers run on the event loop thread and may do short local I/O there. What takes
-longer than an append (creating topics, deleting them) goes through `BrokerServices.run_control`.
+A handler is `handle(context, request)`. It returns the response (made by `RequestContext.response`), or
+an awaitable of it if it has to wait. `async def` is the usual form; a plain `def` is for hot paths that
+mostly answer at once. Handlers run on the event loop thread and may do short local I/O. Work that takes
+longer than an append (creating or deleting topics) goes through `BrokerServices.run_control`.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _NO_THROTTLE = datetime.timedelta()
 
 
 class HangUpError(IsothermError):
-    """The only answer left is to close the connection: a produce with acks=0 has failed."""
+    """The connection must be closed, because there is no answer: a produce with acks=0 failed."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BrokerServices:
-    """Everything handlers share. One instance lives as long as the broker's listeners.
+    """The services that handlers share. One instance lives as long as the broker's listeners.
 
-    `config` is the configuration now: it is replaced when keys are changed while the broker runs,
-    and nothing else here ever is.
+    `config` is the present configuration. It is replaced when dynamic keys change; all other fields
+    are constant.
 
-    `control_executor` has one thread: changes of the cluster's metadata (Controller methods that
-    write, and the partitions made or deleted in their wake) run there, one at a time and in order.
-    Reading `controller.image` is fine on any thread. In `flush_executor` logs are flushed before
-    they are answered for. `traffic` is marked on the event loop.
+    `control_executor` has one thread. Changes of the cluster's metadata (Controller methods that
+    write, and creating or deleting partitions) run there, one at a time and in order. Any thread may
+    read `controller.image`. `flush_executor` flushes logs before produce requests are answered.
+    `traffic` is marked on the event loop.
     """
 
     config: BrokerConfig
@@ -74,23 +74,26 @@ class BrokerServices:
     traffic: BrokerTraffic
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
-        """The advertised endpoint of the listener that a request came in by; None if it has none."""
+        """The advertised endpoint of the request's listener; None if it has none."""
         for endpoint in self.endpoints:
             if endpoint.listener_name == listener_name:
                 return endpoint
         return None
 
     async def run_control(self, function: Callable[[], Result]) -> Result:
-        """Run a metadata change on the control thread; what it raises is raised here."""
+        """Run a metadata change on the control thread. Raises its error."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.control_executor, function)
 
 
 class RequestContext(NamedTuple):
-    """One request's surroundings. `listener_name` is where the connection came in, `arrived_s`
-    the clock's monotonic time when the request was there as a whole. A request that `is_large` may
-    ask for thousands of things. `charge` is called with the number of partitions before they are made
-    or deleted, and may raise ThrottlingQuotaExceededError."""
+    """The surroundings of one request.
+
+    `listener_name` is the listener of the connection. `arrived_s` is the monotonic time when the
+    request had arrived completely. `is_large` requests may name thousands of items. `charge` is called
+    with the number of partitions before they are created or deleted, and may raise
+    ThrottlingQuotaExceededError.
+    """
 
     services: BrokerServices
     header: RequestHeader
@@ -103,7 +106,7 @@ class RequestContext(NamedTuple):
     def response(self, fields: Mapping[str, Any]) -> Any:
         """The response in the request's version, from the fields of the newest version.
 
-        Unless `fields` have one, its throttle time is 0: the client's quotas set it later.
+        Its throttle time is 0 unless `fields` has one: the client's quotas set it later.
         """
         header = self.header
         return entity_of(

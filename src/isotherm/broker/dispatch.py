@@ -1,13 +1,12 @@
 """From a frame to its answer: header, version check, handler, response. The request boundary.
 
 Behaviour
-- A version that is not served: ApiVersions is answered in version 0 with UNSUPPORTED_VERSION and
-  the table, so that a newer client can step down (KIP-511); on any other API the connection is
-  closed, as Kafka does.
+- An unserved version: ApiVersions is answered in version 0 with UNSUPPORTED_VERSION and the table,
+  so that a newer client can downgrade (KIP-511). For any other API the connection is closed, as in
+  Kafka.
 - A request that cannot be decoded closes its connection.
-- An error that a handler raises is answered with its code (`error_mapping`) in the API's own
-  response. What nobody expected is logged with its traceback, once, and answered with
-  UNKNOWN_SERVER_ERROR.
+- An error of a handler is answered with its code (`error_mapping`) in the API's own response. An
+  unexpected error is logged with its traceback, once, and answered with UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -49,22 +48,22 @@ from isotherm.protocol.framing import (
 
 logger = logging.getLogger(__name__)
 
-# What takes longer to decode or to encode than some milliseconds is left to another thread, so that
-# the other connections stay served: a request of more bytes than this (records are not decoded), a
-# response about more topics, groups or resources than that.
+# Decoding or encoding that takes longer than some milliseconds is left to another thread, so that
+# other connections are served meanwhile. The limits are bytes of a request (records are not decoded),
+# and topics, groups or resources in a response.
 LOOP_REQUEST_SIZE_MAX = 16 * 1024
 LOOP_ELEMENTS_MAX = 200
 
 
 class _Served(NamedTuple):
-    """An API in one of its versions."""
+    """One API in one version."""
 
     api: Api
     codec: VersionCodec
 
 
 class _ServedVersions(dict[tuple[int, int], _Served | None]):
-    """By key and version; None for what is not served. Codecs are made when first needed."""
+    """APIs by key and version; None if not served. Codecs are created when first needed."""
 
     def __init__(self, apis: Mapping[int, Api]) -> None:
         super().__init__()
@@ -74,7 +73,7 @@ class _ServedVersions(dict[tuple[int, int], _Served | None]):
         key, version = kind
         api = self._apis.get(key)
         if api is None or not api.versions.min <= version <= api.versions.max:
-            # Not kept: clients could fill the memory with what does not exist.
+            # Not stored: clients could fill the memory with versions that do not exist.
             return None
         served = self[kind] = _Served(api, version_codec(key, version))
         return served
@@ -96,7 +95,7 @@ class Dispatcher:
         self.metrics = RequestMetrics({int(key): api_name(key) for key in apis})
 
     def handle_frame(self, frame: memoryview, connection: Connection) -> Answer | PendingAnswer:
-        """Raises IsothermError when the connection must be closed."""
+        """Raises IsothermError if the connection must be closed."""
         try:
             kind = REQUEST_KIND.unpack_from(frame)
         except struct.error as error:
@@ -142,7 +141,7 @@ class _Exchange:
         self._metrics = metrics
 
     def handle_decoded(self, body: memoryview) -> PendingAnswer:
-        """As `handle`, once another thread has decoded the body."""
+        """Like `handle`, after another thread has decoded the body."""
         loop = asyncio.get_running_loop()
         decoding = loop.run_in_executor(None, self._codec.read_request, body)
         self._context = self._context._replace(is_large=True)
@@ -161,14 +160,14 @@ class _Exchange:
         return self._respond(request, respond)
 
     def _respond(self, request: Any, respond: Callable[[], Any]) -> Answer | PendingAnswer:
-        """What `respond` returns, or the answer to what it raises."""
+        """The encoded response of `respond`, or the answer to its error."""
         try:
             response = respond() if self._meter is None else self._meter.timed(respond)
-            # Cheaper than isinstance(response, Awaitable), for every request.
+            # Cheaper for each request than isinstance(response, Awaitable).
             if not hasattr(response, "__await__"):
                 return self._encode(response)
-            # The connection keeps the future, and cancels it when the client goes away. Records that
-            # have arrived are appended all the same: with acks=0 a client waits for nothing.
+            # The connection keeps the future, and cancels it if the client disconnects. Records that
+            # have arrived are still appended: with acks=0 a client does not wait.
             future = asyncio.ensure_future(response)
             return PendingAnswer(
                 future,
@@ -200,7 +199,7 @@ class _Exchange:
         if response is None:
             return self._finished(())
         write, correlation_id = self._codec.write_response, self._context.header.correlation_id
-        # Fetch and Produce have tuples of their own, and as many parts as their requests.
+        # Fetch and Produce responses are tuples. They have as many parts as their requests.
         if self._context.is_large or (not isinstance(response, tuple) and _is_large(response)):
             loop = asyncio.get_running_loop()
             encoding = loop.run_in_executor(None, write, correlation_id, response)
@@ -230,7 +229,7 @@ async def _handle_parts(
 
 
 def _is_large(response: Any) -> bool:
-    """Whether it would take long to encode, by the number of things that it is about."""
+    """Whether encoding would take long, by the number of items in the response."""
     return any(
         len(value) > LOOP_ELEMENTS_MAX
         for name in response.__dataclass_fields__

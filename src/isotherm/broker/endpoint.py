@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Endpoint(NamedTuple):
-    """Where clients reach a listener: the advertised host and port, never port 0."""
+    """The address of a listener for clients: the advertised host and port, never port 0."""
 
     listener_name: str
     host: str

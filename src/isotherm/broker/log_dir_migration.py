@@ -1,13 +1,13 @@
-"""Migration of a stopped broker's `__remote_log_metadata` to level 1, in its log directories.
+"""Migrates a stopped broker's `__remote_log_metadata` to level 1, in its log directories.
 
-In this order, so that a crash at any point leaves a broker that starts, and a migration that can be
-begun again:
+The order makes a crash harmless at any point: the broker can start, and the migration can be
+repeated.
 
-1. the live state is written as keyed records, and verified, partition by partition;
-2. the feature `remote.log.metadata.compaction` is set to 1: from the next start on every event is
-   keyed, and that start makes up for what is missing;
-3. the audit topic is made;
-4. the topic is compacted from the next start of the broker on.
+1. The live state is written as keyed records and verified, partition by partition.
+2. The feature `remote.log.metadata.compaction` is set to 1. From the next start on every event is
+   keyed, and that start adds what is missing.
+3. The audit topic is created.
+4. The topic is compacted from the next start of the broker on.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from isotherm.types import (
 
 _logger = logging.getLogger(__name__)
 
-# Told after each step: the metadata partition, records written to it, and how many it will be.
+# Called after each step: metadata partition, records written to it, and records in total.
 Progress = Callable[[int, int, int], None]
 
 
@@ -85,11 +85,11 @@ def migrate_log_dirs(
     on_corrupt: OnCorrupt | None = None,
     audit_retention_ms: int | None = None,
 ) -> list[PartitionSurvey]:
-    """Bring a stopped broker's log directories to level 1; what was there before, by partition.
+    """Migrate a stopped broker's log directories to level 1; returns the plan of each partition.
 
-    Does nothing a second time. Raises LogDirFailedError when a broker runs on them,
-    PolicyViolationError when they are not Isotherm's, CorruptMetadataError when a record has no
-    meaning or what was written does not tell what it should: the level is as before then.
+    No effect the second time. Raises LogDirFailedError if a broker is running on them,
+    PolicyViolationError if they are not Isotherm's, and CorruptMetadataError if a record is
+    malformed or the written records do not match the events: the level is unchanged then.
     """
     settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
     with _opened(config, clock, fs, rng) as tier:
@@ -114,9 +114,9 @@ def migrate_log_dirs(
 
 
 def check_is_isotherms(config: BrokerConfig) -> None:
-    """PolicyViolationError when Isotherm did not write the metadata log of these directories.
+    """Raises PolicyViolationError if the metadata log of the directories is not Isotherm's.
 
-    Only reads: opening the logs would leave traces in a directory of Apache Kafka's.
+    Reads only: opening the logs would modify a directory of Apache Kafka.
     """
     try:
         log = LogDirMetadataTopic(config.log_dirs, CLUSTER_METADATA_TOPIC)
@@ -168,7 +168,7 @@ def _migrate(
     differences = migration.differences()
     if not is_done or differences:
         raise CorruptMetadataError(
-            "what was written does not tell what the events tell; the level stays as it was"
+            "the written records do not match the events; the level is unchanged"
             f" topic={REMOTE_LOG_METADATA_TOPIC} partition={number} differences={differences[:3]}"
         )
     if survey.counts.without_key:
@@ -177,7 +177,7 @@ def _migrate(
 
 
 class LocalMetadataTopic:
-    """`MetadataTopic` over the logs of a broker that does not run. Not thread-safe."""
+    """`MetadataTopic` over the logs of a stopped broker. Not thread-safe."""
 
     def __init__(self, log_manager: LogManager, clock: Clock, partition_count: int) -> None:
         self._log_manager = log_manager
@@ -206,7 +206,7 @@ class LocalMetadataTopic:
         return info.first_offset
 
     def roll(self, partition: int) -> None:
-        """Close the active segment, so that the cleaner may touch it."""
+        """Close the active segment, so that the cleaner may process it."""
         self._log(partition).roll()
 
     def read(
@@ -222,15 +222,15 @@ class LocalMetadataTopic:
         return log.log_start_offset, log.log_end_offset
 
     def close(self) -> None:
-        """The logs belong to the log manager."""
+        """No effect: the log manager owns the logs."""
 
     def _log(self, partition: int) -> PartitionLog:
         log = self._log_manager.log(TopicPartition(REMOTE_LOG_METADATA_TOPIC, partition))
         if log is None:
             raise LogDirFailedError(
-                "a partition of the metadata topic is not there; is a log directory missing?"
+                "a partition of the metadata topic does not exist; is a log directory missing?"
                 f" topic={REMOTE_LOG_METADATA_TOPIC} partition={partition}"
             )
-        # Its only replica has it: what is there is committed.
+        # There is a single replica, so everything in its log is committed.
         log.update_high_watermark(log.log_end_offset)
         return log

@@ -1,9 +1,8 @@
-"""The answer to a request that is refused as a whole, made from the schema of its response. Pure.
+"""The response to a request that is refused as a whole, made from its response schema. Pure.
 
-A response has a place for an error code of the whole, or one for each thing that the request names,
-in arrays that mirror those of the request. The codes go into the places that there are, what names
-a thing is copied from the request, and every other field is the default of Kafka's schema, or null,
-zero or empty.
+A response has one error code, or one for each item of the request, in arrays that mirror those of
+the request. The code is set in all these places. Fields that identify an item are copied from the
+request. Every other field has the default of Kafka's schema, or is null, zero or empty.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.protocol.entities import blank_value
 from isotherm.protocol.schema import SchemaField, cached_by_class, schema_fields
 
-# Fields of Kafka's messages that say which thing is meant.
+# Fields of Kafka's messages that identify an item.
 _NAMES = frozenset(
     {
         "group_id",
@@ -33,10 +32,10 @@ _NAMES = frozenset(
 
 
 class Items(NamedTuple):
-    """The arrays within arrays of a request, outermost first, and those of its response.
+    """The nested arrays of a request, outermost first, and those of its response.
 
     `named` is the response's field for items that are plain names or numbers in the request.
-    `split_depth` is how many of the arrays a long request may be taken apart at; None for all.
+    `split_depth` is how many of the arrays a large request may be split at; None for all.
     """
 
     request: tuple[str, ...]
@@ -46,7 +45,7 @@ class Items(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """`fixed` are values of fields, at any depth, that are not made from schema or request."""
+    """`fixed` has values of fields, at any depth, that come from neither schema nor request."""
 
     code: ErrorCode
     message: str | None
@@ -61,7 +60,7 @@ def _fields(entity_type: type[Any]) -> Sequence[SchemaField]:
 def refusing_response(
     response_type: type[Any], request: Any, refusal: Refusal, items: Sequence[Items]
 ) -> Any:
-    """`items` are those of all versions; the first that the request's version has counts."""
+    """`items` are those of all versions. The first one that the request's version has is used."""
     if any(field.kafka_type == "error_code" for field in _fields(response_type)):
         return _refuse(response_type, request, refusal, None)
     mirrored = next((each for each in items if hasattr(request, each.request[0])), None)

@@ -1,4 +1,4 @@
-"""What one request costs its client's quotas, and the throttling that follows from it (KIP-219)."""
+"""Charges one request to its client's quotas, and throttles the client (KIP-219)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from isotherm.protocol.framing import RequestHeader
 
 
 class Mutable(Protocol):
-    """A connection that can be left unread for a while."""
+    """A connection that can be muted."""
 
     def mute(self, duration_s: float) -> None: ...
 
 
 class RequestMeter:
-    """Made for one request, while there are quotas. Event loop thread only."""
+    """Created for one request, if there are quotas. Event loop thread only."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class RequestMeter:
         size: int,
         connection: Mutable,
     ) -> None:
-        """`size` is that of the request."""
+        """`size` is the size of the request in bytes."""
         self._quotas = quotas
         self._clock = quotas.clock
         self._charge = api.charge
@@ -45,7 +45,7 @@ class RequestMeter:
             self.mutations = quotas.mutation_quota(self._client, is_strict=is_strict)
 
     def bounded(self, request: Any) -> Any:
-        """The request to handle: a fetch asks for no more than its quota can ever let through."""
+        """The request, with a fetch limited to the largest size that its quota allows."""
         if self._charge is not Charge.FETCHED_BYTES:
             return request
         size_max = self._quotas.fetch_size_max(self._client)
@@ -54,7 +54,7 @@ class RequestMeter:
         return request._replace(max_bytes=size_max, min_bytes=min(request.min_bytes, size_max))
 
     def timed(self, work: Callable[[], Any]) -> Any:
-        """What `work` returns; its time counts, what is awaited between two such works does not."""
+        """Call `work` and measure its time. Time that is awaited between calls does not count."""
         started_s = self._clock.monotonic_s()
         try:
             return work()
@@ -62,7 +62,7 @@ class RequestMeter:
             self._processing_s += self._clock.monotonic_s() - started_s
 
     def throttled(self, response: Any) -> Any:
-        """The response to send: with a throttle time, and the connection muted, over a quota."""
+        """The response to send. Over a quota it has a throttle time, and the connection is muted."""
         throttle_ms = self._quotas.record_request(self._client, self._processing_s)
         if self._charge is Charge.PRODUCED_BYTES:
             throttle_ms = max(throttle_ms, self._quotas.record_produce(self._client, self._size))
@@ -70,7 +70,7 @@ class RequestMeter:
             size = _records_size(response)
             throttle_ms = max(throttle_ms, self._quotas.record_fetch(self._client, size))
             if throttle_ms > 0:
-                # What is not sent is not counted.
+                # Records that are not sent must not count.
                 self._quotas.record_fetch(self._client, -size)
                 response = FetchResponse((), session_id=response.session_id)
         elif self.mutations is not None:

@@ -1,7 +1,6 @@
-"""An API as its module in `isotherm.broker.apis` declares it: all that the broker knows of it.
+"""The declaration of an API by its module in `isotherm.broker.apis`.
 
-Dispatch, the splitting of long requests, quotas and the table that clients are shown go by this
-declaration alone.
+Dispatch, splitting of large requests, quotas and the table in ApiVersions use this declaration only.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from isotherm.broker.context import RequestContext
 from isotherm.broker.refusals import Items, Refusal, refusing_response
 from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
 
-# A handler returns the response, None when the client wants no answer, or an awaitable of either.
+# A handler returns the response, None if the client expects none, or an awaitable of either.
 Handler: TypeAlias = Callable[[RequestContext, Any], Any]
 Refuse: TypeAlias = Callable[[RequestContext, Any, ErrorCode], Any]
 
 
 class Charge(enum.Enum):
-    """What a request costs its client's quotas, beside the time that it takes."""
+    """The quota that a request is charged to, besides its processing time."""
 
     TIME_ALONE = enum.auto()
     PRODUCED_BYTES = enum.auto()
@@ -32,7 +31,7 @@ class Charge(enum.Enum):
 
 
 class Renamed(NamedTuple):
-    """An error code that versions below `first_version` do not know, and get as `before`."""
+    """An error code that versions below `first_version` lack, and get as `before` instead."""
 
     first_version: int
     before: ErrorCode
@@ -43,20 +42,20 @@ class Api:
     key: ApiKey
     versions: VersionRange
     handle: Handler
-    # The version from which on clients are shown the API, where it is lower than is served.
+    # First version in ApiVersions, if it is lower than the first served one.
     shown_from: int | None = None
-    # Where the response has an answer for each thing that the request names. Long requests are
-    # taken apart there, and what is refused as a whole is refused there.
+    # Set if the response has a result for each item of the request. Large requests are split by
+    # item, and refused ones get the error code for each item.
     items: Sequence[Items] = ()
-    # The request is mostly records: its size says nothing of the time that it takes, and what has
-    # arrived is worked on though its client be gone.
+    # The request consists mostly of records: its size does not show its processing time, and it is
+    # processed even if the client disconnects.
     carries_records: bool = False
     charge: Charge = Charge.TIME_ALONE
-    # Of MUTATIONS: older versions are not refused but wait (KIP-599).
+    # For MUTATIONS: older versions are not refused but throttled (KIP-599).
     first_strict_version: int = 0
-    # A refusal is made from the response's schema. `echoed` are fields of the request that it
-    # repeats, `fixed` are fields that are neither the schema's default nor blank; `refuse_by` makes
-    # refusals that no schema tells of.
+    # Refusals are made from the response's schema. `echoed` fields are copied from the request,
+    # `fixed` fields are neither the schema's default nor blank. `refuse_by` makes refusals that
+    # cannot be derived from a schema.
     echoed: Sequence[str] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     refuse_by: Refuse | None = None
@@ -64,20 +63,20 @@ class Api:
 
     @property
     def shown_versions(self) -> VersionRange:
-        """What clients are shown."""
+        """The versions in the ApiVersions response."""
         if self.shown_from is None:
             return self.versions
         return VersionRange(self.shown_from, self.versions.max)
 
     def shown_code(self, version: int, code: ErrorCode) -> ErrorCode:
-        """`code` as a version knows it."""
+        """`code`, or the one that older versions know instead."""
         renamed = self.renamed.get(code)
         return renamed.before if renamed and version < renamed.first_version else code
 
     def refuse(
         self, context: RequestContext, request: Any, code: ErrorCode, message: str | None = None
     ) -> Any:
-        """The answer to a request that fails as a whole: all that it asks for is refused."""
+        """The response to a request that is refused as a whole."""
         version = context.header.api_version
         code = self.shown_code(version, code)
         if self.refuse_by is not None:

@@ -1,7 +1,7 @@
-"""The listeners and the connections they accept.
+"""The listeners, and the connections that they accept.
 
-Life: `bind` (ports are taken, nobody is answered yet), `serve`, `stop`. Binding comes first so
-that a taken port is known before any log is loaded; serving comes last. Event loop thread only.
+Order: `bind` (takes the ports, answers nothing), `serve`, `stop`. Binding comes first, so that a
+port in use is detected before any log is loaded. Serving comes last. Event loop thread only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isotherm.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# Connections over their quota that are kept open for a while: each takes a file descriptor.
+# Throttled connections that are kept open for a while: each takes a file descriptor.
 THROTTLED_MAX = 1000
 
 # How late an idle connection may be closed, as a share of connections.max.idle.ms.
@@ -31,7 +31,7 @@ IDLE_CHECKS_PER_LIMIT = 4
 
 
 class Server:
-    """Owns every connection; also what `connection.ConnectionOwner` asks for."""
+    """Owns every connection, and implements `connection.ConnectionOwner`."""
 
     def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._config = config
@@ -57,12 +57,12 @@ class Server:
     def connection_count(self) -> int:
         return len(self._connections)
 
-    # ---- life
+    # ---- start and stop
 
     async def bind(self) -> tuple[Endpoint, ...]:
-        """Take the ports of the brokers' listeners; returns where clients are told to go.
+        """Bind the ports of the brokers' listeners; returns the advertised endpoints.
 
-        ConfigError names the listener whose address cannot be had, in one line.
+        Raises ConfigError with the listener whose address cannot be bound, in one line.
         """
         layout = self._config.listener_layout
         for listener in layout.controllers:
@@ -79,10 +79,10 @@ class Server:
         return tuple(endpoints)
 
     async def _bind_listener(self, listener: Listener) -> asyncio.Server:
-        """Where a protocol would get the wrapper of its connections, which PLAINTEXT does not need."""
-        # A name that resolves to several addresses would get a different free port on each.
+        """Bind one listener. A security protocol other than PLAINTEXT would be added here."""
+        # Port 0 would get a different port on each address of a host name, so it uses one family.
         family = socket.AF_INET if listener.port == 0 and ":" not in listener.host else 0
-        # Java binds one socket to both families when it is given the IPv6 wildcard.
+        # Like Java, which binds one socket for both families to the IPv6 wildcard.
         host = None if listener.host in ("", "::") else listener.host
         try:
             return await self._loop.create_server(
@@ -107,9 +107,9 @@ class Server:
         self._check_idle()
 
     async def stop(self, drain_timeout_s: float) -> None:
-        """Accept nothing more, answer what is being worked on, then close every connection.
+        """Accept no connections, answer the requests in progress, then close every connection.
 
-        Connections that have not taken their answers after `drain_timeout_s` are cut.
+        Connections that have not read their answers after `drain_timeout_s` are aborted.
         """
         for server in self._servers:
             server.close()
@@ -136,13 +136,13 @@ class Server:
         return True
 
     def update_config(self, config: BrokerConfig) -> None:
-        """Bounds on connections hold for those that come from now on."""
+        """Apply the limits of connections to new ones."""
         self._config = config
 
-    # ---- what connections ask for
+    # ---- called by connections
 
     def admit(self, connection: Connection) -> float | None:
-        """When to close one that is over `max.connections`, `max.connections.per.ip` or its quota."""
+        """When to close a connection over `max.connections`, `max.connections.per.ip` or its quota."""
         address = connection.client_address
         throttle_ms = self.connection_quota.record(address)
         if throttle_ms > 0:
@@ -170,7 +170,7 @@ class Server:
     def forget(self, connection: Connection) -> None:
         self._throttled.discard(connection)
         if self._connections.pop(connection, connection) is connection:
-            return  # It was never admitted.
+            return  # it was never admitted
         self._connections_of[connection.client_address] -= 1
         if not self._connections_of[connection.client_address]:
             del self._connections_of[connection.client_address]

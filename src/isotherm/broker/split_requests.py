@@ -1,9 +1,9 @@
-"""Requests about thousands of things, taken apart: each part is answered in a turn of the event loop
-of its own, and the answers are put together. Pure, but for `next_turn`.
+"""Splits requests with thousands of items. Each part is handled in its own turn of the event loop,
+and the responses are joined. Pure, except `next_turn`.
 
-An API is split where it answers for each of its things by itself, and its declaration says so
-(`Items`): a topic's partitions, groups, resources. What stands beside the array in a response is that of the first part; a part that is
-refused as a whole is the answer to all.
+An API is split if it answers each item separately and its declaration says so (`Items`): partitions,
+groups, resources. Fields beside the array in the response are those of the first part. If a part is
+refused as a whole, its response is the response to the whole request.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.refusals import Items
 
-# A handler takes up to some tens of microseconds for each.
+# A handler takes up to some tens of microseconds per item.
 PART_SIZE = 200
 
 
 class Split(NamedTuple):
-    """The arrays within arrays of a request, outermost first, and those of its response."""
+    """The nested arrays of a request, outermost first, and those of its response."""
 
     request: tuple[str, ...]
     response: tuple[str, ...]
 
 
-# Of one thing: itself, behind the items of the arrays that it is within.
+# An item, preceded by the items that contain it.
 _Chain: TypeAlias = "tuple[Any, ...]"
 
 
 class Part(NamedTuple):
-    """`continued` says at how many levels this part begins within the item that the last ended in."""
+    """`continued` is the number of levels at which this part continues the last part's item."""
 
     request: Any
     continued: int
 
 
 def has_many_partitions(request: Any) -> bool:
-    """Of a request that carries records: their size does not say how long it is."""
+    """For a request with records, whose size does not show how many items it has."""
     count = 0
     for topic in request.topics:
         count += len(topic.partitions)
@@ -48,7 +48,7 @@ def has_many_partitions(request: Any) -> bool:
 
 
 def find_split(items: Sequence[Items], request: Any) -> Split | None:
-    """How to take a request apart; None when it has to stay whole, or asks for nothing."""
+    """How to split a request; None if it must not be split or is empty."""
     for each in items:
         depth = len(each.request) if each.split_depth is None else each.split_depth
         if depth and getattr(request, each.request[0], None):
@@ -57,7 +57,7 @@ def find_split(items: Sequence[Items], request: Any) -> Split | None:
 
 
 def split_request(request: Any, split: Split, size_max: int = PART_SIZE) -> Iterator[Part]:
-    """Requests that together ask for what `request` asks for, `size_max` things each."""
+    """Requests of `size_max` items each that together equal `request`."""
     outermost, *inner = split.request
     chains = _chains(getattr(request, outermost), inner)
     last: _Chain = ()
@@ -78,7 +78,7 @@ def _chains(items: Sequence[Any], inner: Sequence[str]) -> Iterator[_Chain]:
 
 
 def _shared(last: _Chain, first: _Chain) -> int:
-    """The number of items that two things are both within."""
+    """The number of items that contain both of two consecutive items."""
     both = zip(last[:-1], first[:-1], strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], both))
 
@@ -99,7 +99,7 @@ def _rebuilt(chains: Sequence[_Chain], inner: Sequence[str]) -> Iterator[Any]:
 
 
 class JoinedResponse:
-    """Takes the answers to the parts in their order."""
+    """Joins the responses to the parts, in order."""
 
     def __init__(self, split: Split) -> None:
         self._path = split.response
@@ -107,7 +107,7 @@ class JoinedResponse:
         self._items: list[Any] = []
 
     def add(self, response: Any, continued: int) -> bool:
-        """False when it is the answer to the whole request: no other part need be asked."""
+        """Add a response. False if it refuses the whole request: no other part is handled."""
         if response is None:
             return True
         outermost, *inner = self._path
@@ -120,14 +120,14 @@ class JoinedResponse:
 
     @property
     def response(self) -> Any:
-        """None where the parts got none either: nobody waits for it."""
+        """None if the parts had no response: the client expects none."""
         if self._first is None:
             return None
         return _with(self._first, self._path[0], tuple(self._items))
 
 
 def _with(message: Any, field: str, value: Any) -> Any:
-    """Produce and Fetch are made of named tuples, all others of kio's dataclasses."""
+    """Produce and Fetch messages are named tuples, all others are kio's dataclasses."""
     if isinstance(message, tuple):
         return message._replace(**{field: value})  # type: ignore[attr-defined]
     return dataclasses.replace(message, **{field: value})
@@ -152,5 +152,5 @@ class _NextTurn(Awaitable[None]):
 
 
 def next_turn() -> Awaitable[None]:
-    """To be awaited where the event loop is to see to the others first."""
+    """Awaited to let the event loop serve other connections first."""
     return _NextTurn()
