@@ -1,4 +1,4 @@
-"""Every error that crosses a package border, classed by what the caller does about it.
+"""Every error that crosses a package border, classified by what the caller does.
 
     IsothermError
     ├── RetriableError                    try again later: nothing is wrong with the request
@@ -6,15 +6,15 @@
     │   │   └── RemoteStorageThrottledError      the store asked for fewer requests
     │   ├── RemoteStorageNotReadyError        the metadata of this partition is still being read
     │   ├── NotEnoughMemoryError              a bounded buffer or queue is full
-    │   ├── SegmentKeyTakenError              an earlier copy of a remote segment is there still
+    │   ├── SegmentKeyTakenError              an earlier copy of a remote segment exists
     │   ├── RequestTimedOutError
-    │   ├── BrokerUnreachableError            no broker of a cluster that we are a client of answers
+    │   ├── BrokerUnreachableError            no broker of another cluster answers
     │   ├── CoordinatorLoadInProgressError · CoordinatorNotAvailableError
     │   ├── NotEnoughReplicasError
     │   ├── ConcurrentTransactionsError
-    │   ├── LogCleaningAbortedError           the log is wanted for something else: clean it later
+    │   ├── LogCleaningAbortedError           another operation needs the log: clean it later
     │   └── NotLeaderOrFollowerError
-    ├── FencedError                       somebody newer exists: stop
+    ├── FencedError                       a newer epoch exists: stop
     │   ├── FencedLeaderEpochError · UnknownLeaderEpochError
     │   └── InvalidProducerEpochError · ProducerFencedError · TransactionCoordinatorFencedError
     ├── RejectedError                     the request or the configuration is wrong: change it
@@ -26,7 +26,7 @@
     │   │   TopicDeletionDisabledError · PolicyViolationError · InvalidRequestError
     │   │   NoReassignmentInProgressError · ThrottlingQuotaExceededError
     │   ├── CorruptMessageError               a produced batch that fails its checks
-    │   ├── RefusedRecordsError               records of a batch may not be here; names them
+    │   ├── RefusedRecordsError               records of a batch are not allowed; names them
     │   │   └── InvalidRecordError · InvalidTimestampError
     │   ├── RecordTooLargeError · RecordListTooLargeError · UnsupportedForMessageFormatError
     │   │   UnsupportedCompressionTypeError
@@ -35,19 +35,19 @@
     │   │   InvalidTransactionTimeoutError · TransactionalIdNotFoundError
     │   │   TransactionalIdAuthorizationError · InvalidRegularExpressionError
     │   ├── UnsupportedVersionError · InvalidUpdateVersionError · InvalidGroupIdError
-    │   └── RemoteResourceNotFoundError       the tier does not hold this segment or index
+    │   └── RemoteResourceNotFoundError       the remote tier lacks this segment or index
     ├── CorruptDataError                  stored data is damaged: quarantine or rebuild it
     │   ├── CorruptRecordError                a batch on disk or in the bucket
-    │   ├── CorruptLogError                   files of a partition's log: it is offline, the broker is not
+    │   ├── CorruptLogError                   files of a partition's log: only it is offline
     │   ├── CorruptIndexError · CorruptSnapshotError · CorruptCheckpointError
     │   ├── CorruptMetadataError              a metadata record or manifest
     │   ├── CorruptObjectError                an object is missing bytes or disagrees with metadata
-    │   └── RemoteHoleError                   no segment of the remote tier holds an offset of the log
+    │   └── RemoteHoleError                   no segment of the remote tier has an offset of the log
     ├── LogDirFailedError                 a log directory cannot be used: take it offline
-    └── SparkJobError                     Spark, or something in its tasks, failed: see the reason
+    └── SparkJobError                     Spark or one of its tasks failed: see the reason
 
-Messages are a lowercase fact followed by key=value pairs; the cause is chained, not repeated.
-Which Kafka error code a client gets for each is decided in `isotherm.broker.error_mapping` alone.
+Messages are a lowercase fact followed by key=value pairs. The cause is chained, not repeated.
+`isotherm.broker.error_mapping` alone decides the Kafka error code that a client gets.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from typing import NamedTuple
 
 
 class IsothermError(Exception):
-    """Root of every error that Isotherm raises on purpose."""
+    """Root of all errors of Isotherm. Any other exception is a bug."""
 
 
 class RetriableError(IsothermError):
@@ -67,8 +67,8 @@ class RetriableError(IsothermError):
 class RemoteStorageError(RetriableError):
     """A call to the object store failed. Kafka: RemoteStorageException.
 
-    `reason` are the store's words, where it said any; `is_refusal` tells that they stay the same
-    until the configuration or the rights are changed.
+    `reason` is the store's own message, if it sent one. With `is_refusal` the error persists until
+    the configuration or the permissions change.
     """
 
     reason: str = ""
@@ -80,7 +80,7 @@ class RemoteStorageThrottledError(RemoteStorageError):
 
 
 class RemoteStorageNotReadyError(RetriableError):
-    """The remote metadata of this partition is not read yet. Kafka: ReplicaNotAvailable."""
+    """The remote metadata of this partition is still being read. Kafka: ReplicaNotAvailable."""
 
 
 class NotEnoughMemoryError(RetriableError):
@@ -88,15 +88,15 @@ class NotEnoughMemoryError(RetriableError):
 
 
 class SegmentKeyTakenError(RetriableError):
-    """An earlier copy of this segment, as a crash may leave one, holds its key: ask what it is."""
+    """An earlier copy of this segment, perhaps left by a crash, has its key: check its state."""
 
 
 class RequestTimedOutError(RetriableError):
-    """The work did not end within the time the request allowed."""
+    """The operation took longer than the timeout of the request."""
 
 
 class BrokerUnreachableError(RetriableError):
-    """No broker answers at the address, or it answered with an error; the message says why."""
+    """No broker answers at the address, or it answered with an error. The message has the cause."""
 
 
 class CoordinatorLoadInProgressError(RetriableError):
@@ -104,27 +104,27 @@ class CoordinatorLoadInProgressError(RetriableError):
 
 
 class CoordinatorNotAvailableError(RetriableError):
-    """The coordinator's topic is not there, or cannot be written."""
+    """The coordinator's topic does not exist, or cannot be written."""
 
 
 class ConcurrentTransactionsError(RetriableError):
-    """The transaction of this id is just being ended."""
+    """The transaction of this id is being ended."""
 
 
 class LogCleaningAbortedError(RetriableError):
-    """Somebody deletes, truncates or reconfigures the log, or the broker stops."""
+    """The log is deleted, truncated or reconfigured, or the broker stops."""
 
 
 class NotLeaderOrFollowerError(RetriableError):
-    """This broker does not lead the partition (now): refresh metadata."""
+    """This broker is not the leader of the partition (now): refresh metadata."""
 
 
 class NotEnoughReplicasError(RetriableError):
-    """acks=all asks for more in-sync replicas than the partition has."""
+    """acks=all requires more in-sync replicas than the partition has."""
 
 
 class FencedError(IsothermError):
-    """Somebody with a newer epoch exists: the caller stops."""
+    """A newer epoch exists: the caller stops."""
 
 
 class FencedLeaderEpochError(FencedError):
@@ -144,7 +144,7 @@ class ProducerFencedError(FencedError):
 
 
 class TransactionCoordinatorFencedError(FencedError):
-    """A marker comes from a coordinator that has been replaced."""
+    """A marker comes from a coordinator that was replaced."""
 
 
 class RejectedError(IsothermError):
@@ -156,7 +156,7 @@ class ConfigError(RejectedError):
 
 
 class UnknownConfigError(ConfigError):
-    """No configuration key has this name; the message names the nearest one."""
+    """No configuration key has this name. The message suggests the nearest one."""
 
 
 class OffsetOutOfRangeError(RejectedError):
@@ -184,11 +184,11 @@ class InvalidPartitionsError(RejectedError):
 
 
 class InvalidReplicationFactorError(RejectedError):
-    """More replicas are asked for than there are brokers."""
+    """More replicas are requested than there are brokers."""
 
 
 class InvalidReplicaAssignmentError(RejectedError):
-    """The replicas a topic is to have are not legal."""
+    """The requested replicas of a topic are not legal."""
 
 
 class TopicDeletionDisabledError(RejectedError):
@@ -200,11 +200,11 @@ class PolicyViolationError(RejectedError):
 
 
 class ThrottlingQuotaExceededError(RejectedError):
-    """The client is over a quota: it asks again after the throttle time of the answer."""
+    """The client is over a quota: it retries after the throttle time of the response."""
 
 
 class NoReassignmentInProgressError(RejectedError):
-    """No partition is being moved, so there is nothing to cancel."""
+    """No partition is being reassigned, so there is nothing to cancel."""
 
 
 class InvalidRequestError(RejectedError):
@@ -216,16 +216,16 @@ class CorruptMessageError(RejectedError):
 
 
 class RecordFault(NamedTuple):
-    """A record for which its batch is refused; `batch_index` counts the batch's records, from 0."""
+    """An invalid record of a refused batch. `batch_index` is its index in the batch, from 0."""
 
     batch_index: int
     message: str
 
 
 class RefusedRecordsError(RejectedError):
-    """Records of a batch may not be here. Kafka: RecordValidationException.
+    """Records of a batch are not allowed. Kafka: RecordValidationException.
 
-    `faults` are the records that are known to be at fault: none where it is the batch as a whole.
+    `faults` are the invalid records; empty if the batch is invalid as a whole.
     """
 
     def __init__(self, message: str = "", faults: Sequence[RecordFault] = ()) -> None:
@@ -262,15 +262,15 @@ class OutOfOrderSequenceError(RejectedError):
 
 
 class InvalidTxnStateError(RejectedError):
-    """The producer does what the state of its transaction does not allow."""
+    """The state of the producer's transaction does not allow the request."""
 
 
 class InvalidProducerIdMappingError(RejectedError):
-    """The producer id is not the one that this transactional id has now."""
+    """The producer id is not the present one of this transactional id."""
 
 
 class TransactionAbortableError(RejectedError):
-    """The producer has to abort its transaction, and can go on after that (KIP-890)."""
+    """The producer must abort its transaction, and can then continue (KIP-890)."""
 
 
 class InvalidTransactionTimeoutError(RejectedError):
@@ -282,11 +282,11 @@ class TransactionalIdNotFoundError(RejectedError):
 
 
 class TransactionalIdAuthorizationError(RejectedError):
-    """Transactional records came in a request that names no transactional id."""
+    """A request has transactional records but no transactional id."""
 
 
 class InvalidRegularExpressionError(RejectedError):
-    """The text is no pattern of RE2's."""
+    """The text is not a regular expression in RE2's syntax."""
 
 
 class UnsupportedVersionError(RejectedError):
@@ -294,15 +294,15 @@ class UnsupportedVersionError(RejectedError):
 
 
 class InvalidUpdateVersionError(RejectedError):
-    """A feature cannot have this level, or cannot be changed to it."""
+    """A feature does not have this level, or cannot be changed to it."""
 
 
 class InvalidGroupIdError(RejectedError):
-    """No group can have this name."""
+    """The group id is not legal."""
 
 
 class RemoteResourceNotFoundError(RejectedError):
-    """The remote tier does not hold this segment or index."""
+    """The remote tier does not have this segment or index."""
 
 
 class CorruptDataError(IsothermError):
@@ -314,7 +314,7 @@ class CorruptRecordError(CorruptDataError):
 
 
 class CorruptLogError(CorruptDataError):
-    """A file of a partition's log is damaged or lost, and cannot be made again: the partition is
+    """A file of a partition's log is damaged or lost and cannot be rebuilt: the partition is
     offline. `hint` says what an operator can do."""
 
     def __init__(self, message: str, hint: str) -> None:
@@ -343,8 +343,8 @@ class CorruptObjectError(CorruptDataError):
 
 
 class RemoteHoleError(CorruptDataError):
-    """Offsets above the log start that neither tier holds. `place` names the hole, whichever of
-    its offsets was asked for."""
+    """Offsets above the log start are in neither tier. `place` identifies the hole, for any of its
+    offsets."""
 
     def __init__(self, message: str, place: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The words every layer shares: identifiers, offsets and positions.
+"""Types shared by all layers: identifiers, offsets and positions.
 
 Offsets, positions and timestamps are aliases of `int`, not NewTypes: arithmetic on a NewType
 gives back `int`, so every sum would need wrapping again (docs/decisions/0002). The alias says
@@ -49,7 +49,7 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition of one incarnation of a topic: a topic made again under its name has a new id."""
+    """A partition of one incarnation of a topic: a topic that is created again has a new id."""
 
     topic_id: uuid.UUID
     topic: str
@@ -63,7 +63,7 @@ class TopicIdPartition(NamedTuple):
         return f"{uuid_to_text(self.topic_id)}:{self.topic}-{self.partition}"
 
 
-# The digits of the other alphabet become none at all.
+# Digits of the standard base64 alphabet become invalid.
 _FROM_URL_SAFE = bytes.maketrans(b"-_+/", b"+/  ")
 
 

@@ -1,7 +1,6 @@
 """Kafka's APIs: their keys, and the classes of their messages.
 
-Which of them the broker serves, and in which versions, each says in its own module
-(`isotherm.broker.apis`).
+The module of each API (`isotherm.broker.apis`) declares the versions that the broker serves.
 """
 
 from __future__ import annotations
@@ -115,13 +114,13 @@ class VersionRange(NamedTuple):
 
 
 def api_name(api_key: int) -> str:
-    """Kafka's name of an API, as its metrics have it too."""
+    """Kafka's name of an API, which is also the one in its metrics."""
     return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
 
 
 @functools.cache
 def request_class(api_key: int, api_version: int) -> type[Any]:
-    """kio's class of a request, of a version that Kafka has."""
+    """kio's class of a request, for a version that Kafka has."""
     return load_request_schema(api_key, api_version)
 
 
