@@ -28,8 +28,11 @@ from isotherm.spark.options import (
     KAFKA_PREFIX,
     READ_COMMITTED,
     READ_UNCOMMITTED,
+    STORAGE_MANAGER_KEY,
+    STORAGE_MANAGER_PREFIX,
     STORAGE_SETTINGS,
     SourceOptions,
+    needs_listing,
     source_option_keys,
 )
 
@@ -102,6 +105,7 @@ def parse_common_options(texts: Mapping[str, str]) -> SourceOptions:
     fields: dict[str, object] = {}
     kafka: dict[str, str] = {}
     storage: dict[str, str] = {}
+    of_manager: dict[str, str] = {}
     for name, text in texts.items():
         lowered = name.lower()
         if lowered in declared:
@@ -109,6 +113,8 @@ def parse_common_options(texts: Mapping[str, str]) -> SourceOptions:
             fields[field_name] = _parse_value(option, text)
         elif lowered.startswith(KAFKA_PREFIX):
             kafka[lowered.removeprefix(KAFKA_PREFIX)] = text
+        elif lowered.startswith(STORAGE_MANAGER_PREFIX):
+            of_manager[lowered.removeprefix(STORAGE_MANAGER_PREFIX)] = text
         elif lowered in STORAGE_SETTINGS:
             storage[lowered] = text
         elif lowered in key_files:
@@ -119,6 +125,7 @@ def parse_common_options(texts: Mapping[str, str]) -> SourceOptions:
         **fields,  # type: ignore[arg-type]
         kafka_properties=kafka,
         storage_settings=storage,
+        storage_manager_settings=of_manager,
     )
     _check_strategy(options, texts)
     _check_kafka_properties(options)
@@ -210,8 +217,33 @@ def _check_kafka_properties(options: SourceOptions) -> None:
         )
 
 
+def _check_storage_manager(options: SourceOptions, class_name: str) -> None:
+    of_table = options.metadata_table is not None
+    refused = {
+        "path": options.path,
+        "layout": options.layout,
+        **({} if of_table else options.storage_settings),
+    }
+    if given := sorted(name for name, value in refused.items() if value):
+        raise ConfigError(
+            "options of the built-in storage manager do not go with one of your own"
+            f" options={','.join(given)} option={STORAGE_MANAGER_KEY} value={class_name}"
+            f" hint='its settings begin with {STORAGE_MANAGER_PREFIX}'"
+        )
+    if options.metadata_source == "bucket":
+        raise needs_listing(class_name)
+
+
 def _check_sources(options: SourceOptions) -> None:
-    if not options.path:
+    if options.storage_manager is not None:
+        _check_storage_manager(options, options.storage_manager)
+    elif options.storage_manager_settings:
+        raise ConfigError(
+            "settings of a storage manager of your own are given without its class"
+            f" options={STORAGE_MANAGER_PREFIX}{min(options.storage_manager_settings)}"
+            f" hint='set {STORAGE_MANAGER_KEY}, or leave {STORAGE_MANAGER_PREFIX} out'"
+        )
+    elif not options.path:
         raise ConfigError(
             "the tier's place is not given option=path"
             " hint='s3://bucket/prefix, file:///folder or a folder'"

@@ -34,6 +34,7 @@ from isotherm.config.definition import (
     one_of,
     optional,
 )
+from isotherm.errors import ConfigError
 from isotherm.remote.gaps import Gaps
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.offsets import (
@@ -50,6 +51,8 @@ from isotherm.spark.offsets import (
 from isotherm.types import TimestampMs, TopicPartition
 
 KAFKA_PREFIX = "kafka."
+STORAGE_MANAGER_KEY = "remote.log.storage.manager.class.name"
+STORAGE_MANAGER_PREFIX = "rsm.config."
 BOOTSTRAP_SERVERS = "bootstrap.servers"
 # Every setting of the storage manager but those that have an option of their own.
 STORAGE_SETTINGS = frozenset(config_keys(ObjectStoreSettings)) - {"url", "layout"}
@@ -89,20 +92,29 @@ _IS_DURATION = Check(
 class SourceOptions:
     """The options of one `load()`; made by `option_parsing`, which checks them together.
 
-    kafka_properties and storage_settings hold what is handed on, prefixes cut.
+    kafka_properties, storage_settings and storage_manager_settings hold what is handed on, prefixes
+    cut.
     """
 
     path: str = key(
         STRING,
         "",
         "Where the tier is: `s3://bucket/prefix`, `gs://`, `az://`, `file:///folder` or a folder."
-        " Required; `.load(path)` sets it.",
+        " `.load(path)` sets it. Required unless `remote.log.storage.manager.class.name` is set.",
     )
     layout: str | None = key(
         optional(STRING),
         None,
         "Layout of the objects: `aiven` or `local-tiered-storage`. Detected when not set.",
         check=one_of("aiven", "local-tiered-storage"),
+    )
+    storage_manager: str | None = key(
+        optional(STRING),
+        None,
+        "A storage manager of your own that the segments are read through, instead of `path`: a"
+        " Python class as in the broker's configuration, its settings under `rsm.config.`."
+        " Needs the metadata topic or `metadata=table`.",
+        name=STORAGE_MANAGER_KEY,
     )
     metadata: str | None = key(
         optional(STRING),
@@ -338,6 +350,7 @@ class SourceOptions:
     # Not shown: passwords and keys are among them.
     kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     storage_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    storage_manager_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def has_brokers(self) -> bool:
@@ -430,6 +443,16 @@ class SourceOptions:
 def source_option_keys() -> dict[str, ConfigKey]:
     """Every declared option by its name, in the order of the documentation."""
     return {name: declared for name, (_, declared) in config_keys(SourceOptions).items()}
+
+
+def needs_listing(class_name: str) -> ConfigError:
+    """The error for what has to list the tier, with a storage manager of the user's."""
+    return ConfigError(
+        "a storage manager of your own cannot list its segments: a query without the metadata topic"
+        " and the jobs scrub, sweep, rebuild and compact read the built-in layouts alone"
+        f" option={STORAGE_MANAGER_KEY} value={class_name}"
+        " hint='for a query set kafka.bootstrap.servers, or metadata=table'"
+    )
 
 
 def storage_url(path: str) -> str:

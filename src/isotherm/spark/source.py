@@ -41,9 +41,9 @@ from isotherm.spark.rows import arrow_schema, check_schema, chosen_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
     from isotherm.spark.planning import BrokerRead, Read, ReadTask, SegmentRead
     from isotherm.spark.task_codec import PlainRead
+    from isotherm.spark.task_reading import TierStorage
 
 # Tiers that one Python worker keeps clients for.
 _OPEN_TIERS_MAX = 8
@@ -104,17 +104,20 @@ class IsothermReader(DataSourceReader):
         """The tasks, as one list: Spark takes no other sequence."""
         from isotherm.spark.batch_query import BatchQuery
         from isotherm.spark.tiered_log import TieredLog
-        from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
+        from isotherm.spark.tiers import open_brokers, open_segment_source, read_settings
 
         options = self._options
-        settings = tier_settings(options)
+        settings = read_settings(options)
+        layout = "" if settings is None else settings.layout
         with (
             uncollected(),
             open_segment_source(options, settings, by_name=options.plans_by_name) as segments,
         ):
-            log = TieredLog(options, open_storage(settings), segments, open_brokers(options))
+            log = TieredLog(
+                options, open_storage(options, settings), segments, open_brokers(options)
+            )
             planned = BatchQuery(options, log).plan()
-            tasks: list[InputPartition] = [TaskPartition(t, settings.layout) for t in planned]
+            tasks: list[InputPartition] = [TaskPartition(t, layout) for t in planned]
         freeze_imports()
         return tasks
 
@@ -138,13 +141,13 @@ def _read_task(
     from isotherm.spark.readers import ReadSettings
     from isotherm.spark.task_reading import read_task
     from isotherm.spark.tiered_log import cause_when_gone
-    from isotherm.spark.tiers import tier_settings
+    from isotherm.spark.tiers import read_settings
 
     schema = arrow_schema(spark_schema)
-    settings = tier_settings(options, partition.layout)
+    settings = read_settings(options, partition.layout)
     yield from read_task(
         partition.task,
-        open_storage(settings),
+        open_storage(options, settings),
         schema,
         settings=ReadSettings(
             options.fetch_bytes,
@@ -162,23 +165,25 @@ def _read_task(
 
 
 def _read_again(
-    options: SourceOptions, settings: ObjectStoreSettings, read: SegmentRead
+    options: SourceOptions, settings: ObjectStoreSettings | None, read: SegmentRead
 ) -> Sequence[Read] | None:
     from isotherm.spark.tiered_log import TieredLog
     from isotherm.spark.tiers import open_segment_source
 
     with open_segment_source(options, settings) as segments:
-        return TieredLog(options, open_storage(settings), segments, None).read_again(read)
+        return TieredLog(options, open_storage(options, settings), segments, None).read_again(read)
 
 
 def _read_elsewhere(
-    options: SourceOptions, settings: ObjectStoreSettings, read: SegmentRead
+    options: SourceOptions, settings: ObjectStoreSettings | None, read: SegmentRead
 ) -> Sequence[Read] | None:
     from isotherm.spark.tiered_log import TieredLog
     from isotherm.spark.tiers import open_segment_source
 
     with open_segment_source(options, settings) as segments:
-        return TieredLog(options, open_storage(settings), segments, None).read_elsewhere(read)
+        return TieredLog(options, open_storage(options, settings), segments, None).read_elsewhere(
+            read
+        )
 
 
 def _read_tail(
@@ -197,20 +202,33 @@ def _read_tail(
     )
 
 
-def open_storage(settings: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:
-    """This process's manager of a tier: opened once, and anew after a fork."""
-    return _open_storage(os.getpid(), settings)
+def open_storage(options: SourceOptions, settings: ObjectStoreSettings | None) -> TierStorage:
+    """This process's manager of a tier: opened once, and anew after a fork. ConfigError when the
+    class of `options` cannot be used here."""
+    if settings is not None:
+        return _open_storage(os.getpid(), settings)
+    assert options.storage_manager is not None
+    config = tuple(sorted(options.storage_manager_settings.items()))
+    return _open_users_storage(os.getpid(), options.storage_manager, config)
 
 
 @functools.lru_cache(maxsize=_OPEN_TIERS_MAX)
-def _open_storage(
-    _process_id: int, settings: ObjectStoreSettings
-) -> ObjectStoreRemoteStorageManager:
+def _open_storage(_process_id: int, settings: ObjectStoreSettings) -> TierStorage:
     from isotherm.remote.storage.object_client import open_object_store
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 
     store = open_object_store(settings, create_folder=False)
     return ObjectStoreRemoteStorageManager(settings, store=store)
+
+
+@functools.lru_cache(maxsize=_OPEN_TIERS_MAX)
+def _open_users_storage(
+    _process_id: int, class_name: str, config: tuple[tuple[str, str], ...]
+) -> TierStorage:
+    from isotherm.remote.storage.checked import load_storage_manager
+    from isotherm.spark.users_storage import UsersStorage
+
+    return UsersStorage(load_storage_manager(class_name, dict(config)), SystemClock())
 
 
 @contextmanager

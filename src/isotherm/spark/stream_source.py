@@ -88,14 +88,16 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._opened is None:
             from isotherm.spark.stream_query import StreamQuery
             from isotherm.spark.tiered_log import TieredLog
-            from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
+            from isotherm.spark.tiers import open_brokers, open_segment_source, read_settings
 
             options = self._options
-            settings = tier_settings(options)
+            settings = read_settings(options)
             segments = self._resources.enter_context(
                 open_segment_source(options, settings, by_name=options.plans_by_name)
             )
-            log = TieredLog(options, open_storage(settings), segments, open_brokers(options))
-            self._layout = settings.layout
+            log = TieredLog(
+                options, open_storage(options, settings), segments, open_brokers(options)
+            )
+            self._layout = "" if settings is None else settings.layout
             self._opened = StreamQuery(options, log, SystemClock())
         return self._opened

@@ -322,6 +322,11 @@ def cause_when_gone(options: SourceOptions) -> str:
             "cause='metadataTable is older than the bucket, or the object was lost: refresh the"
             " table with `isotherm pipeline project` and read again'"
         )
+    if options.storage_manager is not None:
+        return (
+            "cause='the metadata still has this segment, and the storage manager has not"
+            f" class={options.storage_manager}'"
+        )
     return (
         "cause='the metadata still has this segment: its objects were taken away by other means"
         " than retention, `isotherm pipeline sweep` tells which are missing'"
@@ -392,7 +397,7 @@ def choose_partitions(
         raise UnknownTopicOrPartitionError(
             f"nothing to read: no such topic or partition"
             f" missing={','.join(missing) or options.subscribe_pattern}"
-            f" path={options.path}{_told_topics(options, met)}"
+            f" path={options.path or options.storage_manager}{_told_topics(options, met)}"
         )
     return chosen
 

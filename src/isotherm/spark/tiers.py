@@ -11,13 +11,18 @@ from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.settings import AIVEN, LOCAL_TIERED_STORAGE, ObjectStoreSettings
 from isotherm.spark.brokers import Brokers, KafkaBrokers, RequestSettings
-from isotherm.spark.options import SourceOptions, storage_url
+from isotherm.spark.options import SourceOptions, needs_listing, storage_url
 from isotherm.spark.projection_source import TableSegmentSource
 from isotherm.spark.sources_of_metadata import (
     BucketSegmentSource,
     SegmentSource,
     TopicSegmentSource,
 )
+
+
+def read_settings(options: SourceOptions, layout: str | None = None) -> ObjectStoreSettings | None:
+    """As `tier_settings`, for a query; None where a storage manager of the user's reads the tier."""
+    return None if options.storage_manager is not None else tier_settings(options, layout)
 
 
 def tier_settings(options: SourceOptions, layout: str | None = None) -> ObjectStoreSettings:
@@ -30,7 +35,9 @@ def tier_settings(options: SourceOptions, layout: str | None = None) -> ObjectSt
 
 
 def named_store(options: SourceOptions) -> ObjectStoreSettings:
-    """The store alone, which is not asked anything."""
+    """The store alone, which is not asked anything. ConfigError where there is none of ours."""
+    if options.storage_manager is not None:
+        raise needs_listing(options.storage_manager)
     config = {**options.storage_settings, "url": storage_url(options.path)}
     return ObjectStoreSettings.from_config(config)
 
@@ -50,10 +57,11 @@ def detect_layout(settings: ObjectStoreSettings) -> str:
 
 @contextmanager
 def open_segment_source(
-    options: SourceOptions, settings: ObjectStoreSettings, *, by_name: bool = False
+    options: SourceOptions, settings: ObjectStoreSettings | None, *, by_name: bool = False
 ) -> Iterator[SegmentSource]:
     """`by_name` for one that may answer from the names in the bucket (see listed_segments.py)."""
     if options.metadata_source == "bucket":
+        assert settings is not None, "refused by option_parsing"
         yield BucketSegmentSource(
             open_for_reading(settings),
             settings.create_layout(),

@@ -53,8 +53,8 @@ def _parsed(options: Mapping[str, object]) -> SourceOptions:
 def _log(options: SourceOptions, *, by_name: bool) -> Iterator[TieredLog]:
     from isotherm.spark.source import open_storage
     from isotherm.spark.tiered_log import TieredLog
-    from isotherm.spark.tiers import open_brokers, open_segment_source, tier_settings
+    from isotherm.spark.tiers import open_brokers, open_segment_source, read_settings
 
-    settings = tier_settings(options)
+    settings = read_settings(options)
     with open_segment_source(options, settings, by_name=by_name) as segments:
-        yield TieredLog(options, open_storage(settings), segments, open_brokers(options))
+        yield TieredLog(options, open_storage(options, settings), segments, open_brokers(options))

@@ -12,6 +12,7 @@ from isotherm.spark.offsets import (
 )
 from isotherm.spark.option_parsing import parse_options, parse_stream_options
 from isotherm.spark.options import SourceOptions, storage_url
+from isotherm.spark.tiers import read_settings, tier_settings
 from isotherm.types import TopicPartition
 
 A0 = TopicPartition("a", 0)
@@ -261,3 +262,48 @@ def test_durations_have_sparks_form(text: str, expected_ms: int) -> None:
 )
 def test_storage_url_of_a_folder_is_a_file_url(path: str, url: str) -> None:
     assert storage_url(path) == url
+
+
+MANAGER = {
+    "remote.log.storage.manager.class.name": "my_storage.FolderStorage",
+    "rsm.config.dir": "/segments",
+    "kafka.bootstrap.servers": "b:1",
+    "subscribe": "a",
+}
+
+
+def test_storage_manager_of_the_user_takes_the_place_of_the_path() -> None:
+    options = parse_options(MANAGER | {"RSM.config.Secret": "hidden"})
+    assert options.storage_manager == "my_storage.FolderStorage"
+    assert options.storage_manager_settings == {"dir": "/segments", "secret": "hidden"}
+    assert "hidden" not in repr(options)
+    assert read_settings(options) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"path": "s3://b"}, r"do not go with one of your own options=path "),
+        ({"s3.region": "x", "layout": "aiven"}, "options=layout,s3.region "),
+        ({"metadata": "bucket"}, "cannot list its segments"),
+    ],
+)
+def test_storage_manager_of_the_user_refuses_what_is_of_the_built_in_one(
+    given: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse_options(MANAGER | given)
+
+
+def test_storage_manager_of_the_user_needs_a_list_of_segments() -> None:
+    alone = {name: text for name, text in MANAGER.items() if not name.startswith("kafka.")}
+    with pytest.raises(ConfigError, match="cannot list its segments"):
+        parse_options(alone)
+    assert parse_options(alone | {"metadata": "table", "metadataTable": "/t"}).path == ""
+    with pytest.raises(ConfigError, match="cannot list its segments"):
+        tier_settings(parse_options(MANAGER))
+
+
+def test_settings_of_a_storage_manager_without_its_class_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"without its class options=rsm\.config\.dir "):
+        parse_options(BUCKET | {"rsm.config.dir": "/segments"})
