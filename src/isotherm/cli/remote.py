@@ -24,7 +24,7 @@ from isotherm.remote.holes import find_holes
 from isotherm.remote.metadata.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.fold import fold_metadata_topic
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from isotherm.remote.storage.layout.api import Layout
+from isotherm.remote.storage.layout.segment_layout import Layout
 from isotherm.remote.storage.settings import AIVEN, ObjectStoreSettings
 from isotherm.types import uuid_to_text
 

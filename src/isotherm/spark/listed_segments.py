@@ -27,7 +27,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.remote.storage.inventory import SegmentObjects
-from isotherm.remote.storage.layout.api import LOG_SUFFIX
+from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX
 from isotherm.spark.planning import Read, SegmentRead
 from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 

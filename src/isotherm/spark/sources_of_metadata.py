@@ -34,7 +34,7 @@ from isotherm.remote.storage.inventory import (
     list_segment_objects,
     read_segment,
 )
-from isotherm.remote.storage.layout.api import Layout
+from isotherm.remote.storage.layout.segment_layout import Layout
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.spark.listed_segments import follow_one_another, is_in_order, is_succeeded_by
 from isotherm.spark.planning import BlankSegment

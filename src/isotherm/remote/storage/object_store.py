@@ -31,8 +31,8 @@ from isotherm.remote.storage.layout.aiven_manifest import (
     SegmentManifest,
     read_manifest,
 )
-from isotherm.remote.storage.layout.api import IndexLocation
 from isotherm.remote.storage.layout.chunk_index import stored_file_size
+from isotherm.remote.storage.layout.segment_layout import IndexLocation
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.segment_sources import segment_sources
 from isotherm.remote.storage.settings import ObjectStoreSettings

@@ -30,11 +30,11 @@ from isotherm.config.definition import (
 from isotherm.errors import ConfigError
 from isotherm.remote.storage.layout.aiven import AivenLayout
 from isotherm.remote.storage.layout.aiven_custom_metadata import FIELDS
-from isotherm.remote.storage.layout.api import Layout
 from isotherm.remote.storage.layout.local_tiered_storage import (
     DEFAULT_KEY_PREFIX,
     LocalTieredStorageLayout,
 )
+from isotherm.remote.storage.layout.segment_layout import Layout
 from isotherm.remote.storage.transform.encryption import KeyPairFiles, KeyRing
 from isotherm.remote.storage.transform.segment_transforms import (
     SegmentTransforms,

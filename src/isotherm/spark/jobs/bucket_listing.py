@@ -24,8 +24,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from isotherm.remote.compaction.journal import JOURNALS_FOLDER
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.inventory import open_for_reading
-from isotherm.remote.storage.layout.api import Layout
 from isotherm.remote.storage.layout.object_names import parse_segment_file, split_trailing_uuid
+from isotherm.remote.storage.layout.segment_layout import Layout
 from isotherm.remote.storage.object_client import StoredObject
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.types import TopicIdPartition, uuid_to_text

@@ -23,7 +23,7 @@ from isotherm.remote.storage.inventory import (
     open_for_reading,
     read_segment,
 )
-from isotherm.remote.storage.layout.api import Layout
+from isotherm.remote.storage.layout.segment_layout import Layout
 from isotherm.remote.storage.object_client import ObjectClient, StoredObject
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.bucket_listing import IN_PLACE, spread_over

@@ -33,12 +33,6 @@ from isotherm.remote.storage.layout.aiven_manifest import (
     StoredIndex,
     write_manifest,
 )
-from isotherm.remote.storage.layout.api import (
-    LOG_SUFFIX,
-    IndexLocation,
-    ObjectUpload,
-    SegmentObjectKey,
-)
 from isotherm.remote.storage.layout.chunk_index import (
     ChunkIndex,
     plain_chunk_index,
@@ -50,6 +44,12 @@ from isotherm.remote.storage.layout.object_names import (
     segment_file_stem,
     split_prefix,
     split_trailing_uuid,
+)
+from isotherm.remote.storage.layout.segment_layout import (
+    LOG_SUFFIX,
+    IndexLocation,
+    ObjectUpload,
+    SegmentObjectKey,
 )
 from isotherm.remote.storage.segment_sources import SegmentSources, Source, chain_blocks
 from isotherm.remote.storage.transform.chunks import ChunkWriter

@@ -21,18 +21,18 @@ from collections.abc import Generator
 
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.layout.aiven_manifest import SegmentManifest
-from isotherm.remote.storage.layout.api import (
-    LOG_SUFFIX,
-    IndexLocation,
-    ObjectUpload,
-    SegmentObjectKey,
-)
 from isotherm.remote.storage.layout.object_names import (
     parse_partition,
     parse_segment_file,
     segment_file_stem,
     split_prefix,
     split_trailing_uuid,
+)
+from isotherm.remote.storage.layout.segment_layout import (
+    LOG_SUFFIX,
+    IndexLocation,
+    ObjectUpload,
+    SegmentObjectKey,
 )
 from isotherm.remote.storage.segment_sources import SegmentSources
 from isotherm.types import TopicIdPartition, uuid_to_text
