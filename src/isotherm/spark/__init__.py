@@ -3,7 +3,7 @@
 from isotherm.spark.mapped_read import read
 from isotherm.spark.progress import OffsetsBehindLatest, offsets_behind_latest, source_metrics
 from isotherm.spark.session import session
-from isotherm.spark.without_records import count, offsets_for_times
+from isotherm.spark.topic_queries import count, offsets_for_times
 
 __all__ = [
     "OffsetsBehindLatest",
