@@ -42,7 +42,7 @@ from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
-from isotherm.remote.read_patience import ReadPatience
+from isotherm.remote.read_wait import ReadWait
 from isotherm.remote.remote_log_reader import RemoteLogReader, RemoteRead
 from isotherm.remote.remote_tier_metrics import RetentionShares
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -278,7 +278,7 @@ class TieredPartition:
         *,
         isolation: FetchIsolation = FetchIsolation.HIGH_WATERMARK,
         min_one_message: bool = True,
-        patience: ReadPatience | None = None,
+        wait: ReadWait | None = None,
     ) -> RemoteRead:
         return self.reader.read(
             self.log,
@@ -287,7 +287,7 @@ class TieredPartition:
             max_bytes,
             isolation=isolation,
             min_one_message=min_one_message,
-            patience=patience or ReadPatience(),
+            wait=wait or ReadWait(),
         )
 
     def read_bytes(self, offset: Offset, max_bytes: int = 1 << 20, **options: Any) -> memoryview:

@@ -30,7 +30,7 @@ from isotherm.protocol.fetch import (
     FetchPartition,
     FetchPartitionResponse,
 )
-from isotherm.remote.read_patience import ReadPatience
+from isotherm.remote.read_wait import ReadWait
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.types import NO_LEADER_EPOCH, Offset, ProducerId, TopicPartition
 
@@ -258,7 +258,7 @@ async def read_remote(
     answered = list(reads)
     if await _held_up_by_quota(reads, remote_log_manager.fetch_quota, wait_s_max):
         return [PartitionRead(each.response) if each.remote else each for each in reads]
-    patience = ReadPatience()
+    wait = ReadWait()
     for index, read in enumerate(reads):
         if read.remote is None:
             continue
@@ -271,7 +271,7 @@ async def read_remote(
                     read.remote.max_bytes,
                     isolation=isolation,
                     min_one_message=read.remote.min_one_message,
-                    patience=patience,
+                    wait=wait,
                 )
             )
         except IsothermError as error:
@@ -288,7 +288,7 @@ async def read_remote(
     finally:
         for future in futures.values():
             future.cancel()
-        patience.stop(has_left=has_left)
+        wait.stop(has_left=has_left)
     return answered
 
 

@@ -27,7 +27,7 @@ from typing import Protocol
 
 from isotherm.clock import Clock
 from isotherm.remote.range_memory import RangeMemory
-from isotherm.remote.read_patience import NotInMemoryError, ReadPatience
+from isotherm.remote.read_wait import NotInMemoryError, ReadWait
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.segment_range import FetchAbandonedError, SegmentRange
 from isotherm.remote.storage.api import RemoteStorageManager
@@ -134,20 +134,20 @@ class ReadAhead:
         metadata: RemoteLogSegmentMetadata,
         position: Position,
         size: int,
-        patience: ReadPatience,
+        wait: ReadWait,
         *,
         is_batch: bool = False,
     ) -> SegmentRange:
         """The range that covers `position`, on its way at least; where there is none, one of
         `size` bytes or more is fetched. `is_batch` tells that a batch begins at `position`.
 
-        NotInMemoryError when there is none and `patience` has no time.
+        NotInMemoryError when there is none and `wait` has no time.
         """
         check_from = position if is_batch else None
         with self._lock:
             found = self._find(metadata.segment_id, position)
             if found is None:
-                if not patience.may_wait:
+                if not wait.may_wait:
                     raise NotInMemoryError(f"no range in memory position={position}")
                 found = self._demand(metadata, position, size, check_from)
             must_fetch = found is not None and found.begin()
@@ -164,7 +164,7 @@ class ReadAhead:
         metadata: RemoteLogSegmentMetadata,
         position: Position,
         size: int,
-        patience: ReadPatience,
+        wait: ReadWait,
     ) -> memoryview:
         """[position, position + size) of the segment's `.log`, cut at the segment's end; what lies
         in several ranges is joined. Not checked.
@@ -174,9 +174,9 @@ class ReadAhead:
         end = min(position + size, metadata.segment_size_in_bytes)
         pieces = []
         while position < end:
-            found = self.range_at(metadata, position, end - position, patience)
+            found = self.range_at(metadata, position, end - position, wait)
             piece_end = min(end, found.end)
-            found.wait_until_filled(piece_end, patience)
+            found.wait_until_filled(piece_end, wait)
             self.note_read(metadata, piece_end)
             pieces.append(found.read(position, piece_end))
             position = piece_end

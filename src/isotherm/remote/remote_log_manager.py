@@ -38,7 +38,7 @@ from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.metadata.exclusive import exclusive_metadata
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
-from isotherm.remote.read_patience import NO_WAIT, ReadPatience
+from isotherm.remote.read_wait import NO_WAIT, ReadWait
 from isotherm.remote.remote_log_reader import RemoteLogReader, RemoteRead
 from isotherm.remote.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.remote_tier_metrics import (
@@ -263,10 +263,10 @@ class RemoteLogManager:
         *,
         isolation: FetchIsolation,
         min_one_message: bool,
-        patience: ReadPatience,
+        wait: ReadWait,
     ) -> Future[RemoteRead]:
         """`RemoteLogReader.read` on the reader pool; cancelling drops a read that has not begun,
-        and one that waits for the store ends with its `patience`.
+        and one that waits for the store ends with its `wait`.
 
         NotEnoughMemoryError at once when remote.log.reader.max.pending.tasks wait already.
         """
@@ -284,7 +284,7 @@ class RemoteLogManager:
                     max_bytes,
                     isolation=isolation,
                     min_one_message=min_one_message,
-                    patience=patience,
+                    wait=wait,
                 )
                 succeeded = True
             except OffsetOutOfRangeError:
@@ -292,7 +292,7 @@ class RemoteLogManager:
                 raise
             finally:
                 self._read_times.end(began_s)
-                if not (succeeded or patience.is_over):
+                if not (succeeded or wait.is_over):
                     self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_ERRORS, topic)
             self._note_read(partition, found)
             return found
@@ -323,7 +323,7 @@ class RemoteLogManager:
                 max_bytes,
                 isolation=isolation,
                 min_one_message=min_one_message,
-                patience=NO_WAIT,
+                wait=NO_WAIT,
             )
         if found is not None:
             self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, partition.topic)

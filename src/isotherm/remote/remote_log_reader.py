@@ -38,7 +38,7 @@ from isotherm.remote.lineage import (
 from isotherm.remote.marker_proof import unnamed_abort
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
 from isotherm.remote.read_ahead import ReadAhead
-from isotherm.remote.read_patience import NO_WAIT, NotInMemoryError, ReadPatience
+from isotherm.remote.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -134,21 +134,21 @@ class RemoteLogReader:
         *,
         isolation: FetchIsolation,
         min_one_message: bool,
-        patience: ReadPatience,
+        wait: ReadWait,
     ) -> RemoteRead:
         """Batches from the one that holds `offset` on, at most `max_bytes` of them.
 
         The first batch is returned even when it is larger, if `min_one_message`; else the answer
         is empty. Raises OffsetOutOfRangeError outside of what the tier should hold, RemoteHoleError
         where it holds nothing all the same, CorruptObjectError when what it holds is damaged or missing, what the storage and
-        metadata managers raise when they cannot answer now (try again), and what `patience`
+        metadata managers raise when they cannot answer now (try again), and what `wait`
         raises: with NO_WAIT NotInMemoryError, before anybody is asked for anything.
         """
         check_ready(self._metadata, partition)
         lineage = without_empty_epochs(log.leader_epochs.entries)
         with self._lock:
             went_on = (partition, offset) in self._stops
-        asked = (log, partition, lineage, offset, max_bytes, min_one_message, patience)
+        asked = (log, partition, lineage, offset, max_bytes, min_one_message, wait)
         try:
             try:
                 taken = self._take_spans(*asked)
@@ -164,9 +164,7 @@ class RemoteLogReader:
         aborted = None
         if isolation is FetchIsolation.TXN_COMMITTED:
             end_offset = last.run.next_offset
-            aborted = self._aborted_transactions(
-                log, partition, lineage, offset, end_offset, patience
-            )
+            aborted = self._aborted_transactions(log, partition, lineage, offset, end_offset, wait)
             self._check_markers(taken, aborted)
         size = sum(each.run.size for each in taken)
         if size > 0:
@@ -197,7 +195,7 @@ class RemoteLogReader:
         offset: Offset,
         max_bytes: int,
         min_one_message: bool,
-        patience: ReadPatience,
+        wait: ReadWait,
     ) -> list[_Taken]:
         """What is read of each segment; at least one, which may be empty."""
         taken: list[_Taken] = []
@@ -215,7 +213,7 @@ class RemoteLogReader:
                     span,
                     next_offset,
                     room,
-                    NO_WAIT if has_enough else patience,
+                    NO_WAIT if has_enough else wait,
                     must=min_one_message and room == max_bytes,
                     goes_on=room < max_bytes,
                 )
@@ -232,7 +230,7 @@ class RemoteLogReader:
                     break
                 ended_early.append(span.metadata)
                 next_offset, span = self._past_end(
-                    log, partition, lineage, ended_early, span, next_offset, patience
+                    log, partition, lineage, ended_early, span, next_offset, wait
                 )
                 continue
             next_offset = span.end_offset
@@ -267,7 +265,7 @@ class RemoteLogReader:
         ended_early: Sequence[RemoteLogSegmentMetadata],
         span: _Span,
         offset: Offset,
-        patience: ReadPatience,
+        wait: ReadWait,
     ) -> tuple[Offset, _Span | None]:
         """Where to go on when the batches of `span` end before `offset`, which it claims to hold.
 
@@ -275,7 +273,7 @@ class RemoteLogReader:
         compaction left without a record, or lost ones: CorruptObjectError when an index of a
         segment that `ended_early` names an offset there (docs/decisions/0066).
         """
-        if not patience.may_wait:
+        if not wait.may_wait:
             raise NotInMemoryError(f"an index has to be asked partition={partition}")
         others = self._overlapping(log, partition, lineage, ended_early, span, offset)
         holder = next((each for each in others if each.start_offset <= offset), None)
@@ -326,7 +324,7 @@ class RemoteLogReader:
         span: _Span,
         from_offset: Offset,
         room: int,
-        patience: ReadPatience,
+        wait: ReadWait,
         *,
         must: bool,
         goes_on: bool,
@@ -338,8 +336,8 @@ class RemoteLogReader:
         """
         metadata = span.metadata
         try:
-            start = self._position(partition, metadata, from_offset, patience)
-            first = self._segments.find(metadata, start, from_offset, patience)
+            start = self._position(partition, metadata, from_offset, wait)
+            first = self._segments.find(metadata, start, from_offset, wait)
             if first is None:
                 return _Taken(_NOTHING._replace(is_last=True), metadata, 0)
             if first.base_offset >= span.end_offset:
@@ -347,7 +345,7 @@ class RemoteLogReader:
             size = max(room, first.size) if must else room
             if first.size > size or (goes_on and first.base_offset < from_offset):
                 return _Taken(_NOTHING, metadata, first.position)
-            run = self._segments.run(metadata, first.position, size, span.end_offset, patience)
+            run = self._segments.run(metadata, first.position, size, span.end_offset, wait)
         except RemoteResourceNotFoundError as error:
             raise self._missing(log, span, from_offset, error) from error
         return _Taken(run, metadata, first.position)
@@ -357,7 +355,7 @@ class RemoteLogReader:
         partition: TopicIdPartition,
         metadata: RemoteLogSegmentMetadata,
         offset: Offset,
-        patience: ReadPatience,
+        wait: ReadWait,
     ) -> Position:
         """Where to look for `offset`: a batch begins there, at or before it."""
         if offset <= metadata.start_offset:
@@ -366,7 +364,7 @@ class RemoteLogReader:
             stop = self._stops.get((partition, offset))
         if stop is not None and stop.segment_id == metadata.segment_id:
             return stop.position
-        if not patience.may_wait:
+        if not wait.may_wait:
             raise NotInMemoryError(f"an index has to be asked partition={partition}")
         try:
             hint = self._index_cache.get(metadata).lookup_offset(offset)
@@ -377,7 +375,7 @@ class RemoteLogReader:
                 str(error),
             )
             return 0
-        return self._segments.proven(metadata, hint, patience)
+        return self._segments.proven(metadata, hint, wait)
 
     def _note_stop(self, partition: TopicIdPartition, last: _Taken) -> None:
         key = (partition, last.run.next_offset)
@@ -435,7 +433,7 @@ class RemoteLogReader:
         lineage: Sequence[EpochEntry],
         offset: Offset,
         end_offset: Offset,
-        patience: ReadPatience,
+        wait: ReadWait,
     ) -> list[AbortedTransaction]:
         """Aborted transactions that touch [offset, end_offset): their markers may lie in any
         later segment, of either tier."""
@@ -443,7 +441,7 @@ class RemoteLogReader:
         if end_offset <= offset:
             return []
         for metadata in self._segments_with_transactions(partition, lineage, offset):
-            if not patience.may_wait:
+            if not wait.may_wait:
                 raise NotInMemoryError(f"an index has to be asked partition={partition}")
             entries = self._index_cache.get(metadata).transaction_index
             aborted, complete = collect_aborted_transactions(entries, offset, end_offset)

@@ -23,7 +23,7 @@ from isotherm.remote.lineage import (
     without_empty_epochs,
 )
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
-from isotherm.remote.read_patience import ReadPatience
+from isotherm.remote.read_wait import ReadWait
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.segment_reader import RemoteSegmentReader
 from isotherm.remote.told_once import ToldOnce
@@ -122,7 +122,7 @@ class RemoteOffsetLookup:
             start = older[0].offset if len(older) == 2 else metadata.start_offset
             is_relied_on = start > starting_offset
             hint = indexes.lookup_offset(max(start, starting_offset))
-            position = self._segments.proven(metadata, hint, ReadPatience())
+            position = self._segments.proven(metadata, hint, ReadWait())
             return self._search(
                 metadata, position, timestamp_ms, starting_offset, older if is_relied_on else []
             )

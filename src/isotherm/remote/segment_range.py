@@ -19,7 +19,7 @@ from isotherm.errors import CorruptObjectError, CorruptRecordError, RemoteStorag
 from isotherm.record.batch_header import HEADER_SIZE, read_batch_header
 from isotherm.remote.checked_batches import CheckedBatches, check_batches
 from isotherm.remote.range_memory import RangeMemory
-from isotherm.remote.read_patience import NotInMemoryError, ReadPatience
+from isotherm.remote.read_wait import NotInMemoryError, ReadWait
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import FillsBuffers, RemoteStorageManager
 from isotherm.types import Offset, Position
@@ -109,28 +109,28 @@ class SegmentRange:
                 f" start={self.start} end={self.end} ended_at={self._filled_end}"
             )
 
-    def wait_until_filled(self, position: Position, patience: ReadPatience) -> None:
+    def wait_until_filled(self, position: Position, wait: ReadWait) -> None:
         """Return when the bytes below `position` are there.
 
-        Raises what the fetch raised, RequestTimedOutError when `patience` ends before, and
+        Raises what the fetch raised, RequestTimedOutError when `wait` ends before, and
         NotInMemoryError when it has none.
         """
         if self._filled_end >= position:
             return
-        if not patience.may_wait:
+        if not wait.may_wait:
             raise NotInMemoryError(f"bytes are still to come segment={self.metadata.segment_id}")
-        with patience.waiting(self._wake), self._changed:
+        with wait.waiting(self._wake), self._changed:
             self._is_abandoned = False
             self._waiting_count += 1
-            while self._filled_end < position and self._error is None and not patience.is_over:
+            while self._filled_end < position and self._error is None and not wait.is_over:
                 self._changed.wait()
             self._waiting_count -= 1
-            self._is_abandoned = patience.has_left and self._waiting_count == 0
+            self._is_abandoned = wait.has_left and self._waiting_count == 0
             if self._filled_end >= position:
                 return
             if self._error is not None:
                 raise self._error
-        patience.check()
+        wait.check()
 
     def read(self, start: Position, end: Position) -> memoryview:
         """Bytes that are there, not checked."""

@@ -16,7 +16,7 @@ from isotherm.errors import CorruptObjectError, CorruptRecordError
 from isotherm.record.batch import HEADER_SIZE, read_batch_header
 from isotherm.remote.checked_batches import BatchPlace, CheckedBatches, check_batch, check_place
 from isotherm.remote.read_ahead import ReadAhead
-from isotherm.remote.read_patience import NO_WAIT, NotInMemoryError, ReadPatience
+from isotherm.remote.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.segment.offset_index import OffsetPosition
 from isotherm.types import Offset, Position
@@ -48,23 +48,23 @@ class RemoteSegmentReader:
         self, metadata: RemoteLogSegmentMetadata, position: Position
     ) -> Iterator[CheckedBatches]:
         """All batches from the one at `position` on, which may follow others in the first run."""
-        patience = ReadPatience()
+        wait = ReadWait()
         while position < metadata.segment_size_in_bytes:
             with self.damage_named(metadata):
-                checked = self._checked(metadata, position, HEADER_SIZE, patience)
+                checked = self._checked(metadata, position, HEADER_SIZE, wait)
                 checked.index_of(position)
             yield checked
             position = checked.end
 
     def proven(
-        self, metadata: RemoteLogSegmentMetadata, hint: OffsetPosition, patience: ReadPatience
+        self, metadata: RemoteLogSegmentMetadata, hint: OffsetPosition, wait: ReadWait
     ) -> Position:
         """Where a batch begins at or below the offset that an index entry names: at the position
         that it names, else at the segment's start."""
         if not 0 < hint.position < metadata.segment_size_in_bytes:
             return 0
         try:
-            checked = self._checked(metadata, hint.position, HEADER_SIZE, patience)
+            checked = self._checked(metadata, hint.position, HEADER_SIZE, wait)
             if checked.base_offsets[checked.index_of(hint.position)] <= hint.offset:
                 return hint.position
             fact = "another batch begins there"
@@ -86,12 +86,12 @@ class RemoteSegmentReader:
         metadata: RemoteLogSegmentMetadata,
         position: Position,
         offset: Offset,
-        patience: ReadPatience,
+        wait: ReadWait,
     ) -> BatchPlace | None:
         """The first batch that ends at `offset` or above, from the one at `position` on."""
         while position < metadata.segment_size_in_bytes:
             with self.damage_named(metadata):
-                checked = self._checked(metadata, position, HEADER_SIZE, patience)
+                checked = self._checked(metadata, position, HEADER_SIZE, wait)
                 place = checked.find(position, offset)
             if place is not None:
                 return place
@@ -104,7 +104,7 @@ class RemoteSegmentReader:
         position: Position,
         size_max: int,
         end_offset: Offset,
-        patience: ReadPatience,
+        wait: ReadWait,
     ) -> BatchRun:
         """The whole batches in `size_max` bytes from `position` on, where a batch begins, as far
         as they begin below `end_offset`; fewer, but ANSWER_SIZE_MIN at least, when the rest would
@@ -120,7 +120,7 @@ class RemoteSegmentReader:
                         metadata,
                         position,
                         min(end - position, size_min),
-                        patience if size_min > 0 else NO_WAIT,
+                        wait if size_min > 0 else NO_WAIT,
                     )
                     index = checked.index_of(position)
                     count = checked.count_fitting(index, end, end_offset)
@@ -143,34 +143,34 @@ class RemoteSegmentReader:
         metadata: RemoteLogSegmentMetadata,
         position: Position,
         size: int,
-        patience: ReadPatience,
+        wait: ReadWait,
     ) -> CheckedBatches:
         """Checked batches, one of which begins at `position`; all that is there once `size` bytes
         are. Raises CorruptRecordError."""
-        found = self._read_ahead.range_at(metadata, position, size, patience, is_batch=True)
+        found = self._read_ahead.range_at(metadata, position, size, wait, is_batch=True)
         checked = found.checked_at(position)
         wanted_end = min(position + max(size, HEADER_SIZE), found.end)
-        if checked is None and not patience.may_wait:
+        if checked is None and not wait.may_wait:
             raise NotInMemoryError(f"batches are not checked yet position={position}")
         while checked is None:
-            found.wait_until_filled(wanted_end, patience)
+            found.wait_until_filled(wanted_end, wait)
             self._read_ahead.note_batch(found, position)
             checked = found.check(position)
             if checked is None:
                 if wanted_end == found.end:
-                    return self._joined_batch(metadata, position, patience)
+                    return self._joined_batch(metadata, position, wait)
                 header = read_batch_header(found.read(position, wanted_end))
                 check_place(metadata, position, header, 0)
                 wanted_end = min(position + header.size_in_bytes, found.end)
         return checked
 
     def _joined_batch(
-        self, metadata: RemoteLogSegmentMetadata, position: Position, patience: ReadPatience
+        self, metadata: RemoteLogSegmentMetadata, position: Position, wait: ReadWait
     ) -> CheckedBatches:
         """The batch at `position`, which lies in two ranges or more."""
-        header = read_batch_header(self._read_ahead.read(metadata, position, HEADER_SIZE, patience))
+        header = read_batch_header(self._read_ahead.read(metadata, position, HEADER_SIZE, wait))
         check_place(metadata, position, header, 0)
-        data = self._read_ahead.read(metadata, position, header.size_in_bytes, patience)
+        data = self._read_ahead.read(metadata, position, header.size_in_bytes, wait)
         return check_batch(metadata, data, position, 0)
 
     @contextmanager

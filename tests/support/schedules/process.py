@@ -37,7 +37,7 @@ from isotherm.remote.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.metadata.event_writer import KeyedMetadata
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
-from isotherm.remote.read_patience import ReadPatience
+from isotherm.remote.read_wait import ReadWait
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
@@ -372,7 +372,7 @@ class BrokerProcess:
                     10_000,
                     isolation=FetchIsolation.HIGH_WATERMARK,
                     min_one_message=True,
-                    patience=ReadPatience(),
+                    wait=ReadWait(),
                 ).result()
                 data = memoryview(b"".join(read.records))
             else:

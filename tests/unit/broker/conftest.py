@@ -28,7 +28,7 @@ from isotherm.metrics.registry import Metrics
 from isotherm.protocol.framing import RequestHeader
 from isotherm.record.batch import build_batch
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
-from isotherm.remote.read_patience import ReadPatience
+from isotherm.remote.read_wait import ReadWait
 from isotherm.remote.remote_tier_metrics import Expirations
 from isotherm.testing.sim_clock import SimClock
 from tests.support.faulty_fs import FaultyFileSystem
@@ -47,7 +47,7 @@ class FakeRemoteLogManager:
         self.lookups: list[tuple[int, Future[Any]]] = []
         self.refuse: Exception | None = None
         self.in_memory: dict[int, Any] = {}
-        self.patience: ReadPatience | None = None
+        self.wait: ReadWait | None = None
 
     def read_now(self, log: Any, partition: Any, offset: int, max_bytes: int, **_: object) -> Any:
         return self.in_memory.get(offset)
@@ -59,10 +59,10 @@ class FakeRemoteLogManager:
         offset: int,
         max_bytes: int,
         *,
-        patience: ReadPatience,
+        wait: ReadWait,
         **_: object,
     ) -> Future[Any]:
-        self.patience = patience
+        self.wait = wait
         if self.refuse is not None:
             raise self.refuse
         future: Future[Any] = Future()

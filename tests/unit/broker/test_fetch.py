@@ -391,7 +391,7 @@ def test_fetch_of_a_slow_remote_tier_is_empty_and_drops_the_read(parts: Any) -> 
         assert (response.error_code, response.records) == (0, ())
         await asyncio.sleep(0)
         assert parts.remote.reads[0][2].cancelled()
-        assert (parts.remote.patience.is_over, parts.remote.patience.has_left) == (True, False)
+        assert (parts.remote.wait.is_over, parts.remote.wait.has_left) == (True, False)
         assert parts.remote.metrics.value(FETCHES_EXPIRED + "_total") == 1
 
     parts.run(scenario)
@@ -452,7 +452,7 @@ def test_client_that_goes_away_cancels_its_remote_read(parts: Any) -> None:
             await waiting
         await asyncio.sleep(0)
         assert parts.remote.reads[0][2].cancelled()
-        assert (parts.remote.patience.is_over, parts.remote.patience.has_left) == (True, True)
+        assert (parts.remote.wait.is_over, parts.remote.wait.has_left) == (True, True)
 
     parts.run(scenario)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from isotherm.errors import RemoteStorageError, RequestTimedOutError
 from isotherm.remote.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
-from isotherm.remote.read_patience import NO_WAIT, NotInMemoryError, ReadPatience
+from isotherm.remote.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicIdPartition
@@ -114,7 +114,7 @@ def read(
     following: RemoteLogSegmentMetadata | None = None,
 ) -> memoryview:
     """As a consumer that goes on where it stopped."""
-    data = ahead.read(segment, position, size, ReadPatience())
+    data = ahead.read(segment, position, size, ReadWait())
     end = position + len(data)
     if position:
         ahead.read_on(segment, end, len(data), lambda each: following if each is segment else None)
@@ -140,7 +140,7 @@ def test_reader_of_several_segments_makes_at_most_twenty_gets_a_gibibyte() -> No
     for segment, after in pairwise([*segments, None]):
         assert segment is not None
         for position in range(0, segment.segment_size_in_bytes, MIB):
-            data = ahead.read(segment, position, MIB, ReadPatience())
+            data = ahead.read(segment, position, MIB, ReadWait())
             end = position + len(data)
             ahead.read_on(
                 segment,
@@ -204,7 +204,7 @@ def test_single_read_fetches_one_small_range() -> None:
 def test_reader_beyond_the_first_quarter_of_a_range_has_the_next_fetched_once() -> None:
     store, executor = CountingStore(), HeldExecutor()
     ahead, segment = read_ahead(store, executor), make_metadata(10_000)
-    reading = ahead.range_at(segment, 0, 16, ReadPatience())
+    reading = ahead.range_at(segment, 0, 16, ReadWait())
     executor.run_all()
     ahead.read_on(segment, 16, 16, lambda _: None)
     assert executor.held == []
@@ -214,7 +214,7 @@ def test_reader_beyond_the_first_quarter_of_a_range_has_the_next_fetched_once() 
     executor.run_all()
     assert store.ranges == [(0, 64), (64, 192)]
     assert (reading.start, reading.end) == (0, 64)
-    ahead.read(segment, 60, 20, ReadPatience())
+    ahead.read(segment, 60, 20, ReadWait())
     assert store.ranges == [(0, 64), (64, 192)]
 
 
@@ -242,8 +242,8 @@ def test_reader_who_goes_back_finds_what_he_left() -> None:
 def test_reader_who_goes_back_to_what_was_dropped_fetches_up_to_what_is_there() -> None:
     store = CountingStore()
     ahead, segment = read_ahead(store, size_max=256), make_metadata(10_000)
-    ahead.read(segment, 1040, 10, ReadPatience())
-    ahead.read(segment, 1000, 30, ReadPatience())
+    ahead.read(segment, 1040, 10, ReadWait())
+    ahead.read(segment, 1000, 30, ReadWait())
     assert store.ranges == [(1040, 1104), (1000, 1040)]
 
 
@@ -267,21 +267,21 @@ def test_bytes_are_handed_out_while_the_rest_of_their_range_arrives() -> None:
     store.on_step = hold
     with ThreadPoolExecutor(1) as pool:
         ahead, segment = read_ahead(store, pool), make_metadata(10_000)
-        assert bytes(ahead.read(segment, 0, 32, ReadPatience())) == store.content(0, 32)
+        assert bytes(ahead.read(segment, 0, 32, ReadWait())) == store.content(0, 32)
         assert arrived.wait(WAIT_S)
         with pytest.raises(NotInMemoryError):
             ahead.read(segment, 32, 1, NO_WAIT)
         assert bytes(ahead.read(segment, 0, 32, NO_WAIT)) == store.content(0, 32)
         go.set()
-        assert bytes(ahead.read(segment, 0, 64, ReadPatience())) == store.content(0, 64)
+        assert bytes(ahead.read(segment, 0, 64, ReadWait())) == store.content(0, 64)
     assert store.ranges == [(0, 64)]
 
 
 def test_readers_of_the_same_range_share_one_get() -> None:
     store, executor = CountingStore(), HeldExecutor()
     ahead, segment = read_ahead(store, executor), make_metadata(10_000)
-    first = ahead.range_at(segment, 0, 10, ReadPatience())
-    second = ahead.range_at(segment, 5, 10, ReadPatience())
+    first = ahead.range_at(segment, 0, 10, ReadWait())
+    second = ahead.range_at(segment, 5, 10, ReadWait())
     assert first is second
     executor.run_all()
     assert bytes(ahead.read(segment, 5, 10, NO_WAIT)) == store.content(5, 15)
@@ -316,7 +316,7 @@ def test_what_could_not_be_fetched_ahead_is_fetched_again_when_asked_for() -> No
     assert bytes(read(ahead, segment, 64, 10)) == store.content(64, 74)
 
 
-class NotedPatience(ReadPatience):
+class NotedPatience(ReadWait):
     """Tells when somebody begins to wait."""
 
     def __init__(self) -> None:
@@ -334,19 +334,19 @@ def test_reader_who_has_left_ends_the_fetch_and_what_was_to_follow() -> None:
     """The GET ends at its next step; of what was to be fetched ahead only what is begun comes."""
     store, executor = CountingStore(step=16), HeldExecutor()
     ahead = ReadAhead(store, ReadAheadSettings(4096, 64, 64), executor, SimClock())  # type: ignore[arg-type]
-    segment, patience = make_metadata(100_000), NotedPatience()
-    ahead.range_at(segment, 0, 64, ReadPatience())
+    segment, wait = make_metadata(100_000), NotedPatience()
+    ahead.range_at(segment, 0, 64, ReadWait())
     executor.run_all()
     ahead.read_on(segment, 32, 1000, lambda _: None)
     assert len(executor.held) == AHEAD_AT_ONCE
     assert ahead.size_in_bytes > (1 + AHEAD_AT_ONCE) * 64
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(ahead.read, segment, 64, 64, patience)
-        assert patience.is_waited.wait(WAIT_S)
+        waiting = pool.submit(ahead.read, segment, 64, 64, wait)
+        assert wait.is_waited.wait(WAIT_S)
 
         def leave(position: int) -> None:
-            if position == 80 and not patience.is_over:
-                patience.stop(has_left=True)
+            if position == 80 and not wait.is_over:
+                wait.stop(has_left=True)
                 with pytest.raises(RequestTimedOutError):
                     waiting.result(WAIT_S)
 
@@ -363,10 +363,10 @@ def test_reader_who_gives_up_for_now_leaves_the_fetch_going() -> None:
     """His client asks again: the bytes are there then."""
     store, executor = CountingStore(), HeldExecutor()
     ahead, segment = read_ahead(store, executor), make_metadata(10_000)
-    patience = ReadPatience()
-    patience.stop(has_left=False)
+    wait = ReadWait()
+    wait.stop(has_left=False)
     with pytest.raises(RequestTimedOutError):
-        ahead.read(segment, 0, 10, patience)
+        ahead.read(segment, 0, 10, wait)
     executor.run_all()
     assert bytes(ahead.read(segment, 0, 10, NO_WAIT)) == store.content(0, 10)
 

@@ -25,7 +25,7 @@ from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_read import FetchIsolation
 from isotherm.remote.index_cache import DIRECTORY_NAME
 from isotherm.remote.read_ahead import AHEAD_AT_ONCE
-from isotherm.remote.read_patience import ReadPatience
+from isotherm.remote.read_wait import ReadWait
 from isotherm.remote.remote_log_manager import READ_AHEAD_POOL, RemoteLogManager
 from isotherm.remote.remote_tier_metrics import (
     COPIERS_IDLE,
@@ -93,7 +93,7 @@ def read(manager: RemoteLogManager, partition: TieredPartition, offset: int) -> 
         1 << 20,
         isolation=FetchIsolation.HIGH_WATERMARK,
         min_one_message=True,
-        patience=ReadPatience(),
+        wait=ReadWait(),
     )
     records = memoryview(b"".join(future.result(WAIT_S).records))
     return [record.value for record in records_of(records)]
@@ -214,7 +214,7 @@ def test_reads_beyond_the_queue_are_refused(
     options = {
         "isolation": FetchIsolation.LOG_END,
         "min_one_message": True,
-        "patience": ReadPatience(),
+        "wait": ReadWait(),
     }
     asked = (partition.log, partition.partition, 0, 100)
     first = manager.read(*asked, **options)  # type: ignore[arg-type]
@@ -434,7 +434,7 @@ def test_pools_and_reads_are_published_as_kafka_names_them(
             1,
             isolation=FetchIsolation.HIGH_WATERMARK,
             min_one_message=True,
-            patience=ReadPatience(),
+            wait=ReadWait(),
         )
         for _ in range(3)
     ]

@@ -10,7 +10,7 @@ import pytest
 from isotherm.errors import CorruptRecordError, RemoteStorageError
 from isotherm.record.batch import build_batch
 from isotherm.remote.range_memory import RangeMemory
-from isotherm.remote.read_patience import NO_WAIT, NotInMemoryError, ReadPatience
+from isotherm.remote.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.segment_range import SegmentRange
 from isotherm.types import TopicIdPartition
@@ -144,9 +144,9 @@ def test_failed_fetch_is_told_to_those_who_wait_and_what_came_before_it_serves()
     with pytest.raises(RemoteStorageError, match="down"):
         segment_range.fetch(store, RangeMemory(1 << 20))  # type: ignore[arg-type]
     assert segment_range.is_done
-    segment_range.wait_until_filled(STARTS[3], ReadPatience())
+    segment_range.wait_until_filled(STARTS[3], ReadWait())
     assert bytes(segment_range.read(0, STARTS[3])) == CONTENT[: STARTS[3]]
     with pytest.raises(RemoteStorageError, match="down"):
-        segment_range.wait_until_filled(STARTS[4], ReadPatience())
+        segment_range.wait_until_filled(STARTS[4], ReadWait())
     with pytest.raises(NotInMemoryError):
         segment_range.wait_until_filled(STARTS[4], NO_WAIT)

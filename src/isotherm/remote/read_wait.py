@@ -1,6 +1,6 @@
-"""How long somebody waits for bytes of the remote tier: until they are there, or he is told to stop.
+"""How long a request waits for bytes of the remote tier: until they have arrived, or until `stop`.
 
-`NO_WAIT` takes what is in memory and asks nobody.
+`NO_WAIT` reads only what is in memory.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from isotherm.errors import RequestTimedOutError, RetriableError
 
 
 class NotInMemoryError(RetriableError):
-    """What was to be read without waiting has to be waited for."""
+    """The bytes are not in memory, and the read must not wait."""
 
 
-class ReadPatience:
-    """Of one request, which may read in several threads. `stop` may be called from any thread, at
+class ReadWait:
+    """The wait of one request, which may read in several threads. Any thread may call `stop`, at
     any time, more than once."""
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class ReadPatience:
 
     @property
     def has_left(self) -> bool:
-        """Nobody will ask again: what is fetched for this read alone need not come."""
+        """The client has gone: what is fetched for this read alone is not needed."""
         return self._has_left
 
     def stop(self, *, has_left: bool) -> None:
-        """Let reads end with RequestTimedOutError where they wait, now or later."""
+        """Reads that wait, now or later, end with RequestTimedOutError."""
         with self._lock:
             self._is_over = True
             self._has_left = self._has_left or has_left
@@ -54,7 +54,7 @@ class ReadPatience:
 
     @contextmanager
     def waiting(self, wake: Callable[[], None]) -> Iterator[None]:
-        """While somebody waits, `stop` calls `wake`."""
+        """While a read waits in this context, `stop` calls `wake`."""
         with self._lock:
             self._wakes.append(wake)
         try:
@@ -64,7 +64,7 @@ class ReadPatience:
                 self._wakes.remove(wake)
 
 
-class _NoWait(ReadPatience):
+class _NoWait(ReadWait):
     @property
     def may_wait(self) -> bool:
         return False
