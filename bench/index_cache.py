@@ -28,7 +28,7 @@ from pathlib import Path
 
 from bench.harness import RESULTS_DIRECTORY, commit
 from isotherm.log.fs import OsFileSystem
-from isotherm.remote.index_cache import RemoteIndexCache
+from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.segment_metadata import (
     IndexType,
     RemoteLogSegmentId,

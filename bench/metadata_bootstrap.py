@@ -36,9 +36,9 @@ from isotherm.clock import SystemClock
 from isotherm.kernels.loading import load_all
 from isotherm.record.batch import NewRecord, assign_offsets, build_batch
 from isotherm.remote.metadata.api import NewMetadataRecord
-from isotherm.remote.metadata.fold import fold_metadata_partition
-from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
-from isotherm.remote.metadata.migration import PartitionMigration
+from isotherm.remote.metadata.folding.fold import fold_metadata_partition
+from isotherm.remote.metadata.topic.log_dir_topic import LogDirMetadataTopic
+from isotherm.remote.metadata.upkeep.migration import PartitionMigration
 from oracle.kafka import java_command
 
 ROUNDS = 3

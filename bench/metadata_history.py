@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isotherm.record.batch import NewRecord, build_batch
-from isotherm.remote.metadata.serde import encode_event
+from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

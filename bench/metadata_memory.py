@@ -28,8 +28,8 @@ import pyarrow as pa
 from bench.harness import Question, describe, keep
 from bench.metadata_bootstrap import write_compacted
 from bench.metadata_history import OFFSETS_PER_SEGMENT, USER_PARTITIONS, write_history
-from isotherm.remote.metadata.fold import fold_metadata_partition
-from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
+from isotherm.remote.metadata.folding.fold import fold_metadata_partition
+from isotherm.remote.metadata.topic.log_dir_topic import LogDirMetadataTopic
 
 SEGMENTS = (10_000, 100_000, 1_000_000)
 LOOKUPS = 100_000

@@ -35,12 +35,12 @@ import psutil
 from bench.harness import Question, describe, keep
 from bench.metadata_history import DIRECTORY, LIVE_SEGMENTS, write_history
 from isotherm.kernels.loading import load_all
-from isotherm.remote.metadata.fold import fold_metadata_partition
-from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
+from isotherm.remote.metadata.folding.fold import fold_metadata_partition
+from isotherm.remote.metadata.topic.log_dir_topic import LogDirMetadataTopic
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.jobs.metadata_log import DumpMetadataLog
 from isotherm.spark.jobs.project import project
 from isotherm.spark.jobs.replay import replay
-from isotherm.spark.metadata_log import DumpMetadataLog
 from isotherm.spark.session import session
 
 QUESTION = Question(

@@ -44,10 +44,10 @@ from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.readers import ReadSettings
+from isotherm.spark.reading.readers import ReadSettings
+from isotherm.spark.reading.task_reading import read_task
 from isotherm.spark.rows import arrow_schema, full_schema
 from isotherm.spark.source import IsothermReader
-from isotherm.spark.task_reading import read_task
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
 

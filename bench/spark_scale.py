@@ -49,27 +49,27 @@ from bench.spark_scale_history import (
     metadata_topic,
     write_large_segment,
 )
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.batch_query import BatchQuery
-from isotherm.spark.brokers import Brokers
-from isotherm.spark.offsets import OffsetBounds
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.planning import ReadTask
-from isotherm.spark.readers import ReadSettings
-from isotherm.spark.rows import arrow_schema, schema_of
-from isotherm.spark.source import TaskPartition, uncollected
-from isotherm.spark.sources_of_metadata import (
+from isotherm.spark.planning.batch_query import BatchQuery
+from isotherm.spark.planning.offsets import OffsetBounds
+from isotherm.spark.planning.planning import ReadTask
+from isotherm.spark.planning.sources_of_metadata import (
     BucketSegmentSource,
     SegmentSource,
     TopicSegmentSource,
 )
-from isotherm.spark.task_reading import read_task
-from isotherm.spark.tiered_log import TieredLog
+from isotherm.spark.planning.tiered_log import TieredLog
+from isotherm.spark.reading.brokers import Brokers
+from isotherm.spark.reading.readers import ReadSettings
+from isotherm.spark.reading.task_reading import read_task
+from isotherm.spark.rows import arrow_schema, schema_of
+from isotherm.spark.source import TaskPartition, uncollected
 from isotherm.types import TopicIdPartition
 from tests.support.synthetic_history import HistoryShape, SyntheticHistory
 

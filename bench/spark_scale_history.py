@@ -18,8 +18,8 @@ from Crypto.PublicKey import RSA
 from obstore.store import LocalStore, MemoryStore
 
 from isotherm.record.batch import NewRecord, assign_offsets, build_batch
-from isotherm.remote.metadata.keys import metadata_partition
-from isotherm.remote.metadata.serde import encode_event
+from isotherm.remote.metadata.wire.keys import metadata_partition
+from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import (
     IndexType,
     RemoteLogSegmentId,

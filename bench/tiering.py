@@ -22,8 +22,8 @@ from bench.latency import RECORD_SIZE, kafkas_capacity_mb_per_s
 from bench.load import Metrics
 from bench.servers import Server
 from bench.topics import create, delete
-from isotherm.remote.metadata.events import decode_record, iterate_records
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.wire.events import decode_record, iterate_records
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.clock import SystemClock
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.metadata.event_writer import KeyedMetadata
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.testing.conformance.remote_metadata import RemoteLogMetadataManagerConformance
 from isotherm.testing.embedded_broker import EmbeddedBroker

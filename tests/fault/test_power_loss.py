@@ -24,7 +24,7 @@ from typing import NamedTuple
 import pytest
 
 from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.partition import ACKS_LEADER
+from isotherm.broker.partitions.partition import ACKS_LEADER
 from isotherm.log.log_manager import LogManager
 from isotherm.record.batch import build_batch
 from isotherm.testing.embedded_broker import EmbeddedBroker

@@ -20,7 +20,7 @@ from isotherm.errors import (
     RequestTimedOutError,
     RetriableError,
 )
-from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings

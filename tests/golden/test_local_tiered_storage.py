@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from isotherm.record.batch import iterate_batches, read_records
-from isotherm.remote.metadata.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.segment.leader_epoch_checkpoint import read_leader_epoch_checkpoint

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from isotherm.record.batch import Record, iterate_batches, read_records
-from isotherm.remote.metadata.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.keys import metadata_partition
-from isotherm.remote.metadata.serde import decode_event, encode_event
+from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.wire.keys import metadata_partition
+from isotherm.remote.metadata.wire.serde import decode_event, encode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -11,11 +11,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.broker.controller.features import FeatureUpdate, UpgradeType
-from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.clock import SystemClock
 from isotherm.remote.metadata.api import MetadataTopicRecord
-from isotherm.remote.metadata.events import iterate_records
-from isotherm.remote.metadata.fold import fold_metadata_topic
+from isotherm.remote.metadata.folding.fold import fold_metadata_topic
+from isotherm.remote.metadata.wire.events import iterate_records
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC

@@ -17,7 +17,7 @@ from isotherm.broker.controller.metadata_log import (
     METADATA_TOPIC_PARTITION,
 )
 from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.endpoint import Endpoint
+from isotherm.broker.net.endpoint import Endpoint
 from isotherm.config.broker import BrokerConfig
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache

@@ -21,7 +21,7 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import CompressionType, Record, build_batch, iterate_batches
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
-from isotherm.remote.metadata.serde import encode_event
+from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

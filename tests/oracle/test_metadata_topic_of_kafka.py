@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient
 from isotherm.clock import SystemClock
 from isotherm.errors import PolicyViolationError
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.metadata.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.fold import fold_metadata_topic
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
-from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
+from isotherm.remote.metadata.folding.fold import fold_metadata_topic
+from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.topic.log_dir_topic import LogDirMetadataTopic
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.testing.conformance.remote_metadata import FINISHED, make_segment, make_update

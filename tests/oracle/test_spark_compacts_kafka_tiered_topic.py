@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 
 from isotherm.cli.main import app
 from isotherm.errors import PolicyViolationError, RemoteResourceNotFoundError
-from isotherm.remote.metadata.fold import fold_metadata_topic
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.folding.fold import fold_metadata_topic
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.layout.local_tiered_storage import (
     DEFAULT_KEY_PREFIX,

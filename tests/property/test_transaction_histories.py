@@ -25,10 +25,10 @@ from isotherm.record.control import (
     read_control_record,
 )
 from isotherm.record.validation import AppendOrigin
-from isotherm.spark.offsets import OffsetRange
-from isotherm.spark.planning import lineage_pieces, plan_reads
-from isotherm.spark.readers import ReadSettings, read_segments
-from isotherm.spark.transactions import CommittedHistory
+from isotherm.spark.planning.offsets import OffsetRange
+from isotherm.spark.planning.planning import lineage_pieces, plan_reads
+from isotherm.spark.reading.readers import ReadSettings, read_segments
+from isotherm.spark.reading.transactions import CommittedHistory
 from isotherm.types import Offset
 from tests.support.tiered_partition import TieredPartition
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from isotherm.cli.main import app
 from isotherm.errors import PolicyViolationError
-from isotherm.remote.metadata.serde import encode_event
+from isotherm.remote.metadata.wire.serde import encode_event
 from tests.support.metadata_dump import write_dump
 from tests.support.planted_bucket import PlantedBucket
 from tests.support.planted_damage import PLANTED

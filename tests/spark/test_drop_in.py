@@ -24,7 +24,7 @@ from isotherm.spark import source_metrics
 from isotherm.spark.option_parsing import parse_options, parse_stream_options
 from isotherm.spark.rows import full_schema
 from isotherm.spark.source import IsothermReader
-from isotherm.spark.stream_source import IsothermStreamReader
+from isotherm.spark.streaming.stream_source import IsothermStreamReader
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
 TIMEOUT_S = 60

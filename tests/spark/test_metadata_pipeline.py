@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from isotherm.cli.main import app
 from isotherm.errors import ConfigError, PolicyViolationError
-from isotherm.remote.metadata.fold import fold_metadata_topic
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.folding.fold import fold_metadata_topic
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.spark.jobs.project_topic import project_to_topic
 from isotherm.spark.jobs.segment_frames import segment_row
 from isotherm.testing.embedded_broker import EmbeddedBroker

@@ -18,13 +18,13 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from isotherm.broker.log_dir_rebuild import rebuild_log_dirs
-from isotherm.broker.rebuilt_partitions import RebuiltPartition
+from isotherm.broker.startup.rebuilt_partitions import RebuiltPartition
 from isotherm.cli.main import app
 from isotherm.clock import SystemClock
 from isotherm.errors import PolicyViolationError, TopicAlreadyExistsError
 from isotherm.log.fs import OsFileSystem
-from isotherm.remote.metadata.fold import fold_metadata_topic
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.folding.fold import fold_metadata_topic
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.spark.jobs.rebuild import write_to_topic
 from isotherm.testing.embedded_broker import EmbeddedBroker

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from isotherm.spark.source import IsothermDataSource
-from isotherm.spark.stream_source import IsothermStreamReader
+from isotherm.spark.streaming.stream_source import IsothermStreamReader
 from isotherm.types import TopicIdPartition
 
 PER_RUN = 30

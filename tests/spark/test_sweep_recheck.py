@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from isotherm.remote.metadata.serde import KeyedEvent, encode_keyed_event
+from isotherm.remote.metadata.wire.serde import KeyedEvent, encode_keyed_event
 from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
@@ -16,8 +16,8 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.jobs.metadata_log import DumpMetadataLog
 from isotherm.spark.jobs.recheck import MetadataNow, segments_finished_last, still_deletable
-from isotherm.spark.metadata_log import DumpMetadataLog
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TopicIdPartition, uuid_to_text
 from tests.support.metadata_dump import write_dump
 

@@ -144,5 +144,5 @@ def test_segment_that_the_class_has_lost_is_named(
     shutil.copytree(shelf.folder, tmp_path / "shelf")
     lost = min((tmp_path / "shelf").iterdir())
     (lost / "segment.log").unlink()
-    with pytest.raises(PySparkException, match="no object=segment.log topic=flights partition=0"):
+    with pytest.raises(PySparkException, match=r"no object=segment\.log topic=flights partition=0"):
         shelf.load(spark, **{"rsm.config.dir": str(tmp_path / "shelf")})

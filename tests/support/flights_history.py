@@ -22,8 +22,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from isotherm.remote.metadata.keys import metadata_partition
-from isotherm.remote.metadata.serde import encode_event
+from isotherm.remote.metadata.wire.keys import metadata_partition
+from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

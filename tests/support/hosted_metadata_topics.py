@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
-from isotherm.broker.partition import Partition
-from isotherm.broker.remote_metadata_topics import compacted_settings
+from isotherm.broker.partitions.partition import Partition
+from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.tier.remote_metadata_topics import compacted_settings
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import UnknownTopicOrPartitionError
 from isotherm.remote.metadata.settings import TopicBasedSettings

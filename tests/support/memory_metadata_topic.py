@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from isotherm.errors import OffsetOutOfRangeError
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
-from isotherm.remote.metadata.events import columns_of
+from isotherm.remote.metadata.wire.events import columns_of
 from isotherm.types import Offset, TimestampMs
 
 

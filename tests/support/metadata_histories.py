@@ -10,8 +10,8 @@ import uuid
 
 from hypothesis import strategies as st
 
-from isotherm.remote.metadata.keys import partition_key, segment_key
-from isotherm.remote.metadata.serde import encode_event, encode_keyed_event
+from isotherm.remote.metadata.wire.keys import partition_key, segment_key
+from isotherm.remote.metadata.wire.serde import encode_event, encode_keyed_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -19,7 +19,7 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
-from isotherm.remote.metadata.serde import RemoteLogMetadataEvent, encode_event
+from isotherm.remote.metadata.wire.serde import RemoteLogMetadataEvent, encode_event
 from isotherm.remote.segment_metadata import (
     IndexType,
     LogSegmentData,

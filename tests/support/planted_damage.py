@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from isotherm.record.batch import HEADER_SIZE, read_batch_header
 from isotherm.record.batch_header import encode_batch
-from isotherm.remote.metadata.serde import RemoteLogMetadataEvent
+from isotherm.remote.metadata.wire.serde import RemoteLogMetadataEvent
 from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.segment_metadata import (
     IndexType,

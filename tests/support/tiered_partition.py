@@ -34,16 +34,16 @@ from isotherm.record.batch import (
     iterate_batches,
     read_records,
 )
-from isotherm.remote.index_cache import DIRECTORY_NAME, RemoteIndexCache
-from isotherm.remote.metadata.cleanup import RemoteMetadataCleanupManager
-from isotherm.remote.metadata.event_writer import KeyedMetadata
+from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.metadata.exclusive import exclusive_metadata
 from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.upkeep.cleanup import RemoteMetadataCleanupManager
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
-from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
 from isotherm.remote.read_wait import ReadWait
-from isotherm.remote.remote_log_reader import RemoteLogReader, RemoteRead
+from isotherm.remote.reading.read_ahead import ReadAhead, ReadAheadSettings
+from isotherm.remote.reading.remote_log_reader import RemoteLogReader, RemoteRead
 from isotherm.remote.remote_tier_metrics import RetentionShares
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager

@@ -14,7 +14,7 @@ from isotherm.broker.controller.metadata_log import (
     METADATA_TOPIC_ID,
     METADATA_TOPIC_PARTITION,
 )
-from isotherm.broker.endpoint import Endpoint
+from isotherm.broker.net.endpoint import Endpoint
 from isotherm.config.broker import BrokerConfig
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache

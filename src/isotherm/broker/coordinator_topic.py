@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.partition import ACKS_LEADER, Partition
-from isotherm.broker.replica_manager import ReplicaManager
+from isotherm.broker.partitions.partition import ACKS_LEADER, Partition
+from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.errors import (
     CoordinatorNotAvailableError,
     LogDirFailedError,

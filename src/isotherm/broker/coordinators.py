@@ -12,7 +12,7 @@ from isotherm.broker.controller.metadata_records import GROUP_RESOURCE
 from isotherm.broker.groups.group_coordinator import GroupCoordinator
 from isotherm.broker.groups.offsets_topic import OffsetsTopic
 from isotherm.broker.groups.shards import GroupShards
-from isotherm.broker.replica_manager import ReplicaManager
+from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
 from isotherm.broker.transactions.transaction_log import TransactionLog
 from isotherm.broker.transactions.transaction_markers import TransactionMarkers

@@ -38,15 +38,15 @@ from isotherm.broker.controller.metadata_records import (
     TopicRecord,
 )
 from isotherm.broker.controller.topic_rules import config_records, partition_record
-from isotherm.broker.identity import establish_identity
-from isotherm.broker.local_tier import LocalTier, new_id, open_local_tier
-from isotherm.broker.log_dir_migration import LocalMetadataTopic
-from isotherm.broker.rebuilt_partitions import (
+from isotherm.broker.startup.identity import establish_identity
+from isotherm.broker.startup.local_tier import LocalTier, new_id, open_local_tier
+from isotherm.broker.startup.log_dir_migration import LocalMetadataTopic
+from isotherm.broker.startup.rebuilt_partitions import (
     RebuiltPartition,
     write_log_starts,
     write_partition_directory,
 )
-from isotherm.broker.remote_metadata_topics import deleted_settings
+from isotherm.broker.tier.remote_metadata_topics import deleted_settings
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.topic import TopicConfig

@@ -22,21 +22,21 @@ from concurrent.futures import ThreadPoolExecutor
 from isotherm.broker.background import start_log_tasks
 from isotherm.broker.bounded_stop import stop_within
 from isotherm.broker.cleaner_threads import start_log_cleaner
-from isotherm.broker.context import BrokerServices
 from isotherm.broker.controller.controller import Controller, MetadataChange
 from isotherm.broker.coordinators import open_group_coordinator, open_transaction_coordinator
-from isotherm.broker.dispatch import Dispatcher
-from isotherm.broker.endpoint import Endpoint
-from isotherm.broker.fetch_sessions import FetchSessionCache
-from isotherm.broker.kernel_warm_up import KernelCompilation, KernelWarmUp
-from isotherm.broker.led_partitions import lead_partitions
-from isotherm.broker.local_tier import LocalTier, open_local_tier
-from isotherm.broker.metrics_endpoint import MetricsEndpoint
-from isotherm.broker.purgatory import Purgatory
-from isotherm.broker.quotas import ClientQuotaManager
-from isotherm.broker.remote_tier import open_remote_tier
-from isotherm.broker.replica_manager import ReplicaManager
-from isotherm.broker.server import Server, listener_texts
+from isotherm.broker.net.endpoint import Endpoint
+from isotherm.broker.net.metrics_endpoint import MetricsEndpoint
+from isotherm.broker.net.server import Server, listener_texts
+from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
+from isotherm.broker.partitions.led_partitions import lead_partitions
+from isotherm.broker.partitions.purgatory import Purgatory
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.requests.context import BrokerServices
+from isotherm.broker.requests.dispatch import Dispatcher
+from isotherm.broker.requests.quotas import ClientQuotaManager
+from isotherm.broker.startup.kernel_warm_up import KernelCompilation, KernelWarmUp
+from isotherm.broker.startup.local_tier import LocalTier, open_local_tier
+from isotherm.broker.tier.remote_tier import open_remote_tier
 from isotherm.broker.transactions.transaction_markers import TransactionMarkers
 from isotherm.clock import Clock, SystemClock
 from isotherm.config.broker import BrokerConfig

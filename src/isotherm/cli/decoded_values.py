@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from isotherm.errors import CorruptMetadataError
 from isotherm.record.batch import Record
-from isotherm.remote.metadata.serde import RemoteLogMetadataEvent, decode_event
+from isotherm.remote.metadata.wire.serde import RemoteLogMetadataEvent, decode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

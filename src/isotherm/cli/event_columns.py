@@ -16,9 +16,9 @@ import numpy as np
 
 from isotherm.cli.decoded_values import text_of
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord
-from isotherm.remote.metadata.columnar_fold import FoldRun
-from isotherm.remote.metadata.events import partition_of
-from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.metadata.folding.columnar_fold import FoldRun
+from isotherm.remote.metadata.wire.events import partition_of
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.types import NO_LEADER_EPOCH, NO_TIMESTAMP
 

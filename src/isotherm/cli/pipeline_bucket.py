@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.cost import Cost
-    from isotherm.spark.metadata_log import MetadataLog
+    from isotherm.spark.jobs.metadata_log import MetadataLog
     from isotherm.spark.options import SourceOptions
 
 MaxBytes = Annotated[
@@ -36,7 +36,7 @@ def bucket(
     takes objects. Brokers play no part."""
     from isotherm.remote.storage.store_check import check_store
     from isotherm.spark.option_parsing import parse_options
-    from isotherm.spark.tiers import named_store, tier_settings
+    from isotherm.spark.planning.tiers import named_store, tier_settings
 
     options = parse_options(source_texts(path, option, None, None))
     check_store(named_store(options), writes=writes)

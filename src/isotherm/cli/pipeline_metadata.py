@@ -16,8 +16,8 @@ from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_
 
 if TYPE_CHECKING:
     from isotherm.remote.storage.settings import ObjectStoreSettings
+    from isotherm.spark.jobs.metadata_log import MetadataLog
     from isotherm.spark.jobs.replay import AsOf
-    from isotherm.spark.metadata_log import MetadataLog
 
 LogDirs = Annotated[
     list[Path] | None,
@@ -89,8 +89,8 @@ def metadata_log(
     """ConfigError unless exactly one place is named; PolicyViolationError for a log of more than
     `max_bytes`."""
     from isotherm.spark.jobs.cost import check_cost
+    from isotherm.spark.jobs.metadata_log import DumpMetadataLog, TopicMetadataLog
     from isotherm.spark.jobs.replay import cost_of_log
-    from isotherm.spark.metadata_log import DumpMetadataLog, TopicMetadataLog
 
     if sum(each is not None for each in (bootstrap_server, log_dirs or None, dump)) != 1:
         raise ConfigError("choose one of --bootstrap-server, --log-dir and --dump")

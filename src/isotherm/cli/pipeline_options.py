@@ -120,7 +120,7 @@ def spark_session(master: str, spark_config: list[str] | None) -> Iterator[Spark
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    from isotherm.spark.job_errors import error_of_job
+    from isotherm.spark.jobs.job_errors import error_of_job
 
     debug = debugging.get()
     config = parse_pairs(spark_config)

@@ -31,7 +31,7 @@ from isotherm.cli.pipeline_options import (
 )
 from isotherm.cli.pipeline_replay import print_findings
 from isotherm.errors import ConfigError
-from isotherm.remote.metadata.kafka_topic import check_is_own_topic
+from isotherm.remote.metadata.topic.kafka_topic import check_is_own_topic
 
 if TYPE_CHECKING:
     from isotherm.spark.jobs.project import ProjectionRun

@@ -26,12 +26,12 @@ from isotherm.cli.pipeline_options import (
 )
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
-from isotherm.remote.metadata.kafka_topic import check_is_own_topic
+from isotherm.remote.metadata.topic.kafka_topic import check_is_own_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from isotherm.broker.rebuilt_partitions import RebuiltPartition
+    from isotherm.broker.startup.rebuilt_partitions import RebuiltPartition
     from isotherm.config.broker import BrokerConfig
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.rebuild import Rebuilt
@@ -266,7 +266,7 @@ def _print_plan(rebuilt: Rebuilt, *, as_json: bool) -> int:
 
 def _rebuilt_partitions(rebuilt: Rebuilt, ids: dict[str, str]) -> list[RebuiltPartition]:
     """Under the ids that their topics are given."""
-    from isotherm.broker.rebuilt_partitions import RebuiltPartition
+    from isotherm.broker.startup.rebuilt_partitions import RebuiltPartition
     from isotherm.segment.leader_epoch_checkpoint import EpochEntry
     from isotherm.types import TopicIdPartition, uuid_from_text
 
@@ -287,7 +287,7 @@ def _rebuilt_partitions(rebuilt: Rebuilt, ids: dict[str, str]) -> list[RebuiltPa
 
 
 def _write_partition_dirs(rebuilt: Rebuilt, ids: dict[str, str], folder: Path) -> None:
-    from isotherm.broker.rebuilt_partitions import write_partition_directories
+    from isotherm.broker.startup.rebuilt_partitions import write_partition_directories
     from isotherm.log.fs import OsFileSystem
 
     partitions = _rebuilt_partitions(rebuilt, ids)

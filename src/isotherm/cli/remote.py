@@ -20,9 +20,9 @@ from isotherm.cli.output import console, human_size, print_stream
 from isotherm.cli.remote_events import events, open_metadata_topic
 from isotherm.cli.remote_migrate import migrate
 from isotherm.errors import CorruptMetadataError
-from isotherm.remote.holes import find_holes
-from isotherm.remote.metadata.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.fold import fold_metadata_topic
+from isotherm.remote.history.holes import find_holes
+from isotherm.remote.metadata.folding.fold import fold_metadata_topic
+from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.storage.layout.segment_layout import Layout
 from isotherm.remote.storage.settings import AIVEN, ObjectStoreSettings

@@ -31,10 +31,10 @@ from isotherm.cli.output import error_console, print_stream
 from isotherm.cli.pipeline_metadata import time_ms
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
-from isotherm.remote.metadata.events import iterate_columns, partition_of
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
-from isotherm.remote.metadata.keys import parse_key
-from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.wire.events import iterate_columns, partition_of
+from isotherm.remote.metadata.wire.keys import parse_key
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,

@@ -31,9 +31,9 @@ from isotherm.errors import (
     RequestTimedOutError,
 )
 from isotherm.remote.metadata.api import MetadataTopic
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
-from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
-from isotherm.remote.metadata.migration import PartitionMigration, PartitionSurvey
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.topic.log_dir_topic import LogDirMetadataTopic
+from isotherm.remote.metadata.upkeep.migration import PartitionMigration, PartitionSurvey
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
 
 _FEATURE = "remote.log.metadata.compaction"
@@ -142,7 +142,7 @@ def _broker_texts(log_dirs: list[Path] | None, config: Path | None) -> dict[str,
 
 def _migrate_log_dirs(texts: dict[str, str], options: _Options, *, run: bool) -> None:
     # A broker takes half a second to import.
-    from isotherm.broker.log_dir_migration import check_is_isotherms, migrate_log_dirs
+    from isotherm.broker.startup.log_dir_migration import check_is_isotherms, migrate_log_dirs
     from isotherm.config.broker import parse_broker_config
     from isotherm.log.fs import OsFileSystem
 

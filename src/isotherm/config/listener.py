@@ -25,7 +25,7 @@ class SecurityProtocol(enum.IntEnum):
     SASL_SSL = 3
 
 
-# A protocol is served once `broker/server.py` has a wrapper of connections for it.
+# A protocol is served once `broker/net/server.py` has a wrapper of connections for it.
 SERVED_PROTOCOLS = frozenset({SecurityProtocol.PLAINTEXT})
 
 DEFAULT_PROTOCOL_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"

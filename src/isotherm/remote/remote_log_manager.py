@@ -33,14 +33,15 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.bounded_pool import BoundedPool
-from isotherm.remote.index_cache import RemoteIndexCache
+from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.metadata.exclusive import exclusive_metadata
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
-from isotherm.remote.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
 from isotherm.remote.read_wait import NO_WAIT, ReadWait
-from isotherm.remote.remote_log_reader import RemoteLogReader, RemoteRead
-from isotherm.remote.remote_offset_lookup import RemoteOffsetLookup
+from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
+from isotherm.remote.reading.remote_log_reader import RemoteLogReader, RemoteRead
+from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
+from isotherm.remote.reading.segment_reader import RemoteSegmentReader
 from isotherm.remote.remote_tier_metrics import (
     Expirations,
     ReadTimes,
@@ -48,7 +49,6 @@ from isotherm.remote.remote_tier_metrics import (
     publish_pools,
     publish_quotas,
 )
-from isotherm.remote.segment_reader import RemoteSegmentReader
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.tasks.backoff import RetryBackoff
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress

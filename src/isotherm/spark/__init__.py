@@ -1,8 +1,12 @@
 """Reading tiered topics in Spark: `session()` starts one that finds `format("isotherm")`."""
 
 from isotherm.spark.mapped_read import read
-from isotherm.spark.progress import OffsetsBehindLatest, offsets_behind_latest, source_metrics
 from isotherm.spark.session import session
+from isotherm.spark.streaming.progress import (
+    OffsetsBehindLatest,
+    offsets_behind_latest,
+    source_metrics,
+)
 from isotherm.spark.topic_queries import count, offsets_for_times
 
 __all__ = [

@@ -14,15 +14,6 @@ from collections.abc import Mapping
 from isotherm.config.definition import LIST, ConfigKey, config_keys
 from isotherm.errors import ConfigError, UnknownConfigError
 from isotherm.remote.storage.settings import key_pair_file_keys
-from isotherm.spark.offsets import (
-    EARLIEST,
-    LATEST,
-    EarliestOffsets,
-    LatestOffsets,
-    SpecificOffsets,
-    SpecificTimestamps,
-    check_order,
-)
 from isotherm.spark.options import (
     ISOLATION_PROPERTY,
     KAFKA_PREFIX,
@@ -34,6 +25,15 @@ from isotherm.spark.options import (
     SourceOptions,
     needs_listing,
     source_option_keys,
+)
+from isotherm.spark.planning.offsets import (
+    EARLIEST,
+    LATEST,
+    EarliestOffsets,
+    LatestOffsets,
+    SpecificOffsets,
+    SpecificTimestamps,
+    check_order,
 )
 
 _logger = logging.getLogger(__name__)

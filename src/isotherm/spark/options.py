@@ -35,9 +35,9 @@ from isotherm.config.definition import (
     optional,
 )
 from isotherm.errors import ConfigError
-from isotherm.remote.gaps import Gaps
+from isotherm.remote.history.gaps import Gaps
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.offsets import (
+from isotherm.spark.planning.offsets import (
     EarliestOffsets,
     GlobalTimestamp,
     LatestOffsets,

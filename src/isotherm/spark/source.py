@@ -41,9 +41,9 @@ from isotherm.spark.rows import arrow_schema, check_schema, chosen_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from isotherm.spark.planning import BrokerRead, Read, ReadTask, SegmentRead
-    from isotherm.spark.task_codec import PlainRead
-    from isotherm.spark.task_reading import TierStorage
+    from isotherm.spark.planning.planning import BrokerRead, Read, ReadTask, SegmentRead
+    from isotherm.spark.reading.task_codec import PlainRead
+    from isotherm.spark.reading.task_reading import TierStorage
 
 # Tiers that one Python worker keeps clients for.
 _OPEN_TIERS_MAX = 8
@@ -69,7 +69,7 @@ class IsothermDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         check_streams()
-        from isotherm.spark.stream_source import IsothermStreamReader
+        from isotherm.spark.streaming.stream_source import IsothermStreamReader
 
         options = parse_stream_options(self.options)
         check_schema(schema)
@@ -84,13 +84,13 @@ class TaskPartition(InputPartition):
     layout: str
 
     def __reduce__(self) -> tuple[object, ...]:
-        from isotherm.spark.task_codec import encode_task
+        from isotherm.spark.reading.task_codec import encode_task
 
         return _decode_partition, (encode_task(self.task), self.layout)
 
 
 def _decode_partition(reads: list[PlainRead], layout: str) -> TaskPartition:
-    from isotherm.spark.task_codec import decode_task
+    from isotherm.spark.reading.task_codec import decode_task
 
     return TaskPartition(decode_task(reads), layout)
 
@@ -102,9 +102,9 @@ class IsothermReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, as one list: Spark takes no other sequence."""
-        from isotherm.spark.batch_query import BatchQuery
-        from isotherm.spark.tiered_log import TieredLog
-        from isotherm.spark.tiers import open_brokers, open_segment_source, read_settings
+        from isotherm.spark.planning.batch_query import BatchQuery
+        from isotherm.spark.planning.tiered_log import TieredLog
+        from isotherm.spark.planning.tiers import open_brokers, open_segment_source, read_settings
 
         options = self._options
         settings = read_settings(options)
@@ -138,10 +138,10 @@ def read_partition(
 def _read_task(
     options: SourceOptions, spark_schema: StructType, partition: TaskPartition
 ) -> Iterator[pa.RecordBatch]:
-    from isotherm.spark.readers import ReadSettings
-    from isotherm.spark.task_reading import read_task
-    from isotherm.spark.tiered_log import cause_when_gone
-    from isotherm.spark.tiers import read_settings
+    from isotherm.spark.planning.tiered_log import cause_when_gone
+    from isotherm.spark.planning.tiers import read_settings
+    from isotherm.spark.reading.readers import ReadSettings
+    from isotherm.spark.reading.task_reading import read_task
 
     schema = arrow_schema(spark_schema)
     settings = read_settings(options, partition.layout)
@@ -167,8 +167,8 @@ def _read_task(
 def _read_again(
     options: SourceOptions, settings: ObjectStoreSettings | None, read: SegmentRead
 ) -> Sequence[Read] | None:
-    from isotherm.spark.tiered_log import TieredLog
-    from isotherm.spark.tiers import open_segment_source
+    from isotherm.spark.planning.tiered_log import TieredLog
+    from isotherm.spark.planning.tiers import open_segment_source
 
     with open_segment_source(options, settings) as segments:
         return TieredLog(options, open_storage(options, settings), segments, None).read_again(read)
@@ -177,8 +177,8 @@ def _read_again(
 def _read_elsewhere(
     options: SourceOptions, settings: ObjectStoreSettings | None, read: SegmentRead
 ) -> Sequence[Read] | None:
-    from isotherm.spark.tiered_log import TieredLog
-    from isotherm.spark.tiers import open_segment_source
+    from isotherm.spark.planning.tiered_log import TieredLog
+    from isotherm.spark.planning.tiers import open_segment_source
 
     with open_segment_source(options, settings) as segments:
         return TieredLog(options, open_storage(options, settings), segments, None).read_elsewhere(
@@ -189,7 +189,7 @@ def _read_elsewhere(
 def _read_tail(
     options: SourceOptions, schema: pa.Schema, read: BrokerRead
 ) -> Iterator[pa.RecordBatch]:
-    from isotherm.spark.tail import consumer_properties, read_tail
+    from isotherm.spark.reading.tail import consumer_properties, read_tail
 
     return read_tail(
         read,

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from isotherm.spark.offsets import GlobalTimestamp
 from isotherm.spark.option_parsing import option_texts, parse_options
 from isotherm.spark.options import SourceOptions
+from isotherm.spark.planning.offsets import GlobalTimestamp
 from isotherm.types import Offset, TimestampMs, TopicPartition
 
 if TYPE_CHECKING:
-    from isotherm.spark.tiered_log import TieredLog
+    from isotherm.spark.planning.tiered_log import TieredLog
 
 
 def count(options: Mapping[str, object]) -> int:
@@ -28,7 +28,7 @@ def count(options: Mapping[str, object]) -> int:
     otherwise rows are fewer: compacted records, markers and aborted records have offsets too.
     Raises as the read does.
     """
-    from isotherm.spark.batch_query import BatchQuery
+    from isotherm.spark.planning.batch_query import BatchQuery
 
     parsed = _parsed(options)
     with _log(parsed, by_name=parsed.plans_by_name) as log:
@@ -51,9 +51,9 @@ def _parsed(options: Mapping[str, object]) -> SourceOptions:
 
 @contextmanager
 def _log(options: SourceOptions, *, by_name: bool) -> Iterator[TieredLog]:
+    from isotherm.spark.planning.tiered_log import TieredLog
+    from isotherm.spark.planning.tiers import open_brokers, open_segment_source, read_settings
     from isotherm.spark.source import open_storage
-    from isotherm.spark.tiered_log import TieredLog
-    from isotherm.spark.tiers import open_brokers, open_segment_source, read_settings
 
     settings = read_settings(options)
     with open_segment_source(options, settings, by_name=by_name) as segments:

@@ -7,7 +7,7 @@ from isotherm.remote.storage.checked import CheckedStorageManager
 
 
 class UsersStorage(CheckedStorageManager):
-    """Implements isotherm.spark.task_reading.TierStorage; thread-safe."""
+    """Implements isotherm.spark.reading.task_reading.TierStorage; thread-safe."""
 
     def fetch_segment_metadata(
         self, metadata: RemoteLogSegmentMetadata

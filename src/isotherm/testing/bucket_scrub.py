@@ -22,7 +22,7 @@ from typing import Any
 import google_crc32c
 
 from isotherm.record.batch import iterate_batches, read_records
-from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from isotherm.broker import node
-from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.cli.main import main as isotherm
 from isotherm.errors import CorruptMetadataError
 from isotherm.log.fs import File, OsFile, OsFileSystem
 from isotherm.remote.metadata.api import NewMetadataRecord
-from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

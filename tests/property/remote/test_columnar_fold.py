@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isotherm.errors import CorruptMetadataError
-from isotherm.remote.metadata.fold import Folded, fold_metadata_partition
+from isotherm.remote.metadata.folding.fold import Folded, fold_metadata_partition
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
 from tests.support.metadata_histories import UNWANTED, Record, histories
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from isotherm.log.partition_log import PartitionLog
-from isotherm.remote.metadata.event_writer import is_unapplied
-from isotherm.remote.metadata.events import partition_of
+from isotherm.remote.metadata.topic.event_writer import is_unapplied
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.wire.events import partition_of
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from tests.support.schedules.oracle import Violation

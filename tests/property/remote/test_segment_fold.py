@@ -7,10 +7,10 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isotherm.remote.metadata.events import columns_of
-from isotherm.remote.metadata.fold import fold_metadata_partition
-from isotherm.remote.metadata.segment_columns import STATES, id_texts
-from isotherm.remote.metadata.segment_fold import FoldState, SegmentFold
+from isotherm.remote.metadata.folding.fold import fold_metadata_partition
+from isotherm.remote.metadata.folding.segment_fold import FoldState, SegmentFold
+from isotherm.remote.metadata.state.segment_columns import STATES, id_texts
+from isotherm.remote.metadata.wire.events import columns_of
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.types import uuid_to_text
 from tests.support.memory_metadata_topic import MemoryMetadataTopic

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import IsothermError, OffsetOutOfRangeError, RequestTimedOutError
-from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

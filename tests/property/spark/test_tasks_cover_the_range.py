@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from isotherm.record.batch import CompressionType, NewRecord, build_batch
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
-from isotherm.remote.gaps import Gaps
+from isotherm.remote.history.gaps import Gaps
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.offsets import OffsetRange
-from isotherm.spark.planning import (
+from isotherm.spark.planning.offsets import OffsetRange
+from isotherm.spark.planning.planning import (
     limit_range_sizes,
     lineage_pieces,
     plan_reads,
     plan_tasks,
     split_ranges,
 )
-from isotherm.spark.readers import ReadSettings, read_segments
+from isotherm.spark.reading.readers import ReadSettings, read_segments
 from isotherm.types import TopicIdPartition, TopicPartition
 from tests.support.record_segments import RecordSegmentMaker
 

@@ -23,10 +23,10 @@ from tests.support.schedules.scheduler import Scheduler
 PATCHED = ("isotherm.remote.", "isotherm.log.", "isotherm.broker.", "concurrent.futures._base")
 POINTS = {
     "isotherm.remote.metadata.topic_based": "manager",
-    "isotherm.remote.metadata.event_writer": "metadata partition",
-    "isotherm.remote.metadata.metadata_partition_reader": "reader",
-    "isotherm.remote.metadata.partition_store": "store",
-    "isotherm.remote.metadata.cache": "cache",
+    "isotherm.remote.metadata.topic.event_writer": "metadata partition",
+    "isotherm.remote.metadata.topic.metadata_partition_reader": "reader",
+    "isotherm.remote.metadata.state.partition_store": "store",
+    "isotherm.remote.metadata.state.cache": "cache",
     "isotherm.remote.tasks.cancellation": "cancellation",
     "isotherm.remote.tasks.copies_in_progress": "copies",
     "isotherm.remote.tasks.periodic_tasks": "periodic tasks",

@@ -23,8 +23,8 @@ from isotherm.errors import (
     RequestTimedOutError,
 )
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord
-from isotherm.remote.metadata.events import columns_of
-from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.metadata.wire.events import columns_of
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.storage.object_client import ObjectRange, StoredObject
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from isotherm.errors import OffsetOutOfRangeError, RemoteHoleError
 from isotherm.remote.metadata.api import MetadataTopicRecord
-from isotherm.remote.metadata.events import decode_record
+from isotherm.remote.metadata.wire.events import decode_record
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

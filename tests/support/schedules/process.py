@@ -1,6 +1,6 @@
 """A broker's remote tier with its local logs, on what is durable; a crash throws it away.
 
-Wired as isotherm.broker.remote_tier and isotherm.broker.replica_manager do it, of the same parts.
+Wired as isotherm.broker.tier.remote_tier and isotherm.broker.partitions.replica_manager do it, of the same parts.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from isotherm.broker.background import PeriodicTask
-from isotherm.broker.remote_metadata_topics import MetadataLevels
-from isotherm.broker.remote_metadata_upgrade import MetadataUpgrade
-from isotherm.broker.remote_metadata_upkeep import (
+from isotherm.broker.tier.remote_metadata_topics import MetadataLevels
+from isotherm.broker.tier.remote_metadata_upgrade import MetadataUpgrade
+from isotherm.broker.tier.remote_metadata_upkeep import (
     RemoteMetadataUpkeep,
     compaction_upkeep,
     topic_upkeep,
@@ -33,9 +33,9 @@ from isotherm.metrics.registry import Metrics
 from isotherm.record.batch import build_batch
 from isotherm.remote.compaction.finisher import CompactionFinisher
 from isotherm.remote.compaction.journal import CompactionJournals
-from isotherm.remote.index_cache import DIRECTORY_NAME, RemoteIndexCache
-from isotherm.remote.metadata.event_writer import KeyedMetadata
+from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.read_wait import ReadWait
 from isotherm.remote.remote_log_manager import RemoteLogManager

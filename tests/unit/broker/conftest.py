@@ -12,13 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from isotherm.broker.context import BrokerServices, RequestContext
-from isotherm.broker.endpoint import Endpoint
-from isotherm.broker.fetch_sessions import FetchSessionCache
-from isotherm.broker.kernel_warm_up import KernelWarmUp
-from isotherm.broker.partition import Partition
-from isotherm.broker.purgatory import Purgatory
-from isotherm.broker.replica_manager import ReplicaManager
+from isotherm.broker.net.endpoint import Endpoint
+from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
+from isotherm.broker.partitions.partition import Partition
+from isotherm.broker.partitions.purgatory import Purgatory
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.requests.context import BrokerServices, RequestContext
+from isotherm.broker.startup.kernel_warm_up import KernelWarmUp
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig

@@ -12,9 +12,9 @@ from typing import cast
 import pytest
 import uvloop
 
-from isotherm.broker.connection import SCRATCH_SIZE, Connection, PendingAnswer
-from isotherm.broker.endpoint import Endpoint
-from isotherm.broker.server import Server
+from isotherm.broker.net.connection import SCRATCH_SIZE, Connection, PendingAnswer
+from isotherm.broker.net.endpoint import Endpoint
+from isotherm.broker.net.server import Server
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Address, Listener, SecurityProtocol

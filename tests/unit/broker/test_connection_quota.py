@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isotherm.broker.connection_quota import ConnectionQuota
+from isotherm.broker.net.connection_quota import ConnectionQuota
 from isotherm.testing.sim_clock import SimClock
 
 KEY = "connection_creation_rate"

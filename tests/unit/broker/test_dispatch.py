@@ -11,11 +11,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v0 import response as find_coordinator_v0
 
-from isotherm.broker.api_register import APIS, SERVED
-from isotherm.broker.connection import Connection, PendingAnswer
-from isotherm.broker.context import BrokerServices, HangUpError
-from isotherm.broker.dispatch import LOOP_REQUEST_SIZE_MAX, Dispatcher
-from isotherm.broker.served_api import Api
+from isotherm.broker.net.connection import Connection, PendingAnswer
+from isotherm.broker.requests.api_register import APIS, SERVED
+from isotherm.broker.requests.context import BrokerServices, HangUpError
+from isotherm.broker.requests.dispatch import LOOP_REQUEST_SIZE_MAX, Dispatcher
+from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, UnsupportedVersionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.protocol.errors import ProtocolError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.broker.kernel_warm_up import COMPILE_ALL, KernelCompilation
+from isotherm.broker.startup.kernel_warm_up import COMPILE_ALL, KernelCompilation
 
 GUARD_S = 60
 

@@ -12,7 +12,7 @@ from kio.schema.list_offsets.v1 import request as v1
 from kio.schema.list_offsets.v11 import request as v11
 
 from isotherm.broker.apis import list_offsets
-from isotherm.broker.offset_lookup import FoundOffset
+from isotherm.broker.partitions.offset_lookup import FoundOffset
 from isotherm.record.batch import build_batch
 from isotherm.remote.remote_tier_metrics import LOOKUPS_EXPIRED
 

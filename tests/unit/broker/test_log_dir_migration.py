@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.broker.log_dir_migration import migrate_log_dirs
+from isotherm.broker.startup.log_dir_migration import migrate_log_dirs
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import LogDirFailedError, PolicyViolationError, UnknownTopicOrPartitionError
 from isotherm.log.fs import OsFileSystem
-from isotherm.remote.metadata.fold import fold_metadata_topic
-from isotherm.remote.metadata.log_dir_topic import LogDirMetadataTopic
-from isotherm.remote.metadata.migration import PartitionPlan
+from isotherm.remote.metadata.folding.fold import fold_metadata_topic
+from isotherm.remote.metadata.topic.log_dir_topic import LogDirMetadataTopic
+from isotherm.remote.metadata.upkeep.migration import PartitionPlan
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.testing.embedded_broker import EmbeddedBroker
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isotherm.broker.mutation_quota import MutationQuota, TokenBucket
+from isotherm.broker.requests.mutation_quota import MutationQuota, TokenBucket
 from isotherm.errors import ThrottlingQuotaExceededError
 from isotherm.testing.sim_clock import SimClock
 

@@ -16,8 +16,8 @@ import pytest
 
 from isotherm.broker.background import PeriodicTask
 from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.identity import agreed_cluster_id, establish_identity
 from isotherm.broker.node import BrokerNode
+from isotherm.broker.startup.identity import agreed_cluster_id, establish_identity
 from isotherm.config.broker import BrokerConfig, parse_broker_config
 from isotherm.config.layers import embedded_defaults
 from isotherm.errors import ConfigError, IsothermError, LogDirFailedError
@@ -257,7 +257,7 @@ def warnings_of(tmp_path: Path, caplog: pytest.LogCaptureFixture, **settings: st
     return [
         record.getMessage()
         for record in caplog.records
-        if record.name == "isotherm.broker.remote_metadata_topics"
+        if record.name == "isotherm.broker.tier.remote_metadata_topics"
     ]
 
 

@@ -11,8 +11,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import produce
-from isotherm.broker.context import HangUpError
-from isotherm.broker.kernel_warm_up import KernelWarmUp
+from isotherm.broker.requests.context import HangUpError
+from isotherm.broker.startup.kernel_warm_up import KernelWarmUp
 from isotherm.config.topic import TopicConfig
 from isotherm.protocol.produce import (
     ProducePartition,

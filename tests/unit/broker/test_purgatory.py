@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 
-from isotherm.broker.purgatory import Purgatory
+from isotherm.broker.partitions.purgatory import Purgatory
 
 
 class Wanting:

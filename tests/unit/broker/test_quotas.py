@@ -9,7 +9,7 @@ from isotherm.broker.controller.client_quotas import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
-from isotherm.broker.quotas import (
+from isotherm.broker.requests.quotas import (
     Client,
     ClientQuotaManager,
     find_limit,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.api_register import APIS, SERVED
-from isotherm.broker.refusals import Items, Refusal, refusing_response
+from isotherm.broker.requests.api_register import APIS, SERVED
+from isotherm.broker.requests.refusals import Items, Refusal, refusing_response
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import encoder
 from isotherm.protocol.entities import blank_entity, entity_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from isotherm.broker.embedded_metadata_topic import EmbeddedMetadataTopic
-from isotherm.broker.partition import Partition
+from isotherm.broker.partitions.partition import Partition
+from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC, TopicIdPartition, TopicPartition

@@ -11,8 +11,8 @@ import pytest
 
 from isotherm.cli.decoded_values import describe_event, text_of
 from isotherm.cli.remote_events import event_rows
-from isotherm.remote.metadata.keys import partition_key, segment_key
-from isotherm.remote.metadata.serde import encode_event, encode_keyed_event
+from isotherm.remote.metadata.wire.keys import partition_key, segment_key
+from isotherm.remote.metadata.wire.serde import encode_event, encode_keyed_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -15,7 +15,7 @@ from isotherm.cli import remote, remote_events
 from isotherm.cli.main import app
 from isotherm.cli.output import print_stream
 from isotherm.cli.remote_events import event_rows
-from isotherm.remote.metadata.serde import encode_event
+from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -9,7 +9,7 @@ import pytest
 
 from isotherm.errors import CorruptRecordError
 from isotherm.record.batch import build_batch
-from isotherm.remote.checked_batches import BatchPlace, CheckedBatches, check_batches
+from isotherm.remote.reading.checked_batches import BatchPlace, CheckedBatches, check_batches
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.types import TopicIdPartition
 

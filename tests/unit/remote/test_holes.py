@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from isotherm.remote.holes import find_holes
+from isotherm.remote.history.holes import find_holes
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

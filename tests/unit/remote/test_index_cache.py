@@ -17,12 +17,12 @@ import pytest
 from isotherm.errors import CorruptIndexError, RemoteResourceNotFoundError, RemoteStorageError
 from isotherm.log.fs import OsFileSystem
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.index_cache import (
+from isotherm.remote.indexes.index_cache import (
     ENTRY_SIZE_MIN,
     FILE_DELETE_DELAY_MS,
     RemoteIndexCache,
 )
-from isotherm.remote.index_cache_statistics import (
+from isotherm.remote.indexes.index_cache_statistics import (
     CacheStatistics,
     RemovalCause,
     RemovedEntry,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from isotherm.remote.lineage import (
+from isotherm.remote.history.lineage import (
     NO_OFFSET,
     OffsetAndEpoch,
     epoch_end_offset,

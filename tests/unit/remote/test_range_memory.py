@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isotherm.remote.range_memory import RangeMemory
+from isotherm.remote.reading.range_memory import RangeMemory
 
 SIZE = 1 << 16
 

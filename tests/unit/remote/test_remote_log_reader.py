@@ -19,9 +19,9 @@ from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import CompressionType, build_batch, iterate_batches, read_batch_header
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
-from isotherm.remote.index_cache_entry import RemoteIndexEntry
-from isotherm.remote.read_ahead import ReadAhead, ReadAheadSettings
-from isotherm.remote.remote_log_reader import RemoteLogReader
+from isotherm.remote.indexes.index_cache_entry import RemoteIndexEntry
+from isotherm.remote.reading.read_ahead import ReadAhead, ReadAheadSettings
+from isotherm.remote.reading.remote_log_reader import RemoteLogReader
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -8,12 +8,12 @@ import pytest
 
 from isotherm.errors import CorruptObjectError, RemoteHoleError, RemoteStorageNotReadyError
 from isotherm.record.batch import CompressionType
-from isotherm.remote.remote_offset_lookup import RemoteOffsetLookup
+from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
+from isotherm.remote.reading.segment_reader import RemoteSegmentReader
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from isotherm.remote.segment_reader import RemoteSegmentReader
 from isotherm.testing.faulty_store import Operation
 from tests.support.tiered_partition import TieredPartition, records_of
 

@@ -9,10 +9,10 @@ import pytest
 
 from isotherm.errors import CorruptRecordError, RemoteStorageError
 from isotherm.record.batch import build_batch
-from isotherm.remote.range_memory import RangeMemory
 from isotherm.remote.read_wait import NO_WAIT, NotInMemoryError, ReadWait
+from isotherm.remote.reading.range_memory import RangeMemory
+from isotherm.remote.reading.segment_range import SegmentRange
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from isotherm.remote.segment_range import SegmentRange
 from isotherm.types import TopicIdPartition
 
 BATCHES = [

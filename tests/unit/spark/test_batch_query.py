@@ -9,19 +9,19 @@ import pytest
 from isotherm.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.metadata.api import MetadataTopicRecord
-from isotherm.remote.metadata.serde import encode_event
+from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
-from isotherm.spark.batch_query import BatchQuery
-from isotherm.spark.offsets import OffsetBounds
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.planning import BrokerRead
-from isotherm.spark.sources_of_metadata import TopicSegmentSource
-from isotherm.spark.tiered_log import TieredLog
+from isotherm.spark.planning.batch_query import BatchQuery
+from isotherm.spark.planning.offsets import OffsetBounds
+from isotherm.spark.planning.planning import BrokerRead
+from isotherm.spark.planning.sources_of_metadata import TopicSegmentSource
+from isotherm.spark.planning.tiered_log import TieredLog
 from isotherm.types import TopicIdPartition, TopicPartition
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
 from tests.support.record_segments import RecordSegmentMaker

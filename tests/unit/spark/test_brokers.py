@@ -6,9 +6,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from isotherm.errors import BrokerUnreachableError, RequestTimedOutError
-from isotherm.spark import brokers
-from isotherm.spark.brokers import KafkaBrokers, RequestSettings
 from isotherm.spark.option_parsing import parse_options
+from isotherm.spark.reading import brokers
+from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
 from isotherm.testing.local_servers import free_ports
 from isotherm.testing.sim_clock import SimClock
 

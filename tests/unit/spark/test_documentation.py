@@ -41,7 +41,7 @@ WORKER = """
 import importlib.metadata, json, pickle, sys
 reader, partitions = pickle.loads(open(sys.argv[1], "rb").read())
 rows = sum(batch.num_rows for partition in partitions for batch in reader.read(partition))
-import isotherm.spark.tail
+import isotherm.spark.reading.tail
 from isotherm.remote.storage.transform.encryption import KeyPairFiles, KeyRing
 KeyRing(None, {"key": KeyPairFiles(None, sys.argv[2])})
 distributions = importlib.metadata.packages_distributions()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isotherm.errors import CorruptObjectError, IsothermError, SparkJobError
-from isotherm.spark.job_errors import error_of_job
+from isotherm.spark.jobs.job_errors import error_of_job
 
 OF_A_TASK = """An exception was thrown from the Python worker:
 Traceback (most recent call last):

@@ -16,12 +16,12 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_client import ObjectClient, ObjectRange
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.batch_query import BatchQuery
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.readers import ReadSettings
+from isotherm.spark.planning.batch_query import BatchQuery
+from isotherm.spark.planning.tiered_log import TieredLog
+from isotherm.spark.reading.readers import ReadSettings
+from isotherm.spark.reading.task_reading import read_task
 from isotherm.spark.rows import arrow_schema, schema_of
-from isotherm.spark.task_reading import read_task
-from isotherm.spark.tiered_log import TieredLog
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
 

@@ -14,15 +14,15 @@ from isotherm.record.control import ControlRecordType, build_end_transaction_mar
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.planning import ReadTask, SegmentPiece, SegmentRead
-from isotherm.spark.readers import (
+from isotherm.spark.planning.planning import ReadTask, SegmentPiece, SegmentRead
+from isotherm.spark.reading.readers import (
     ReadSettings,
     first_offset_not_before,
     locate,
     read_segments,
 )
+from isotherm.spark.reading.task_reading import read_task
 from isotherm.spark.rows import arrow_schema, full_schema, schema_of
-from isotherm.spark.task_reading import read_task
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
 

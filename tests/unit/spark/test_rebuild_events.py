@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import PolicyViolationError
-from isotherm.remote.metadata.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.keys import metadata_partition
-from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.wire.keys import metadata_partition
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -18,7 +18,7 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.storage.inventory import open_for_reading, read_inventory
 from isotherm.spark.jobs.cost import Cost, check_cost
 from isotherm.spark.jobs.rebuild import events_of, lineage, renamed_segment
-from isotherm.spark.planning import lineage_pieces
+from isotherm.spark.planning.planning import lineage_pieces
 from isotherm.types import uuid_to_text
 from tests.support.planted_bucket import PlantedBucket
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
-from isotherm.spark.offsets import OffsetRange
-from isotherm.spark.planning import BrokerRead, SegmentRead
-from isotherm.spark.stream_offsets import (
+from isotherm.spark.planning.offsets import OffsetRange
+from isotherm.spark.planning.planning import BrokerRead, SegmentRead
+from isotherm.spark.streaming.stream_offsets import (
     StreamOffset,
     admit_bytes,
     admit_records,

@@ -14,8 +14,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.context import RequestContext
-from isotherm.broker.served_api import Api, Renamed
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.served_api import Api, Renamed
 from isotherm.broker.transactions.transaction_markers import OFFSETS_TOPIC
 from isotherm.broker.transactions.transaction_state import TRANSACTION_V0, ProducerIdAndEpoch
 from isotherm.errors import InvalidRequestError

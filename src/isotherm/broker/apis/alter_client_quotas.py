@@ -4,7 +4,7 @@ Versions  0-1. 1 flexible.
 Behaviour Quotas of users, client ids, both together, and addresses are set or taken away, durably,
           each entity as a whole or not at all; one that is named twice is refused, and answered
           once. An address may be the name of a host, which must be known. They are in effect
-          when it is answered (see isotherm.broker.quotas, mutation_quota, connection_quota).
+          when it is answered (see isotherm.broker.requests.quotas, mutation_quota, connection_quota).
 Not done  Quotas of hosts by their names are kept and not enforced.
 KIPs      13 · 124 request time · 546
 """
@@ -19,12 +19,12 @@ from typing import Any, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.client_quotas import IP, QuotaChange
 from isotherm.broker.controller.controller import Controller
-from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.refusals import Items
-from isotherm.broker.served_api import Api
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.error_mapping import error_code as code_of
+from isotherm.broker.requests.refusals import Items
+from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, RejectedError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isotherm.broker.config_alteration import answer_alteration
-from isotherm.broker.context import RequestContext
+from isotherm.broker.configs.config_alteration import answer_alteration
 from isotherm.broker.controller.config_changes import ConfigChange, replacing_changes
-from isotherm.broker.refusals import Items
-from isotherm.broker.served_api import Api
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.refusals import Items
+from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

@@ -21,9 +21,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.features import SUPPORTED_FEATURES
-from isotherm.broker.served_api import Api
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
 from isotherm.protocol.entities import entity_of

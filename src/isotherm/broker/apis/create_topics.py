@@ -18,12 +18,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.config_description import describe_topic_config
-from isotherm.broker.context import RequestContext
+from isotherm.broker.configs.config_description import describe_topic_config
 from isotherm.broker.controller.topic_rules import CreatedTopic, NewTopic
-from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.refusals import Items
-from isotherm.broker.served_api import Api, Charge
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.error_mapping import error_code as code_of
+from isotherm.broker.requests.refusals import Items
+from isotherm.broker.requests.served_api import Api, Charge
 from isotherm.config.broker import BrokerConfig
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

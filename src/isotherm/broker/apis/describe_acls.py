@@ -12,8 +12,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.context import RequestContext
-from isotherm.broker.served_api import Api
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 

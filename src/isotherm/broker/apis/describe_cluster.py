@@ -14,9 +14,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR
-from isotherm.broker.context import RequestContext
-from isotherm.broker.served_api import Api
+from isotherm.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_ENDPOINT_TYPE_VERSION = 1

@@ -20,8 +20,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.broker_loggers import logger_levels
-from isotherm.broker.config_description import (
+from isotherm.broker.configs.broker_loggers import logger_levels
+from isotherm.broker.configs.config_description import (
     DescribedConfig,
     describe_broker_config,
     describe_client_metrics,
@@ -30,13 +30,13 @@ from isotherm.broker.config_description import (
     describe_loggers,
     describe_topic_config,
 )
-from isotherm.broker.config_resources import ResourceType, check_this_broker
-from isotherm.broker.context import BrokerServices, RequestContext
+from isotherm.broker.configs.config_resources import ResourceType, check_this_broker
 from isotherm.broker.controller.image import ConfigResource
 from isotherm.broker.controller.topic_rules import check_topic_name
-from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.refusals import Items
-from isotherm.broker.served_api import Api
+from isotherm.broker.requests.context import BrokerServices, RequestContext
+from isotherm.broker.requests.error_mapping import error_code as code_of
+from isotherm.broker.requests.refusals import Items
+from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, RejectedError, UnknownTopicOrPartitionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

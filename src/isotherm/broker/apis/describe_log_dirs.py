@@ -16,8 +16,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.context import RequestContext
-from isotherm.broker.served_api import Api
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.served_api import Api
 from isotherm.errors import LogDirFailedError
 from isotherm.log.log_dir import LogDir
 from isotherm.log.partition_log import PartitionLog

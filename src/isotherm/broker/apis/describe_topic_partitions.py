@@ -16,13 +16,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.authorized_operations import TOPIC_OPERATIONS
-from isotherm.broker.context import RequestContext
 from isotherm.broker.controller.image import PartitionImage, TopicImage
 from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.internal_topics import is_internal
-from isotherm.broker.refusals import Items
-from isotherm.broker.served_api import Api
+from isotherm.broker.requests.authorized_operations import TOPIC_OPERATIONS
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.refusals import Items
+from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

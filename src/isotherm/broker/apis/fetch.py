@@ -5,9 +5,9 @@ Versions  4-18. 5 log start offset · 7 fetch sessions · 9 leader epoch checks 
           followers · 15 replica state · 16-18 fields for replicas, not used
 Behaviour Answers at once when min bytes are there, when a partition has an error or is read from
           the remote tier, when nothing is asked for or max wait is 0; otherwise waits for appends, at most max wait. Offsets below
-          the local log start are read from the remote tier (see isotherm.broker.fetch). The answer
+          the local log start are read from the remote tier (see isotherm.broker.partitions.fetch). The answer
           is bounded by the request's max bytes and by fetch.max.bytes.
-          Fetch sessions: see isotherm.broker.fetch_sessions.
+          Fetch sessions: see isotherm.broker.partitions.fetch_sessions.
 Not done  Reading from the nearest replica (KIP-392).
 KIPs      74 max bytes · 98 read_committed · 227 fetch sessions · 320 leader epochs ·
           405 remote reads · 516 topic ids
@@ -20,9 +20,7 @@ from collections.abc import Awaitable, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.context import RequestContext
-from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.fetch import (
+from isotherm.broker.partitions.fetch import (
     DelayedFetch,
     FetchReader,
     FetchTarget,
@@ -30,9 +28,11 @@ from isotherm.broker.fetch import (
     read_from_memory,
     read_remote,
 )
-from isotherm.broker.fetch_sessions import FetchContext, PartitionKey
-from isotherm.broker.replica_manager import ReplicaManager
-from isotherm.broker.served_api import Api, Charge
+from isotherm.broker.partitions.fetch_sessions import FetchContext, PartitionKey
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.error_mapping import error_code as code_of
+from isotherm.broker.requests.served_api import Api, Charge
 from isotherm.errors import IsothermError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.metrics.broker_traffic import TopicTraffic

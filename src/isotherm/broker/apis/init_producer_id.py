@@ -18,8 +18,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.context import RequestContext
-from isotherm.broker.served_api import Api, Renamed
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.served_api import Api, Renamed
 from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange

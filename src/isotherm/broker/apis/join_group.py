@@ -17,10 +17,10 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from isotherm.broker.context import RequestContext
 from isotherm.broker.groups.classic_protocol import JoinResult, Protocol
 from isotherm.broker.groups.group_coordinator import Joining
-from isotherm.broker.served_api import Api
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_REBALANCE_TIMEOUT_VERSION = 1

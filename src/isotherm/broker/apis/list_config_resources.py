@@ -14,9 +14,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.config_resources import ResourceType
-from isotherm.broker.context import RequestContext
-from isotherm.broker.served_api import Api
+from isotherm.broker.configs.config_resources import ResourceType
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_TYPES_VERSION = 1

@@ -4,7 +4,7 @@ Versions  1-11. 2 isolation level · 4 leader epochs · 6 flexible · 7 timestam
           10 timeout for lookups in the remote tier · 11 -6
 Behaviour Each partition has its own error. Timestamps are looked up in both tiers; partitions that
           need the remote tier are looked up in parallel, bounded by the request's timeout or by
-          remote.list.offsets.request.timeout.ms. See isotherm.broker.offset_lookup.
+          remote.list.offsets.request.timeout.ms. See isotherm.broker.partitions.offset_lookup.
           A partition named twice gets INVALID_REQUEST. A special timestamp that the version does not know gets UNSUPPORTED_VERSION.
 Not done  A replica's view (replica id >= 0 reads up to the log end; there is nobody to ask).
 KIPs      79 timestamps · 405 -4 · 734 -3 · 1005 -5 · 1023 -6 · 1075 remote lookups
@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.context import RequestContext
-from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.offset_lookup import (
+from isotherm.broker.partitions.offset_lookup import (
     NOT_FOUND,
     FoundOffset,
     check_timestamp,
     find_offset,
 )
-from isotherm.broker.refusals import Items
-from isotherm.broker.served_api import Api
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.error_mapping import error_code as code_of
+from isotherm.broker.requests.refusals import Items
+from isotherm.broker.requests.served_api import Api
 from isotherm.errors import IsothermError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.protocol.api_keys import ApiKey, VersionRange

@@ -23,18 +23,18 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.authorized_operations import (
+from isotherm.broker.controller.image import MetadataImage, PartitionImage, TopicImage
+from isotherm.broker.controller.topic_rules import NewTopic, check_topic_name
+from isotherm.broker.internal_topics import is_internal
+from isotherm.broker.requests.authorized_operations import (
     CLUSTER_OPERATIONS,
     NOT_ASKED_FOR,
     TOPIC_OPERATIONS,
 )
-from isotherm.broker.context import RequestContext
-from isotherm.broker.controller.image import MetadataImage, PartitionImage, TopicImage
-from isotherm.broker.controller.topic_rules import NewTopic, check_topic_name
-from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.internal_topics import is_internal
-from isotherm.broker.refusals import Items
-from isotherm.broker.served_api import Api
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.error_mapping import error_code as code_of
+from isotherm.broker.requests.refusals import Items
+from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.context import RequestContext
 from isotherm.broker.groups.offsets import OffsetAndMetadata
-from isotherm.broker.refusals import Items
-from isotherm.broker.served_api import Api, Renamed
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.refusals import Items
+from isotherm.broker.requests.served_api import Api, Renamed
 from isotherm.broker.transactions.admission import ClientAbility, admit_records
 from isotherm.broker.transactions.transaction_markers import OFFSETS_TOPIC
 from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch

@@ -14,11 +14,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.context import RequestContext
-from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.refusals import Items
-from isotherm.broker.served_api import Api
-from isotherm.broker.split_requests import next_turn
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.error_mapping import error_code as code_of
+from isotherm.broker.requests.refusals import Items
+from isotherm.broker.requests.served_api import Api
+from isotherm.broker.requests.split_requests import next_turn
 from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange

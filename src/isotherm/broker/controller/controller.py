@@ -73,7 +73,7 @@ from isotherm.broker.controller.topic_rules import (
     plan_topic,
     topic_config,
 )
-from isotherm.broker.endpoint import Endpoint
+from isotherm.broker.net.endpoint import Endpoint
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import check_thread_pools, dynamic_broker_keys, with_dynamic_texts

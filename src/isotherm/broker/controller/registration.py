@@ -11,7 +11,7 @@ from isotherm.broker.controller.metadata_records import (
     BrokerFeature,
     RegisterBrokerRecord,
 )
-from isotherm.broker.endpoint import Endpoint
+from isotherm.broker.net.endpoint import Endpoint
 from isotherm.config.broker import BrokerConfig
 from isotherm.types import Offset
 

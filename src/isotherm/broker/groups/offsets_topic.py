@@ -15,7 +15,7 @@ from isotherm.broker.groups.group_records import (
     encode_key,
     encode_value,
 )
-from isotherm.broker.replica_manager import ReplicaManager
+from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.clock import Clock
 from isotherm.config.groups import GroupConfig
 from isotherm.errors import (

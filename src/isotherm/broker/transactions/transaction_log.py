@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.coordinator_topic import CoordinatorTopic
-from isotherm.broker.replica_manager import ReplicaManager
+from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.transactions.transaction_records import (
     TransactionRecord,
     decode_record,

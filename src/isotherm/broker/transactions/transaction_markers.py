@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from isotherm.broker.partition import ACKS_LEADER
-from isotherm.broker.replica_manager import ReplicaManager
+from isotherm.broker.partitions.partition import ACKS_LEADER
+from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.clock import Clock
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker

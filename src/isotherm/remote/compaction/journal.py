@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isotherm.errors import CorruptDataError, CorruptMetadataError, UnsupportedVersionError
-from isotherm.remote.metadata.serde import decode_event, encode_keyed_event
+from isotherm.remote.metadata.wire.serde import decode_event, encode_keyed_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.layout.object_names import (
     parse_partition,

@@ -33,23 +33,23 @@ from isotherm.errors import (
 )
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopic
-from isotherm.remote.metadata.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.event_writer import (
+from isotherm.remote.metadata.folding.fold import fold_metadata_partition
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.state.partition_store import (
+    FoldedPartition,
+    RemotePartitionMetadataStore,
+)
+from isotherm.remote.metadata.topic.event_writer import (
     KeyedMetadata,
     MetadataEventWriter,
     is_unapplied,
 )
-from isotherm.remote.metadata.events import partition_of
-from isotherm.remote.metadata.fold import fold_metadata_partition
-from isotherm.remote.metadata.keyed_writes import key_of_start
-from isotherm.remote.metadata.keys import metadata_partition
-from isotherm.remote.metadata.metadata_partition_reader import MetadataPartitionReader
-from isotherm.remote.metadata.partition_store import (
-    FoldedPartition,
-    RemotePartitionMetadataStore,
-)
-from isotherm.remote.metadata.serde import KeyedEvent
-from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic.metadata_partition_reader import MetadataPartitionReader
+from isotherm.remote.metadata.wire.events import partition_of
+from isotherm.remote.metadata.wire.keyed_writes import key_of_start
+from isotherm.remote.metadata.wire.keys import metadata_partition
+from isotherm.remote.metadata.wire.serde import KeyedEvent
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from isotherm.errors import CorruptDataError
-from isotherm.remote.lineage import epoch_for_offset
+from isotherm.remote.history.lineage import epoch_for_offset
 from isotherm.remote.scrub.findings import FindingKind, Problem
 from isotherm.remote.scrub.log_batches import LogBatches, check_epochs
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from isotherm.remote.metadata.cleanup import SegmentCheck
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.upkeep.cleanup import SegmentCheck
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import TopicIdPartition
@@ -15,7 +15,7 @@ from isotherm.types import TopicIdPartition
 
 @dataclass(frozen=True, slots=True)
 class TierCleanupTarget:
-    """See `isotherm.remote.metadata.cleanup.CleanupTarget`."""
+    """See `isotherm.remote.metadata.upkeep.cleanup.CleanupTarget`."""
 
     tier: RemoteTierAccess
     metadata: TopicBasedRemoteLogMetadataManager

@@ -22,7 +22,7 @@ from isotherm.log.log_segment import LogSegment
 from isotherm.log.mending import mend_segment
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
-from isotherm.remote.lineage import (
+from isotherm.remote.history.lineage import (
     highest_remote_offset,
     is_segment_within_lineage,
     remote_log_start_offset,

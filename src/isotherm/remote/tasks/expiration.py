@@ -15,7 +15,7 @@ from functools import partial
 from isotherm.errors import IsothermError
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
-from isotherm.remote.lineage import without_empty_epochs
+from isotherm.remote.history.lineage import without_empty_epochs
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.tasks.cancellation import Cancellation
 from isotherm.remote.tasks.copy import find_copied_offset

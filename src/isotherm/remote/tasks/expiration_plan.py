@@ -13,7 +13,7 @@ import enum
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from isotherm.remote.lineage import is_segment_within_lineage
+from isotherm.remote.history.lineage import is_segment_within_lineage
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

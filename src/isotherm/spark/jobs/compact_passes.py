@@ -37,7 +37,7 @@ from isotherm.remote.compaction.newest_keys import (
 from isotherm.remote.compaction.pieces import Piece
 from isotherm.remote.compaction.rewrite import CompactionRules, rewrite_piece
 from isotherm.remote.compaction.staging import stage_segment
-from isotherm.remote.metadata.serde import decode_event, encode_keyed_event
+from isotherm.remote.metadata.wire.serde import decode_event, encode_keyed_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from isotherm.remote.metadata.columnar_fold import FoldRun
-from isotherm.remote.metadata.segment_columns import id_texts
+from isotherm.remote.metadata.folding.columnar_fold import FoldRun
+from isotherm.remote.metadata.state.segment_columns import id_texts
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.spark.jobs.metadata_log import MetadataLog, as_events
 from isotherm.spark.jobs.replay import each_of
-from isotherm.spark.metadata_log import MetadataLog, as_events
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

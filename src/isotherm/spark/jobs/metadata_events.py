@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from isotherm.remote.metadata.columnar_fold import FoldRun
-from isotherm.remote.metadata.serde import decode_partition
+from isotherm.remote.metadata.folding.columnar_fold import FoldRun
+from isotherm.remote.metadata.wire.serde import decode_partition
+from isotherm.spark.jobs.metadata_log import MetadataLog, RecordRun, as_events
 from isotherm.spark.jobs.replay import each_of
-from isotherm.spark.metadata_log import MetadataLog, RecordRun, as_events
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from isotherm.errors import ConfigError
-from isotherm.remote.metadata.segment_fold import SEGMENTS
+from isotherm.remote.metadata.folding.segment_fold import SEGMENTS
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.cost import Cost
+from isotherm.spark.jobs.metadata_log import LogSlice, MetadataLog, as_events
+from isotherm.spark.jobs.projection import ProjectedPartition, Projection, read_segments
 from isotherm.spark.jobs.replay import (
     DAMAGED_BATCH,
     SliceFold,
@@ -24,8 +26,6 @@ from isotherm.spark.jobs.replay import (
     each_of,
     partition_count,
 )
-from isotherm.spark.metadata_log import LogSlice, MetadataLog, as_events
-from isotherm.spark.projection import ProjectedPartition, Projection, read_segments
 from isotherm.spark.requirements import table_package
 from isotherm.types import Offset
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError, CorruptMetadataError
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic, check_is_own_topic
-from isotherm.remote.metadata.migration import PartitionMigration
-from isotherm.spark.brokers import KafkaBrokers, RequestSettings
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic, check_is_own_topic
+from isotherm.remote.metadata.upkeep.migration import PartitionMigration
 from isotherm.spark.jobs.replay import each_of
+from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 
 if TYPE_CHECKING:

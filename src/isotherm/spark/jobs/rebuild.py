@@ -29,11 +29,11 @@ from isotherm.errors import (
     UnsupportedVersionError,
 )
 from isotherm.remote.metadata.api import NewMetadataRecord
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic, check_is_own_topic
-from isotherm.remote.metadata.keyed_writes import key_of_start
-from isotherm.remote.metadata.keys import metadata_partition
-from isotherm.remote.metadata.segment_columns import LEADER_EPOCH
-from isotherm.remote.metadata.serde import encode_event, encode_keyed_event
+from isotherm.remote.metadata.state.segment_columns import LEADER_EPOCH
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic, check_is_own_topic
+from isotherm.remote.metadata.wire.keyed_writes import key_of_start
+from isotherm.remote.metadata.wire.keys import metadata_partition
+from isotherm.remote.metadata.wire.serde import encode_event, encode_keyed_event
 from isotherm.remote.scrub.findings import Finding
 from isotherm.remote.segment_metadata import (
     IndexType,
@@ -50,7 +50,7 @@ from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.spark.jobs.manifests import read_manifests
 from isotherm.spark.jobs.scrub import FINDINGS, history_findings
 from isotherm.spark.jobs.segment_frames import SEGMENT_ARROW, segment_row, segments_of
-from isotherm.spark.planning import SegmentPiece, lineage_pieces
+from isotherm.spark.planning.planning import SegmentPiece, lineage_pieces
 from isotherm.types import (
     TopicIdPartition,
     uuid_from_text,

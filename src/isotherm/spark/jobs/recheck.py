@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sql
 
 from isotherm.errors import CorruptMetadataError, UnknownTopicOrPartitionError
-from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
@@ -32,7 +32,7 @@ from isotherm.types import uuid_to_text
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from isotherm.spark.metadata_log import MetadataLog
+    from isotherm.spark.jobs.metadata_log import MetadataLog
 
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from isotherm.remote.metadata.api import MetadataColumns
-from isotherm.remote.metadata.keys import metadata_partition
-from isotherm.remote.metadata.segment_fold import SEGMENTS, SegmentFold
+from isotherm.remote.metadata.folding.segment_fold import SEGMENTS, SegmentFold
+from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.spark.jobs.cost import Cost
-from isotherm.spark.metadata_log import (
+from isotherm.spark.jobs.metadata_log import (
     RUN_MAX_BYTES,
     LogSlice,
     MetadataLog,

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from isotherm.remote.metadata.api import MetadataColumns
-from isotherm.remote.metadata.columnar_fold import place_hashes
+from isotherm.remote.metadata.folding.columnar_fold import place_hashes
+from isotherm.spark.jobs.metadata_log import LogSlice, MetadataLog, RecordRun, as_events, until_time
 from isotherm.spark.jobs.replay import (
     DAMAGED_BATCH,
     FOLDED,
@@ -30,7 +31,6 @@ from isotherm.spark.jobs.replay import (
     folded_rows,
     spark_schema,
 )
-from isotherm.spark.metadata_log import LogSlice, MetadataLog, RecordRun, as_events, until_time
 from isotherm.types import Offset, TimestampMs
 
 if TYPE_CHECKING:

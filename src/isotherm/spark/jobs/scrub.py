@@ -31,7 +31,7 @@ from isotherm.spark.jobs.segment_frames import (
     segment_row,
     segments_of,
 )
-from isotherm.spark.planning import SegmentPiece, lineage_pieces
+from isotherm.spark.planning.planning import SegmentPiece, lineage_pieces
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

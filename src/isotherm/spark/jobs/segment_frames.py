@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from isotherm.remote.metadata.segment_columns import COLUMNS
+from isotherm.remote.metadata.state.segment_columns import COLUMNS
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

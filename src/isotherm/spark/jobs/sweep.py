@@ -34,10 +34,10 @@ from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.object_store import fetch_manifest
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.brokers import KafkaBrokers, RequestSettings
 from isotherm.spark.jobs.bucket_listing import ELSEWHERE, FOREIGN
 from isotherm.spark.jobs.cost import Cost, parallel_tasks
 from isotherm.spark.jobs.segment_frames import segment_of_row
+from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
 from isotherm.types import TimestampMs, uuid_to_text
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from isotherm.clock import Clock
 from isotherm.errors import IsothermError
 from isotherm.log.checkpoints import read_offset_checkpoint
 from isotherm.record.batch import iterate_batches
-from isotherm.remote.metadata.events import iterate_records
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
-from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.wire.events import iterate_records
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

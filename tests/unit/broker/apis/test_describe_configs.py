@@ -4,7 +4,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis.describe_configs import BROKER, CONFIG_TYPES, TOPIC
-from isotherm.broker.config_description import describe_broker_config
+from isotherm.broker.configs.config_description import describe_broker_config
 from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.config.broker import BrokerConfig, parse_broker_config
 from isotherm.protocol.api_keys import ApiKey

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.api_register import SERVED
 from isotherm.broker.apis import produce
+from isotherm.broker.requests.api_register import SERVED
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.produce import (
     ProducePartition,

@@ -16,8 +16,8 @@ from isotherm.remote.compaction.finisher import CompactionFinisher
 from isotherm.remote.compaction.journal import CompactionJournals, JournalState
 from isotherm.remote.compaction.recovery import undo_run
 from isotherm.remote.compaction.rewrite import CompactionRules
-from isotherm.remote.metadata.fold import fold_metadata_partition, fold_metadata_topic
-from isotherm.remote.metadata.keys import metadata_partition
+from isotherm.remote.metadata.folding.fold import fold_metadata_partition, fold_metadata_topic
+from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from isotherm.errors import RemoteResourceNotFoundError
-from isotherm.remote.metadata.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.epoch_state import (
+from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.state.epoch_state import (
     EpochSpan,
     RemoteLogLeaderEpochState,
     epoch_spans,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from isotherm.errors import BrokerUnreachableError, PolicyViolationError, RemoteStorageError
-from isotherm.remote.metadata import kafka_topic
-from isotherm.remote.metadata.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.topic import kafka_topic
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 
 
 def test_topic_of_a_cluster_that_is_not_there_is_not_opened() -> None:

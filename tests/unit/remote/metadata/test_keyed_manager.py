@@ -16,12 +16,12 @@ from isotherm.errors import (
     SegmentKeyTakenError,
 )
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.metadata.event_writer import LOST_TOMBSTONES, KeyedMetadata
-from isotherm.remote.metadata.keys import partition_key, segment_key
-from isotherm.remote.metadata.metadata_partition_reader import SKIPPED_RECORDS
-from isotherm.remote.metadata.serde import KeyedEvent, decode_event, encode_keyed_event
 from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic.event_writer import LOST_TOMBSTONES, KeyedMetadata
+from isotherm.remote.metadata.topic.metadata_partition_reader import SKIPPED_RECORDS
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.wire.keys import partition_key, segment_key
+from isotherm.remote.metadata.wire.serde import KeyedEvent, decode_event, encode_keyed_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.errors import CorruptMetadataError
-from isotherm.remote.metadata.keys import (
+from isotherm.remote.metadata.wire.keys import (
     PartitionKey,
     SegmentKey,
     metadata_partition,

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from isotherm.remote.metadata.lifecycle import is_valid_delete_transition, is_valid_transition
+from isotherm.remote.metadata.state.lifecycle import is_valid_delete_transition, is_valid_transition
 from isotherm.remote.segment_metadata import RemoteLogSegmentState, RemotePartitionDeleteState
 
 TABLE = {

@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from isotherm.clock import SystemClock
-from isotherm.remote.metadata.migration import PartitionMigration
-from isotherm.remote.metadata.serde import encode_event
+from isotherm.remote.metadata.upkeep.migration import PartitionMigration
+from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isotherm.errors import CorruptMetadataError
-from isotherm.remote.metadata.serde import (
+from isotherm.remote.metadata.wire.serde import (
     KeyedEvent,
     RemoteLogMetadataEvent,
     RemoteLogSegmentMetadataSnapshot,

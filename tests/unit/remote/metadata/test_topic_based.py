@@ -18,10 +18,10 @@ from isotherm.errors import (
     RequestTimedOutError,
 )
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.metadata.keys import metadata_partition
-from isotherm.remote.metadata.serde import encode_event
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.wire.keys import metadata_partition
+from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -14,7 +14,7 @@ from isotherm.metrics.broker_topic_metrics import TopicGauge
 from isotherm.record.batch import build_batch
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
-from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import (
     IndexType,
     LogSegmentData,

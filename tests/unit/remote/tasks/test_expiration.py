@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from isotherm.errors import OffsetOutOfRangeError, RemoteStorageError
-from isotherm.remote.index_cache import DIRECTORY_NAME
-from isotherm.remote.index_cache_entry import index_files
-from isotherm.remote.metadata.serde import decode_event
+from isotherm.remote.indexes.index_cache import DIRECTORY_NAME
+from isotherm.remote.indexes.index_cache_entry import index_files
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.tasks.expiration_plan import RemoteDeletionReason
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition

@@ -14,9 +14,9 @@ from isotherm.errors import (
     RemoteStorageError,
     RemoteStorageNotReadyError,
 )
-from isotherm.remote.metadata.event_writer import MetadataEventWriter
 from isotherm.remote.metadata.exclusive import LockedMetadata
-from isotherm.remote.metadata.serde import KeyedEvent, decode_event
+from isotherm.remote.metadata.topic.event_writer import MetadataEventWriter
+from isotherm.remote.metadata.wire.serde import KeyedEvent, decode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,

@@ -1,0 +1,1 @@
+"""DescribeConfigs and AlterConfigs of every kind of resource."""

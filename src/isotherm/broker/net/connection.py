@@ -1,0 +1,372 @@
+"""One client connection: receives frames, passes them on, and sends the answers in order.
+
+    i32 size | request ...        repeated; size counts the bytes after it
+
+Invariants:
+- One request of a connection is processed at a time. So answers are sent in order, and the
+  pipelined batches of a producer are appended in order. Later frames wait in `_waiting`. While any
+  frame waits, the socket is not read.
+- A payload is copied at most once after the kernel. A frame that has not arrived completely gets its
+  own buffer, into which its rest is received. The buffer has room for the size field of the next
+  frame: if frames follow closely, each is received by one read and not copied at all.
+- Frames before an invalid one are answered; then the connection is closed.
+- Records that arrived completely are appended even if the client disconnects. Other requests in
+  progress are cancelled.
+- A muted connection (`mute`) is not read, and its frames wait. Earlier requests are answered.
+- Reading also stops while the client does not read its answers, and between frames while
+  `queued.max.request.bytes` is used up.
+- Small answers are sent together, in one write: those to all frames of a read, and to several reads
+  while each read fills its buffer, since more data is in the socket then; at the latest in the
+  loop's next turn. The write is the most expensive part of a small answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+
+import numpy as np
+
+from isotherm.broker.net.request_memory import RequestMemory
+from isotherm.config.listener import Listener
+from isotherm.errors import IsothermError
+
+logger = logging.getLogger(__name__)
+
+SIZE_FIELD = struct.Struct(">i")
+
+# Size of a read between frames: many small requests, or the start of a large one.
+SCRATCH_SIZE = 64 * 1024
+
+# Larger answers are sent without waiting for others: the cost of the write is that of their bytes,
+# and a client that does not read them must be noticed.
+UNSENT_SIZE_MAX = 64 * 1024
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+Answer: TypeAlias = "Sequence[Buffer]"
+
+
+def _new_buffer(size: int) -> memoryview:
+    # numpy leaves the pages untouched: a large size that is announced but not sent costs no memory.
+    return memoryview(np.empty(size, np.uint8).data)
+
+
+class PendingAnswer(NamedTuple):
+    """An answer that is available once `future` is done. Cancelling `future` discards it.
+
+    With `outlives_client` the work continues, and `answer` is called, after a disconnect, too.
+    """
+
+    future: asyncio.Future[Any]
+    answer: Callable[[], Answer | PendingAnswer]
+    outlives_client: bool = False
+
+
+class FrameHandler(Protocol):
+    """Answers one frame. An empty answer sends nothing (acks=0)."""
+
+    def handle_frame(self, frame: memoryview, connection: Connection) -> Answer | PendingAnswer:
+        """Raises IsothermError, here or in `PendingAnswer.answer`, to close the connection."""
+
+
+class ConnectionOwner(Protocol):
+    """What a connection needs of the server."""
+
+    @property
+    def frame_handler(self) -> FrameHandler: ...
+    @property
+    def memory(self) -> RequestMemory: ...
+    @property
+    def scratch(self) -> memoryview: ...
+    @property
+    def frame_size_max(self) -> int: ...
+    @property
+    def write_buffer_size_max(self) -> int: ...
+
+    def admit(self, connection: Connection) -> float | None:
+        """Count the connection; returns after how many seconds it must be closed, if over a limit."""
+
+    def forget(self, connection: Connection) -> None: ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Event loop thread only. `active_at` is the loop time of the last byte in or answer out."""
+
+    def __init__(
+        self, owner: ConnectionOwner, listener: Listener, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.listener = listener
+        self.client_address = ""
+        self.active_at = loop.time()
+        self._owner = owner
+        self._loop = loop
+        self._transport: asyncio.Transport
+        self._waiting: deque[memoryview] = deque()
+        self._leftover = b""
+        # The frame being received, with room for the next size field after it.
+        self._frame: memoryview | None = None
+        self._frame_filled = 0
+        self._reserved = 0
+        self._pending: PendingAnswer | None = None
+        self._unsent: list[Buffer] = []
+        self._unsent_size = 0
+        self._sending: asyncio.Handle | None = None
+        self._read_size_max = 0
+        self._more_is_expected = False
+        self._write_is_paused = False
+        self._read_is_paused = False
+        self._refusal: str | None = None
+        self._is_draining = False
+        self._is_closed = False
+        self._unmuting: asyncio.TimerHandle | None = None
+
+    @property
+    def listener_name(self) -> str:
+        return self.listener.name
+
+    # ---- called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods of asyncio.Transport but are not subclasses.
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.client_address = str(peer[0]) if peer else ""
+        self._transport.set_write_buffer_limits(high=self._owner.write_buffer_size_max)
+        close_after_s = self._owner.admit(self)
+        if close_after_s is not None:
+            self._is_draining = True
+            self._unmuting = self._loop.call_later(close_after_s, self.abort)
+        self.update_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closed = True
+        self._waiting.clear()
+        self._unsent.clear()
+        self._frame = None
+        if self._sending is not None:
+            self._sending.cancel()
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+        if self._pending is not None and not self._pending.outlives_client:
+            self._pending.future.cancel()
+        self._owner.memory.release(self._reserved)
+        self._reserved = 0
+        self._owner.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            room = self._frame[self._frame_filled :]
+        else:
+            # All connections share the scratch buffer. The loop calls get_buffer, reads, and calls
+            # buffer_updated in one turn, and `_leftover` keeps the rest.
+            scratch = self._owner.scratch
+            scratch[: len(self._leftover)] = self._leftover
+            room = scratch[len(self._leftover) :]
+        self._read_size_max = len(room)
+        return room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.active_at = self._loop.time()
+        self._more_is_expected = nbytes == self._read_size_max
+        if self._frame is None:
+            self._split(self._owner.scratch[: len(self._leftover) + nbytes])
+        else:
+            self._frame_filled += nbytes
+            self._end_frame(self._frame)
+        self._work()
+        self._more_is_expected = False
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._write_is_paused = True
+        self.update_reading()
+
+    def resume_writing(self) -> None:
+        self._write_is_paused = False
+        self._work()
+
+    # ---- called by the server
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is not answered yet, or its answer not sent."""
+        return (
+            self._pending is not None
+            or bool(self._unsent)
+            or self._transport.get_write_buffer_size() > 0
+        )
+
+    def drain(self) -> None:
+        """Stop reading. The request in progress is answered, then the connection closes."""
+        self._is_draining = True
+        self._waiting.clear()
+        self.update_reading()
+        if self._pending is None:
+            self._send()
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def mute(self, duration_s: float) -> None:
+        """Process no new request for this time: the client is over a quota (KIP-219)."""
+        self._unmuting = self._loop.call_later(duration_s, self._unmute)
+
+    def _unmute(self) -> None:
+        self._unmuting = None
+        self.active_at = self._loop.time()
+        self._work()
+
+    def update_reading(self) -> None:
+        """Pause or resume reading, according to the invariants of this module."""
+        is_between_frames = self._frame is None
+        must_pause = (
+            self._is_draining
+            or self._refusal is not None
+            or self._write_is_paused
+            or self._unmuting is not None
+            or bool(self._waiting)
+            or (is_between_frames and self._owner.memory.is_exhausted)
+        )
+        if self._is_closed or must_pause == self._read_is_paused:
+            return
+        self._read_is_paused = must_pause
+        if must_pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # ---- frames
+
+    def _split(self, received: memoryview) -> None:
+        position, end = 0, len(received)
+        while end - position >= SIZE_FIELD.size:
+            (size,) = SIZE_FIELD.unpack_from(received, position)
+            if not 0 <= size <= self._owner.frame_size_max:
+                self._refusal = f"frame size is not allowed size={size}"
+                return
+            position += SIZE_FIELD.size
+            frame_end = position + size
+            self._begin_frame(size, received[position : min(frame_end, end)])
+            position = min(frame_end, end)
+        self._leftover = bytes(received[position:end])
+
+    def _begin_frame(self, size: int, head: memoryview) -> None:
+        self._owner.memory.reserve(size)
+        self._reserved += size
+        if len(head) == size:
+            frame = _new_buffer(size)
+            frame[:] = head
+            self._waiting.append(frame)
+        else:
+            self._frame = _new_buffer(size + SIZE_FIELD.size)
+            self._frame[: len(head)] = head
+            self._frame_filled = len(head)
+
+    def _end_frame(self, frame: memoryview) -> None:
+        """Queue the frame if it is complete. Bytes after it start the next frame."""
+        size = len(frame) - SIZE_FIELD.size
+        if self._frame_filled < size:
+            return
+        self._waiting.append(frame[:size])
+        self._frame = None
+        behind = frame[size : self._frame_filled]
+        if self._owner.memory.is_exhausted:
+            self._leftover = bytes(behind)
+        else:
+            self._split(behind)
+
+    # ---- requests
+
+    def _work(self) -> None:
+        """Answer waiting frames until one must wait or the client does not keep up."""
+        while self._may_work:
+            frame = self._waiting.popleft()
+            self._proceed(frame, partial(self._owner.frame_handler.handle_frame, frame, self))
+        self._send_soon()
+        is_idle = not self._waiting and self._pending is None and not self._is_closed
+        if self._refusal is not None and is_idle:
+            self._close_with(self._refusal)
+        self.update_reading()
+
+    @property
+    def _may_work(self) -> bool:
+        return (
+            bool(self._waiting)
+            and self._pending is None
+            and not self._write_is_paused
+            and self._unmuting is None
+            and not self._is_closed
+        )
+
+    def _proceed(self, frame: memoryview, step: Callable[[], Answer | PendingAnswer]) -> None:
+        """Send the answer of `step`, or wait for it. Closes the connection if it raises."""
+        try:
+            answer = step()
+        except IsothermError as error:
+            self._close_with(str(error))
+            return
+        if isinstance(answer, PendingAnswer):
+            self._await(frame, answer)
+        else:
+            self._answer(frame, answer)
+
+    def _await(self, frame: memoryview, pending: PendingAnswer) -> None:
+        self._pending = pending
+
+        def finish(future: asyncio.Future[Any]) -> None:
+            self._pending = None
+            if not future.cancelled():
+                self._proceed(frame, pending.answer)
+                self._work()
+
+        pending.future.add_done_callback(finish)
+
+    def _answer(self, frame: memoryview, answer: Answer) -> None:
+        if self._is_closed:
+            return
+        self._owner.memory.release(len(frame))
+        self._reserved -= len(frame)
+        if answer:
+            self._unsent += answer
+            self._unsent_size += sum(map(len, answer))
+            self.active_at = self._loop.time()
+        is_last = self._is_draining and self._pending is None
+        if is_last or self._unsent_size >= UNSENT_SIZE_MAX:
+            self._send()
+        if is_last:
+            self._transport.close()
+
+    def _send_soon(self) -> None:
+        if not self._unsent:
+            return
+        if not self._more_is_expected:
+            self._send()
+        elif self._sending is None:
+            self._sending = self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+        if self._unsent:
+            unsent, self._unsent, self._unsent_size = self._unsent, [], 0
+            self._transport.writelines(unsent)
+
+    def _close_with(self, reason: str) -> None:
+        logger.info(
+            "connection closed client=%s listener=%s reason=%s",
+            self.client_address,
+            self.listener_name,
+            reason,
+        )
+        self._send()
+        self._is_closed = True
+        self._transport.close()

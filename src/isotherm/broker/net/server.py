@@ -1,0 +1,202 @@
+"""The listeners, and the connections that they accept.
+
+Order: `bind` (takes the ports, answers nothing), `serve`, `stop`. Binding comes first, so that a
+port in use is detected before any log is loaded. Serving comes last. Event loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import socket
+from collections.abc import Sequence
+
+from isotherm.broker.net.connection import SCRATCH_SIZE, Connection, FrameHandler
+from isotherm.broker.net.connection_quota import ConnectionQuota
+from isotherm.broker.net.endpoint import Endpoint
+from isotherm.broker.net.request_memory import RequestMemory
+from isotherm.clock import Clock
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.listener import Address, Listener
+from isotherm.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+# Throttled connections that are kept open for a while: each takes a file descriptor.
+THROTTLED_MAX = 1000
+
+# How late an idle connection may be closed, as a share of connections.max.idle.ms.
+IDLE_CHECKS_PER_LIMIT = 4
+
+
+class Server:
+    """Owns every connection, and implements `connection.ConnectionOwner`."""
+
+    def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._config = config
+        self.connection_quota = ConnectionQuota(
+            clock,
+            window_ms=config.quota_window_size_seconds * 1000,
+            window_count=config.quota_window_num,
+        )
+        self._loop = loop
+        self._servers: list[asyncio.Server] = []
+        self._connections: dict[Connection, None] = {}
+        self._throttled: set[Connection] = set()
+        self._connections_of: collections.Counter[str] = collections.Counter()
+        self._all_closed = asyncio.Event()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self.frame_handler: FrameHandler
+        self.memory = RequestMemory(config.queued_max_request_bytes, self._update_reading)
+        self.scratch = memoryview(bytearray(SCRATCH_SIZE))
+        self.frame_size_max = config.socket_request_max_bytes
+        self.write_buffer_size_max = config.connection_write_buffer_max_bytes
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    # ---- start and stop
+
+    async def bind(self) -> tuple[Endpoint, ...]:
+        """Bind the ports of the brokers' listeners; returns the advertised endpoints.
+
+        Raises ConfigError with the listener whose address cannot be bound, in one line.
+        """
+        layout = self._config.listener_layout
+        for listener in layout.controllers:
+            logger.info(
+                "listener is not opened, the controller is in this process listener=%s", listener
+            )
+        endpoints = []
+        for listener in layout.brokers:
+            server = await self._bind_listener(listener)
+            self._servers.append(server)
+            bound_port = server.sockets[0].getsockname()[1]
+            if listener.advertised is not None:
+                endpoints.append(_endpoint(listener.name, listener.advertised, bound_port))
+        return tuple(endpoints)
+
+    async def _bind_listener(self, listener: Listener) -> asyncio.Server:
+        """Bind one listener. A security protocol other than PLAINTEXT would be added here."""
+        # Port 0 would get a different port on each address of a host name, so it uses one family.
+        family = socket.AF_INET if listener.port == 0 and ":" not in listener.host else 0
+        # Like Java, which binds one socket for both families to the IPv6 wildcard.
+        host = None if listener.host in ("", "::") else listener.host
+        try:
+            return await self._loop.create_server(
+                lambda: Connection(self, listener, self._loop),
+                host,
+                listener.port,
+                family=family,
+                backlog=self._config.socket_listen_backlog_size,
+                reuse_address=True,
+                start_serving=False,
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen key=listeners listener={listener} reason={error.strerror or error}"
+            ) from None
+
+    async def serve(self, frame_handler: FrameHandler) -> None:
+        """Accept connections from now on."""
+        self.frame_handler = frame_handler
+        for server in self._servers:
+            await server.start_serving()
+        self._check_idle()
+
+    async def stop(self, drain_timeout_s: float) -> None:
+        """Accept no connections, answer the requests in progress, then close every connection.
+
+        Connections that have not read their answers after `drain_timeout_s` are aborted.
+        """
+        for server in self._servers:
+            server.close()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for connection in tuple(self._throttled):
+            connection.abort()
+        for connection in tuple(self._connections):
+            connection.drain()
+        if await self._wait_all_closed(drain_timeout_s):
+            return
+        logger.warning("connections cut at stop count=%d", len(self._connections))
+        for connection in tuple(self._connections):
+            connection.abort()
+        await self._all_closed.wait()
+
+    async def _wait_all_closed(self, timeout_s: float) -> bool:
+        if not self._connections:
+            return True
+        try:
+            await asyncio.wait_for(self._all_closed.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def update_config(self, config: BrokerConfig) -> None:
+        """Apply the limits of connections to new ones."""
+        self._config = config
+
+    # ---- called by connections
+
+    def admit(self, connection: Connection) -> float | None:
+        """When to close a connection over `max.connections`, `max.connections.per.ip` or its quota."""
+        address = connection.client_address
+        throttle_ms = self.connection_quota.record(address)
+        if throttle_ms > 0:
+            logger.info("connection throttled client=%s throttle_ms=%d", address, throttle_ms)
+            if len(self._throttled) >= THROTTLED_MAX:
+                return 0.0
+            self._throttled.add(connection)
+            return throttle_ms / 1000
+        return None if self._count_in(connection, address) else 0.0
+
+    def _count_in(self, connection: Connection, address: str) -> bool:
+        if len(self._connections) >= self._config.max_connections:
+            logger.warning("connection refused, too many client=%s key=max.connections", address)
+            return False
+        if self._connections_of[address] >= self._config.max_connections_per_ip:
+            logger.warning(
+                "connection refused, too many client=%s key=max.connections.per.ip", address
+            )
+            return False
+        self._connections[connection] = None
+        self._connections_of[address] += 1
+        self._all_closed.clear()
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self._throttled.discard(connection)
+        if self._connections.pop(connection, connection) is connection:
+            return  # it was never admitted
+        self._connections_of[connection.client_address] -= 1
+        if not self._connections_of[connection.client_address]:
+            del self._connections_of[connection.client_address]
+        if not self._connections:
+            self._all_closed.set()
+
+    def _update_reading(self) -> None:
+        for connection in self._connections:
+            connection.update_reading()
+
+    def _check_idle(self) -> None:
+        idle_s_max = self._config.connections_max_idle_ms / 1000
+        now = self._loop.time()
+        for connection in tuple(self._connections):
+            if now - connection.active_at > idle_s_max and not connection.is_busy:
+                logger.info("idle connection closed client=%s", connection.client_address)
+                connection.abort()
+        self._idle_timer = self._loop.call_later(
+            idle_s_max / IDLE_CHECKS_PER_LIMIT, self._check_idle
+        )
+
+
+def _endpoint(name: str, advertised: Address, bound_port: int) -> Endpoint:
+    return Endpoint(name, advertised.host or socket.gethostname(), advertised.port or bound_port)
+
+
+def listener_texts(endpoints: Sequence[Endpoint]) -> str:
+    """`NAME://host:port,...` for log lines."""
+    return ",".join(f"{name}://{Address(host, port)}" for name, host, port in endpoints)

@@ -1,0 +1,416 @@
+"""Reads for a fetch request from both tiers, within one byte budget (Kafka: ReplicaManager).
+
+    read_partitions ──> answered at once if min bytes are available
+          │               else DelayedFetch waits in the purgatory, then everything is read again
+          └─ a partition whose offset lies below the local log start is read from the remote tier:
+             from memory if it was read ahead, else in other threads, in parallel with other
+             partitions, for at most remote.fetch.max.wait.ms
+
+Budget (KIP-74): partitions are read in the order of the request, each up to its own limit and the
+rest of the request's. The first batch found is returned even if it exceeds both, so that a
+consumer always makes progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.partitions.partition import Partition
+from isotherm.broker.requests.error_mapping import error_code
+from isotherm.errors import IsothermError, OffsetOutOfRangeError
+from isotherm.log.log_read import FetchIsolation, LogRead
+from isotherm.protocol.fetch import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchPartitionResponse,
+)
+from isotherm.remote.read_wait import ReadWait
+from isotherm.segment.transaction_index import AbortedTransaction
+from isotherm.types import NO_LEADER_EPOCH, Offset, ProducerId, TopicPartition
+
+if TYPE_CHECKING:
+    from isotherm.remote.quota import RemoteQuota
+    from isotherm.remote.reading.remote_log_reader import RemoteRead
+    from isotherm.remote.remote_log_manager import RemoteLogManager
+
+logger = logging.getLogger(__name__)
+
+
+class FetchTarget(NamedTuple):
+    """A requested partition. Without `partition`, `error` says why."""
+
+    asked: FetchPartition
+    partition: Partition | None
+    error: ErrorCode = ErrorCode.none
+
+
+class RemoteNeed(NamedTuple):
+    """The remote read that a target needs."""
+
+    partition: Partition
+    offset: Offset
+    max_bytes: int
+    min_one_message: bool
+
+
+class PartitionRead(NamedTuple):
+    """`size` counts against min bytes. For a remote read it is the expected size."""
+
+    response: FetchPartitionResponse
+    size: int = 0
+    remote: RemoteNeed | None = None
+
+    @property
+    def must_be_answered(self) -> bool:
+        """Whether there is a result that waiting does not change."""
+        response = self.response
+        return bool(response.error_code) or response.diverging_epoch is not None
+
+
+@dataclass(slots=True)
+class FetchBudget:
+    """The bytes left for the rest of a request."""
+
+    max_bytes: int
+    min_one_message: bool = field(default=True)
+
+    def limit(self, partition_max_bytes: int) -> int:
+        return max(0, min(self.max_bytes, partition_max_bytes))
+
+    def spend(self, size: int) -> None:
+        self.max_bytes -= size
+        if size > 0:
+            self.min_one_message = False
+
+
+class FetchReader(NamedTuple):
+    """How a request is read. `is_follower`: a replica reads uncommitted records, and builds its
+    own remote state instead of reading the remote tier through its leader."""
+
+    isolation: FetchIsolation
+    is_follower: bool = False
+
+    def read_partitions(
+        self, targets: Sequence[FetchTarget], max_bytes: int
+    ) -> list[PartitionRead]:
+        """Read every target, in order. Errors are returned per partition."""
+        budget = FetchBudget(max_bytes)
+        reads = []
+        for target in targets:
+            read = self._read_target(target, budget)
+            budget.spend(read.size)
+            reads.append(read)
+        return reads
+
+    def _read_target(self, target: FetchTarget, budget: FetchBudget) -> PartitionRead:
+        asked, partition = target.asked, target.partition
+        if partition is None:
+            return _error_read(asked, target.error)
+        try:
+            return self._read(partition, asked, budget)
+        except IsothermError as error:
+            return _error_read(asked, error_code(error))
+
+    def _read(
+        self, partition: Partition, asked: FetchPartition, budget: FetchBudget
+    ) -> PartitionRead:
+        partition.check_leader_epoch(asked.current_leader_epoch)
+        diverging = _diverging_epoch(partition, asked)
+        if diverging is not None:
+            return PartitionRead(_response(partition, asked)._replace(diverging_epoch=diverging))
+        limit = budget.limit(asked.partition_max_bytes)
+        try:
+            read = partition.log.read(
+                asked.fetch_offset,
+                limit,
+                isolation=self.isolation,
+                min_one_message=budget.min_one_message,
+            )
+        except OffsetOutOfRangeError:
+            # Kafka does the same: only offsets of the remote tier are below the local start and in range.
+            if not is_remote_offset(partition, asked.fetch_offset):
+                raise
+            if self.is_follower:
+                return _error_read(asked, ErrorCode.offset_moved_to_tiered_storage)
+            need = RemoteNeed(partition, asked.fetch_offset, limit, budget.min_one_message)
+            return _remote_read(need, asked)
+        return _local_read(asked, read)
+
+
+def is_remote_offset(partition: Partition, offset: Offset) -> bool:
+    """Whether `offset` is in the remote tier only."""
+    log = partition.log
+    return log.remote_log_enabled and log.log_start_offset <= offset < log.local_log_start_offset
+
+
+def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
+    """Where the fetcher's log diverges from this one (KIP-595); None if it does not."""
+    if asked.last_fetched_epoch == NO_LEADER_EPOCH:
+        return None
+    log = partition.log
+    epoch, end_offset = log.leader_epochs.end_offset_for(
+        asked.last_fetched_epoch, log.log_end_offset
+    )
+    if epoch == NO_LEADER_EPOCH:
+        raise OffsetOutOfRangeError(
+            f"epoch is not known partition={partition.topic_partition}"
+            f" last_fetched_epoch={asked.last_fetched_epoch}"
+        )
+    if asked.fetch_offset < log.log_start_offset:
+        raise OffsetOutOfRangeError(
+            f"offset is below the log start partition={partition.topic_partition}"
+            f" offset={asked.fetch_offset} log_start_offset={log.log_start_offset}"
+        )
+    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+        return EpochEndOffset(epoch, end_offset)
+    return None
+
+
+def _response(partition: Partition, asked: FetchPartition) -> FetchPartitionResponse:
+    log = partition.log
+    return FetchPartitionResponse(
+        partition=asked.partition,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+    )
+
+
+def _error_read(asked: FetchPartition, code: ErrorCode) -> PartitionRead:
+    return PartitionRead(FetchPartitionResponse(asked.partition, error_code=code))
+
+
+def _local_read(asked: FetchPartition, read: LogRead) -> PartitionRead:
+    size = len(read.records)
+    response = FetchPartitionResponse(
+        asked.partition,
+        0,
+        read.high_watermark,
+        read.last_stable_offset,
+        read.log_start_offset,
+        _aborted(read.aborted_transactions),
+        (read.records,) if size else (),
+    )
+    return PartitionRead(response, size)
+
+
+def _aborted(
+    transactions: Sequence[AbortedTransaction] | None,
+) -> list[tuple[ProducerId, Offset]] | None:
+    if transactions is None:
+        return None
+    return [(transaction.producer_id, transaction.first_offset) for transaction in transactions]
+
+
+def _remote_read(need: RemoteNeed, asked: FetchPartition) -> PartitionRead:
+    """A remote read that is still to be done. Expected to fill the partition's limit, as in Kafka."""
+    response = _response(need.partition, asked)
+    if need.max_bytes == 0 and not need.min_one_message:
+        return PartitionRead(response)
+    return PartitionRead(response, max(1, need.max_bytes), need)
+
+
+def read_from_memory(
+    reads: Sequence[PartitionRead],
+    isolation: FetchIsolation,
+    remote_log_manager: RemoteLogManager,
+) -> list[PartitionRead]:
+    """`reads`, with the remote reads completed that need no waiting."""
+    if remote_log_manager.fetch_quota.throttle_s() > 0:
+        return list(reads)
+    answered = list(reads)
+    for index, read in enumerate(reads):
+        need = read.remote
+        if need is None:
+            continue
+        found = remote_log_manager.read_now(
+            need.partition.log,
+            need.partition.topic_id_partition,
+            need.offset,
+            need.max_bytes,
+            isolation=isolation,
+            min_one_message=need.min_one_message,
+        )
+        if found is not None:
+            answered[index] = _answered_read(read, found)
+    return answered
+
+
+async def read_remote(
+    reads: Sequence[PartitionRead],
+    isolation: FetchIsolation,
+    remote_log_manager: RemoteLogManager,
+    wait_s_max: float,
+) -> list[PartitionRead]:
+    """`reads` with their remote reads completed, in parallel.
+
+    A read that takes too long returns no records and no error: the client retries, while the
+    fetch for it continues. The same holds if the fetch quota blocks the start. If the client has
+    disconnected, which cancels this, fetches that no other read waits for are cancelled.
+    """
+    futures: dict[int, asyncio.Future[RemoteRead]] = {}
+    answered = list(reads)
+    if await _held_up_by_quota(reads, remote_log_manager.fetch_quota, wait_s_max):
+        return [PartitionRead(each.response) if each.remote else each for each in reads]
+    wait = ReadWait()
+    for index, read in enumerate(reads):
+        if read.remote is None:
+            continue
+        try:
+            futures[index] = asyncio.wrap_future(
+                remote_log_manager.read(
+                    read.remote.partition.log,
+                    read.remote.partition.topic_id_partition,
+                    read.remote.offset,
+                    read.remote.max_bytes,
+                    isolation=isolation,
+                    min_one_message=read.remote.min_one_message,
+                    wait=wait,
+                )
+            )
+        except IsothermError as error:
+            answered[index] = _failed_read(read, error)
+    has_left = True
+    try:
+        if futures:
+            _, late = await asyncio.wait(futures.values(), timeout=wait_s_max)
+            if late:
+                remote_log_manager.expirations.count_fetch()
+        for index, future in futures.items():
+            answered[index] = _finished_read(reads[index], future)
+        has_left = False
+    finally:
+        for future in futures.values():
+            future.cancel()
+        wait.stop(has_left=has_left)
+    return answered
+
+
+async def _held_up_by_quota(
+    reads: Sequence[PartitionRead], quota: RemoteQuota, wait_s_max: float
+) -> bool:
+    """Whether the fetch quota (KIP-956) blocks remote reads now.
+
+    Waits for the quota first, unless there are local records to return: after an empty response
+    the client would retry at once.
+    """
+    throttle_s = quota.throttle_s() if any(read.remote for read in reads) else 0.0
+    if throttle_s == 0:
+        return False
+    has_records = any(read.size and read.remote is None for read in reads)
+    wait_s = 0.0 if has_records else min(throttle_s, wait_s_max)
+    quota.note_throttled(wait_s)
+    await asyncio.wait((asyncio.get_running_loop().create_future(),), timeout=wait_s)
+    return quota.throttle_s() > 0
+
+
+def _failed_read(read: PartitionRead, error: BaseException) -> PartitionRead:
+    response = FetchPartitionResponse(read.response.partition, error_code=error_code(error))
+    return PartitionRead(response)
+
+
+def _finished_read(read: PartitionRead, future: asyncio.Future[RemoteRead]) -> PartitionRead:
+    if not future.done():
+        return PartitionRead(read.response)
+    error = future.exception()
+    if error is None:
+        return _answered_read(read, future.result())
+    if not isinstance(error, IsothermError):
+        # A bug, and of this partition only: the others are answered.
+        logger.error(
+            "remote read met an unexpected error partition=%s",
+            read.response.partition,
+            exc_info=error,
+        )
+    return _failed_read(read, error)
+
+
+def _answered_read(read: PartitionRead, remote: RemoteRead) -> PartitionRead:
+    response = read.response._replace(
+        records=remote.records, aborted_transactions=_aborted(remote.aborted_transactions)
+    )
+    return PartitionRead(response, remote.size)
+
+
+class DelayedFetch:
+    """A fetch that found less than its min bytes (Kafka: DelayedFetch).
+
+    It counts the bytes appended to its partitions, up to what each may add to the response, and
+    completes when they reach min bytes. Then everything is read again. It also completes if a
+    partition is deleted or goes offline. The result of its future has no meaning.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[FetchTarget],
+        reads: Sequence[PartitionRead],
+        appended_sizes: Sequence[int],
+        reader: FetchReader,
+        min_bytes: int,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """`appended_sizes` has the appended size of each partition, taken before its read."""
+        self.future: asyncio.Future[object] = loop.create_future()
+        self._isolation = reader.isolation
+        self._min_bytes = min_bytes
+        self._watched = [
+            _WatchedPartition(
+                target.partition,
+                read.size,
+                appended,
+                target.asked,
+                _hidden_from(target.partition, reader.isolation),
+            )
+            for target, read, appended in zip(targets, reads, appended_sizes, strict=True)
+            if target.partition is not None
+        ]
+
+    @property
+    def keys(self) -> list[TopicPartition]:
+        return [watched.partition.topic_partition for watched in self._watched]
+
+    def try_complete(self, key: TopicPartition) -> bool:
+        if any(watched.partition.is_gone for watched in self._watched):
+            self.expire()
+            return True
+        expected = sum(watched.expected_size(self._isolation) for watched in self._watched)
+        if expected >= self._min_bytes:
+            self.expire()
+        return self.future.done()
+
+    def expire(self) -> None:
+        self.future.set_result(None)
+
+
+def _hidden_from(partition: Partition, isolation: FetchIsolation) -> Offset | None:
+    """The offset from which open transactions hide records that are in the log already."""
+    log = partition.log
+    stable = log.last_stable_offset
+    is_hiding = isolation is FetchIsolation.TXN_COMMITTED and stable < log.high_watermark
+    return stable if is_hiding else None
+
+
+class _WatchedPartition(NamedTuple):
+    partition: Partition
+    read_size: int
+    appended_before: int
+    asked: FetchPartition
+    hidden_from: Offset | None
+
+    def expected_size(self, isolation: FetchIsolation) -> int:
+        """The bytes that a read would return now, from what was appended since the last read."""
+        if isolation is FetchIsolation.TXN_COMMITTED:
+            stable = self.partition.log.last_stable_offset
+            if stable <= self.asked.fetch_offset:
+                return self.read_size
+            if self.hidden_from is not None and stable > self.hidden_from:
+                # The end of a transaction makes records visible that were appended, but not counted, before.
+                return self.asked.partition_max_bytes
+        size = self.read_size + self.partition.appended_size - self.appended_before
+        return min(size, self.asked.partition_max_bytes)

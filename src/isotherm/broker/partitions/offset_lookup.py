@@ -1,0 +1,165 @@
+"""Finds the offset of a timestamp, or of a special timestamp (ListOffsets).
+
+    -1 latest          end of what the caller may fetch: high watermark or last stable offset
+    -2 earliest        log start, in either tier
+    -3 max timestamp   of the local tier only, as in Kafka
+    -4 earliest local  local log start
+    -5 latest tiered   last offset that was copied to the remote tier, -1 if there is none
+    -6 earliest pending upload
+    >= 0               first record with that timestamp or a later one, in both tiers
+
+Source: Kafka UnifiedLog.fetchOffsetByTimestamp, Partition.fetchOffsetForTimestamp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from isotherm.broker.partitions.partition import Partition
+from isotherm.errors import RequestTimedOutError, UnsupportedVersionError
+from isotherm.log.log_read import FetchIsolation
+from isotherm.log.partition_log import PartitionLog
+from isotherm.types import NO_LEADER_EPOCH, NO_TIMESTAMP, UNKNOWN_OFFSET, Offset, TimestampMs
+
+if TYPE_CHECKING:
+    from isotherm.remote.remote_log_manager import RemoteLogManager
+
+
+class SpecialTimestamp(enum.IntEnum):
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+# The first version of ListOffsets with each special timestamp.
+FIRST_VERSIONS: Mapping[int, int] = {
+    SpecialTimestamp.LATEST: 1,
+    SpecialTimestamp.EARLIEST: 1,
+    SpecialTimestamp.MAX_TIMESTAMP: 7,
+    SpecialTimestamp.EARLIEST_LOCAL: 8,
+    SpecialTimestamp.LATEST_TIERED: 9,
+    SpecialTimestamp.EARLIEST_PENDING_UPLOAD: 11,
+}
+
+
+class FoundOffset(NamedTuple):
+    timestamp_ms: TimestampMs = NO_TIMESTAMP
+    offset: Offset = UNKNOWN_OFFSET
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+NOT_FOUND = FoundOffset()
+
+
+def check_timestamp(timestamp_ms: TimestampMs, api_version: int) -> None:
+    """Raises UnsupportedVersionError for a negative timestamp that is unknown to this version."""
+    if timestamp_ms >= 0:
+        return
+    first_version = FIRST_VERSIONS.get(timestamp_ms)
+    if first_version is None or api_version < first_version:
+        raise UnsupportedVersionError(
+            f"timestamp has no meaning timestamp={timestamp_ms} api_version={api_version}"
+        )
+
+
+def fetchable_end(log: PartitionLog, isolation: FetchIsolation) -> Offset:
+    """The end, exclusive, of what a reader with this isolation may read."""
+    if isolation is FetchIsolation.TXN_COMMITTED:
+        return log.last_stable_offset
+    if isolation is FetchIsolation.HIGH_WATERMARK:
+        return log.high_watermark
+    return log.log_end_offset
+
+
+def find_special_offset(
+    partition: Partition, special: SpecialTimestamp, isolation: FetchIsolation
+) -> FoundOffset:
+    log = partition.log
+    if special is SpecialTimestamp.LATEST:
+        # Always the leader's epoch, as in Kafka, even if the last stable offset has an older one.
+        return FoundOffset(NO_TIMESTAMP, fetchable_end(log, isolation), partition.leader_epoch)
+    if special is SpecialTimestamp.EARLIEST:
+        return _at(partition, log.log_start_offset)
+    if special is SpecialTimestamp.MAX_TIMESTAMP:
+        return _visible(log.max_timestamp_offset(), log, isolation)
+    if special is SpecialTimestamp.EARLIEST_LOCAL:
+        return _at(partition, log.local_log_start_offset)
+    if not log.remote_log_enabled:
+        return NOT_FOUND
+    if special is SpecialTimestamp.LATEST_TIERED:
+        return _at(partition, log.highest_offset_in_remote_storage)
+    return _earliest_pending_upload(partition)
+
+
+def _earliest_pending_upload(partition: Partition) -> FoundOffset:
+    log = partition.log
+    highest = log.highest_offset_in_remote_storage
+    if highest != UNKNOWN_OFFSET:
+        return _at(partition, max(highest + 1, log.log_start_offset))
+    if log.local_log_start_offset == log.log_start_offset:
+        return _at(partition, log.log_start_offset)
+    return NOT_FOUND  # Segments are tiered, but the highest offset is not known yet.
+
+
+def _at(partition: Partition, offset: Offset) -> FoundOffset:
+    if offset == UNKNOWN_OFFSET:
+        return NOT_FOUND
+    epoch = partition.log.leader_epochs.epoch_for_offset(offset)
+    return FoundOffset(NO_TIMESTAMP, offset, NO_LEADER_EPOCH if epoch is None else epoch)
+
+
+def _visible(
+    found: tuple[TimestampMs, Offset, int] | None, log: PartitionLog, isolation: FetchIsolation
+) -> FoundOffset:
+    if found is None or found[1] >= fetchable_end(log, isolation):
+        return NOT_FOUND
+    return FoundOffset(*found)
+
+
+def find_offset(
+    partition: Partition,
+    timestamp_ms: TimestampMs,
+    isolation: FetchIsolation,
+    remote_log_manager: RemoteLogManager | None,
+    timeout_s: float,
+) -> FoundOffset | Awaitable[FoundOffset]:
+    """An awaitable if the remote tier must be searched, because it has offsets of its own.
+
+    The awaitable raises RequestTimedOutError after `timeout_s`, and what the remote tier raises.
+    """
+    if timestamp_ms < 0:
+        return find_special_offset(partition, SpecialTimestamp(timestamp_ms), isolation)
+    log = partition.log
+    has_remote_only = log.log_start_offset < log.local_log_start_offset
+    if remote_log_manager is not None and log.remote_log_enabled and has_remote_only:
+        return _find_in_both_tiers(
+            partition, timestamp_ms, isolation, remote_log_manager, timeout_s
+        )
+    return _visible(log.offset_for_timestamp(timestamp_ms), log, isolation)
+
+
+async def _find_in_both_tiers(
+    partition: Partition,
+    timestamp_ms: TimestampMs,
+    isolation: FetchIsolation,
+    remote_log_manager: RemoteLogManager,
+    timeout_s: float,
+) -> FoundOffset:
+    log = partition.log
+    future = remote_log_manager.offset_for_timestamp(
+        log, partition.topic_id_partition, timestamp_ms, log.log_start_offset
+    )
+    try:
+        found = await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)
+    except TimeoutError as error:
+        remote_log_manager.expirations.count_lookup(*partition.topic_partition)
+        raise RequestTimedOutError(
+            f"lookup by timestamp took too long partition={partition.topic_partition}"
+        ) from error
+    return _visible(found, log, isolation)

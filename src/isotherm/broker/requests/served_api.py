@@ -1,0 +1,90 @@
+"""The declaration of an API by its module in `isotherm.broker.apis`.
+
+Dispatch, splitting of large requests, quotas and the table in ApiVersions use this declaration only.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.refusals import Items, Refusal, refusing_response
+from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
+
+# A handler returns the response, None if the client expects none, or an awaitable of either.
+Handler: TypeAlias = Callable[[RequestContext, Any], Any]
+Refuse: TypeAlias = Callable[[RequestContext, Any, ErrorCode], Any]
+
+
+class Charge(enum.Enum):
+    """The quota that a request is charged to, besides its processing time."""
+
+    TIME_ALONE = enum.auto()
+    PRODUCED_BYTES = enum.auto()
+    FETCHED_BYTES = enum.auto()
+    MUTATIONS = enum.auto()
+
+
+class Renamed(NamedTuple):
+    """An error code that versions below `first_version` lack, and get as `before` instead."""
+
+    first_version: int
+    before: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    key: ApiKey
+    versions: VersionRange
+    handle: Handler
+    # First version in ApiVersions, if it is lower than the first served one.
+    shown_from: int | None = None
+    # Set if the response has a result for each item of the request. Large requests are split by
+    # item, and refused ones get the error code for each item.
+    items: Sequence[Items] = ()
+    # The request consists mostly of records: its size does not show its processing time, and it is
+    # processed even if the client disconnects.
+    carries_records: bool = False
+    charge: Charge = Charge.TIME_ALONE
+    # For MUTATIONS: older versions are not refused but throttled (KIP-599).
+    first_strict_version: int = 0
+    # Refusals are made from the response's schema. `echoed` fields are copied from the request,
+    # `fixed` fields are neither the schema's default nor blank. `refuse_by` makes refusals that
+    # cannot be derived from a schema.
+    echoed: Sequence[str] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    refuse_by: Refuse | None = None
+    renamed: Mapping[ErrorCode, Renamed] = field(default_factory=dict)
+
+    @property
+    def shown_versions(self) -> VersionRange:
+        """The versions in the ApiVersions response."""
+        if self.shown_from is None:
+            return self.versions
+        return VersionRange(self.shown_from, self.versions.max)
+
+    def shown_code(self, version: int, code: ErrorCode) -> ErrorCode:
+        """`code`, or the one that older versions know instead."""
+        renamed = self.renamed.get(code)
+        return renamed.before if renamed and version < renamed.first_version else code
+
+    def refuse(
+        self, context: RequestContext, request: Any, code: ErrorCode, message: str | None = None
+    ) -> Any:
+        """The response to a request that is refused as a whole."""
+        version = context.header.api_version
+        code = self.shown_code(version, code)
+        if self.refuse_by is not None:
+            return self.refuse_by(context, request, code)
+        fixed = {name: getattr(request, name) for name in self.echoed if hasattr(request, name)}
+        return refusing_response(
+            response_class(context.header.api_key, version),
+            request,
+            Refusal(code, message, {**self.fixed, **fixed}),
+            self.items,
+        )

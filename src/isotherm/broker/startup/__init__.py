@@ -1,0 +1,1 @@
+"""What a start does before the first request."""

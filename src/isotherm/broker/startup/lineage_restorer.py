@@ -1,0 +1,224 @@
+"""Restores leader epochs that are lost below a partition's first local segment, from the remote tier.
+
+Every copied segment has the leader-epoch-checkpoint of the log up to its end. The checkpoint of the
+segment with the offset before the local log is joined with the epochs of the local batches and
+stored. Then the partition is served again. Nothing is guessed: if no segment has that offset, or the
+remote tier contradicts itself or the local log, the partition stays offline.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from itertools import pairwise
+
+from isotherm.broker.background import PeriodicTask
+from isotherm.broker.controller.controller import Controller
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.tier.remote_metadata_upkeep import Upkeep
+from isotherm.clock import Clock
+from isotherm.errors import CorruptDataError, CorruptLogError, IsothermError
+from isotherm.log.fs import FileSystem
+from isotherm.log.offline_logs import RESTORE_HINT, LineageLostError, OfflineLog
+from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.segment_metadata import (
+    IndexType,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.remote.tasks.copy import epochs_within
+from isotherm.segment.leader_epoch_checkpoint import (
+    EpochEntry,
+    encode_leader_epoch_checkpoint,
+    read_leader_epoch_checkpoint,
+)
+from isotherm.types import Offset, TopicIdPartition, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+RETRY_INTERVAL_S = 1.0
+
+
+class LineageRestorer:
+    """Call `run` until nothing is lost, from one thread at a time."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        replica_manager: ReplicaManager,
+        metadata: RemoteLogMetadataManager,
+        storage: RemoteStorageManager,
+        *,
+        run_control: Callable[[Callable[[], None]], Future[None]],
+        fs: FileSystem,
+    ) -> None:
+        self._controller = controller
+        self._replica_manager = replica_manager
+        self._metadata = metadata
+        self._storage = storage
+        self._run_control = run_control
+        self._fs = fs
+        self._given_up: set[TopicPartition] = set()
+        self._last_errors: dict[TopicPartition, str] = {}
+        self._cancelled = threading.Event()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._lost())
+
+    def cancel(self) -> None:
+        """Try no other partition. Any thread."""
+        self._cancelled.set()
+
+    def run(self) -> None:
+        """Try each partition once. If its metadata or the bucket cannot be read, a later run retries."""
+        for offline, lost in self._lost():
+            partition = offline.topic_partition
+            if self._cancelled.is_set():
+                return
+            try:
+                self._restore(partition, lost)
+            except CorruptDataError as error:
+                self._given_up.add(partition)
+                logger.error(  # noqa: TRY400 - one line: the error names the place
+                    "partition stays offline, its leader epochs are lost partition=%s: %s"
+                    " hint='%s'",
+                    partition,
+                    error,
+                    RESTORE_HINT,
+                )
+            except (IsothermError, OSError) as error:
+                if self._last_errors.get(partition) != str(error):
+                    self._last_errors[partition] = str(error)
+                    logger.warning(
+                        "leader epochs cannot be restored yet and are retried partition=%s: %s",
+                        partition,
+                        error,
+                    )
+
+    def _lost(self) -> list[tuple[OfflineLog, LineageLostError]]:
+        return [
+            (each, each.reason)
+            for each in self._replica_manager.damaged_logs()
+            if isinstance(each.reason, LineageLostError)
+            and each.topic_partition not in self._given_up
+        ]
+
+    def _restore(self, topic_partition: TopicPartition, lost: LineageLostError) -> None:
+        topic = self._controller.image.topics_by_name.get(topic_partition.topic)
+        if topic is None:
+            return  # the topic was deleted
+        partition = TopicIdPartition(topic.topic_id, *topic_partition)
+        self._metadata.on_partition_leadership_changes([partition], [])
+        if not self._metadata.is_ready(partition):
+            return  # its metadata is still being loaded; the next run retries
+        segment = segment_before(
+            lost.local_start, lost.local_epochs, self._metadata.list_remote_log_segments(partition)
+        )
+        checkpoint = self._storage.fetch_index(segment, IndexType.LEADER_EPOCH)
+        lineage = joined_lineage(
+            segment,
+            read_leader_epoch_checkpoint(bytes(checkpoint)),
+            lost.local_start,
+            lost.local_epochs,
+        )
+        self._fs.write_atomically(lost.path, encode_leader_epoch_checkpoint(lineage))
+        logger.warning(
+            "leader epochs were restored from the remote tier file=%s segment=%s epochs=%d",
+            lost.path,
+            segment.segment_id,
+            len(lineage),
+        )
+        self._run_control(
+            lambda: self._replica_manager.bring_online(partition, self._leader_epoch(partition))
+        ).result()
+
+    def _leader_epoch(self, partition: TopicIdPartition) -> int:
+        topic = self._controller.image.topics_by_id[partition.topic_id]
+        return topic.partitions[partition.partition].leader_epoch
+
+
+def restorer_upkeep(restorer: LineageRestorer, clock: Clock) -> Upkeep:
+    task = PeriodicTask(
+        "isotherm-lineage-restorer",
+        restorer.run,
+        clock,
+        initial_delay_s=0,
+        interval_s=RETRY_INTERVAL_S,
+    )
+    return Upkeep(task, restorer.cancel)
+
+
+def segment_before(
+    local_start: Offset,
+    local_epochs: Sequence[EpochEntry],
+    segments: Sequence[RemoteLogSegmentMetadata],
+) -> RemoteLogSegmentMetadata:
+    """The finished segment with the offset before the local log.
+
+    Raises CorruptLogError if there is none, or if those that have it belong to different lineages.
+    """
+    holding = [
+        each
+        for each in segments
+        if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        and each.start_offset < local_start <= each.end_offset_inclusive + 1
+    ]
+    if not holding:
+        raise CorruptLogError(
+            f"no segment of the remote tier holds the offset before the local log"
+            f" offset={local_start - 1}",
+            RESTORE_HINT,
+        )
+    histories = {
+        tuple(each for each in segment.segment_leader_epochs.items() if each[1] < local_start)[-1:]
+        for segment in holding
+    }
+    local = set(local_epochs)
+    beyond = {
+        EpochEntry(*each)
+        for segment in holding
+        for each in segment.segment_leader_epochs.items()
+        if each[1] > local_start
+    }
+    if len({epochs[-1][0] for epochs in histories if epochs}) != 1 or not beyond <= local:
+        raise CorruptLogError(
+            "segments of the remote tier disagree on the epoch before the local log"
+            f" offset={local_start - 1} segments={','.join(str(each.segment_id) for each in holding)}",
+            RESTORE_HINT,
+        )
+    return holding[-1]
+
+
+def joined_lineage(
+    segment: RemoteLogSegmentMetadata,
+    checkpoint: Sequence[EpochEntry],
+    local_start: Offset,
+    local_epochs: Sequence[EpochEntry],
+) -> list[EpochEntry]:
+    """The epochs of a segment's checkpoint, followed by those of the local log.
+
+    Raises CorruptLogError if they are no lineage, or the checkpoint does not fit the segment.
+    """
+    in_segment = epochs_within(
+        tuple(checkpoint), segment.start_offset, segment.end_offset_inclusive + 1
+    )
+    remote = [each for each in checkpoint if each.start_offset < local_start]
+    local = list(local_epochs)
+    if remote and local and local[0].epoch == remote[-1].epoch:
+        del local[0]  # the epoch started in the remote part
+    lineage = [*remote, *local]
+    rises = all(
+        after.epoch > before.epoch and after.start_offset >= before.start_offset
+        for before, after in pairwise(lineage)
+    )
+    if in_segment != dict(segment.segment_leader_epochs) or not rises:
+        raise CorruptLogError(
+            "leader epochs of a remote segment fit neither it nor the local log"
+            f" segment={segment.segment_id}",
+            RESTORE_HINT,
+        )
+    return lineage

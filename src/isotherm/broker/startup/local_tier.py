@@ -1,0 +1,112 @@
+"""Opens the log directories at start: locks, identity, cluster metadata, logs."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from typing import NamedTuple
+
+from isotherm.broker.controller.controller import Controller
+from isotherm.broker.controller.metadata_log import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
+from isotherm.broker.startup.identity import establish_identity
+from isotherm.clock import Clock
+from isotherm.config.broker import BrokerConfig
+from isotherm.errors import ConfigError
+from isotherm.log.fs import FileSystem
+from isotherm.log.log_dir import LogDir
+from isotherm.log.log_manager import LogManager
+from isotherm.types import TopicPartition, uuid_to_text
+
+_TOPICS_SHOWN = 10
+
+
+class LocalTier(NamedTuple):
+    log_manager: LogManager
+    controller: Controller
+    cluster_id: str
+
+
+def open_local_tier(
+    config: BrokerConfig,
+    *,
+    clock: Clock,
+    fs: FileSystem,
+    rng: random.Random,
+    on_log_dir_failure: Callable[[LogDir], None],
+) -> LocalTier:
+    """Load everything on disk. The caller shuts the log manager down.
+
+    Raises IsothermError with the cause, and leaves nothing locked.
+    """
+    # The controller needs the metadata log, which the log manager opens; the configurations of
+    # the other logs come from the controller.
+    log_manager = LogManager(
+        config.log_dirs,
+        config=config,
+        topic_config_for=lambda topic: controller.topic_config(topic),
+        clock=clock,
+        fs=fs,
+        rng=rng,
+        on_log_dir_failure=on_log_dir_failure,
+        catalog=_Catalog(lambda: controller),
+    )
+    try:
+        metadata_log = log_manager.open_metadata_log(METADATA_LOG_CONFIG, METADATA_TOPIC_ID)
+        cluster_id = establish_identity(
+            fs, log_manager.live_log_dirs(), config.node_id, lambda: new_id(rng)
+        )
+        controller = Controller(
+            metadata_log, config=config, clock=clock, new_id=lambda: new_id(rng)
+        )
+        check_tiered_topics(controller)
+        log_manager.startup()
+    except BaseException:
+        log_manager.shutdown()
+        raise
+    return LocalTier(log_manager, controller, cluster_id)
+
+
+def check_tiered_topics(controller: Controller) -> None:
+    """Raises ConfigError if topics are tiered but the broker has no remote tier, as in Kafka.
+
+    Readers would otherwise skip the offsets that only the remote tier has.
+    """
+    if controller.broker_config.remote.remote_log_storage_system_enable:
+        return
+    tiered = sorted(
+        name
+        for name in controller.image.topics_by_name
+        if controller.topic_config(name).remote_storage_enable
+    )
+    if tiered:
+        shown = ",".join(tiered[:_TOPICS_SHOWN]) + (",..." if len(tiered) > _TOPICS_SHOWN else "")
+        raise ConfigError(
+            "all topics with the property remote.storage.enable=true have to be deleted before"
+            " tiered storage is disabled cluster-wide: set"
+            f" remote.log.storage.system.enable=true topics={shown} count={len(tiered)}"
+        )
+
+
+class _Catalog:
+    """See PartitionCatalog."""
+
+    def __init__(self, controller: Callable[[], Controller]) -> None:
+        self._controller = controller
+
+    def topic_id(self, topic_partition: TopicPartition) -> uuid.UUID | None:
+        topic = self._controller().image.topics_by_name.get(topic_partition.topic)
+        if topic is None or topic_partition.partition >= len(topic.partitions):
+            return None
+        return topic.topic_id
+
+    def was_removed(self, topic_id: uuid.UUID) -> bool:
+        return topic_id in self._controller().topics_removed
+
+
+def new_id(rng: random.Random) -> uuid.UUID:
+    """A random id whose text does not look like a command line option, as in Kafka."""
+    while True:
+        made = uuid.UUID(int=rng.getrandbits(128), version=4)
+        if not uuid_to_text(made).startswith("-"):
+            return made

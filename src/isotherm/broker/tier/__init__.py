@@ -1,0 +1,1 @@
+"""The remote tier in this broker, and the metadata topic in its own logs."""

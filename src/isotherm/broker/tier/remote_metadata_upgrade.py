@@ -1,0 +1,99 @@
+"""Takes the metadata topic of a running broker to feature level 1, partition by partition.
+
+While a partition is migrated, its events are still written at level 0 without waiting. Only the last
+pass, over the events since the previous one, excludes writers of that partition. Once every
+partition is at level 1 the topic is compacted, and a restart relies on that. A restart before
+repeats the migration, most of which is done then. docs/decisions/0027.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from isotherm.broker.controller.controller import Controller
+from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.tier.remote_metadata_topics import (
+    MetadataLevels,
+    compact_metadata_topic,
+    ensure_metadata_topics,
+)
+from isotherm.clock import Clock
+from isotherm.errors import CorruptMetadataError, RemoteStorageNotReadyError
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.upkeep.migration import OnCorrupt, PartitionMigration
+
+_logger = logging.getLogger(__name__)
+
+
+class MetadataUpgrade:
+    """Call `run` from one thread at a time. No effect unless the feature is ahead of the topic."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        levels: MetadataLevels,
+        topic: EmbeddedMetadataTopic,
+        metadata: TopicBasedRemoteLogMetadataManager,
+        settings: TopicBasedSettings,
+        *,
+        run_control: Callable[[Callable[[], None]], Future[None]],
+        clock: Clock,
+    ) -> None:
+        """`run_control` runs a change of the cluster's metadata on the control thread."""
+        self._controller = controller
+        self._levels = levels
+        self._topic = topic
+        self._metadata = metadata
+        self._settings = settings
+        self._run_control = run_control
+        self._clock = clock
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Start no other partition. Any thread."""
+        self._cancelled.set()
+
+    def run(self) -> None:
+        """Raises the first error. A later run continues from there."""
+        if self._levels.feature_level == 0 or self._levels.is_compacted:
+            return
+        self._run_control(
+            lambda: ensure_metadata_topics(self._controller, self._settings, self._levels)
+        ).result()
+        for number in range(self._topic.partition_count):
+            if self._cancelled.is_set():
+                return
+            if self._levels.level(number) == 0:
+                self._migrate(number)
+        self._run_control(lambda: compact_metadata_topic(self._controller, self._settings)).result()
+        _logger.info("metadata topic is at level 1: it is compacted from now on")
+
+    def _migrate(self, number: int) -> None:
+        migration = PartitionMigration(
+            self._topic, number, clock=self._clock, on_corrupt=self._on_corrupt()
+        )
+        migration.run()
+        with self._metadata.write_lock(number):
+            if not migration.run():
+                raise RemoteStorageNotReadyError(
+                    "keyed records do not match all records of a metadata partition"
+                    f" metadata_partition={number} differences={migration.differences()[:10]}"
+                )
+            self._levels.set_migrated(number)
+        # The events can then be dropped by the next round of cleaning, not only after segment.ms.
+        self._topic.roll(number)
+        _logger.info("metadata partition is at level 1 metadata_partition=%d", number)
+
+    def _on_corrupt(self) -> OnCorrupt | None:
+        """The policy of the topic's readers: refuse corrupt records, or skip them."""
+        if self._settings.remote_log_metadata_corrupt_record_policy == "skip":
+            return _log_corrupt
+        return None
+
+
+def _log_corrupt(error: CorruptMetadataError) -> None:
+    _logger.error("metadata record is not migrated: %s", error)

@@ -1,0 +1,265 @@
+"""Creates the remote tier of this broker from its configuration: storage, metadata, cache, tasks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import NamedTuple
+
+from isotherm.broker.controller.controller import Controller
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.startup.lineage_restorer import LineageRestorer, restorer_upkeep
+from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.tier.remote_metadata_topics import (
+    MetadataLevels,
+    ensure_metadata_topics,
+    warn_of_metadata_topics,
+)
+from isotherm.broker.tier.remote_metadata_upgrade import MetadataUpgrade
+from isotherm.broker.tier.remote_metadata_upkeep import (
+    RemoteMetadataUpkeep,
+    Upkeep,
+    compaction_upkeep,
+    topic_upkeep,
+)
+from isotherm.clock import Clock
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.log.fs import FileSystem
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.compaction.finisher import (
+    FINISH_ERRORS,
+    FINISH_ERRORS_TEXT,
+    REPLACED,
+    REPLACED_TEXT,
+)
+from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
+from isotherm.remote.indexes.index_cache_statistics import CacheStatistics
+from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.metadata.checked import checked_metadata, load_metadata_manager
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic.event_writer import (
+    LOST_TOMBSTONES,
+    LOST_TOMBSTONES_TEXT,
+    KeyedMetadata,
+)
+from isotherm.remote.metadata.topic.metadata_partition_reader import (
+    SKIPPED_RECORDS,
+    SKIPPED_RECORDS_TEXT,
+)
+from isotherm.remote.metadata.topic_based import (
+    FOLLOW_ERRORS,
+    FOLLOW_ERRORS_TEXT,
+    TopicBasedRemoteLogMetadataManager,
+)
+from isotherm.remote.metadata.upkeep.cleanup import (
+    CLEANED,
+    CLEANED_TEXT,
+    CLEANUP_ERRORS,
+    CLEANUP_ERRORS_TEXT,
+    LeftOver,
+)
+from isotherm.remote.plugin import place_config
+from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.remote.storage.checked import checked_storage, load_storage_manager
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.tasks.pending_deletions import PendingDeletions
+from isotherm.remote.tasks.retried_work import TASK_ERRORS, TASK_ERRORS_TEXT, TASKS
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS, LeaderEpoch, TopicIdPartition
+
+
+class RemoteTier(NamedTuple):
+    """Stop the upkeep before closing the manager."""
+
+    remote_log_manager: RemoteLogManager
+    upkeep: RemoteMetadataUpkeep
+
+
+def open_remote_tier(
+    config: BrokerConfig,
+    cluster_id: str,
+    controller: Controller,
+    replica_manager: ReplicaManager,
+    *,
+    run_control: Callable[[Callable[[], None]], Future[None]],
+    clock: Clock,
+    rng: random.Random,
+    fs: FileSystem,
+    metrics: Metrics,
+) -> RemoteTier:
+    """Create the remote tier and give it the partitions. The caller closes it.
+
+    Creates the metadata topics if they do not exist. Call it on the control thread, or before that
+    thread exists. Raises ConfigError with the wrong key, the unusable class, or the fault of the
+    bucket, and RemoteStorageError if the store does not answer.
+    """
+    remote = config.remote
+    place = partial(
+        place_config,
+        broker_id=config.node_id,
+        cluster_id=cluster_id,
+        log_dir=str(config.log_dirs[0]),
+    )
+    topic_based = None
+    metadata: RemoteLogMetadataManager
+    if remote.keeps_metadata_in_topic:
+        topic_based = _open_topic_based(controller, replica_manager, remote, clock, metrics)
+        metadata = topic_based.metadata
+    else:
+        plugin = load_metadata_manager(
+            remote.remote_log_metadata_manager_class_name, place(remote.rlmm_config)
+        )
+        metadata = checked_metadata(plugin, clock)
+    own_storage = load_storage_manager(
+        remote.remote_log_storage_manager_class_name, place(remote.rsm_config)
+    )
+    if isinstance(own_storage, ObjectStoreRemoteStorageManager):
+        own_storage.check_usable()
+    storage = checked_storage(own_storage, clock)
+    remote_log_manager = RemoteLogManager(
+        remote,
+        broker_id=config.node_id,
+        storage=storage,
+        metadata=metadata,
+        index_cache=_open_index_cache(config, storage, clock=clock, fs=fs, metrics=metrics),
+        pending_deletions=PendingDeletions(config.log_dirs[0], fs),
+        leader_epoch_of=lambda partition: _leader_epoch(controller, partition),
+        clock=clock,
+        rng=rng,
+        metrics=metrics,
+    )
+    work = compaction_upkeep(
+        own_storage,
+        metadata,
+        remote_log_manager,
+        config,
+        topic_based.settings if topic_based is not None else TopicBasedSettings(),
+        clock=clock,
+        metrics=metrics,
+    )
+    if topic_based is not None:
+        work += _topic_upkeep(
+            topic_based, controller, remote_log_manager, config, run_control, clock, metrics
+        )
+        topic_based.metadata.start()
+    restorer = LineageRestorer(
+        controller, replica_manager, metadata, storage, run_control=run_control, fs=fs
+    )
+    if restorer.has_work:
+        work.append(restorer_upkeep(restorer, clock))
+    upkeep = RemoteMetadataUpkeep(work)
+    _publish_counters(metrics)
+    remote_log_manager.resume_deletions(controller.partitions_removed_last)
+    replica_manager.start_tiering(remote_log_manager)
+    upkeep.start()
+    return RemoteTier(remote_log_manager, upkeep)
+
+
+class _TopicBased(NamedTuple):
+    """The metadata manager on the broker's own topic, and its components."""
+
+    metadata: TopicBasedRemoteLogMetadataManager
+    topic: EmbeddedMetadataTopic
+    levels: MetadataLevels
+    settings: TopicBasedSettings
+
+
+def _open_topic_based(
+    controller: Controller,
+    replica_manager: ReplicaManager,
+    config: RemoteLogManagerConfig,
+    clock: Clock,
+    metrics: Metrics,
+) -> _TopicBased:
+    settings = TopicBasedSettings.from_config(config.rlmm_config)
+    levels = MetadataLevels(controller)
+    ensure_metadata_topics(controller, settings, levels)
+    warn_of_metadata_topics(controller, config, levels)
+    partition_count = settings.remote_log_metadata_topic_num_partitions
+    topic, audit_topic = (
+        EmbeddedMetadataTopic(replica_manager, clock, partition_count, name)
+        for name in REMOTE_LOG_METADATA_TOPICS
+    )
+    metadata = TopicBasedRemoteLogMetadataManager(
+        topic,
+        clock=clock,
+        metrics=metrics,
+        settings=settings,
+        keyed=KeyedMetadata(audit_topic, levels.level),
+    )
+    return _TopicBased(metadata, topic, levels, settings)
+
+
+def _topic_upkeep(
+    topic_based: _TopicBased,
+    controller: Controller,
+    remote_log_manager: RemoteLogManager,
+    config: BrokerConfig,
+    run_control: Callable[[Callable[[], None]], Future[None]],
+    clock: Clock,
+    metrics: Metrics,
+) -> list[Upkeep]:
+    metadata, topic, levels, settings = topic_based
+    upgrade = MetadataUpgrade(
+        controller, levels, topic, metadata, settings, run_control=run_control, clock=clock
+    )
+    return topic_upkeep(
+        upgrade,
+        topic,
+        metadata,
+        remote_log_manager,
+        config,
+        settings,
+        clock=clock,
+        metrics=metrics,
+    )
+
+
+def _publish_counters(metrics: Metrics) -> None:
+    """Create the counters of errors and repairs, so that they exist with 0 before the first one."""
+    for name, text in (
+        (FOLLOW_ERRORS, FOLLOW_ERRORS_TEXT),
+        (SKIPPED_RECORDS, SKIPPED_RECORDS_TEXT),
+        (LOST_TOMBSTONES, LOST_TOMBSTONES_TEXT),
+        (CLEANUP_ERRORS, CLEANUP_ERRORS_TEXT),
+        (REPLACED, REPLACED_TEXT),
+        (FINISH_ERRORS, FINISH_ERRORS_TEXT),
+    ):
+        metrics.counter(name, text)
+    for reason in LeftOver:
+        metrics.counter(CLEANED, CLEANED_TEXT, ("reason",)).labels(reason=reason.value)
+    for task in TASKS:
+        metrics.counter(TASK_ERRORS, TASK_ERRORS_TEXT, ("task",)).labels(task=task)
+
+
+def _open_index_cache(
+    config: BrokerConfig,
+    storage: RemoteStorageManager,
+    *,
+    clock: Clock,
+    fs: FileSystem,
+    metrics: Metrics,
+) -> RemoteIndexCache:
+    statistics = None
+    if config.remote.remote_log_index_file_cache_statistics_enable:
+        statistics = CacheStatistics()
+        statistics.publish(metrics)
+    return RemoteIndexCache(
+        config.log_dirs[0] / DIRECTORY_NAME,
+        storage,
+        total_size_bytes=config.remote.remote_log_index_file_cache_total_size_bytes,
+        ttl_ms=config.remote.remote_log_index_file_cache_ttl_ms,
+        clock=clock,
+        fs=fs,
+        statistics=statistics,
+    )
+
+
+def _leader_epoch(controller: Controller, partition: TopicIdPartition) -> LeaderEpoch | None:
+    topic = controller.image.topics_by_id.get(partition.topic_id)
+    if topic is None or partition.partition >= len(topic.partitions):
+        return None
+    return topic.partitions[partition.partition].leader_epoch

@@ -1,0 +1,1 @@
+"""Which segments and batches are the history of a partition."""

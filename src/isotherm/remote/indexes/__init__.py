@@ -1,0 +1,1 @@
+"""Indexes of remote segments on the local disk."""

@@ -1,0 +1,410 @@
+"""Indexes of remote segments, kept on the local disk (KIP-405, KIP-1264).
+
+Invariants:
+- An entry is *resident* when its files lie in the directory and are accounted for; those of a
+  fetch that failed halfway are too. The accounted sizes never exceed `total_size_bytes` once a
+  call returns; the least recently used entries go first.
+- An entry not asked for during `ttl_ms` is expired: it is not served again, and its files go at
+  the next `evict_expired`, which the owner calls at regular times.
+- However many threads ask for a segment, one fetches its indexes; nobody waits for the fetch of
+  another segment. The lock is never held while the remote store or a file's content is read.
+- Every entry that leaves is told to the removal listener once, with the cause, after the fact and
+  outside the lock.
+- A file that leaves the cache is renamed with `.deleted` at once and unlinked later, so that no
+  reader waits for the file system to free a large file.
+
+The directory survives a restart: whole sets of files become resident again without being fetched.
+A file that cannot be an index is fetched again, also after a restart, where Kafka refuses to start.
+Source: Kafka RemoteIndexCache.java.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from isotherm.clock import Clock
+from isotherm.errors import CorruptIndexError, RemoteResourceNotFoundError, RemoteStorageError
+from isotherm.log.fs import FileSystem
+from isotherm.remote.indexes.index_cache_entry import (
+    INDEX_SUFFIXES,
+    IndexFiles,
+    RemoteIndexEntry,
+    check_index,
+    index_files,
+    parse_index_file_name,
+)
+from isotherm.remote.indexes.index_cache_statistics import (
+    CacheStatistics,
+    RemovalCause,
+    RemovalListener,
+    RemovedEntry,
+)
+from isotherm.remote.segment_metadata import (
+    IndexType,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+)
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.segment.file_names import DELETED_SUFFIX, TEMPORARY_SUFFIX
+
+DIRECTORY_NAME = "remote-log-index-cache"
+"""Folder of the cache in the first log directory; not a partition's folder."""
+
+ENTRY_SIZE_MIN = 1024
+"""What an entry counts for at least, so that segments with empty indexes are bounded as well."""
+
+MEMORY_SIZE_BYTES = 32 * 1024 * 1024
+"""Indexes of the segments used last are also kept in memory, up to this size."""
+
+FILE_DELETE_DELAY_MS = 10_000
+"""How long a file lies around as `.deleted`; Kafka's figure."""
+
+MARKED_FILES_MAX = 3_000
+"""More than this do not wait for their delay: all are unlinked at once."""
+
+
+@dataclass(slots=True)
+class _Resident:
+    files: IndexFiles
+    size: int
+    last_access_s: float
+
+
+@dataclass(slots=True)
+class _Loading:
+    """A fetch in progress. `discarded` tells that the segment was removed meanwhile."""
+
+    done: Future[RemoteIndexEntry] = field(default_factory=Future)
+    discarded: bool = False
+
+
+class RemoteIndexCache:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        directory: Path,
+        storage: RemoteStorageManager,
+        *,
+        total_size_bytes: int,
+        ttl_ms: int,
+        clock: Clock,
+        fs: FileSystem,
+        memory_size_bytes: int = MEMORY_SIZE_BYTES,
+        on_removal: RemovalListener | None = None,
+        statistics: CacheStatistics | None = None,
+    ) -> None:
+        """Take over what an earlier process left in `directory`. ttl_ms 0 or -1: nothing expires.
+
+        `on_removal` is called in whichever thread removed the entry and must not block.
+        RemoteStorageError when the directory cannot be used.
+        """
+        self._directory = directory
+        self._storage = storage
+        self._total_size_bytes = total_size_bytes
+        self._ttl_ms = ttl_ms
+        self._clock = clock
+        self._fs = fs
+        self._memory_size_bytes = memory_size_bytes
+        self._on_removal = on_removal
+        self._statistics = statistics
+        self._removed: deque[RemovedEntry] = deque()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._residents: OrderedDict[uuid.UUID, _Resident] = OrderedDict()
+        self._resident_size = 0
+        self._memory: OrderedDict[uuid.UUID, RemoteIndexEntry] = OrderedDict()
+        self._memory_size = 0
+        self._loading: dict[uuid.UUID, _Loading] = {}
+        self._marked: deque[tuple[float, Path]] = deque()
+        with self._disk_errors():
+            self._take_over_directory()
+        self._tell_removals()
+
+    @property
+    def entry_count(self) -> int:
+        with self._lock:
+            return len(self._residents)
+
+    @property
+    def size_in_bytes(self) -> int:
+        """What the resident entries count for."""
+        with self._lock:
+            return self._resident_size
+
+    def get(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexEntry:
+        """The indexes of a segment, fetched if need be.
+
+        Raises what the storage manager raises, CorruptIndexError when it delivers an index that
+        cannot be one, and RemoteStorageError when the cache's own disk fails. Nothing is cached
+        then, and the next call tries again; files that arrived whole are not fetched twice.
+        """
+        key = metadata.segment_id.id
+        with self._lock, self._disk_errors():
+            self._check_open()
+            self._count_request(key)
+            entry = self._lookup(key)
+            if entry is not None:
+                return entry
+            loading = self._loading.get(key)
+            is_loader = loading is None
+            if loading is None:
+                loading = self._loading[key] = _Loading()
+        try:
+            if is_loader:
+                self._load_for_all(metadata, loading)
+        finally:
+            self._tell_removals()
+        return loading.done.result()
+
+    def remove(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None:
+        """Forget segments that are being deleted remotely; unknown ones are no error."""
+        with self._lock, self._disk_errors():
+            for segment_id in segment_ids:
+                self._evict(segment_id.id, RemovalCause.EXPLICIT)
+                loading = self._loading.get(segment_id.id)
+                if loading is not None:
+                    loading.discarded = True
+        self._tell_removals()
+
+    def evict_expired(self) -> None:
+        """One turn of the background sweep: expired entries go, and files marked long enough."""
+        with self._lock, self._disk_errors():
+            if self._closed:
+                return
+            while self._residents:
+                key, oldest = next(iter(self._residents.items()))
+                if not self._is_expired(oldest):
+                    break
+                self._evict(key, RemovalCause.EXPIRED)
+        self._tell_removals()
+        self._unlink_marked(self._clock.monotonic_s())
+
+    def resize(self, total_size_bytes: int) -> None:
+        """Change the bound; a smaller one takes effect at once."""
+        with self._lock, self._disk_errors():
+            self._total_size_bytes = total_size_bytes
+            self._evict_over_size()
+        self._tell_removals()
+
+    def close(self) -> None:
+        """Idempotent. Files stay for the next process; `get` raises ValueError from now on."""
+        with self._lock:
+            self._closed = True
+            self._memory.clear()
+            self._residents.clear()
+
+    # -- under the lock
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"remote index cache is closed directory={self._directory}")
+
+    def _lookup(self, key: uuid.UUID) -> RemoteIndexEntry | None:
+        """A live entry whose content is in memory; marks it as used."""
+        resident = self._residents.get(key)
+        if resident is None:
+            return None
+        if self._is_expired(resident):
+            self._evict(key, RemovalCause.EXPIRED)
+            return None
+        resident.last_access_s = self._clock.monotonic_s()
+        self._residents.move_to_end(key)
+        entry = self._memory.get(key)
+        if entry is not None:
+            self._memory.move_to_end(key)
+        return entry
+
+    def _count_request(self, key: uuid.UUID) -> None:
+        if self._statistics is not None:
+            resident = self._residents.get(key)
+            self._statistics.count_request(
+                is_hit=resident is not None and not self._is_expired(resident)
+            )
+
+    def _is_expired(self, resident: _Resident) -> bool:
+        idle_ms = (self._clock.monotonic_s() - resident.last_access_s) * 1000
+        return 0 < self._ttl_ms <= idle_ms
+
+    def _settle(self, files: IndexFiles, entry: RemoteIndexEntry | None) -> None:
+        """Account for the files a load left, which are not a whole set when it failed."""
+        key = files.segment_uuid
+        self._forget(key)
+        paths = [path for name in files.names() if self._fs.exists(path := self._directory / name)]
+        if not paths:
+            return
+        self._add_resident(files, sum(map(self._fs.file_size, paths)))
+        if entry is not None:
+            self._memory[key] = entry
+            self._memory_size += entry.size
+        self._evict_over_size()
+        while self._memory_size > self._memory_size_bytes:
+            _, dropped = self._memory.popitem(last=False)
+            self._memory_size -= dropped.size
+
+    def _add_resident(self, files: IndexFiles, size: int) -> None:
+        resident = _Resident(files, max(size, ENTRY_SIZE_MIN), self._clock.monotonic_s())
+        self._residents[files.segment_uuid] = resident
+        self._resident_size += resident.size
+
+    def _evict_over_size(self) -> None:
+        while self._resident_size > self._total_size_bytes:
+            self._evict(next(iter(self._residents)), RemovalCause.SIZE)
+
+    def _evict(self, key: uuid.UUID, cause: RemovalCause) -> None:
+        resident = self._forget(key)
+        if resident is not None:
+            self._mark_files(resident.files)
+            self._removed.append(RemovedEntry(resident.files, resident.size, cause))
+
+    def _forget(self, key: uuid.UUID) -> _Resident | None:
+        resident = self._residents.pop(key, None)
+        if resident is not None:
+            self._resident_size -= resident.size
+        entry = self._memory.pop(key, None)
+        if entry is not None:
+            self._memory_size -= entry.size
+        return resident
+
+    def _mark_files(self, files: IndexFiles) -> None:
+        due_s = self._clock.monotonic_s() + FILE_DELETE_DELAY_MS / 1000
+        for name in files.names():
+            path = self._directory / name
+            marked = self._directory / (name + DELETED_SUFFIX)
+            if self._fs.exists(path):
+                self._fs.rename(path, marked)
+                self._marked.append((due_s, marked))
+
+    # -- outside the lock
+
+    def _tell_removals(self) -> None:
+        while self._removed:
+            try:
+                removed = self._removed.popleft()
+            except IndexError:  # another thread tells it
+                return
+            if self._statistics is not None:
+                self._statistics.count_removal(removed)
+            if self._on_removal is not None:
+                self._on_removal(removed)
+
+    def _load_for_all(self, metadata: RemoteLogSegmentMetadata, loading: _Loading) -> None:
+        """Load as the one thread that does, and give everybody who waits the outcome."""
+        files = index_files(metadata)
+        entry: RemoteIndexEntry | None = None
+        try:
+            with self._disk_errors():
+                entry = self._load(metadata, files)
+        except BaseException as error:
+            loading.done.set_exception(error)
+            raise
+        else:
+            loading.done.set_result(entry)
+        finally:
+            with self._lock, self._disk_errors():
+                del self._loading[files.segment_uuid]
+                if loading.discarded:
+                    self._mark_files(files)
+                elif not self._closed:
+                    self._settle(files, entry)
+        if len(self._marked) > MARKED_FILES_MAX:
+            self._unlink_marked(float("inf"))
+
+    def _load(self, metadata: RemoteLogSegmentMetadata, files: IndexFiles) -> RemoteIndexEntry:
+        contents = [self._load_index(metadata, files, kind) for kind in INDEX_SUFFIXES]
+        return RemoteIndexEntry(metadata.start_offset, *contents)
+
+    def _load_index(
+        self, metadata: RemoteLogSegmentMetadata, files: IndexFiles, kind: IndexType
+    ) -> bytes:
+        path = self._directory / files.name(kind)
+        try:
+            content = self._fs.read_bytes(path)
+            check_index(kind, content, metadata.start_offset)
+        except FileNotFoundError:
+            pass
+        except CorruptIndexError:
+            self._fs.remove(path)
+        else:
+            return content
+        content = self._fetch(metadata, kind)
+        check_index(kind, content, metadata.start_offset)
+        self._store(path, content, durably=kind is IndexType.TRANSACTION)
+        return content
+
+    def _fetch(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
+        if kind is IndexType.TRANSACTION and metadata.txn_index_empty:
+            return b""
+        if self._statistics is not None:
+            self._statistics.count_fetch()
+        if kind is not IndexType.TRANSACTION:
+            return self._storage.fetch_index(metadata, kind)
+        try:
+            return self._storage.fetch_index(metadata, kind)
+        except RemoteResourceNotFoundError:
+            # Segments that older brokers copied lack the flag, whether or not they have the index.
+            return b""
+
+    def _store(self, path: Path, content: bytes, *, durably: bool) -> None:
+        """A power failure may leave a file of zeros. As an offset or time index it only makes
+        lookups start too early; as a transaction index it would pass aborted records off as
+        committed."""
+        if durably and content:
+            self._fs.write_atomically(path, content)
+            return
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        self._fs.write_bytes(temporary, content)
+        self._fs.rename(temporary, path)
+
+    def _unlink_marked(self, now_s: float) -> None:
+        """A file that cannot be unlinked now is tried again at the next turn."""
+        while True:
+            with self._lock:
+                if not self._marked or self._marked[0][0] > now_s:
+                    return
+                marked = self._marked.popleft()
+            try:
+                with self._disk_errors():
+                    self._fs.remove(marked[1])
+            except RemoteStorageError:
+                with self._lock:
+                    self._marked.append(marked)
+                raise
+
+    # -- start
+
+    def _take_over_directory(self) -> None:
+        self._fs.make_directory(self._directory)
+        sets: dict[IndexFiles, dict[IndexType, int]] = {}
+        modified_ms: dict[IndexFiles, int] = {}
+        for name in self._fs.list_names(self._directory):
+            path = self._directory / name
+            if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)):
+                self._fs.remove(path)
+            elif (parsed := parse_index_file_name(name)) is not None:
+                files, kind = parsed
+                sets.setdefault(files, {})[kind] = self._fs.file_size(path)
+                modified_ms[files] = self._fs.modified_ms(path)
+        for files in sorted(sets, key=lambda files: modified_ms[files]):
+            if len(sets[files]) == len(INDEX_SUFFIXES):
+                self._add_resident(files, sum(sets[files].values()))
+            else:
+                for kind in sets[files]:
+                    self._fs.remove(self._directory / files.name(kind))
+        self._evict_over_size()
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RemoteStorageError(
+                f"remote index cache cannot use its disk directory={self._directory}"
+            ) from error

@@ -1,0 +1,1 @@
+"""States computed from events, record by record and by columns."""

@@ -1,0 +1,1 @@
+"""The state of remote segments, and which states may follow."""

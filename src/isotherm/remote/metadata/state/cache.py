@@ -1,0 +1,346 @@
+"""What is known of the remote segments of one partition, folded from its metadata events.
+
+Level 0 brings events: `apply_add` and `apply_update`. Level 1 brings the whole state of a segment
+under a key, and tombstones: `put` and `remove_key`; what follows depends on the last record of each
+key alone, so that compaction changes nothing. Both may come, while a topic is being migrated.
+
+The rules are those of Kafka's RemoteLogMetadataCache, except where Kafka loses sight of offsets
+that a live segment holds: docs/decisions/0011. Segments lie in rows of bytes (segment_rows.py) and
+become objects when asked for: a million live ones must fit beside the broker's other work.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from isotherm.clock import Clock
+from isotherm.errors import RemoteResourceNotFoundError
+from isotherm.remote.metadata.state.epoch_state import RemoteLogLeaderEpochState
+from isotherm.remote.metadata.state.key_table import KeyTable
+from isotherm.remote.metadata.state.lifecycle import is_valid_transition
+from isotherm.remote.metadata.state.segment_rows import (
+    pack_segment,
+    row_key,
+    row_order,
+    row_size_in_bytes,
+    row_spans,
+    row_state,
+    unpack_segment,
+    update_row,
+)
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
+
+_logger = logging.getLogger(__name__)
+
+_RECENT_MAX = 4
+"""Segments of a partition that stay objects for who asks for them next: a reader goes on in the
+same one for hundreds of fetches, and looks a segment or two ahead. Some 900 bytes each."""
+
+
+@dataclass(slots=True)
+class CacheContents:
+    """What a cache knows: rows of live segments by the bytes of their ids, and where they are."""
+
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    epochs: dict[LeaderEpoch, RemoteLogLeaderEpochState] = field(default_factory=dict)
+    keys: KeyTable = field(default_factory=KeyTable)
+
+
+class RemoteLogMetadataCache:
+    """Every live segment of one partition, by id, by leader epoch and by key. Thread-safe.
+
+    `apply_add` and `apply_update` drop a transition that lifecycle.py forbids with an error in
+    the log, as Kafka does: the event is stored, so refusing it would stop every later one.
+    """
+
+    def __init__(self, partition: TopicIdPartition, contents: CacheContents | None = None) -> None:
+        """Empty, or with what was folded by columns (columnar_fold.py), which it then owns."""
+        folded = contents or CacheContents()
+        self.partition = partition
+        self._lock = threading.Lock()
+        self._rows = folded.rows
+        self._epochs = folded.epochs
+        self._keys = folded.keys
+        self._recent: OrderedDict[bytes, tuple[bytes, RemoteLogSegmentMetadata]] = OrderedDict()
+        self._initialized = threading.Event()
+
+    def __len__(self) -> int:
+        """How many segments are live."""
+        return len(self._rows)
+
+    @property
+    def is_initialized(self) -> bool:
+        return self._initialized.is_set()
+
+    def mark_initialized(self) -> None:
+        """Every event up to the end seen at the partition's assignment has been applied."""
+        self._initialized.set()
+
+    def await_initialized(self, clock: Clock, timeout_s: float) -> bool:
+        return clock.wait(self._initialized, timeout_s)
+
+    def take_over(self, folded: RemoteLogMetadataCache) -> None:
+        """Know what `folded` knows, which is not used any more, and nothing else."""
+        with self._lock:
+            self._rows, self._epochs, self._keys = folded._rows, folded._epochs, folded._keys
+
+    def apply_add(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """A copy has started. ValueError unless the state is COPY_SEGMENT_STARTED."""
+        if metadata.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            raise ValueError(
+                "a segment is added in state COPY_SEGMENT_STARTED only"
+                f" segment={metadata.segment_id} state={metadata.state.name}"
+            )
+        segment = metadata.segment_id.id.bytes
+        with self._lock:
+            known = self._rows.get(segment)
+            if not self._may_follow(metadata.segment_id, known, metadata.state):
+                return
+            if known is not None:
+                # A repeated start may name other epochs: no epoch keeps an id that it cannot list.
+                for span in row_spans(known):
+                    self._epoch_state(span.epoch).forget(segment)
+            for epoch in metadata.segment_leader_epochs:
+                self._epoch_state(epoch).add_unreferenced(segment)
+            self._rows[segment] = pack_segment(metadata)
+
+    def apply_update(self, update: RemoteLogSegmentMetadataUpdate) -> None:
+        """A later state of a known segment.
+
+        Of a segment that is not known: ignored while the partition is still being read (its
+        events may begin in mid-life), RemoteResourceNotFoundError afterwards. ValueError for
+        COPY_SEGMENT_STARTED, which only `apply_add` brings.
+        """
+        if update.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            raise ValueError(
+                f"an update does not go to COPY_SEGMENT_STARTED segment={update.segment_id}"
+            )
+        segment = update.segment_id.id.bytes
+        with self._lock:
+            known = self._rows.get(segment)
+            if known is None:
+                if self.is_initialized:
+                    raise RemoteResourceNotFoundError(
+                        "update of a segment that is not known"
+                        f" segment={update.segment_id} state={update.state.name}"
+                    )
+                return
+            if self._may_follow(update.segment_id, known, update.state):
+                self._advance(segment, update_row(known, update))
+
+    def put(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """The whole state of a segment under its key (level 1); what lay between it and the state
+        before may have been compacted away.
+
+        Another segment whose last record has this key is forgotten: its objects were deleted
+        before the key was used again. A record that would take a segment back to an earlier state
+        (of a leader that was deposed meanwhile) is dropped with an error in the log.
+        """
+        segment = metadata.segment_id.id.bytes
+        end, leader = metadata.end_offset_inclusive, metadata.broker_leader_epoch
+        with self._lock:
+            source = self._last_state(segment, end)
+            predecessor = self._keys.get(end, leader)
+            if predecessor is not None and predecessor != segment:
+                self._forget(predecessor, only_of=(end, leader))
+            self._keys.set(end, leader, segment)
+            if source is not None and metadata.state < source:
+                _log_dropped(metadata.segment_id, source, metadata.state)
+                return
+            self._replace(segment, self._rows.get(segment), pack_segment(metadata))
+
+    def remove_key(self, end_offset: Offset, leader_epoch: LeaderEpoch) -> None:
+        """A tombstone: forgets the segment whose last record had this key."""
+        with self._lock:
+            segment = self._keys.get(end_offset, leader_epoch)
+            if segment is not None:
+                self._keys.discard(end_offset, leader_epoch)
+                self._forget(segment, only_of=(end_offset, leader_epoch))
+
+    def find_by_key(
+        self, end_offset: Offset, leader_epoch: LeaderEpoch
+    ) -> RemoteLogSegmentMetadata | None:
+        """The live segment whose last record has this key."""
+        with self._lock:
+            segment = self._keys.get(end_offset, leader_epoch)
+            row = self._rows.get(segment) if segment is not None else None
+            if segment is None or row is None or row_key(row) != (end_offset, leader_epoch):
+                return None
+            return self._segment(segment)
+
+    def get(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        """A live segment, in whatever state."""
+        with self._lock:
+            is_live = segment_id.id.bytes in self._rows
+            return self._segment(segment_id.id.bytes) if is_live else None
+
+    def keys_at(self, end_offset: Offset) -> list[tuple[LeaderEpoch, uuid.UUID]]:
+        """Epochs, ascending, of the keys of one end offset that are live or await a tombstone,
+        each with the segment that its last record is about."""
+        with self._lock:
+            return [
+                (keyed.broker_leader_epoch, uuid.UUID(bytes=keyed.segment_id))
+                for keyed in self._keys.at(end_offset)
+            ]
+
+    def keys(self) -> list[tuple[Offset, LeaderEpoch]]:
+        """Every key that is live or awaits a tombstone."""
+        with self._lock:
+            return [(end, keyed.broker_leader_epoch) for end, keyed in self._keys]
+
+    def stale_keys(self) -> list[tuple[Offset, LeaderEpoch, uuid.UUID]]:
+        """Keys with records of segments that are gone: their tombstones are still to be written.
+
+        Each with the segment that its last record is about, ascending by epoch at each offset.
+        """
+        with self._lock:
+            return [
+                (end, keyed.broker_leader_epoch, uuid.UUID(bytes=keyed.segment_id))
+                for end, keyed in self._keys
+                if keyed.segment_id not in self._rows
+            ]
+
+    def find(self, leader_epoch: LeaderEpoch, offset: Offset) -> RemoteLogSegmentMetadata | None:
+        """The finished segment whose part of `leader_epoch` holds `offset`. O(log n)."""
+        with self._lock:
+            state = self._epochs.get(leader_epoch)
+            found = state.find(offset) if state is not None else None
+            return self._recent_segment(found) if found is not None else None
+
+    def find_with_txn_index(
+        self, leader_epoch: LeaderEpoch, offset: Offset
+    ) -> RemoteLogSegmentMetadata | None:
+        """The first segment of the epoch, from the one that holds `offset` on without a gap,
+        that has a transaction index."""
+        metadata = self.find(leader_epoch, offset)
+        while metadata is not None and metadata.txn_index_empty:
+            metadata = self.find(leader_epoch, metadata.end_offset_inclusive + 1)
+        return metadata
+
+    def highest_offset_for_epoch(self, leader_epoch: LeaderEpoch) -> Offset | None:
+        """Highest offset ever finished in the epoch; stays when its segments are deleted."""
+        with self._lock:
+            state = self._epochs.get(leader_epoch)
+            return state.highest_log_offset if state is not None else None
+
+    def segments(self, leader_epoch: LeaderEpoch | None = None) -> list[RemoteLogSegmentMetadata]:
+        """Segments in every state but DELETE_SEGMENT_FINISHED, ordered by start offset, then end,
+        then id."""
+        rows = self._listed_rows(leader_epoch)
+        rows.sort(key=lambda item: (row_order(item[1]), item[0]))
+        return [self._unpack(segment, row) for segment, row in rows]
+
+    def size_in_bytes(self, leader_epoch: LeaderEpoch) -> int:
+        """Bytes of the epoch's segments in every state, as Kafka counts them."""
+        return sum(row_size_in_bytes(row) for _, row in self._listed_rows(leader_epoch))
+
+    def _listed_rows(self, leader_epoch: LeaderEpoch | None) -> list[tuple[bytes, bytes]]:
+        with self._lock:
+            if leader_epoch is None:
+                return list(self._rows.items())
+            state = self._epochs.get(leader_epoch)
+            ids = state.segment_ids() if state is not None else iter(())
+            return [(segment, self._rows[segment]) for segment in ids]
+
+    def _recent_segment(self, segment: bytes) -> RemoteLogSegmentMetadata:
+        row = self._rows[segment]
+        known = self._recent.get(segment)
+        if known is not None and known[0] is row:
+            return known[1]
+        found = self._unpack(segment, row)
+        self._recent[segment] = row, found
+        self._recent.move_to_end(segment)
+        if len(self._recent) > _RECENT_MAX:
+            self._recent.popitem(last=False)
+        return found
+
+    def _segment(self, segment: bytes) -> RemoteLogSegmentMetadata:
+        return self._unpack(segment, self._rows[segment])
+
+    def _unpack(self, segment: bytes, row: bytes) -> RemoteLogSegmentMetadata:
+        return unpack_segment(RemoteLogSegmentId(self.partition, uuid.UUID(bytes=segment)), row)
+
+    def _advance(self, segment: bytes, row: bytes) -> None:
+        target = row_state(row)
+        _, leader = row_key(row)
+        for span in row_spans(row):
+            state = self._epoch_state(span.epoch)
+            match target:
+                case RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                    state.finish(segment, span.start_offset, span.end_offset_inclusive, leader)
+                case RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+                    state.start_deletion(segment, span.start_offset)
+                case RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+                    state.forget(segment, span.start_offset)
+        if target is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            self._rows.pop(segment, None)
+        else:
+            self._rows[segment] = row
+
+    def _replace(self, segment: bytes, known: bytes | None, row: bytes) -> None:
+        target = row_state(row)
+        if known is not None and (
+            target is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+            or list(row_spans(known)) != list(row_spans(row))
+        ):
+            self._forget(segment)
+        if target is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            for span in row_spans(row):
+                self._epoch_state(span.epoch).add_unreferenced(segment)
+            self._rows[segment] = row
+        elif target is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED or known is not None:
+            self._advance(segment, row)
+
+    def _last_state(self, segment: bytes, end: Offset) -> RemoteLogSegmentState | None:
+        """Of a segment that is gone, and whose keys await their tombstones, the last of all."""
+        row = self._rows.get(segment)
+        if row is not None:
+            return row_state(row)
+        if any(keyed.segment_id == segment for keyed in self._keys.at(end)):
+            return RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+        return None
+
+    def _forget(self, segment: bytes, only_of: tuple[Offset, LeaderEpoch] | None = None) -> None:
+        """Drop a segment in whatever state, with `only_of` if that is its key."""
+        row = self._rows.get(segment)
+        if row is None or (only_of is not None and row_key(row) != only_of):
+            return
+        for span in row_spans(row):
+            self._epoch_state(span.epoch).forget(segment, span.start_offset)
+        del self._rows[segment]
+
+    def _may_follow(
+        self, segment_id: RemoteLogSegmentId, known: bytes | None, target: RemoteLogSegmentState
+    ) -> bool:
+        source = row_state(known) if known is not None else None
+        if is_valid_transition(source, target):
+            return True
+        _log_dropped(segment_id, source, target)
+        return False
+
+    def _epoch_state(self, epoch: LeaderEpoch) -> RemoteLogLeaderEpochState:
+        # Never removed, even when empty: highest_log_offset outlives the segments (KAFKA-12641).
+        return self._epochs.setdefault(epoch, RemoteLogLeaderEpochState())
+
+
+def _log_dropped(
+    segment_id: RemoteLogSegmentId,
+    source: RemoteLogSegmentState | None,
+    target: RemoteLogSegmentState,
+) -> None:
+    _logger.error(
+        "metadata event dropped: invalid transition segment=%s from=%s to=%s",
+        segment_id,
+        source.name if source is not None else None,
+        target.name,
+    )

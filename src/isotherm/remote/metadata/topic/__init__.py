@@ -1,0 +1,1 @@
+"""The metadata topic: reading, following and writing it."""

@@ -1,0 +1,252 @@
+"""A metadata topic on any Kafka cluster, through confluent-kafka.
+
+`__remote_log_metadata` is read and never written to: its cluster's brokers keep it, and a broker
+of Apache Kafka stops following it at the first record that it does not expect (a tombstone, a keyed
+record of a later version), and its remote tier with it. A topic of another name is the caller's
+own, to read and to write, with as many partitions as it has: what is projected from a real cluster
+goes there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from isotherm.errors import (
+    PolicyViolationError,
+    RemoteStorageError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
+from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
+from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
+from isotherm.remote.metadata.wire.events import columns_of
+from isotherm.types import (
+    REMOTE_LOG_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPICS,
+    Offset,
+    TimestampMs,
+)
+
+_CONSUMER_PROPERTIES = {
+    "group.id": "isotherm-remote-log-metadata",  # demanded by the client; nothing is committed
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_uncommitted",
+    "allow.auto.create.topics": False,
+    # A question for offsets waits on the connection behind the fetch before it, which the broker
+    # holds while a partition has nothing new: half a second per metadata partition by default.
+    "fetch.wait.max.ms": 10,
+}
+_PRODUCER_PROPERTIES = {"acks": "all", "enable.idempotence": True, "linger.ms": 0}
+_MESSAGES_PER_CONSUME = 500
+_CONSUME_WAIT_S = 0.1
+
+
+def check_is_own_topic(topic: str) -> None:
+    """PolicyViolationError for a topic that a cluster's brokers keep their metadata in."""
+    if topic in REMOTE_LOG_METADATA_TOPICS:
+        raise PolicyViolationError(
+            "the metadata topic of a cluster is never written to from outside: its brokers keep it,"
+            " and Apache Kafka's stop at a record they do not know; name a topic of your own"
+            f" topic={topic}"
+        )
+
+
+class KafkaMetadataTopic:
+    """A `MetadataTopic` on a cluster. Thread-safe: one call at a time uses the consumer.
+
+    client_properties go to librdkafka; `bootstrap.servers` is among them. Reading one partition
+    onward is a stream; going to another partition or back begins a new one, and costs a round
+    trip, as does asking for the end of each partition before it is read. A stream ends with its
+    partition: from then on the client asks the cluster for nothing. BrokerUnreachableError where no
+    broker answers to begin with.
+    """
+
+    def __init__(
+        self,
+        client_properties: Mapping[str, Any],
+        *,
+        topic: str = REMOTE_LOG_METADATA_TOPIC,
+        request_timeout_s: float = 30.0,
+    ) -> None:
+        self._topic = topic
+        self._timeout_s = request_timeout_s
+        self._lock = threading.Lock()
+        self._stream: tuple[int, Offset] | None = None
+        self._closed = False
+        check_brokers(client_properties)
+        self._client_properties = {**QUIET_CLIENT, **client_properties}
+        self._consumer = Consumer({**self._client_properties, **_CONSUMER_PROPERTIES})
+        self._producer: Producer | None = None
+        self._partition_count: int | None = None
+
+    @property
+    def partition_count(self) -> int:
+        """Asked of the cluster once. UnknownTopicOrPartitionError when it has no such topic."""
+        with self._lock:
+            if self._partition_count is None:
+                self._partition_count = self._describe_partitions()
+            return self._partition_count
+
+    def append(
+        self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: TimestampMs
+    ) -> Offset:
+        return self.append_all(partition, [NewMetadataRecord(key, value, timestamp_ms)])
+
+    def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
+        """PolicyViolationError for a cluster's own metadata topic."""
+        producer = self._own_producer()
+        delivered: list[tuple[KafkaError | None, Message]] = []
+        for record in records:
+            producer.produce(
+                self._topic,
+                record.value,
+                record.key,
+                partition,
+                timestamp=record.timestamp_ms,
+                on_delivery=lambda error, message: delivered.append((error, message)),
+            )
+        producer.flush(self._timeout_s)
+        for error, _ in delivered:
+            if error is not None:
+                raise _translated(error, self._topic, partition)
+        if len(delivered) < len(records):
+            raise RequestTimedOutError(
+                f"metadata event was not acknowledged in time topic={self._topic}"
+                f" partition={partition} timeout_s={self._timeout_s}"
+            )
+        return min(int(message.offset() or 0) for _, message in delivered)
+
+    def read(
+        self, partition: int, start_offset: Offset, max_bytes: int
+    ) -> list[MetadataTopicRecord]:
+        """See `MetadataTopic.read`; at most `request_timeout_s` without an answer, after which
+        RequestTimedOutError is raised."""
+        with self._lock:
+            _, end = self._watermarks(partition)
+            if start_offset >= end:
+                return []
+            if self._stream != (partition, start_offset):
+                self._consumer.assign([TopicPartition(self._topic, partition, start_offset)])
+            self._stream = None
+            records, position = self._consume(partition, start_offset, end, max_bytes)
+            if position < end:
+                self._stream = (partition, position)
+            else:
+                # Nothing is fetched while nobody reads.
+                self._consumer.unassign()
+            return records
+
+    def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
+        """The client hands over an object per record; the columns are made of them."""
+        return columns_of(self.read(partition, start_offset, max_bytes), start_offset)
+
+    def offsets(self, partition: int) -> tuple[Offset, Offset]:
+        with self._lock:
+            return self._watermarks(partition)
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._consumer.close()
+
+    def _own_producer(self) -> Producer:
+        check_is_own_topic(self._topic)
+        with self._lock:
+            if self._producer is None:
+                self._producer = Producer({**self._client_properties, **_PRODUCER_PROPERTIES})
+            return self._producer
+
+    def _watermarks(self, partition: int) -> tuple[Offset, Offset]:
+        try:
+            first, end = self._consumer.get_watermark_offsets(
+                TopicPartition(self._topic, partition, OFFSET_BEGINNING), timeout=self._timeout_s
+            )
+        except KafkaException as error:
+            raise _translated(error.args[0], self._topic, partition) from error
+        return first, end
+
+    def _consume(
+        self, partition: int, start_offset: Offset, end: Offset, max_bytes: int
+    ) -> tuple[list[MetadataTopicRecord], Offset]:
+        """Records until the budget is spent or `end` is met, which need not be a record's, and the
+        offset to go on from.
+
+        A whole run that the client hands over is kept, so the answer may exceed max_bytes by it.
+        """
+        records: list[MetadataTopicRecord] = []
+        size = 0
+        position = start_offset
+        waits_left = max(1, round(self._timeout_s / _CONSUME_WAIT_S))
+        while size < max_bytes and position < end:
+            # The client waits for as many as it is asked for: no more than there are.
+            count = min(_MESSAGES_PER_CONSUME, end - position)
+            messages = self._consumer.consume(count, _CONSUME_WAIT_S)
+            if not messages:
+                waits_left -= 1
+                if waits_left == 0:
+                    raise RequestTimedOutError(
+                        f"metadata topic cannot be read in time topic={self._topic}"
+                        f" partition={partition} timeout_s={self._timeout_s}"
+                    )
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    records.append(_record(message, partition))
+                    size += len(message.value() or b"")
+                    position = records[-1].offset + 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    # It may tell of an end before what was appended since.
+                    position = max(position, message.offset() or 0)
+                else:
+                    raise _translated(error, self._topic, partition)
+        return records, position
+
+    def _describe_partitions(self) -> int:
+        try:
+            description = self._consumer.list_topics(self._topic, timeout=self._timeout_s)
+        except KafkaException as error:
+            raise _translated(error.args[0], self._topic, None) from error
+        topic = description.topics[self._topic]
+        if topic.error is not None:
+            raise _translated(topic.error, self._topic, None)
+        return len(topic.partitions)
+
+
+def _record(message: Message, partition: int) -> MetadataTopicRecord:
+    _, timestamp_ms = message.timestamp()
+    return MetadataTopicRecord(
+        partition=partition,
+        offset=message.offset() or 0,
+        timestamp_ms=timestamp_ms,
+        key=message.key(),
+        value=message.value(),
+    )
+
+
+def _translated(
+    error: KafkaError, topic: str, partition: int | None
+) -> RemoteStorageError | UnknownTopicOrPartitionError:
+    place = f"topic={topic} partition={partition} reason={error.str()!r}"
+    if error.code() in (
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    ):
+        return UnknownTopicOrPartitionError(f"the cluster has no such metadata topic {place}")
+    return RemoteStorageError(f"the cluster's metadata topic cannot be read {place}")

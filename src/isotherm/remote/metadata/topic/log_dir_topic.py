@@ -1,0 +1,154 @@
+"""`__remote_log_metadata` as it lies in a broker's log directories, Isotherm's or Apache Kafka's.
+
+The segment files are read as they are: nothing is locked, recovered or changed, so a broker may be
+running. What it has not flushed, or is about to truncate, may be seen or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from isotherm.errors import PolicyViolationError, UnknownTopicOrPartitionError
+from isotherm.record.batch_table import read_batch_table
+from isotherm.record.columns import decode_columns
+from isotherm.remote.metadata.api import (
+    MetadataColumns,
+    MetadataTopicRecord,
+    NewMetadataRecord,
+)
+from isotherm.remote.metadata.wire.events import columns_of
+from isotherm.segment.file_names import (
+    LOG_SUFFIX,
+    PartitionDirectoryState,
+    parse_partition_directory,
+)
+from isotherm.types import NO_TIMESTAMP, REMOTE_LOG_METADATA_TOPIC, Offset, TimestampMs
+
+_COLUMNS = frozenset({"key", "value"})
+_OFFSET_MAX = 2**63 - 1
+_BATCH_SIZE_MAX = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a read goes on: at `position` of the partition's segment of this index."""
+
+    segment: int
+    position: int
+
+
+class LogDirMetadataTopic:
+    """A `MetadataTopic` that can only be read. Not thread-safe.
+
+    Reading a partition onward is a stream; a read from another offset begins at the first segment.
+    """
+
+    def __init__(self, log_dirs: Iterable[Path], topic: str = REMOTE_LOG_METADATA_TOPIC) -> None:
+        """UnknownTopicOrPartitionError when there is no partition of the topic."""
+        self._segments: dict[int, list[Path]] = {}
+        for directory in (each for log_dir in log_dirs for each in log_dir.iterdir()):
+            partition = _live_partition(directory.name, topic)
+            if partition is not None:
+                self._segments[partition] = sorted(directory.glob(f"*{LOG_SUFFIX}"))
+        if not self._segments:
+            raise UnknownTopicOrPartitionError(
+                f"the log directories have no such topic topic={topic}"
+            )
+        self._streams: dict[tuple[int, Offset], _Place] = {}
+        self._ends: dict[int, Offset] = {}
+
+    @property
+    def partition_count(self) -> int:
+        """Up to the last partition that is there; those between that are not are empty."""
+        return max(self._segments) + 1
+
+    def size_in_bytes(self, partition: int) -> int:
+        return sum(path.stat().st_size for path in self._segments.get(partition, ()))
+
+    def append(
+        self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: TimestampMs
+    ) -> Offset:
+        """PolicyViolationError, always."""
+        return self.append_all(partition, [NewMetadataRecord(key, value, timestamp_ms)])
+
+    def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
+        """PolicyViolationError, always."""
+        raise PolicyViolationError(
+            f"the log directory is only read partition={partition} records={len(records)}"
+        )
+
+    def read(
+        self, partition: int, start_offset: Offset, max_bytes: int
+    ) -> list[MetadataTopicRecord]:
+        """See `MetadataTopic.read`; without timestamps."""
+        position = start_offset
+        while True:
+            columns = self.read_columns(partition, position, max_bytes)
+            if len(columns.offset) or columns.next_offset == position:
+                break
+            position = columns.next_offset
+        rows = (columns.offset.tolist(), columns.key.to_pylist(), columns.value.to_pylist())
+        return [
+            MetadataTopicRecord(partition, offset, NO_TIMESTAMP, key, value)
+            for offset, key, value in zip(*rows, strict=True)
+        ]
+
+    def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
+        segments = self._segments.get(partition, [])
+        place = self._streams.pop((partition, start_offset), _Place(0, 0))
+        while place.segment < len(segments):
+            data = _read_file(segments[place.segment], place.position, max_bytes)
+            decoded = decode_columns(
+                data, offset_range=(start_offset, _OFFSET_MAX), columns=_COLUMNS
+            )
+            if decoded.position_end == 0:
+                place = _Place(place.segment + 1, 0)
+                continue
+            place = _Place(place.segment, place.position + decoded.position_end)
+            if decoded.next_offset > start_offset:
+                self._streams[partition, decoded.next_offset] = place
+                assert decoded.key is not None
+                assert decoded.value is not None
+                return MetadataColumns(
+                    decoded.offset, decoded.key, decoded.value, decoded.next_offset
+                )
+        return columns_of([], start_offset)
+
+    def offsets(self, partition: int) -> tuple[Offset, Offset]:
+        segments = self._segments.get(partition, [])
+        if not segments:
+            return 0, 0
+        if partition not in self._ends:
+            self._ends[partition] = _end_offset(segments[-1])
+        return int(segments[0].stem), self._ends[partition]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _live_partition(directory_name: str, topic: str) -> int | None:
+    parsed = parse_partition_directory(directory_name)
+    if parsed is None or parsed.state is not PartitionDirectoryState.LIVE:
+        return None
+    return parsed.topic_partition.partition if parsed.topic_partition.topic == topic else None
+
+
+def _read_file(path: Path, position: int, size: int) -> memoryview:
+    """Bytes of the file; more than `size` when that would not hold a batch."""
+    with path.open("rb") as file:
+        file.seek(position)
+        return memoryview(file.read(max(size, _BATCH_SIZE_MAX)))
+
+
+def _end_offset(path: Path) -> Offset:
+    """The offset after the last complete batch; only headers are looked at."""
+    end = int(path.stem)
+    position = 0
+    while True:
+        batches, size = read_batch_table(_read_file(path, position, _BATCH_SIZE_MAX))
+        if size == 0:
+            return end
+        end = int(batches[-1]["base_offset"] + batches[-1]["last_offset_delta"]) + 1
+        position += size

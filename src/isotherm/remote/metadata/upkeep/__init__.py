@@ -1,0 +1,1 @@
+"""Migration to level 1, and clearing what is left over."""

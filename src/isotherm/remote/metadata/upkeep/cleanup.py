@@ -1,0 +1,322 @@
+"""Finds what is left over in the compacted metadata topic, and clears it: objects first, then keys.
+
+    what is left over                          how                         what is done
+    keys of segments that are gone             a tombstone was lost        tombstones
+    keys of partitions whose deletion is over  a tombstone was lost        tombstones
+    an upload or deletion that stands still    a crash, a failed store     the segment is deleted
+    an upload that a later leader repeated     both finished (Scenario 2)  the segment is deleted
+    a partition whose deletion stands still    a crash cut it              the partition is deleted
+
+Segments of a topic that the cluster does not know, and of whose deletion nothing tells, are reported
+and left alone: a cluster that lost its own metadata would otherwise delete the only copy of its data.
+
+`plan_cleanup` is pure; RemoteMetadataCleanupManager carries out what it says. Deleting a segment is
+recorded like any deletion, so what a crash interrupts here is found again by the next run.
+Source: KIP-1266, which names the manager and leaves open what it does.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeAlias
+
+from isotherm.clock import Clock
+from isotherm.errors import CorruptMetadataError, IsothermError
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.api import MetadataTopic
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.wire.events import decode_record, iterate_records
+from isotherm.remote.metadata.wire.keys import MetadataKey, SegmentKey
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from isotherm.types import Offset, TimestampMs, TopicIdPartition
+
+_logger = logging.getLogger(__name__)
+
+CLEANED = "isotherm_remote_log_metadata_cleaned"
+CLEANED_TEXT = "What the cleanup manager of remote log metadata cleared, by reason."
+CLEANUP_ERRORS = "isotherm_remote_log_metadata_cleanup_errors"
+CLEANUP_ERRORS_TEXT = "Clean-ups of remote log metadata that failed; the next run tries again."
+
+
+class LeftOver(enum.Enum):
+    LOST_TOMBSTONE = "lost-tombstone"
+    ABANDONED_UPLOAD = "abandoned-upload"
+    ABANDONED_DELETION = "abandoned-deletion"
+    SUPERSEDED = "superseded"
+    PARTITION_DELETION = "partition-deletion"
+
+
+@dataclass(slots=True)
+class KeyedContents:
+    """The last value of each key of one metadata partition, up to `end_offset`: what compaction
+    would leave. A segment under several keys is in the furthest state that one of them has."""
+
+    end_offset: Offset
+    newest: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = field(default_factory=dict)
+    keys: dict[RemoteLogSegmentId, list[SegmentKey]] = field(default_factory=dict)
+    deletions: dict[TopicIdPartition, RemotePartitionDeleteMetadata] = field(default_factory=dict)
+
+
+class SegmentCleanup(NamedTuple):
+    metadata: RemoteLogSegmentMetadata
+    reason: LeftOver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupPlan:
+    tombstones: tuple[MetadataKey, ...] = ()
+    segments: tuple[SegmentCleanup, ...] = ()
+    partitions: tuple[TopicIdPartition, ...] = ()
+    unknown: tuple[TopicIdPartition, ...] = ()
+
+
+def read_keyed_contents(topic: MetadataTopic, number: int) -> KeyedContents:
+    """Read one metadata partition. Records that cannot be understood, and those of level 0, are
+    left out: whoever follows the topic reports the former."""
+    last: dict[MetadataKey, RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata] = {}
+    end_offset = topic.offsets(number)[1]
+    for record in iterate_records(topic, number):
+        try:
+            key, event = decode_record(record)
+        except CorruptMetadataError:
+            continue
+        if key is None:
+            continue
+        last.pop(key, None)
+        if isinstance(event, RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata):
+            last[key] = event
+    contents = KeyedContents(end_offset)
+    for key, state in last.items():
+        if isinstance(state, RemotePartitionDeleteMetadata):
+            contents.deletions[state.topic_id_partition] = state
+        elif isinstance(key, SegmentKey):
+            known = contents.newest.get(state.segment_id)
+            if known is None or known.state <= state.state:
+                contents.newest[state.segment_id] = state
+            contents.keys.setdefault(state.segment_id, []).append(key)
+    return contents
+
+
+def plan_cleanup(
+    contents: KeyedContents,
+    *,
+    exists: Callable[[TopicIdPartition], bool],
+    in_progress: Collection[RemoteLogSegmentId],
+    settled_before_ms: TimestampMs,
+) -> CleanupPlan:
+    """What to do about the left-overs of one metadata partition.
+
+    `exists` says whether the cluster has a partition; segments that are `in_progress` here, and
+    states younger than `settled_before_ms`, are let be.
+    """
+    gone = {
+        segment_id
+        for segment_id, state in contents.newest.items()
+        if state.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+        or _is_finished(contents.deletions.get(state.topic_id_partition))
+    }
+    live = [state for segment_id, state in contents.newest.items() if segment_id not in gone]
+    absent = {each.topic_id_partition for each in live if not exists(each.topic_id_partition)}
+    removed = {
+        partition
+        for partition, deletion in contents.deletions.items()
+        if not _is_finished(deletion) and not exists(partition)
+    }
+    leaders = _latest_uploads(live)
+    settled = [
+        each
+        for each in live
+        if each.topic_id_partition not in removed | absent
+        and each.segment_id not in in_progress
+        and each.event_timestamp_ms < settled_before_ms
+    ]
+    return CleanupPlan(
+        tombstones=tuple(key for segment_id in gone for key in contents.keys[segment_id]),
+        segments=tuple(
+            SegmentCleanup(each, reason)
+            for each in settled
+            if (reason := _left_over(each, leaders, settled_before_ms)) is not None
+        ),
+        partitions=tuple(sorted(removed, key=str)),
+        unknown=tuple(sorted(absent - removed, key=str)),
+    )
+
+
+def _is_finished(deletion: RemotePartitionDeleteMetadata | None) -> bool:
+    finished = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+    return deletion is not None and deletion.state is finished
+
+
+def _latest_uploads(
+    segments: Iterable[RemoteLogSegmentMetadata],
+) -> dict[tuple[TopicIdPartition, Offset], RemoteLogSegmentMetadata]:
+    """Of the finished uploads that end at one offset, the one of the latest leader."""
+    latest: dict[tuple[TopicIdPartition, Offset], RemoteLogSegmentMetadata] = {}
+    for each in segments:
+        if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            place = (each.topic_id_partition, each.end_offset_inclusive)
+            known = latest.get(place)
+            if known is None or known.broker_leader_epoch < each.broker_leader_epoch:
+                latest[place] = each
+    return latest
+
+
+def _left_over(
+    segment: RemoteLogSegmentMetadata,
+    latest: dict[tuple[TopicIdPartition, Offset], RemoteLogSegmentMetadata],
+    settled_before_ms: TimestampMs,
+) -> LeftOver | None:
+    if segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+        return LeftOver.ABANDONED_UPLOAD
+    if segment.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+        return LeftOver.ABANDONED_DELETION
+    other = latest[(segment.topic_id_partition, segment.end_offset_inclusive)]
+    is_superseded = (
+        other.broker_leader_epoch > segment.broker_leader_epoch
+        and other.start_offset <= segment.start_offset
+        and other.event_timestamp_ms < settled_before_ms
+    )
+    return LeftOver.SUPERSEDED if is_superseded else None
+
+
+SegmentCheck: TypeAlias = Callable[
+    [RemoteLogSegmentMetadata, Sequence[RemoteLogSegmentMetadata]], bool
+]
+
+
+class CleanupTarget(Protocol):
+    """What the cleanup manager acts on: the remote tier of a broker."""
+
+    def exists(self, partition: TopicIdPartition) -> bool:
+        """Whether the cluster has the partition."""
+
+    def is_keyed(self, number: int) -> bool:
+        """Whether this metadata partition is at feature level 1."""
+
+    def write_lock(self, number: int) -> AbstractContextManager[object]:
+        """Held, nothing else is written to this metadata partition."""
+
+    def watch_copies(self) -> AbstractContextManager[Collection[RemoteLogSegmentId]]:
+        """The segments that are being copied at any moment until the end of the block."""
+
+    def can_delete(self, partition: TopicIdPartition) -> bool:
+        """Whether this broker looks after the partition, and knows what is stored of it."""
+
+    def delete_segment(self, metadata: RemoteLogSegmentMetadata, still_due: SegmentCheck) -> bool:
+        """DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED, tombstones.
+
+        False, with nothing done, when the segment is in another state than `metadata` by now, is
+        being copied, or `still_due` says no. That gets the segment and the live segments of its
+        partition, as they are recorded at that moment, while nothing else is recorded.
+        """
+
+    def delete_partition(self, partition: TopicIdPartition) -> None:
+        """Begin to delete a partition that is gone, in the background; once is enough."""
+
+
+class RemoteMetadataCleanupManager:
+    """`run` in one thread at a time."""
+
+    def __init__(
+        self,
+        topic: MetadataTopic,
+        target: CleanupTarget,
+        settings: TopicBasedSettings,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._topic = topic
+        self._target = target
+        self._grace_ms = settings.remote_log_metadata_cleanup_grace_ms
+        self._clock = clock
+        self._metrics = metrics
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Begin nothing more. Any thread."""
+        self._cancelled.set()
+
+    def run(self) -> list[CleanupPlan]:
+        """One look through the whole topic; what was to be done, by metadata partition. What fails
+        is logged and counted, and found again by the next run."""
+        return [
+            self._run(number)
+            for number in range(self._topic.partition_count)
+            if self._target.is_keyed(number) and not self._cancelled.is_set()
+        ]
+
+    def _run(self, number: int) -> CleanupPlan:
+        settled_before_ms = self._clock.now_ms() - self._grace_ms
+        with self._target.watch_copies() as copying:
+            contents = read_keyed_contents(self._topic, number)
+            plan = plan_cleanup(
+                contents,
+                exists=self._target.exists,
+                in_progress=copying,
+                settled_before_ms=settled_before_ms,
+            )
+        self._bury(number, plan.tombstones, contents.end_offset)
+        for metadata, reason in plan.segments:
+            is_mine = self._target.can_delete(metadata.topic_id_partition)
+            if is_mine and not self._cancelled.is_set():
+                self._delete(metadata, reason, settled_before_ms)
+        for partition in plan.partitions:
+            _logger.info("deletion of a partition goes on partition=%s", partition)
+            self._target.delete_partition(partition)
+            self._count(LeftOver.PARTITION_DELETION)
+        for partition in plan.unknown:
+            _logger.warning(
+                "segments of a topic that this cluster does not know are kept partition=%s"
+                " hint='was the cluster metadata lost? nothing says that the topic was deleted'",
+                partition,
+            )
+        return plan
+
+    def _bury(self, number: int, keys: Collection[MetadataKey], since: Offset) -> None:
+        """Append tombstones, but for keys that were written to since they were read."""
+        if not keys:
+            return
+        with self._target.write_lock(number):
+            recent = iterate_records(self._topic, number, start_offset=since)
+            touched = {record.key for record in recent}
+            for encoded in (key.encode() for key in keys):
+                if encoded not in touched:
+                    self._topic.append(number, encoded, None, self._clock.now_ms())
+                    self._count(LeftOver.LOST_TOMBSTONE)
+
+    def _delete(
+        self, metadata: RemoteLogSegmentMetadata, reason: LeftOver, settled_before_ms: TimestampMs
+    ) -> None:
+        def is_still_left_over(
+            current: RemoteLogSegmentMetadata, live: Sequence[RemoteLogSegmentMetadata]
+        ) -> bool:
+            is_settled = current.event_timestamp_ms < settled_before_ms
+            leaders = _latest_uploads(live)
+            return is_settled and _left_over(current, leaders, settled_before_ms) is reason
+
+        try:
+            if not self._target.delete_segment(metadata, is_still_left_over):
+                return
+        except (IsothermError, OSError) as error:
+            _logger.warning(
+                "left-over is kept for later segment=%s: %s", metadata.segment_id, error
+            )
+            self._metrics.counter(CLEANUP_ERRORS, CLEANUP_ERRORS_TEXT).inc()
+            return
+        _logger.info("left-over deleted segment=%s reason=%s", metadata.segment_id, reason.value)
+        self._count(reason)
+
+    def _count(self, reason: LeftOver) -> None:
+        self._metrics.counter(CLEANED, CLEANED_TEXT, ("reason",)).labels(reason=reason.value).inc()

@@ -1,0 +1,308 @@
+"""From level 0 to level 1: the live state of a metadata partition as keyed records.
+
+Two folds of one partition are compared:
+
+    all     what every record tells, events and keyed records alike: what brokers know now
+    keyed   what the keyed records alone tell: what compaction would leave
+
+What makes the second equal the first is written: the whole state of a segment under its key, a
+tombstone for a key whose segment is gone. Nothing is taken away, so the records may be written while
+brokers read the partition and go on writing events to it, and a crash leaves nothing to undo: the
+comparison is made anew and finds less to write. Once it finds nothing, with writers kept out for
+that moment, every later event may be keyed, and the topic may be compacted, which drops the records
+without keys.
+
+A segment that was copied at level 0 has no broker leader epoch. Its key has -1, or lower where the
+same end offset was copied more than once or a later copy covers it, so that any copy of a known
+epoch comes before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from isotherm.clock import Clock
+from isotherm.errors import CorruptMetadataError
+from isotherm.remote.metadata.api import MetadataTopic, NewMetadataRecord
+from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.state.epoch_state import epoch_spans
+from isotherm.remote.metadata.upkeep.migration_views import KeyedRecords, MetadataView, RecordCounts
+from isotherm.remote.metadata.wire.keys import MetadataKey, SegmentKey, partition_key, segment_key
+from isotherm.remote.metadata.wire.serde import encode_keyed_event
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+)
+from isotherm.types import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicIdPartition
+
+# Records appended at a time: a crash loses nothing that this bounds, a writer waits no longer.
+RECORDS_PER_APPEND = 500
+
+# Rounds of comparing and writing while events go on arriving. Each round has to deal with what came
+# during the one before, which is less every time; the rest is for the round without writers.
+ROUNDS_MAX = 10
+
+Progress = Callable[[int, int], None]
+OnCorrupt = Callable[[CorruptMetadataError], None]
+
+
+class KeyedState(NamedTuple):
+    """A keyed record to be written; a None state is a tombstone."""
+
+    key: MetadataKey
+    state: RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSurvey:
+    """What a metadata partition holds, and how much it lacks to be compacted."""
+
+    number: int
+    counts: RecordCounts
+    live_segments: int
+    size_compacted: int
+    """Bytes of the keys and values of all live segments."""
+    states_to_write: int
+    tombstones_to_write: int
+
+    @property
+    def is_migrated(self) -> bool:
+        """The keyed records tell all that there is to know."""
+        return not self.states_to_write and not self.tombstones_to_write
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What is to be written to a metadata partition for it to be compacted."""
+
+    survey: PartitionSurvey
+    writes: tuple[KeyedState, ...]
+
+    @property
+    def is_migrated(self) -> bool:
+        return self.survey.is_migrated
+
+
+class PartitionMigration:
+    """Migrates one metadata partition; of one thread, of one use.
+
+    CorruptMetadataError names a record that has no meaning, unless `on_corrupt` lets it pass: then
+    it is passed over, as it is by a broker whose policy is to skip.
+    """
+
+    def __init__(
+        self,
+        topic: MetadataTopic,
+        number: int,
+        *,
+        clock: Clock,
+        on_corrupt: OnCorrupt | None = None,
+        target: MetadataTopic | None = None,
+    ) -> None:
+        """`target` is a topic of its own for the keyed records, with as many partitions; by default
+        they go to `topic`, whose keyed records count then."""
+        self._target = target or topic
+        self._is_apart = target is not None
+        self._number = number
+        self._clock = clock
+        self._counts = RecordCounts()
+        self._all = MetadataView(topic, number, on_corrupt, self._counts)
+        self._keyed = MetadataView(KeyedRecords(self._target), number, on_corrupt)
+
+    def plan(self) -> PartitionPlan:
+        """Read to the topic's end, and compare. Changes nothing."""
+        self._catch_up()
+        writes = tuple(self._writes())
+        return PartitionPlan(self._survey_of(writes), writes)
+
+    def survey(self) -> PartitionSurvey:
+        """As `plan`, and nothing is kept of what would be written: beside the live segments, of
+        which a view has a row of some 120 bytes each, it takes the memory of one read."""
+        self._catch_up()
+        return self._survey_of(self._writes())
+
+    def _catch_up(self) -> None:
+        self._all.catch_up()
+        self._keyed.catch_up(None if self._is_apart else self._all.next_offset)
+
+    def _writes(self) -> Iterator[KeyedState]:
+        for partition in self._all.partitions():
+            yield from _writes_of(partition, self._all, self._keyed)
+
+    def _survey_of(self, writes: Iterable[KeyedState]) -> PartitionSurvey:
+        states = tombstones = live_segments = size_compacted = 0
+        for write in writes:
+            states += write.state is not None
+            tombstones += write.state is None
+        for cache in map(self._all.cache, self._all.partitions()):
+            for segment in cache.segments() if cache is not None else ():
+                live_segments += 1
+                size_compacted += len(_key_of(segment).encode()) + len(encode_keyed_event(segment))
+        return PartitionSurvey(
+            self._number,
+            replace(self._counts),
+            live_segments,
+            size_compacted,
+            states,
+            tombstones,
+        )
+
+    def run(self, progress: Progress | None = None, *, rounds_max: int = ROUNDS_MAX) -> bool:
+        """Write until the keyed records tell all that there is to know: whether they do.
+
+        With writers kept out, they do after one round. `progress` is told how many records are
+        written and how many are to be, of those known.
+        """
+        written = 0
+        for _ in range(rounds_max):
+            plan = self.plan()
+            if plan.is_migrated:
+                return True
+            before = written
+
+            def tell(done: int, left: int, before: int = before) -> None:
+                if progress is not None:
+                    progress(before + done, before + done + left)
+
+            self.write(plan, tell)
+            written += len(plan.writes)
+        return self.plan().is_migrated
+
+    def write(self, plan: PartitionPlan, progress: Progress | None = None) -> None:
+        """Append what `plan` found; `progress` is told how many records are written, and left."""
+        for start in range(0, len(plan.writes), RECORDS_PER_APPEND):
+            chunk = plan.writes[start : start + RECORDS_PER_APPEND]
+            self._append(chunk)
+            if progress is not None:
+                progress(start + len(chunk), len(plan.writes) - start - len(chunk))
+
+    def differences(self) -> list[str]:
+        """What a reader of the keyed records alone would miss of what all records tell, one line
+        each; as of the last `plan` or `run`."""
+        return [
+            line
+            for partition in self._all.partitions()
+            for line in _differences_of(partition, self._all, self._keyed)
+        ]
+
+    @property
+    def next_offset(self) -> Offset:
+        """The records before it have been compared."""
+        return self._all.next_offset
+
+    def _append(self, writes: Sequence[KeyedState]) -> None:
+        now_ms = self._clock.now_ms()
+        records = [
+            NewMetadataRecord(
+                write.key.encode(),
+                None if write.state is None else encode_keyed_event(write.state),
+                now_ms,
+            )
+            for write in writes
+        ]
+        self._target.append_all(self._number, records)
+
+
+def _writes_of(
+    partition: TopicIdPartition, everything: MetadataView, keyed: MetadataView
+) -> Iterator[KeyedState]:
+    cache, keyed_cache = everything.cache(partition), keyed.cache(partition)
+    if cache is None:
+        # The partition is deleted: it leaves nothing behind.
+        for end, epoch in keyed_cache.keys() if keyed_cache is not None else ():
+            yield KeyedState(segment_key(partition, end, epoch), None)
+        return
+    for state in _keyed_states(cache):
+        known = keyed_cache.get(state.segment_id) if keyed_cache is not None else None
+        if known != state:
+            yield KeyedState(_key_of(state), state)
+    for end, epoch, _ in cache.stale_keys():
+        yield KeyedState(segment_key(partition, end, epoch), None)
+    deletion = everything.deletion(partition)
+    if deletion is not None and deletion != keyed.deletion(partition):
+        yield KeyedState(partition_key(partition), deletion)
+
+
+def _key_of(state: RemoteLogSegmentMetadata) -> SegmentKey:
+    return segment_key(
+        state.topic_id_partition, state.end_offset_inclusive, state.broker_leader_epoch
+    )
+
+
+def _keyed_states(cache: RemoteLogMetadataCache) -> list[RemoteLogSegmentMetadata]:
+    """Every live segment with the broker leader epoch of its key, in an order in which they end as
+    they are: of finished segments that overlap, none that answers comes after one that covers it.
+    """
+    taken: dict[Offset, set[LeaderEpoch]] = {}
+    states = []
+    for segment in sorted(cache.segments(), key=lambda each: _rank(each, cache)):
+        end = segment.end_offset_inclusive
+        epochs = taken.setdefault(end, {epoch for epoch, _ in cache.keys_at(end)})
+        occupant = cache.find_by_key(end, segment.broker_leader_epoch)
+        if occupant is None or occupant.segment_id != segment.segment_id:
+            epoch = min(_epoch_without_key(segment, cache), min(epochs, default=0) - 1)
+            epochs.add(epoch)
+            segment = replace(segment, broker_leader_epoch=epoch)
+        states.append(segment)
+    return states
+
+
+def _rank(segment: RemoteLogSegmentMetadata, cache: RemoteLogMetadataCache) -> tuple[int, ...]:
+    """Those that answer first, by start offset, the longer first; the latest first of the others."""
+    if _answers(segment, cache):
+        return (0, segment.start_offset, -segment.end_offset_inclusive)
+    return (1, -segment.event_timestamp_ms, segment.start_offset)
+
+
+def _epoch_without_key(
+    segment: RemoteLogSegmentMetadata, cache: RemoteLogMetadataCache
+) -> LeaderEpoch:
+    is_covered = segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED and not _answers(
+        segment, cache
+    )
+    return NO_LEADER_EPOCH - 1 if is_covered else NO_LEADER_EPOCH
+
+
+def _answers(segment: RemoteLogSegmentMetadata, cache: RemoteLogMetadataCache) -> bool:
+    """Whether some look-up finds this segment."""
+    if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+        return False
+    for epoch, start, end in epoch_spans(segment):
+        for offset in (start, end):
+            found = cache.find(epoch, offset)
+            if found is not None and found.segment_id == segment.segment_id:
+                return True
+    return False
+
+
+def _differences_of(
+    partition: TopicIdPartition, everything: MetadataView, keyed: MetadataView
+) -> Iterator[str]:
+    cache, keyed_cache = everything.cache(partition), keyed.cache(partition)
+    if cache is None:
+        if keyed_cache is not None and len(keyed_cache):
+            yield f"a deleted partition has live segments partition={partition}"
+        return
+    known = keyed_cache.segments() if keyed_cache is not None else []
+    expected = {segment.segment_id: segment for segment in cache.segments()}
+    found = {segment.segment_id: segment for segment in known}
+    for segment_id in expected.keys() | found.keys():
+        if expected.get(segment_id) != found.get(segment_id):
+            yield (
+                f"a segment is not the same partition={partition}"
+                f" all={expected.get(segment_id)} keyed={found.get(segment_id)}"
+            )
+    for segment in expected.values():
+        for epoch, start, end in epoch_spans(segment):
+            for offset in (start, end):
+                is_lost = keyed_cache is None or keyed_cache.find(epoch, offset) is None
+                if is_lost and cache.find(epoch, offset) is not None:
+                    yield (
+                        f"an offset is not found partition={partition} epoch={epoch}"
+                        f" offset={offset}"
+                    )
+    if everything.deletion(partition) != keyed.deletion(partition):
+        yield f"the deletion is not the same partition={partition}"

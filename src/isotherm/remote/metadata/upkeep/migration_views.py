@@ -1,0 +1,209 @@
+"""What a migration looks at: a metadata partition as it is, and as compaction would leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isotherm.errors import CorruptMetadataError
+from isotherm.remote.metadata.api import (
+    MetadataColumns,
+    MetadataTopic,
+    MetadataTopicRecord,
+    NewMetadataRecord,
+)
+from isotherm.remote.metadata.folding.fold import OnCorrupt, fold_metadata_partition
+from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.state.partition_store import RemotePartitionMetadataStore
+from isotherm.remote.metadata.wire.events import (
+    DEFAULT_READ_MAX_BYTES,
+    decode_record,
+    next_offset,
+    partition_of,
+)
+from isotherm.remote.segment_metadata import RemotePartitionDeleteMetadata
+from isotherm.types import Offset, TimestampMs, TopicIdPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(slots=True)
+class RecordCounts:
+    """Of the records read so far; sizes are those of keys and values."""
+
+    without_key: int = 0
+    with_key: int = 0
+    tombstones: int = 0
+    size_without_key: int = 0
+    size_with_key: int = 0
+
+    def add(self, key: bytes | None, value: bytes | None) -> None:
+        size = len(key or b"") + len(value or b"")
+        if key is None:
+            self.without_key += 1
+            self.size_without_key += size
+        else:
+            self.with_key += 1
+            self.tombstones += value is None
+            self.size_with_key += size
+
+    def add_columns(self, columns: MetadataColumns) -> None:
+        keyed = _keyed_columns(columns)
+        size = _size(columns.key) + _size(columns.value)
+        size_with_key = _size(keyed.key) + _size(keyed.value)
+        self.without_key += len(columns.key) - len(keyed.key)
+        self.with_key += len(keyed.key)
+        self.tombstones += keyed.value.null_count
+        self.size_without_key += size - size_with_key
+        self.size_with_key += size_with_key
+
+
+class MetadataView:
+    """The fold of a metadata partition, which follows it. Not thread-safe."""
+
+    def __init__(
+        self,
+        topic: MetadataTopic,
+        number: int,
+        on_corrupt: OnCorrupt | None,
+        counts: RecordCounts | None = None,
+    ) -> None:
+        self._topic = topic if counts is None else CountedRecords(topic, counts)
+        self._number = number
+        self._on_corrupt = on_corrupt
+        self._store = RemotePartitionMetadataStore()
+        self._partitions: dict[TopicIdPartition, None] = {}
+        self.next_offset: Offset = -1
+
+    def catch_up(self, end: Offset | None = None) -> None:
+        """Read on to `end`, by default that of the topic now."""
+        if self.next_offset < 0:
+            self._fold()
+        end = self._topic.offsets(self._number)[1] if end is None else end
+        while self.next_offset < end:
+            records = self._topic.read(self._number, self.next_offset, DEFAULT_READ_MAX_BYTES)
+            for record in records:
+                self._apply(record)
+            self.next_offset = next_offset(records, end)
+
+    def partitions(self) -> list[TopicIdPartition]:
+        """Every user partition that was met."""
+        return list(self._partitions)
+
+    def cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache | None:
+        """None for a partition whose deletion is finished, or that was not met."""
+        return self._store.get(partition)
+
+    def deletion(self, partition: TopicIdPartition) -> RemotePartitionDeleteMetadata | None:
+        return self._store.deletion(partition)
+
+    def _fold(self) -> None:
+        folded = fold_metadata_partition(
+            self._topic, self._number, lambda _: True, self._on_corrupt
+        )
+        for partition in (
+            *(each.cache.partition for each in folded.partitions),
+            *(each.topic_id_partition for each in folded.deleted),
+        ):
+            self._open(partition)
+        self._store.install(folded)
+        self.next_offset = folded.next_offset
+
+    def _open(self, partition: TopicIdPartition) -> None:
+        if partition not in self._partitions:
+            self._partitions[partition] = None
+            self._store.open(partition)
+
+    def _apply(self, record: MetadataTopicRecord) -> None:
+        try:
+            change = decode_record(record)
+            if change.event is not None:
+                self._open(partition_of(change.event))
+            self._store.apply_record(record, change)
+        except CorruptMetadataError as error:
+            if self._on_corrupt is None:
+                raise
+            self._on_corrupt(error)
+
+
+class _Reading:
+    """A `MetadataTopic` that is only read, in another way than its topic."""
+
+    def __init__(self, topic: MetadataTopic) -> None:
+        self._topic = topic
+
+    @property
+    def partition_count(self) -> int:
+        return self._topic.partition_count
+
+    def append(
+        self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: TimestampMs
+    ) -> Offset:
+        return self._topic.append(partition, key, value, timestamp_ms)
+
+    def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
+        return self._topic.append_all(partition, records)
+
+    def offsets(self, partition: int) -> tuple[Offset, Offset]:
+        return self._topic.offsets(partition)
+
+    def close(self) -> None:
+        """The topic belongs to the caller."""
+
+
+class CountedRecords(_Reading):
+    """Counts what it reads."""
+
+    def __init__(self, topic: MetadataTopic, counts: RecordCounts) -> None:
+        super().__init__(topic)
+        self._counts = counts
+
+    def read(
+        self, partition: int, start_offset: Offset, max_bytes: int
+    ) -> list[MetadataTopicRecord]:
+        records = self._topic.read(partition, start_offset, max_bytes)
+        for record in records:
+            self._counts.add(record.key, record.value)
+        return records
+
+    def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
+        columns = self._topic.read_columns(partition, start_offset, max_bytes)
+        self._counts.add_columns(columns)
+        return columns
+
+
+class KeyedRecords(_Reading):
+    """Passes over the records that have no key, as if compaction had dropped them."""
+
+    def read(
+        self, partition: int, start_offset: Offset, max_bytes: int
+    ) -> list[MetadataTopicRecord]:
+        position = start_offset
+        while True:
+            records = self._topic.read(partition, position, max_bytes)
+            keyed = [record for record in records if record.key is not None]
+            if keyed or not records:
+                return keyed
+            position = next_offset(records, position)
+
+    def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
+        return _keyed_columns(self._topic.read_columns(partition, start_offset, max_bytes))
+
+
+def _keyed_columns(columns: MetadataColumns) -> MetadataColumns:
+    is_keyed = columns.key.is_valid()
+    return MetadataColumns(
+        offset=columns.offset[is_keyed.to_numpy(zero_copy_only=False)],
+        key=columns.key.filter(is_keyed),
+        value=columns.value.filter(is_keyed),
+        next_offset=columns.next_offset,
+    )
+
+
+def _size(column: pa.BinaryArray) -> int:
+    # Here and not above: every broker could migrate, and few ever do.
+    import pyarrow.compute as pc
+
+    return int(pc.sum(pc.binary_length(column)).as_py() or 0)

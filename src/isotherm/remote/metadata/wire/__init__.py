@@ -1,0 +1,1 @@
+"""Records of the metadata topic, byte for byte."""

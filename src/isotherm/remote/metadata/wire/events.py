@@ -1,0 +1,169 @@
+"""Records of the metadata topic as what they change, in the order of the topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from isotherm.errors import CorruptMetadataError
+from isotherm.remote.metadata.api import MetadataColumns, MetadataTopic, MetadataTopicRecord
+from isotherm.remote.metadata.wire.keys import (
+    MetadataKey,
+    PartitionKey,
+    SegmentKey,
+    parse_key,
+    partition_key,
+    segment_key,
+)
+from isotherm.remote.metadata.wire.serde import RemoteLogMetadataEvent, decode_event
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+)
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TopicIdPartition
+
+DEFAULT_READ_MAX_BYTES = 1024 * 1024
+
+
+class MetadataChange(NamedTuple):
+    """What one record says.
+
+    key     event
+    None    what happened, level 0
+    a key   the whole state of what the key names, level 1
+    a key   None: a tombstone
+    """
+
+    key: MetadataKey | None
+    event: RemoteLogMetadataEvent | None
+
+    @property
+    def place(self) -> PartitionKey:
+        """The user partition, without its topic's name: a tombstone has none."""
+        if self.key is not None:
+            return PartitionKey(self.key.topic_id, self.key.partition)
+        assert self.event is not None
+        return partition_key(partition_of(self.event))
+
+
+def decode_record(record: MetadataTopicRecord) -> MetadataChange:
+    """What a record changes; CorruptMetadataError naming the record when it has no meaning."""
+    try:
+        return decode_change(record.key, record.value)
+    except CorruptMetadataError as error:
+        raise corrupt_record(record, str(error)) from error
+
+
+def decode_change(key: bytes | None, value: bytes | None) -> MetadataChange:
+    """As `decode_record`, where the record's place is not known."""
+    if key is None:
+        if value is None:
+            raise CorruptMetadataError("a record without a key and a value means nothing")
+        event = decode_event(value)
+        partition_of(event)
+        return MetadataChange(None, event)
+    parsed = parse_key(key)
+    if value is None:
+        return MetadataChange(parsed, None)
+    event = decode_event(value)
+    expected = _key_of(event)
+    if expected != parsed:
+        raise CorruptMetadataError(f"record is not about its key key={parsed} value={expected}")
+    return MetadataChange(parsed, event)
+
+
+def partition_of(event: RemoteLogMetadataEvent) -> TopicIdPartition:
+    """The user partition that an event is about.
+
+    CorruptMetadataError for a segment snapshot, which names none: it belongs in no topic.
+    """
+    match event:
+        case RemoteLogSegmentMetadata() | RemotePartitionDeleteMetadata():
+            return event.topic_id_partition
+        case RemoteLogSegmentMetadataUpdate():
+            return event.segment_id.topic_id_partition
+    raise CorruptMetadataError(f"a segment snapshot names no partition segment={event.id}")
+
+
+def corrupt_record(record: MetadataTopicRecord, reason: str) -> CorruptMetadataError:
+    return CorruptMetadataError(
+        f"metadata record cannot be applied topic={REMOTE_LOG_METADATA_TOPIC}"
+        f" partition={record.partition} offset={record.offset} reason={reason!r}"
+    )
+
+
+def iterate_records(
+    topic: MetadataTopic,
+    partition: int,
+    *,
+    start_offset: Offset = 0,
+    read_max_bytes: int = DEFAULT_READ_MAX_BYTES,
+) -> Iterator[MetadataTopicRecord]:
+    """Records of a metadata partition from `start_offset` on, or the first that is kept, up to the
+    end seen when the iteration began."""
+    first, end = topic.offsets(partition)
+    position = max(first, start_offset)
+    while position < end:
+        records = topic.read(partition, position, read_max_bytes)
+        if not records:
+            return
+        for record in records:
+            if record.offset >= end:
+                return
+            yield record
+        position = next_offset(records, position)
+
+
+def iterate_columns(
+    topic: MetadataTopic,
+    partition: int,
+    *,
+    start_offset: Offset = 0,
+    read_max_bytes: int = DEFAULT_READ_MAX_BYTES,
+) -> Iterator[MetadataColumns]:
+    """As `iterate_records`, a run at a time."""
+    first, end = topic.offsets(partition)
+    position = max(first, start_offset)
+    while position < end:
+        columns = topic.read_columns(partition, position, read_max_bytes)
+        if columns.next_offset <= position:
+            return
+        position = columns.next_offset
+        count = int(np.searchsorted(columns.offset, end))
+        yield MetadataColumns(
+            columns.offset[:count],
+            columns.key.slice(0, count),
+            columns.value.slice(0, count),
+            columns.next_offset,
+        )
+
+
+def next_offset(records: list[MetadataTopicRecord], position: Offset) -> Offset:
+    """Where to read on after `records`."""
+    return records[-1].offset + 1 if records else position
+
+
+def _key_of(event: RemoteLogMetadataEvent) -> SegmentKey | PartitionKey:
+    match event:
+        case RemoteLogSegmentMetadata():
+            return segment_key(
+                event.topic_id_partition, event.end_offset_inclusive, event.broker_leader_epoch
+            )
+        case RemotePartitionDeleteMetadata():
+            return partition_key(event.topic_id_partition)
+    raise CorruptMetadataError("only the state of a segment or a partition has a key")
+
+
+def columns_of(records: Sequence[MetadataTopicRecord], start_offset: Offset) -> MetadataColumns:
+    """Records that are objects already as columns."""
+    import pyarrow as pa  # not above: reading events one by one does without it
+
+    return MetadataColumns(
+        offset=np.array([record.offset for record in records], dtype=np.int64),
+        key=pa.array([record.key for record in records], pa.binary()),
+        value=pa.array([record.value for record in records], pa.binary()),
+        next_offset=records[-1].offset + 1 if records else start_offset,
+    )

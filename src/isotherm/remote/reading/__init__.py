@@ -1,0 +1,1 @@
+"""Reads of remote segments: ranges in memory, fetched ahead and checked."""

@@ -1,0 +1,218 @@
+"""The batches of a stretch of a remote segment that were looked at and found right.
+
+Each is checked once, however many consumers are given it: its header, its place (offsets within
+the segment's, none that goes back), its leader epoch and its CRC. Python works per run of batches, not per batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from isotherm.errors import CorruptRecordError
+from isotherm.record.batch import BatchHeader, read_batch_header, verify_batch_crc
+from isotherm.record.batch_table import leader_epochs, read_batch_table, verify_crcs
+from isotherm.remote.history.batch_chain import EpochSpans
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.types import Offset, Position
+
+if TYPE_CHECKING:
+    from isotherm.record.batch_table import BatchTable, Int64Array
+
+
+class BatchPlace(NamedTuple):
+    position: Position
+    size: int
+    base_offset: Offset
+
+
+class CheckedBatches(NamedTuple):
+    """Whole batches that follow one another, at least one, each found right.
+
+    `data` holds the segment's bytes from `data_start` on; the arrays have an item per batch.
+    """
+
+    data: memoryview
+    data_start: Position
+    positions: Int64Array
+    ends: Int64Array
+    base_offsets: Int64Array
+    next_offsets: Int64Array
+
+    @property
+    def start(self) -> Position:
+        return int(self.positions[0])
+
+    @property
+    def end(self) -> Position:
+        return int(self.ends[-1])
+
+    @property
+    def next_offset(self) -> Offset:
+        return int(self.next_offsets[-1])
+
+    def bytes_between(self, index: int, index_end: int) -> memoryview:
+        """The batches from `index` up to `index_end`, not included; at least one."""
+        start, end = int(self.positions[index]), int(self.ends[index_end - 1])
+        return self.data[start - self.data_start : end - self.data_start].toreadonly()
+
+    def end_of(self, index: int) -> tuple[Position, Offset]:
+        """The position and the offset that follow a batch."""
+        return int(self.ends[index]), int(self.next_offsets[index])
+
+    def index_of(self, position: Position) -> int:
+        """Which batch begins at `position`; CorruptRecordError when none does."""
+        index = int(self.positions.searchsorted(position))
+        if index == len(self.positions) or self.positions[index] != position:
+            raise CorruptRecordError(f"no batch begins there position={position}")
+        return index
+
+    def find(self, position: Position, offset: Offset) -> BatchPlace | None:
+        """The first batch from the one at `position` on that ends at `offset` or above."""
+        index = max(
+            self.index_of(position),
+            int(self.next_offsets.searchsorted(offset, side="right")),
+        )
+        if index == len(self.positions):
+            return None
+        start = int(self.positions[index])
+        return BatchPlace(start, int(self.ends[index]) - start, int(self.base_offsets[index]))
+
+    def count_fitting(self, index: int, end: Position, end_offset: Offset) -> int:
+        """How many batches, from `index` on, end at `end` or below and begin below `end_offset`."""
+        fitting = int(self.ends.searchsorted(end, side="right"))
+        below = int(self.base_offsets.searchsorted(end_offset))
+        return max(0, min(fitting, below) - index)
+
+
+def check_batches(
+    metadata: RemoteLogSegmentMetadata,
+    data: memoryview,
+    data_start: Position,
+    start: Position,
+    end: Position,
+    next_offset: Offset,
+) -> CheckedBatches | None:
+    """The complete batches in [start, end), where one begins at `start`, up to one that is wrong.
+
+    `next_offset` is the least offset that the first may begin with. None when the first is not
+    complete. Raises CorruptRecordError when the first is wrong.
+    """
+    window = data[start - data_start : end - data_start]
+    table = _right_headers(window)
+    count = _count_in_place(metadata, window, table, next_offset)
+    if count < len(table) and count == 0:
+        check_place(metadata, start, read_batch_header(window), next_offset)
+    table = table[:count]
+    try:
+        verify_crcs(window, table)
+    except CorruptRecordError:
+        table = table[: _count_with_right_crc(window, table)]
+    if len(table) == 0:
+        return None
+    positions = table["position"] + start
+    return CheckedBatches(
+        data,
+        data_start,
+        positions,
+        positions + table["size"],
+        np.ascontiguousarray(table["base_offset"]),
+        table["base_offset"] + table["last_offset_delta"] + 1,
+    )
+
+
+def check_batch(
+    metadata: RemoteLogSegmentMetadata, batch: memoryview, position: Position, next_offset: Offset
+) -> CheckedBatches:
+    """One whole batch, which begins at `position`. Raises CorruptRecordError when it is wrong."""
+    checked = check_batches(metadata, batch, position, position, position + len(batch), next_offset)
+    if checked is None:
+        raise CorruptRecordError(f"batch is cut off position={position} size={len(batch)}")
+    return checked
+
+
+def check_place(
+    metadata: RemoteLogSegmentMetadata,
+    position: Position,
+    header: BatchHeader,
+    next_offset: Offset,
+) -> None:
+    """What the CRC does not cover, or what is needed before it can be checked."""
+    if position + header.size_in_bytes > metadata.segment_size_in_bytes:
+        raise CorruptRecordError(
+            f"batch reaches beyond its segment position={position} size={header.size_in_bytes}"
+        )
+    if (
+        not metadata.start_offset
+        <= header.base_offset
+        <= header.last_offset
+        <= metadata.end_offset_inclusive
+    ):
+        raise CorruptRecordError(
+            f"batch has offsets outside its segment position={position}"
+            f" base_offset={header.base_offset} last_offset={header.last_offset}"
+        )
+    expected_epoch = EpochSpans(metadata).contradicted_by(header)
+    if expected_epoch is not None:
+        raise CorruptRecordError(
+            f"batch has another leader epoch than its segment position={position}"
+            f" base_offset={header.base_offset} epoch={header.partition_leader_epoch}"
+            f" expected_epoch={expected_epoch}"
+        )
+    if header.base_offset < next_offset:
+        raise CorruptRecordError(
+            f"batch offsets go back position={position} base_offset={header.base_offset}"
+            f" expected_from={next_offset}"
+        )
+
+
+def _right_headers(window: memoryview) -> BatchTable:
+    """The complete batches before a header that no writer produces, which must not be the first."""
+    try:
+        return read_batch_table(window)[0]
+    except CorruptRecordError:
+        # Rare, and then the batches before it are few or many: halves find where it begins.
+        good, bad = 0, len(window)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            try:
+                read_batch_table(window[:middle])
+                good = middle
+            except CorruptRecordError:
+                bad = middle
+        table = read_batch_table(window[:good])[0]
+        if len(table) == 0:
+            raise
+        return table
+
+
+def _count_in_place(
+    metadata: RemoteLogSegmentMetadata,
+    window: memoryview,
+    table: BatchTable,
+    next_offset: Offset,
+) -> int:
+    """How many batches from the first on satisfy `check_place`."""
+    base_offsets = table["base_offset"]
+    last_offsets = base_offsets + table["last_offset_delta"]
+    is_wrong = (base_offsets < metadata.start_offset) | (
+        last_offsets > metadata.end_offset_inclusive
+    )
+    is_wrong[1:] |= base_offsets[1:] <= last_offsets[:-1]
+    is_wrong[:1] |= base_offsets[:1] < next_offset
+    is_wrong |= EpochSpans(metadata).wrong(leader_epochs(window, table), base_offsets)
+    wrong = np.flatnonzero(is_wrong)
+    return int(wrong[0]) if len(wrong) else len(table)
+
+
+def _count_with_right_crc(window: memoryview, table: BatchTable) -> int:
+    """How many from the first on; CorruptRecordError when the first is wrong already."""
+    for index, position in enumerate(table["position"].tolist()):
+        try:
+            verify_batch_crc(window, position, read_batch_header(window, position))
+        except CorruptRecordError:
+            if index == 0:
+                raise
+            return index
+    return len(table)

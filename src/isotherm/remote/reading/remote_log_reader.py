@@ -1,0 +1,491 @@
+"""Reads record batches below the local log start (Kafka: RemoteLogReader, RemoteLogManager.read).
+
+    offset -> leader epoch -> segment (metadata) -> position (index) -> batches (ranged GETs)
+
+Differences from Kafka, all towards more: a read goes on into the next segment while there is room;
+only whole batches are returned; every CRC is checked; a segment is read only as far as its epoch
+reaches in this log's lineage, so records that were cut off here never come back from the remote
+tier; a reader who goes on where he stopped needs no index; and an answer may be shorter than asked
+for when the rest is still on its way (ANSWER_SIZE_MIN).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from isotherm.errors import (
+    CorruptDataError,
+    CorruptIndexError,
+    OffsetOutOfRangeError,
+    RemoteHoleError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
+from isotherm.log.log_read import FetchIsolation, aborted_transactions
+from isotherm.log.partition_log import PartitionLog
+from isotherm.remote.history.holes import hole_error
+from isotherm.remote.history.lineage import (
+    epoch_end_offset,
+    epoch_for_offset,
+    is_segment_within_lineage,
+    without_empty_epochs,
+)
+from isotherm.remote.indexes.index_cache import RemoteIndexCache
+from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
+from isotherm.remote.read_wait import NO_WAIT, NotInMemoryError, ReadWait
+from isotherm.remote.reading.marker_proof import unnamed_abort
+from isotherm.remote.reading.read_ahead import ReadAhead
+from isotherm.remote.reading.segment_reader import (
+    ANSWER_SIZE_MIN,
+    BatchRun,
+    RemoteSegmentReader,
+    damaged_segment,
+)
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from isotherm.remote.told_once import ToldOnce
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.segment.transaction_index import AbortedTransaction, collect_aborted_transactions
+from isotherm.types import Offset, Position, TopicIdPartition
+
+_logger = logging.getLogger(__name__)
+
+_REMEMBERED_STOPS_MAX = 4096
+"""Where readers stopped; some 300 bytes each. One that is forgotten costs an index look-up."""
+
+
+class RemoteRead(NamedTuple):
+    """Whole batches, the first of which holds the offset asked for, or begins at the first one
+    after it that exists, in pieces of memory that follow one another. `aborted_transactions` is
+    None unless the read was TXN_COMMITTED."""
+
+    records: tuple[memoryview, ...]
+    size: int
+    start_offset_segment_base: Offset
+    position: Position
+    log_start_offset: Offset
+    high_watermark: Offset
+    last_stable_offset: Offset
+    aborted_transactions: list[AbortedTransaction] | None
+
+
+class _Span(NamedTuple):
+    """What one segment holds of one epoch of the lineage, from an offset on."""
+
+    metadata: RemoteLogSegmentMetadata
+    end_offset: Offset
+
+
+class _Stop(NamedTuple):
+    """Where a read ended: who asks for the offset after it is a reader who goes on."""
+
+    segment_id: RemoteLogSegmentId
+    position: Position
+
+
+class _Taken(NamedTuple):
+    run: BatchRun
+    metadata: RemoteLogSegmentMetadata
+    position: Position
+
+    @property
+    def end(self) -> Position:
+        return self.position + self.run.size
+
+
+class _SegmentReplacedError(RemoteStorageError):
+    """Another segment holds the offset by now: a compacted one, or a later leader's copy."""
+
+
+_NOTHING = BatchRun((), 0, 0, is_last=False)
+
+
+class RemoteLogReader:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        metadata: RemoteLogMetadataManager,
+        index_cache: RemoteIndexCache,
+        read_ahead: ReadAhead,
+        told: ToldOnce | None = None,
+    ) -> None:
+        self._metadata = metadata
+        self._index_cache = index_cache
+        self._read_ahead = read_ahead
+        self._segments = RemoteSegmentReader(read_ahead)
+        self._lock = threading.Lock()
+        self._told = told or ToldOnce()
+        self._stops: OrderedDict[tuple[TopicIdPartition, Offset], _Stop] = OrderedDict()
+
+    def read(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        offset: Offset,
+        max_bytes: int,
+        *,
+        isolation: FetchIsolation,
+        min_one_message: bool,
+        wait: ReadWait,
+    ) -> RemoteRead:
+        """Batches from the one that holds `offset` on, at most `max_bytes` of them.
+
+        The first batch is returned even when it is larger, if `min_one_message`; else the answer
+        is empty. Raises OffsetOutOfRangeError outside of what the tier should hold, RemoteHoleError
+        where it holds nothing all the same, CorruptObjectError when what it holds is damaged or missing, what the storage and
+        metadata managers raise when they cannot answer now (try again), and what `wait`
+        raises: with NO_WAIT NotInMemoryError, before anybody is asked for anything.
+        """
+        check_ready(self._metadata, partition)
+        lineage = without_empty_epochs(log.leader_epochs.entries)
+        with self._lock:
+            went_on = (partition, offset) in self._stops
+        asked = (log, partition, lineage, offset, max_bytes, min_one_message, wait)
+        try:
+            try:
+                taken = self._take_spans(*asked)
+            except _SegmentReplacedError:
+                taken = self._take_spans(*asked)
+        except RemoteHoleError as error:
+            self._told.tell(error.place, str(error))
+            raise
+        except CorruptDataError as error:
+            self._told.tell(str(error), str(error))
+            raise
+        last = taken[-1]
+        aborted = None
+        if isolation is FetchIsolation.TXN_COMMITTED:
+            end_offset = last.run.next_offset
+            aborted = self._aborted_transactions(log, partition, lineage, offset, end_offset, wait)
+            self._check_markers(taken, aborted)
+        size = sum(each.run.size for each in taken)
+        if size > 0:
+            self._note_stop(partition, last)
+        if size > 0 and went_on:
+            self._read_ahead.read_on(
+                last.metadata,
+                last.end,
+                size,
+                lambda segment: self._following_segment(partition, lineage, segment),
+            )
+        return RemoteRead(
+            tuple(piece for each in taken for piece in each.run.records),
+            size,
+            taken[0].metadata.start_offset,
+            taken[0].position,
+            log.log_start_offset,
+            log.high_watermark,
+            log.last_stable_offset,
+            aborted,
+        )
+
+    def _take_spans(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        lineage: Sequence[EpochEntry],
+        offset: Offset,
+        max_bytes: int,
+        min_one_message: bool,
+        wait: ReadWait,
+    ) -> list[_Taken]:
+        """What is read of each segment; at least one, which may be empty."""
+        taken: list[_Taken] = []
+        next_offset, room = offset, max_bytes
+        span = self._span(log, partition, lineage, offset)
+        if span is None:
+            raise self._nothing_holds(log, partition, offset)
+        ended_early: list[RemoteLogSegmentMetadata] = []
+        while span is not None:
+            has_enough = max_bytes - room >= ANSWER_SIZE_MIN
+            try:
+                found = self._take(
+                    log,
+                    partition,
+                    span,
+                    next_offset,
+                    room,
+                    NO_WAIT if has_enough else wait,
+                    must=min_one_message and room == max_bytes,
+                    goes_on=room < max_bytes,
+                )
+            except NotInMemoryError:
+                if has_enough:
+                    break
+                raise
+            taken.append(found)
+            room -= found.run.size
+            has_records = room < max_bytes
+            if found.run.is_last and found.run.next_offset < span.end_offset:
+                # The reader is told when it comes to what is missing.
+                if has_records:
+                    break
+                ended_early.append(span.metadata)
+                next_offset, span = self._past_end(
+                    log, partition, lineage, ended_early, span, next_offset, wait
+                )
+                continue
+            next_offset = span.end_offset
+            is_enough = room <= 0 or next_offset >= log.local_log_start_offset
+            if not found.run.is_last or (has_records and is_enough):
+                break
+            span = self._span(log, partition, lineage, next_offset)
+        kept = [each for each in taken if each.run.size > 0]
+        return kept or taken[:1]
+
+    def _span(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        lineage: Sequence[EpochEntry],
+        offset: Offset,
+    ) -> _Span | None:
+        entry = epoch_for_offset(lineage, offset)
+        if entry is None:
+            return None
+        metadata = self._metadata.remote_log_segment_metadata(partition, entry.epoch, offset)
+        if metadata is None:
+            return None
+        epoch_end = epoch_end_offset(lineage, entry.epoch, log.log_end_offset)
+        return _Span(metadata, min(metadata.end_offset_inclusive + 1, epoch_end))
+
+    def _past_end(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        lineage: Sequence[EpochEntry],
+        ended_early: Sequence[RemoteLogSegmentMetadata],
+        span: _Span,
+        offset: Offset,
+        wait: ReadWait,
+    ) -> tuple[Offset, _Span | None]:
+        """Where to go on when the batches of `span` end before `offset`, which it claims to hold.
+
+        Another segment of the lineage may hold it. Where none does, these are offsets that
+        compaction left without a record, or lost ones: CorruptObjectError when an index of a
+        segment that `ended_early` names an offset there (docs/decisions/0066).
+        """
+        if not wait.may_wait:
+            raise NotInMemoryError(f"an index has to be asked partition={partition}")
+        others = self._overlapping(log, partition, lineage, ended_early, span, offset)
+        holder = next((each for each in others if each.start_offset <= offset), None)
+        if holder is None:
+            for each in ended_early:
+                last = self._index_cache.get(each).last_offset_named()
+                if last >= offset:
+                    raise damaged_segment(
+                        each,
+                        f"batches end before what the segment's indexes name first_missing={offset}"
+                        f" last_named={last} hint='`isotherm pipeline scrub` names what is missing'",
+                    )
+        if not others:
+            return span.end_offset, self._span(log, partition, lineage, span.end_offset)
+        going_on = holder or min(others, key=lambda each: each.start_offset)
+        end_offset = min(span.end_offset, going_on.end_offset_inclusive + 1)
+        return max(offset, going_on.start_offset), _Span(going_on, end_offset)
+
+    def _overlapping(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        lineage: Sequence[EpochEntry],
+        ended_early: Sequence[RemoteLogSegmentMetadata],
+        span: _Span,
+        offset: Offset,
+    ) -> list[RemoteLogSegmentMetadata]:
+        """The lineage's other segments with offsets of `span` from `offset` on."""
+        entry = epoch_for_offset(lineage, offset)
+        known = {each.segment_id for each in ended_early}
+        return [
+            each
+            for each in self._metadata.list_remote_log_segments(partition)
+            if each.segment_id not in known
+            and each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            and each.start_offset < span.end_offset
+            and each.end_offset_inclusive >= offset
+            and entry is not None
+            and each.segment_leader_epochs.get(entry.epoch, span.end_offset)
+            <= max(offset, each.start_offset)
+            and is_segment_within_lineage(each, log.log_end_offset, lineage)
+        ]
+
+    def _take(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        span: _Span,
+        from_offset: Offset,
+        room: int,
+        wait: ReadWait,
+        *,
+        must: bool,
+        goes_on: bool,
+    ) -> _Taken:
+        """The batches of `span` from `from_offset` on that fit.
+
+        With `goes_on` the answer has records already: then a batch that begins below
+        `from_offset` is not taken, for it would repeat some of them.
+        """
+        metadata = span.metadata
+        try:
+            start = self._position(partition, metadata, from_offset, wait)
+            first = self._segments.find(metadata, start, from_offset, wait)
+            if first is None:
+                return _Taken(_NOTHING._replace(is_last=True), metadata, 0)
+            if first.base_offset >= span.end_offset:
+                return _Taken(_NOTHING._replace(is_last=True), metadata, first.position)
+            size = max(room, first.size) if must else room
+            if first.size > size or (goes_on and first.base_offset < from_offset):
+                return _Taken(_NOTHING, metadata, first.position)
+            run = self._segments.run(metadata, first.position, size, span.end_offset, wait)
+        except RemoteResourceNotFoundError as error:
+            raise self._missing(log, span, from_offset, error) from error
+        return _Taken(run, metadata, first.position)
+
+    def _position(
+        self,
+        partition: TopicIdPartition,
+        metadata: RemoteLogSegmentMetadata,
+        offset: Offset,
+        wait: ReadWait,
+    ) -> Position:
+        """Where to look for `offset`: a batch begins there, at or before it."""
+        if offset <= metadata.start_offset:
+            return 0
+        with self._lock:
+            stop = self._stops.get((partition, offset))
+        if stop is not None and stop.segment_id == metadata.segment_id:
+            return stop.position
+        if not wait.may_wait:
+            raise NotInMemoryError(f"an index has to be asked partition={partition}")
+        try:
+            hint = self._index_cache.get(metadata).lookup_offset(offset)
+        except CorruptIndexError as error:
+            _logger.warning(
+                "index is damaged, segment is read from its start segment=%s reason=%r",
+                metadata.segment_id,
+                str(error),
+            )
+            return 0
+        return self._segments.proven(metadata, hint, wait)
+
+    def _note_stop(self, partition: TopicIdPartition, last: _Taken) -> None:
+        key = (partition, last.run.next_offset)
+        with self._lock:
+            self._stops[key] = _Stop(last.metadata.segment_id, last.end)
+            self._stops.move_to_end(key)
+            if len(self._stops) > _REMEMBERED_STOPS_MAX:
+                self._stops.popitem(last=False)
+
+    def _nothing_holds(
+        self, log: PartitionLog, partition: TopicIdPartition, offset: Offset
+    ) -> Exception:
+        """Retention raises the log start before it deletes, so it is asked after the segment was:
+        what is above it should be there. OFFSET_OUT_OF_RANGE would let consumers jump."""
+        local_log_start_offset = log.local_log_start_offset
+        if log.remote_log_enabled and log.log_start_offset <= offset < local_log_start_offset:
+            segments = self._metadata.list_remote_log_segments(partition)
+            return hole_error(partition, segments, offset, local_log_start_offset)
+        return OffsetOutOfRangeError(
+            f"offset does not exist in the remote tier partition={partition} offset={offset}"
+        )
+
+    def _missing(
+        self, log: PartitionLog, span: _Span, offset: Offset, error: RemoteResourceNotFoundError
+    ) -> Exception:
+        """A segment whose objects are gone: replaced or deleted meanwhile, or lost."""
+        partition, segment_id = span.metadata.topic_id_partition, span.metadata.segment_id
+        for epoch in span.metadata.segment_leader_epochs:
+            now = self._metadata.remote_log_segment_metadata(partition, epoch, offset)
+            if now is not None and now.segment_id == segment_id:
+                return damaged_segment(span.metadata, str(error))
+            if now is not None:
+                return _SegmentReplacedError(
+                    f"remote segment was replaced while it was read segment={segment_id}"
+                    f" now={now.segment_id} offset={offset}"
+                )
+        return self._nothing_holds(log, partition, offset)
+
+    def _following_segment(
+        self,
+        partition: TopicIdPartition,
+        lineage: Sequence[EpochEntry],
+        metadata: RemoteLogSegmentMetadata,
+    ) -> RemoteLogSegmentMetadata | None:
+        offset = metadata.end_offset_inclusive + 1
+        entry = epoch_for_offset(lineage, offset)
+        if entry is None:
+            return None
+        return self._metadata.remote_log_segment_metadata(partition, entry.epoch, offset)
+
+    def _aborted_transactions(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        lineage: Sequence[EpochEntry],
+        offset: Offset,
+        end_offset: Offset,
+        wait: ReadWait,
+    ) -> list[AbortedTransaction]:
+        """Aborted transactions that touch [offset, end_offset): their markers may lie in any
+        later segment, of either tier."""
+        found: set[AbortedTransaction] = set()
+        if end_offset <= offset:
+            return []
+        for metadata in self._segments_with_transactions(partition, lineage, offset):
+            if not wait.may_wait:
+                raise NotInMemoryError(f"an index has to be asked partition={partition}")
+            entries = self._index_cache.get(metadata).transaction_index
+            aborted, complete = collect_aborted_transactions(entries, offset, end_offset)
+            found.update(aborted)
+            if complete:
+                return sorted(found, key=lambda each: each.first_offset)
+        try:
+            found.update(aborted_transactions(log.segments(), offset, end_offset))
+        except FileNotFoundError as error:
+            raise RemoteStorageError(
+                f"a local segment went to the remote tier meanwhile partition={partition}"
+            ) from error
+        return sorted(found, key=lambda each: each.first_offset)
+
+    def _check_markers(self, taken: Sequence[_Taken], aborted: list[AbortedTransaction]) -> None:
+        """CorruptObjectError where a marker in the answer aborts records in it, and no index says
+        so. The segment's indexes are fetched again the next time."""
+        records = [piece for each in taken for piece in each.run.records]
+        unnamed = unnamed_abort(records, aborted)
+        if unnamed is None:
+            return
+        holder = next(
+            each.metadata
+            for each in taken
+            if unnamed.marker_offset <= each.metadata.end_offset_inclusive
+        )
+        self._index_cache.remove([holder.segment_id])
+        error = damaged_segment(holder, unnamed.fact)
+        self._told.tell(str(error), str(error))
+        raise error
+
+    def _segments_with_transactions(
+        self, partition: TopicIdPartition, lineage: Sequence[EpochEntry], offset: Offset
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        """Segments with a transaction index from the one that holds `offset` on."""
+        seen: set[RemoteLogSegmentId] = set()
+        for index, entry in enumerate(lineage):
+            is_past = index + 1 < len(lineage) and lineage[index + 1].start_offset <= offset
+            at = max(offset, entry.start_offset)
+            while not is_past:
+                metadata = self._metadata.next_segment_with_txn_index(partition, entry.epoch, at)
+                if metadata is None:
+                    break
+                if metadata.segment_id not in seen:
+                    seen.add(metadata.segment_id)
+                    yield metadata
+                at = metadata.end_offset_inclusive + 1

@@ -1,0 +1,181 @@
+"""The first record at or after a time, in the remote tier (ListOffsets by timestamp).
+
+Kafka answers with the first segment whose largest timestamp is high enough, even when that
+segment has no such record from the starting offset on. Here the look-up goes on with the next.
+Source: Kafka RemoteLogManager.findOffsetByTimestamp.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from isotherm.errors import CorruptIndexError
+from isotherm.log.log_segment import TimestampAndOffset
+from isotherm.log.partition_log import PartitionLog
+from isotherm.record.batch import BatchHeader, read_batch_header, read_records
+from isotherm.remote.history.holes import hole_error
+from isotherm.remote.history.lineage import (
+    epoch_for_offset,
+    is_segment_within_lineage,
+    without_empty_epochs,
+)
+from isotherm.remote.indexes.index_cache import RemoteIndexCache
+from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
+from isotherm.remote.read_wait import ReadWait
+from isotherm.remote.reading.segment_reader import RemoteSegmentReader
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.remote.told_once import ToldOnce
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.segment.time_index import TimestampOffset
+from isotherm.types import Offset, Position, TimestampMs, TopicIdPartition
+
+_logger = logging.getLogger(__name__)
+
+
+class RemoteOffsetLookup:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        metadata: RemoteLogMetadataManager,
+        index_cache: RemoteIndexCache,
+        segments: RemoteSegmentReader,
+        told: ToldOnce | None = None,
+    ) -> None:
+        self._metadata = metadata
+        self._index_cache = index_cache
+        self._segments = segments
+        self._told = told or ToldOnce()
+
+    def find(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        timestamp_ms: TimestampMs,
+        starting_offset: Offset,
+    ) -> TimestampAndOffset | None:
+        """The first record of the remote-only part of the log, from `starting_offset` on, that is
+        at least as young. None when there is none: the caller goes on with the local log.
+
+        Where the answer would come from right behind a hole, the first such record may have been
+        in there: RemoteHoleError. Records further on follow older ones, and so does the hole: times
+        rise with the offsets, more or less.
+
+        Raises what the storage and metadata managers raise, and CorruptObjectError.
+        """
+        check_ready(self._metadata, partition)
+        lineage = without_empty_epochs(log.leader_epochs.entries)
+        first_local = log.segments()[0]
+        segments = self._metadata.list_remote_log_segments(partition)
+        found, holder = self._find(
+            log, segments, lineage, first_local.base_offset, timestamp_ms, starting_offset
+        )
+        if holder is None and first_local.largest_timestamp_ms < timestamp_ms:
+            return None
+        offset = (holder.start_offset if holder is not None else first_local.base_offset) - 1
+        if log.remote_log_enabled and offset >= max(log.log_start_offset, starting_offset):
+            entry = epoch_for_offset(lineage, offset)
+            if entry is None or not self._metadata.remote_log_segment_metadata(
+                partition, entry.epoch, offset
+            ):
+                error = hole_error(partition, segments, offset, log.local_log_start_offset)
+                self._told.tell(error.place, str(error))
+                raise error
+        return found
+
+    def _find(
+        self,
+        log: PartitionLog,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        lineage: Sequence[EpochEntry],
+        first_local_offset: Offset,
+        timestamp_ms: TimestampMs,
+        starting_offset: Offset,
+    ) -> tuple[TimestampAndOffset | None, RemoteLogSegmentMetadata | None]:
+        """The record, and the segment that holds it."""
+        for metadata in segments:
+            if metadata.start_offset >= first_local_offset:
+                break
+            if (
+                metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+                and metadata.max_timestamp_ms >= timestamp_ms
+                and metadata.end_offset_inclusive >= starting_offset
+                and is_segment_within_lineage(metadata, log.log_end_offset, lineage)
+            ):
+                found = self._find_in(metadata, timestamp_ms, starting_offset)
+                if found is not None:
+                    return found, metadata
+        return None, None
+
+    def _find_in(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        timestamp_ms: TimestampMs,
+        starting_offset: Offset,
+    ) -> TimestampAndOffset | None:
+        try:
+            indexes = self._index_cache.get(metadata)
+            older = indexes.entries_before(timestamp_ms)
+            # Of two entries the first is where to begin, and both are held against their batches.
+            start = older[0].offset if len(older) == 2 else metadata.start_offset
+            is_relied_on = start > starting_offset
+            hint = indexes.lookup_offset(max(start, starting_offset))
+            position = self._segments.proven(metadata, hint, ReadWait())
+            return self._search(
+                metadata, position, timestamp_ms, starting_offset, older if is_relied_on else []
+            )
+        except CorruptIndexError as error:
+            _logger.warning(
+                "index is damaged, segment is searched from its start segment=%s reason=%r",
+                metadata.segment_id,
+                str(error),
+            )
+            return self._search(metadata, 0, timestamp_ms, starting_offset, [])
+
+    def _search(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        position: Position,
+        timestamp_ms: TimestampMs,
+        starting_offset: Offset,
+        relied_on: list[TimestampOffset],
+    ) -> TimestampAndOffset | None:
+        """From the batch at `position` on. CorruptIndexError when one of the time index's entries
+        `relied_on`, which vouch for what lies before them, is not what it says."""
+        left = deque(relied_on)
+        for checked in self._segments.batches_from(metadata, position):
+            for index in range(checked.index_of(position), len(checked.positions)):
+                batch = checked.bytes_between(index, index + 1)
+                header = read_batch_header(batch)
+                while left and left[0].offset <= header.last_offset:
+                    _check_entry(left.popleft(), header)
+                if header.max_timestamp < timestamp_ms or header.last_offset < starting_offset:
+                    continue
+                with self._segments.damage_named(metadata):
+                    records = list(read_records(batch, 0, header))
+                for record in records:
+                    if record.timestamp_ms >= timestamp_ms and record.offset >= starting_offset:
+                        if left:
+                            _check_entry(left.popleft(), header)
+                        return TimestampAndOffset(
+                            record.timestamp_ms, record.offset, header.partition_leader_epoch
+                        )
+            position = checked.end
+        if left:
+            _check_entry(left.popleft(), None)
+        return None
+
+
+def _check_entry(entry: TimestampOffset, header: BatchHeader | None) -> None:
+    """An entry names the largest timestamp so far, and an offset of the batch that has it."""
+    if (
+        header is None
+        or not header.base_offset <= entry.offset <= header.last_offset
+        or entry.timestamp_ms != header.max_timestamp
+    ):
+        raise CorruptIndexError(
+            "time index entry leads to no batch of its time"
+            f" offset={entry.offset} timestamp_ms={entry.timestamp_ms}"
+        )

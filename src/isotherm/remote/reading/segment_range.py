@@ -1,0 +1,208 @@
+"""A stretch of a remote segment in memory: bytes that arrive from its beginning on, and the batches
+in them that were checked.
+
+    start ........ checked ........ filled_end ........ end
+          batches are right   bytes are there   still on their way
+
+One thread fills it, any may wait for bytes and read them. Batches are checked as their bytes
+arrive, by the thread that brings them, once it is known where the first one begins; what that
+leaves is checked by the reader who comes first.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from contextlib import suppress
+
+from isotherm.errors import CorruptObjectError, CorruptRecordError, RemoteStorageError
+from isotherm.record.batch_header import HEADER_SIZE, read_batch_header
+from isotherm.remote.read_wait import NotInMemoryError, ReadWait
+from isotherm.remote.reading.checked_batches import CheckedBatches, check_batches
+from isotherm.remote.reading.range_memory import RangeMemory
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.storage.api import FillsBuffers, RemoteStorageManager
+from isotherm.types import Offset, Position
+
+_CHECK_SIZE = 4 * 1024 * 1024
+"""What is checked at once, so that nobody waits for more than he asked for."""
+
+
+class FetchAbandonedError(RemoteStorageError):
+    """Nobody wanted any more what was being fetched. Who comes just then asks again."""
+
+
+class SegmentRange:
+    """[start, end) of a segment's `.log`. Thread-safe.
+
+    `check_from` is where the next batch to be checked begins, as soon as somebody knows;
+    `last_batch_end` where its last one ends, once all are checked: in the next range, if that
+    batch reaches beyond this one.
+    """
+
+    def __init__(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start: Position,
+        end: Position,
+        check_from: Position | None,
+    ) -> None:
+        self.metadata = metadata
+        self.start = start
+        self.end = end
+        self.check_from = check_from
+        self.last_batch_end: Position | None = None
+        self._data = memoryview(b"")
+        self._filled_end = start
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._waiting_count = 0
+        self._is_begun = False
+        self._is_abandoned = False
+        self._checking = threading.Lock()
+        self._checked: tuple[CheckedBatches, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    @property
+    def is_whole(self) -> bool:
+        return self._filled_end == self.end
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing more arrives."""
+        return self.is_whole or self._error is not None
+
+    def begin(self) -> bool:
+        """Whether the caller is to fetch it: True once."""
+        with self._changed:
+            is_first, self._is_begun = not self._is_begun, True
+            return is_first
+
+    def fetch(self, storage: RemoteStorageManager, memory: RangeMemory) -> None:
+        """Fill it, after `begin`. Raises what the storage manager raises, and FetchAbandonedError;
+        those who wait get that, too."""
+        try:
+            if isinstance(storage, FillsBuffers):
+                self._data = memory.lend(self.size)
+                storage.fetch_log_segment_into(
+                    self.metadata, self.start, self._data, self._note_filled
+                )
+            else:
+                data = storage.fetch_log_segment(self.metadata, self.start, self.end - 1)
+                self._data = data
+                self._note_filled(min(len(data), self.size))
+            self._check_whole()
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+            raise
+
+    def _check_whole(self) -> None:
+        """A reader would wait for the rest for ever, or look for a batch in it again and again."""
+        if not self.is_whole:
+            raise CorruptObjectError(
+                f"storage manager ended a range early segment={self.metadata.segment_id}"
+                f" start={self.start} end={self.end} ended_at={self._filled_end}"
+            )
+
+    def wait_until_filled(self, position: Position, wait: ReadWait) -> None:
+        """Return when the bytes below `position` are there.
+
+        Raises what the fetch raised, RequestTimedOutError when `wait` ends before, and
+        NotInMemoryError when it has none.
+        """
+        if self._filled_end >= position:
+            return
+        if not wait.may_wait:
+            raise NotInMemoryError(f"bytes are still to come segment={self.metadata.segment_id}")
+        with wait.waiting(self._wake), self._changed:
+            self._is_abandoned = False
+            self._waiting_count += 1
+            while self._filled_end < position and self._error is None and not wait.is_over:
+                self._changed.wait()
+            self._waiting_count -= 1
+            self._is_abandoned = wait.has_left and self._waiting_count == 0
+            if self._filled_end >= position:
+                return
+            if self._error is not None:
+                raise self._error
+        wait.check()
+
+    def read(self, start: Position, end: Position) -> memoryview:
+        """Bytes that are there, not checked."""
+        return self._data[start - self.start : end - self.start].toreadonly()
+
+    def checked_at(self, position: Position) -> CheckedBatches | None:
+        """The checked batches among which `position` lies."""
+        checked = self._checked
+        index = bisect_right(checked, position, key=lambda each: each.start) - 1
+        return checked[index] if index >= 0 and position < checked[index].end else None
+
+    def check(self, position: Position) -> CheckedBatches | None:
+        """Check the batches from the one that begins at `position` on, as far as bytes are there.
+
+        None when the first is not wholly there. Raises CorruptRecordError when it is wrong.
+        """
+        with self._checking:
+            found = self.checked_at(position)
+            if found is not None:
+                return found
+            filled_end = self._filled_end
+            found = self._check(position, min(filled_end, position + _CHECK_SIZE))
+            if found is None and filled_end - position > _CHECK_SIZE:
+                found = self._check(position, filled_end)
+            if found is not None:
+                # What was checked from another beginning within these is the same once more.
+                others = [
+                    each
+                    for each in self._checked
+                    if each.end <= found.start or each.start >= found.end
+                ]
+                self._checked = tuple(sorted([*others, found], key=lambda each: each.start))
+            return found
+
+    def _check(self, position: Position, end: Position) -> CheckedBatches | None:
+        next_offset = self._next_offset(position)
+        return check_batches(self.metadata, self._data, self.start, position, end, next_offset)
+
+    def _next_offset(self, position: Position) -> Offset:
+        before = self.checked_at(position - 1)
+        return before.next_offset if before is not None and before.end == position else 0
+
+    def check_filled(self) -> None:
+        """Check what has arrived, if it is known where a batch begins."""
+        position = self.check_from
+        while position is not None and position < self._filled_end:
+            try:
+                found = self.checked_at(position) or self.check(position)
+            except CorruptRecordError:
+                return  # it is raised to the reader who comes here
+            if found is None:
+                self._note_last_batch(position)
+                return
+            position = self.check_from = found.end
+        if position == self.end:
+            self.last_batch_end = position
+
+    def _note_last_batch(self, position: Position) -> None:
+        if self.is_whole and self.end - position >= HEADER_SIZE:
+            with suppress(CorruptRecordError):
+                header = read_batch_header(self._data, position - self.start)
+                self.last_batch_end = position + header.size_in_bytes
+
+    def _note_filled(self, count: int) -> None:
+        if self._is_abandoned:
+            raise FetchAbandonedError(f"nobody waits segment={self.metadata.segment_id}")
+        with self._changed:
+            self._filled_end = self.start + count
+        # Checked while the bytes are in the processor's cache, and before anybody is told.
+        self.check_filled()
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,197 @@
+"""Record batches of one remote segment, checked, through the read-ahead.
+
+Everything that the bytes can be wrong about becomes a CorruptObjectError that names the segment,
+its topic, partition and offsets; the ranges in memory are dropped then, so that the next attempt
+fetches the object anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from isotherm.errors import CorruptObjectError, CorruptRecordError
+from isotherm.record.batch import HEADER_SIZE, read_batch_header
+from isotherm.remote.read_wait import NO_WAIT, NotInMemoryError, ReadWait
+from isotherm.remote.reading.checked_batches import (
+    BatchPlace,
+    CheckedBatches,
+    check_batch,
+    check_place,
+)
+from isotherm.remote.reading.read_ahead import ReadAhead
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.segment.offset_index import OffsetPosition
+from isotherm.types import Offset, Position
+
+_logger = logging.getLogger(__name__)
+
+ANSWER_SIZE_MIN = 1024 * 1024
+"""A read waits for so many bytes, if there are and if it may have them; of what is more, it takes
+what is in memory. So a slow store delays no answer until the last byte of a long one."""
+
+
+class BatchRun(NamedTuple):
+    """Whole batches that follow one another, in pieces of memory. `next_offset` is the one after
+    the last; `is_last` tells that nothing below the end asked for follows in this segment."""
+
+    records: tuple[memoryview, ...]
+    size: int
+    next_offset: Offset
+    is_last: bool
+
+
+class RemoteSegmentReader:
+    """Thread-safe."""
+
+    def __init__(self, read_ahead: ReadAhead) -> None:
+        self._read_ahead = read_ahead
+
+    def batches_from(
+        self, metadata: RemoteLogSegmentMetadata, position: Position
+    ) -> Iterator[CheckedBatches]:
+        """All batches from the one at `position` on, which may follow others in the first run."""
+        wait = ReadWait()
+        while position < metadata.segment_size_in_bytes:
+            with self.damage_named(metadata):
+                checked = self._checked(metadata, position, HEADER_SIZE, wait)
+                checked.index_of(position)
+            yield checked
+            position = checked.end
+
+    def proven(
+        self, metadata: RemoteLogSegmentMetadata, hint: OffsetPosition, wait: ReadWait
+    ) -> Position:
+        """Where a batch begins at or below the offset that an index entry names: at the position
+        that it names, else at the segment's start."""
+        if not 0 < hint.position < metadata.segment_size_in_bytes:
+            return 0
+        try:
+            checked = self._checked(metadata, hint.position, HEADER_SIZE, wait)
+            if checked.base_offsets[checked.index_of(hint.position)] <= hint.offset:
+                return hint.position
+            fact = "another batch begins there"
+        except CorruptRecordError as error:
+            self._read_ahead.forget(metadata.segment_id)
+            fact = str(error)
+        _logger.warning(
+            "index entry leads to no batch that it names, segment is read from its start"
+            " segment=%s offset=%d position=%d reason=%r",
+            metadata.segment_id,
+            hint.offset,
+            hint.position,
+            fact,
+        )
+        return 0
+
+    def find(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        position: Position,
+        offset: Offset,
+        wait: ReadWait,
+    ) -> BatchPlace | None:
+        """The first batch that ends at `offset` or above, from the one at `position` on."""
+        while position < metadata.segment_size_in_bytes:
+            with self.damage_named(metadata):
+                checked = self._checked(metadata, position, HEADER_SIZE, wait)
+                place = checked.find(position, offset)
+            if place is not None:
+                return place
+            position = checked.end
+        return None
+
+    def run(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        position: Position,
+        size_max: int,
+        end_offset: Offset,
+        wait: ReadWait,
+    ) -> BatchRun:
+        """The whole batches in `size_max` bytes from `position` on, where a batch begins, as far
+        as they begin below `end_offset`; fewer, but ANSWER_SIZE_MIN at least, when the rest would
+        have to be waited for."""
+        pieces: list[memoryview] = []
+        start, next_offset, is_last = position, 0, False
+        end = min(position + size_max, metadata.segment_size_in_bytes)
+        while position < end and not is_last:
+            size_min = ANSWER_SIZE_MIN - (position - start)
+            try:
+                with self.damage_named(metadata):
+                    checked = self._checked(
+                        metadata,
+                        position,
+                        min(end - position, size_min),
+                        wait if size_min > 0 else NO_WAIT,
+                    )
+                    index = checked.index_of(position)
+                    count = checked.count_fitting(index, end, end_offset)
+            except NotInMemoryError:
+                if size_min > 0:
+                    raise
+                break
+            if count > 0:
+                position, next_offset = checked.end_of(index + count - 1)
+                pieces.append(checked.bytes_between(index, index + count))
+            if index + count < len(checked.positions):
+                is_last = int(checked.base_offsets[index + count]) >= end_offset
+                break
+        self._read_ahead.note_read(metadata, position)
+        is_last = is_last or position == metadata.segment_size_in_bytes
+        return BatchRun(tuple(pieces), position - start, next_offset, is_last)
+
+    def _checked(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        position: Position,
+        size: int,
+        wait: ReadWait,
+    ) -> CheckedBatches:
+        """Checked batches, one of which begins at `position`; all that is there once `size` bytes
+        are. Raises CorruptRecordError."""
+        found = self._read_ahead.range_at(metadata, position, size, wait, is_batch=True)
+        checked = found.checked_at(position)
+        wanted_end = min(position + max(size, HEADER_SIZE), found.end)
+        if checked is None and not wait.may_wait:
+            raise NotInMemoryError(f"batches are not checked yet position={position}")
+        while checked is None:
+            found.wait_until_filled(wanted_end, wait)
+            self._read_ahead.note_batch(found, position)
+            checked = found.check(position)
+            if checked is None:
+                if wanted_end == found.end:
+                    return self._joined_batch(metadata, position, wait)
+                header = read_batch_header(found.read(position, wanted_end))
+                check_place(metadata, position, header, 0)
+                wanted_end = min(position + header.size_in_bytes, found.end)
+        return checked
+
+    def _joined_batch(
+        self, metadata: RemoteLogSegmentMetadata, position: Position, wait: ReadWait
+    ) -> CheckedBatches:
+        """The batch at `position`, which lies in two ranges or more."""
+        header = read_batch_header(self._read_ahead.read(metadata, position, HEADER_SIZE, wait))
+        check_place(metadata, position, header, 0)
+        data = self._read_ahead.read(metadata, position, header.size_in_bytes, wait)
+        return check_batch(metadata, data, position, 0)
+
+    @contextmanager
+    def damage_named(self, metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
+        """Tell what is wrong with a batch as the module's description says."""
+        try:
+            yield
+        except CorruptRecordError as error:
+            self._read_ahead.forget(metadata.segment_id)
+            raise damaged_segment(metadata, str(error)) from error
+
+
+def damaged_segment(metadata: RemoteLogSegmentMetadata, reason: str) -> CorruptObjectError:
+    partition = metadata.topic_id_partition
+    return CorruptObjectError(
+        f"remote segment is damaged object={metadata.segment_id}.log topic={partition.topic}"
+        f" partition={partition.partition} start_offset={metadata.start_offset}"
+        f" end_offset={metadata.end_offset_inclusive} reason={reason!r}"
+    )

@@ -1,0 +1,360 @@
+"""A metadata topic as jobs read it whole: from its brokers, or from files of its log.
+
+The driver asks for `slices`, tasks `read` them; both sides are picklable. Runs have Kafka's own
+timestamps of the records, by which a state in the past is found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from isotherm.clock import SystemClock
+from isotherm.errors import CorruptRecordError, UnknownTopicOrPartitionError
+from isotherm.record.batch import LOG_OVERHEAD, read_batch_header
+from isotherm.record.columns import RecordColumns, decode_columns
+from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.wire.events import columns_of
+from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.object_client import ObjectClient
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.segment.file_names import (
+    LOG_SUFFIX,
+    PartitionDirectoryState,
+    parse_partition_directory,
+)
+from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
+from isotherm.types import (
+    REMOTE_LOG_METADATA_AUDIT_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    Offset,
+    TimestampMs,
+    uuid_to_text,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+RUN_MAX_BYTES = 16 * 1024 * 1024
+_OFFSET_MAX = 2**63 - 1
+_COLUMNS = frozenset({"timestamp", "key", "value"})
+_PLAIN_FILE = re.compile(r"\d{20}\.log")
+_UPDATE = b"\x01"
+_API_KEY_POSITION = 1
+
+# Called with the offset of a damaged batch, or the one before which it lies, and what is wrong.
+OnDamage = Callable[[Offset, str], None]
+
+
+class RecordRun(NamedTuple):
+    """Records of one metadata partition, one after the other."""
+
+    columns: MetadataColumns
+    timestamp_ms: Int64Array
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file of a partition's log: in the store of this number, under this key."""
+
+    store: int
+    key: str
+    size: int
+
+    @property
+    def base_offset(self) -> Offset:
+        return int(self.key.rpartition("/")[2].removesuffix(LOG_SUFFIX))
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """Records of a metadata partition from the first one kept up to `end_offset`; None is the
+    end that a task meets."""
+
+    number: int
+    start_offset: Offset
+    end_offset: Offset | None = None
+    files: tuple[LogFile, ...] = ()
+
+    def since(self, offset: Offset) -> LogSlice:
+        """What is left of it from `offset` on."""
+        later = [index for index, file in enumerate(self.files) if file.base_offset <= offset]
+        files = self.files[later[-1] :] if later else self.files
+        return replace(self, start_offset=max(offset, self.start_offset), files=files)
+
+    def until(self, offset: Offset | None) -> LogSlice:
+        if offset is None:
+            return self
+        end = offset if self.end_offset is None else min(offset, self.end_offset)
+        return replace(self, end_offset=max(end, self.start_offset))
+
+    def by_file(self) -> list[LogSlice]:
+        """Parts that can be read beside one another; itself where the log has no files."""
+        return [replace(self, files=(file,)) for file in self.files] or [self]
+
+
+@dataclass(frozen=True, slots=True)
+class LogIdentity:
+    """Which log it is, as far as that can be told."""
+
+    topic: str
+    cluster_id: str | None = None
+    topic_id: str | None = None
+
+    def contradicts(self, other: LogIdentity) -> bool:
+        mine, theirs = (self.cluster_id, self.topic_id), (other.cluster_id, other.topic_id)
+        known = [pair for pair in zip(mine, theirs, strict=True) if None not in pair]
+        return self.topic != other.topic or any(one != another for one, another in known)
+
+
+class MetadataLog(Protocol):
+    """Picklable. UnknownTopicOrPartitionError when there is no such topic."""
+
+    @property
+    def topic(self) -> str: ...
+
+    def identity(self) -> LogIdentity: ...
+
+    def slices(self) -> list[LogSlice]:
+        """Every partition that is there, whole, ascending by number."""
+
+    def read(self, wanted: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
+        """Records of the slice. What cannot be read is reported and passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadataLog:
+    """`MetadataLog` of a cluster's topic; client_properties go to librdkafka."""
+
+    client_properties: Mapping[str, Any]
+    topic: str = REMOTE_LOG_METADATA_TOPIC
+
+    def identity(self) -> LogIdentity:
+        brokers = KafkaBrokers(
+            self.client_properties,
+            SystemClock(),
+            RequestSettings(),
+        )
+        topic_id = brokers.partitions([self.topic])[0].topic_id
+        return LogIdentity(self.topic, brokers.cluster_id(), uuid_to_text(topic_id))
+
+    def slices(self) -> list[LogSlice]:
+        with closing(self._open()) as topic:
+            return [
+                LogSlice(number, *topic.offsets(number)) for number in range(topic.partition_count)
+            ]
+
+    def read(self, wanted: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
+        end = _OFFSET_MAX if wanted.end_offset is None else wanted.end_offset
+        position = wanted.start_offset
+        with closing(self._open()) as topic:
+            while position < end:
+                records = topic.read(wanted.number, position, RUN_MAX_BYTES)
+                if not records:
+                    return
+                position = records[-1].offset + 1
+                yield _run_of([record for record in records if record.offset < end], position)
+
+    def _open(self) -> KafkaMetadataTopic:
+        return KafkaMetadataTopic(self.client_properties, topic=self.topic)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpMetadataLog:
+    """`MetadataLog` of files, in log directories or in copies of them in folders or buckets.
+
+    Looks for `<topic>-<partition>/<offset>.log` at any depth; a store with `<offset>.log` files at
+    its root is one partition. Nothing is locked or changed, so a broker may be running.
+    """
+
+    stores: tuple[ObjectStoreSettings, ...]
+    topic: str = REMOTE_LOG_METADATA_TOPIC
+
+    def identity(self) -> LogIdentity:
+        """As `meta.properties` and `partition.metadata` tell, where the dump has them."""
+        cluster_id = topic_id = None
+        for settings in self.stores:
+            client = open_for_reading(settings)
+            for stored in client.list_objects(""):
+                directory, _, name = stored.key.rpartition("/")
+                if name == "meta.properties":
+                    cluster_id = _property(client, stored.key, "=", "cluster.id") or cluster_id
+                elif name == "partition.metadata" and self._partition(directory) is not None:
+                    topic_id = _property(client, stored.key, ":", "topic_id") or topic_id
+        return LogIdentity(self.topic, cluster_id, topic_id)
+
+    def slices(self) -> list[LogSlice]:
+        partitions: dict[int, list[LogFile]] = {}
+        for store, settings in enumerate(self.stores):
+            for stored in open_for_reading(settings).list_objects(""):
+                directory, _, name = stored.key.rpartition("/")
+                if _PLAIN_FILE.fullmatch(name) is None:
+                    continue
+                number = self._partition(directory or settings.url.rstrip("/"))
+                if number is None and not directory:
+                    number = 0
+                if number is not None:
+                    files = partitions.setdefault(number, [])
+                    files.append(LogFile(store, stored.key, stored.size))
+        if not partitions:
+            raise UnknownTopicOrPartitionError(
+                f"no file of the topic's log is there topic={self.topic}"
+                f" places={','.join(settings.url for settings in self.stores)}"
+            )
+        slices = []
+        for number, files in sorted(partitions.items()):
+            files.sort(key=lambda file: file.base_offset)
+            slices.append(LogSlice(number, files[0].base_offset, None, tuple(files)))
+        return slices
+
+    def read(self, wanted: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
+        end = _OFFSET_MAX if wanted.end_offset is None else wanted.end_offset
+        clients = [open_for_reading(settings) for settings in self.stores]
+        for index, file in enumerate(wanted.files):
+            if file.base_offset >= end:
+                return
+            is_last = index + 1 == len(wanted.files)
+            reader = _FileReader(clients[file.store], file, on_damage, is_last=is_last)
+            yield from reader.runs((wanted.start_offset, end))
+
+    def _partition(self, directory: str) -> int | None:
+        parsed = parse_partition_directory(directory.rpartition("/")[2])
+        if parsed is None or parsed.state is not PartitionDirectoryState.LIVE:
+            return None
+        place = parsed.topic_partition
+        return place.partition if place.topic == self.topic else None
+
+
+def until_time(runs: Iterator[RecordRun], as_of_ms: TimestampMs | None) -> Iterator[RecordRun]:
+    """The runs up to the first record that is later: as the log was at that time."""
+    for run in runs:
+        is_late = run.timestamp_ms > (_OFFSET_MAX if as_of_ms is None else as_of_ms)
+        if not is_late.any():
+            yield run
+            continue
+        count = int(np.argmax(is_late))
+        columns = MetadataColumns(
+            run.columns.offset[:count],
+            run.columns.key.slice(0, count),
+            run.columns.value.slice(0, count),
+            int(run.columns.offset[count]),
+        )
+        yield RecordRun(columns, run.timestamp_ms[:count])
+        return
+
+
+def as_events(topic: str, run: RecordRun) -> RecordRun:
+    """Records of the audit topic as the fold takes them.
+
+    They have the keys of the states in the compacted topic; the key of an update, which is no
+    state, is left out.
+    """
+    if topic != REMOTE_LOG_METADATA_AUDIT_TOPIC:
+        return run
+    columns = run.columns
+    api_keys: Any = pc.binary_slice(columns.value, _API_KEY_POSITION, _API_KEY_POSITION + 1)
+    is_update = pc.fill_null(pc.equal(api_keys, pa.scalar(_UPDATE)), False)
+    keys: Any = pc.if_else(is_update, pa.scalar(None, pa.binary()), columns.key)
+    return run._replace(
+        columns=MetadataColumns(columns.offset, keys, columns.value, columns.next_offset)
+    )
+
+
+class _FileReader:
+    """Reads a file of a log by ranges; a damaged batch is passed over alone."""
+
+    def __init__(
+        self, client: ObjectClient, file: LogFile, on_damage: OnDamage, *, is_last: bool
+    ) -> None:
+        self._client = client
+        self._file = file
+        self._on_damage = on_damage
+        self._is_last = is_last
+
+    def runs(self, offsets: tuple[Offset, Offset]) -> Iterator[RecordRun]:
+        size, position, next_offset = RUN_MAX_BYTES, 0, self._file.base_offset
+        while position < self._file.size:
+            end = min(position + size, self._file.size)
+            data = self._client.get_range(self._file.key, position, end).data
+            decoded, taken = self._decode(data, offsets, next_offset)
+            for columns in decoded:
+                next_offset = max(next_offset, columns.next_offset)
+                yield _run_of_columns(columns)
+                if columns.next_offset >= offsets[1]:
+                    return
+            if taken is None:
+                return
+            if taken == 0 and end == self._file.size:
+                # The last file may be written to this moment.
+                if not self._is_last:
+                    self._on_damage(next_offset, f"file ends in mid-batch file={self._file.key}")
+                return
+            size = size if taken else 2 * size
+            position += taken
+
+    def _decode(
+        self, data: memoryview, offsets: tuple[Offset, Offset], next_offset: Offset
+    ) -> tuple[Sequence[RecordColumns], int | None]:
+        """Columns of the complete batches in `data`, and how many bytes these are; None when
+        nothing can be read behind them."""
+        try:
+            decoded = decode_columns(data, offset_range=offsets, columns=_COLUMNS)
+        except CorruptRecordError:
+            return self._salvage(data, offsets, next_offset)
+        return [decoded] if decoded.position_end else [], decoded.position_end
+
+    def _salvage(
+        self, data: memoryview, offsets: tuple[Offset, Offset], next_offset: Offset
+    ) -> tuple[list[RecordColumns], int | None]:
+        """As `_decode`, batch by batch, without those that are damaged."""
+        salvaged: list[RecordColumns] = []
+        position = 0
+        while len(data) - position > LOG_OVERHEAD:
+            try:
+                header = read_batch_header(data, position)
+            except CorruptRecordError as error:
+                # Where the next one begins cannot be known.
+                self._on_damage(next_offset, f"{error} file={self._file.key}")
+                return salvaged, None
+            end = position + header.size_in_bytes
+            if end > len(data):
+                break
+            try:
+                decoded = decode_columns(data[position:end], offset_range=offsets, columns=_COLUMNS)
+                salvaged.append(decoded)
+            except CorruptRecordError as error:
+                self._on_damage(header.base_offset, f"{error} file={self._file.key}")
+            position, next_offset = end, header.next_offset
+        return salvaged, position
+
+
+def _run_of(records: list[MetadataTopicRecord], next_offset: Offset) -> RecordRun:
+    columns = replace(columns_of(records, next_offset), next_offset=next_offset)
+    times = np.array([record.timestamp_ms for record in records], dtype=np.int64)
+    return RecordRun(columns, times)
+
+
+def _run_of_columns(decoded: RecordColumns) -> RecordRun:
+    assert decoded.key is not None
+    assert decoded.value is not None
+    assert decoded.timestamp_ms is not None
+    columns = MetadataColumns(decoded.offset, decoded.key, decoded.value, decoded.next_offset)
+    return RecordRun(columns, decoded.timestamp_ms)
+
+
+def _property(client: ObjectClient, key: str, separator: str, name: str) -> str | None:
+    for line in client.get(key, 1 << 20).decode(errors="replace").splitlines():
+        found, _, value = line.partition(separator)
+        if found.strip() == name:
+            return value.strip()
+    return None

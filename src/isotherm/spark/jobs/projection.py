@@ -1,0 +1,191 @@
+"""The projection of a metadata topic: its live segments as a table of Parquet files in a folder or bucket.
+
+    projection.json                      version, and which topic it is of
+    segments/<partition>/<offset>.parquet    the live segments of a metadata partition (segment_fold.SEGMENTS),
+                                         as they are before the record of that offset
+
+The newest file of a partition is its state; older ones are removed when a newer one is there, so a
+run that was cut off leaves nothing to undo. A file's footer has what a fold has to know besides.
+Nothing but whole objects is ever put, so a reader finds each partition in some state of its own past.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from isotherm.errors import (
+    ConfigError,
+    CorruptObjectError,
+    RemoteResourceNotFoundError,
+    UnsupportedVersionError,
+)
+from isotherm.remote.metadata.folding.segment_fold import SEGMENTS, FoldState, OtherKey
+from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.object_client import ObjectClient, open_object_store
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.jobs.metadata_log import LogIdentity
+from isotherm.types import Offset
+
+VERSION = 1
+_HEAD = "projection.json"
+_FILE = re.compile(r"segments/(\d+)/(\d{20})\.parquet")
+_OBJECT_SIZE_MAX = 2**31 - 1
+_FOOTER = b"isotherm.fold"
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectedPartition:
+    """The newest file of a metadata partition, and the older ones that nobody needs."""
+
+    number: int
+    next_offset: Offset
+    key: str
+    outdated: tuple[str, ...] = ()
+
+
+class Projection:
+    """A projection in its store. Not thread-safe; tasks make their own."""
+
+    def __init__(self, settings: ObjectStoreSettings, *, create: bool = False) -> None:
+        """ConfigError when a local folder is not there and is not to be made."""
+        self._settings = settings
+        self._client = (
+            ObjectClient(settings, open_object_store(settings, create_folder=True))
+            if create
+            else open_for_reading(settings)
+        )
+
+    def identity(self) -> LogIdentity | None:
+        """Of the topic; None where there is no projection yet. UnsupportedVersionError for one that
+        a newer version has written, CorruptObjectError for a damaged one."""
+        try:
+            head = json.loads(self._client.get(_HEAD, 1 << 20))
+            if head["version"] != VERSION:
+                raise UnsupportedVersionError(
+                    f"projection is of another version url={self._settings.url}"
+                    f" version={head['version']} known={VERSION}"
+                )
+            return LogIdentity(**head["source"])
+        except RemoteResourceNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptObjectError(
+                f"projection cannot be read url={self._settings.url} object={_HEAD}"
+            ) from error
+
+    def begin(self, source: LogIdentity) -> None:
+        """Make it the projection of `source`; ConfigError when it is another topic's already."""
+        if self.identity() is None:
+            if any(self._client.list_objects("")):
+                raise ConfigError(
+                    f"the place is in use and holds no projection url={self._settings.url}"
+                )
+            head = {"version": VERSION, "source": asdict(source)}
+            self._client.put(_HEAD, json.dumps(head, indent=1).encode())
+        self.check(source)
+
+    def check(self, source: LogIdentity) -> None:
+        """ConfigError unless it is the projection of `source`."""
+        known = self.identity()
+        if known is None:
+            raise ConfigError(f"there is no projection url={self._settings.url}")
+        if known.contradicts(source):
+            raise ConfigError(
+                "the projection is of another topic: give another place, or name its cluster"
+                f" url={self._settings.url} projection={_told(known)} given={_told(source)}"
+            )
+
+    def partitions(self) -> dict[int, ProjectedPartition]:
+        found: dict[int, list[tuple[Offset, str]]] = {}
+        for stored in self._client.list_objects("segments/"):
+            matched = _FILE.fullmatch(stored.key)
+            if matched:
+                found.setdefault(int(matched[1]), []).append((int(matched[2]), stored.key))
+        partitions = {}
+        for number, files in sorted(found.items()):
+            files.sort()
+            next_offset, key = files[-1]
+            outdated = tuple(other for _, other in files[:-1])
+            partitions[number] = ProjectedPartition(number, next_offset, key, outdated)
+        return partitions
+
+    def read(self, partition: ProjectedPartition) -> FoldState:
+        """The state in the newest file. CorruptObjectError for one that is damaged."""
+        with self._translated(partition.key):
+            return _state_of(self._table(partition.key))
+
+    def segments(self, partition: ProjectedPartition, **options: Any) -> pa.Table:
+        """The rows of the newest file; `options` go to pyarrow.parquet.read_table."""
+        with self._translated(partition.key):
+            return self._table(partition.key, **options)
+
+    def write(self, number: int, next_offset: Offset, state: FoldState) -> str:
+        """Put the state of a metadata partition before `next_offset`; the object's key."""
+        key = f"segments/{number}/{next_offset:020d}.parquet"
+        buffer = pa.BufferOutputStream()
+        extra = {"other_keys": list(state.other_keys), "deletions": _texts(state.deletions)}
+        table = state.segments.replace_schema_metadata({_FOOTER: json.dumps(extra).encode()})
+        pq.write_table(table, buffer, compression="zstd")
+        self._client.put(key, buffer.getvalue().to_pybytes())
+        return key
+
+    def remove(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._client.delete(key)
+
+    def _table(self, key: str, **options: Any) -> pa.Table:
+        return pq.read_table(pa.BufferReader(self._client.get(key, _OBJECT_SIZE_MAX)), **options)
+
+    @contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
+            raise CorruptObjectError(
+                f"projection cannot be read url={self._settings.url} object={key}"
+            ) from error
+
+
+def read_segments(
+    settings: ObjectStoreSettings, selects: Callable[[int], bool] = lambda _: True, **options: Any
+) -> Iterator[pa.Table]:
+    """Rows of a projection's metadata partitions, one table for each.
+
+    ConfigError when there is no projection. A file that a run replaces meanwhile is read anew.
+    """
+    projection = Projection(settings)
+    if projection.identity() is None:
+        raise ConfigError(f"there is no projection url={settings.url}")
+    for number in [each for each in projection.partitions() if selects(each)]:
+        while True:
+            try:
+                yield projection.segments(projection.partitions()[number], **options)
+                break
+            except RemoteResourceNotFoundError:
+                continue
+
+
+def _state_of(table: pa.Table) -> FoldState:
+    extra = json.loads((table.schema.metadata or {})[_FOOTER])
+    return FoldState(
+        table.select(SEGMENTS.names).cast(SEGMENTS),
+        [OtherKey(*key) for key in extra["other_keys"]],
+        [base64.b64decode(text) for text in extra["deletions"]],
+    )
+
+
+def _texts(values: Any) -> list[str]:
+    return [base64.b64encode(value).decode() for value in values]
+
+
+def _told(identity: LogIdentity) -> str:
+    return f"{identity.topic}@{identity.cluster_id or 'unknown'}/{identity.topic_id or 'unknown'}"

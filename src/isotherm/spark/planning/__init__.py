@@ -1,0 +1,1 @@
+"""The driver: from options to tasks."""

@@ -1,0 +1,441 @@
+"""From segments and offset ranges to read tasks. Pure: nothing here opens an object.
+
+1. `lineage_pieces`: which part of which segment is the log. Segments overlap after a change of
+   leader and after retried copies, and an unclean election leaves segments of a history that was
+   given up; every offset is taken from exactly one of them.
+2. `plan_reads`: a range of offsets as reads of the bucket, and of the broker where the bucket has
+   nothing (the tail, as a rule).
+3. `plan_tasks`: reads as tasks of about the target size: a large segment is split by offsets, small
+   reads are put together.
+
+Planning reads no index, so it does not slow down with the number of segments: a task that gets a
+part of a segment looks up its own positions (see `isotherm.spark.reading.readers`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from isotherm.segment.transaction_index import AbortedTransaction
+from isotherm.spark.planning.offsets import OffsetRange
+from isotherm.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicPartition
+
+# What a record is taken to weigh in a partition that has nothing in the bucket to measure by.
+ASSUMED_RECORD_SIZE = 1024
+# Reads of different partitions share a task only while it is smaller than this share of the
+# target: a small task costs little, and partitions in parallel are what users of Kafka expect.
+_SHARED_TASK_SHARE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlankSegment(RemoteLogSegmentMetadata):
+    """A segment of which nothing is known but its name: where it ends and its leader epochs would
+    be in its manifest, which cannot be read."""
+
+    @classmethod
+    def named(cls, segment_id: RemoteLogSegmentId, start_offset: Offset) -> BlankSegment:
+        return cls(
+            segment_id=segment_id,
+            start_offset=start_offset,
+            end_offset_inclusive=start_offset,
+            max_timestamp_ms=NO_TIMESTAMP,
+            broker_id=-1,
+            event_timestamp_ms=0,
+            segment_size_in_bytes=0,
+            segment_leader_epochs={0: start_offset},
+            state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPiece:
+    """Offsets [start_offset, end_offset) of the log are read from `segment`."""
+
+    segment: RemoteLogSegmentMetadata
+    start_offset: Offset
+    end_offset: Offset
+
+
+class Beside(NamedTuple):
+    """Where the part of a read's segment ends that belongs to the log, and the segment that the log
+    has before it; None where there is a hole."""
+
+    piece_end: Offset
+    before: RemoteLogSegmentMetadata | None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRead:
+    """Offsets [start_offset, end_offset) are read from `segment`, without records of the `aborted`
+    transactions: None where nothing is asked about transactions. Then `beside` is None too."""
+
+    segment: RemoteLogSegmentMetadata
+    start_offset: Offset
+    end_offset: Offset
+    aborted: tuple[AbortedTransaction, ...] | None = None
+    beside: Beside | None = None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.segment.topic_id_partition.topic_partition
+
+    @property
+    def is_whole_segment(self) -> bool:
+        return (
+            self.start_offset <= self.segment.start_offset
+            and self.end_offset > self.segment.end_offset_inclusive
+        )
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Estimate: bytes are taken to be spread evenly over the segment's offsets."""
+        segment = self.segment
+        held = segment.end_offset_inclusive + 1 - segment.start_offset
+        wanted = self.end_offset - self.start_offset
+        return segment.segment_size_in_bytes * wanted // held
+
+    def split(self, parts: int) -> list[SegmentRead]:
+        return [
+            self.of(start, end) for start, end in divide(self.start_offset, self.end_offset, parts)
+        ]
+
+    def of(self, start_offset: Offset, end_offset: Offset) -> SegmentRead:
+        """The same of other offsets."""
+        return replace(self, start_offset=start_offset, end_offset=end_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRead:
+    """Offsets [start_offset, end_offset) are read from the broker."""
+
+    topic_partition: TopicPartition
+    start_offset: Offset
+    end_offset: Offset
+    record_size: int = ASSUMED_RECORD_SIZE
+
+    @property
+    def size_in_bytes(self) -> int:
+        return (self.end_offset - self.start_offset) * self.record_size
+
+    def split(self, parts: int) -> list[BrokerRead]:
+        return [
+            BrokerRead(self.topic_partition, start, end, self.record_size)
+            for start, end in divide(self.start_offset, self.end_offset, parts)
+        ]
+
+
+Read: TypeAlias = SegmentRead | BrokerRead
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """What one Spark task reads, in this order. Holds all that an executor needs to know."""
+
+    reads: tuple[Read, ...]
+
+    @property
+    def size_in_bytes(self) -> int:
+        return sum(read.size_in_bytes for read in self.reads)
+
+
+def lineage_pieces(
+    segments: Iterable[RemoteLogSegmentMetadata], unreadable: Collection[uuid.UUID] = ()
+) -> list[SegmentPiece]:
+    """The log as these segments of one partition tell it: disjoint pieces, ascending.
+
+    An epoch's records are valid from its own first offset up to the first offset of any later
+    epoch: what an older leader wrote beyond that was truncated. Where several segments hold the
+    same offsets of an epoch, the one that reaches farthest is read (of equal ones the newest).
+    Offsets that no segment holds are left out between two pieces.
+
+    Segments whose ids are `unreadable` are read nowhere. They are part of the lineage all the same:
+    what an older leader wrote does not take their place. Nor does anything take the place of a
+    `BlankSegment`: see `_around_blank`.
+    """
+    spans, blanks = _spans_by_epoch(segments)
+    pieces: list[SegmentPiece] = []
+    epoch_end: Offset | None = None
+    for epoch in sorted(spans, reverse=True):
+        epoch_start = min(span.start_offset for span in spans[epoch])
+        readable = [span for span in spans[epoch] if span.segment.segment_id.id not in unreadable]
+        if readable:
+            pieces.extend(_cover(readable, epoch_end))
+        epoch_end = epoch_start if epoch_end is None else min(epoch_end, epoch_start)
+    pieces.sort(key=lambda piece: piece.start_offset)
+    for blank in blanks:
+        pieces = _around_blank(pieces, blank.start_offset, spans)
+    return _join_neighbours(pieces)
+
+
+class EpochClaim(NamedTuple):
+    """The metadata say that the batch of `offset` in `segment` is of `epoch`."""
+
+    segment: RemoteLogSegmentMetadata
+    offset: Offset
+    epoch: LeaderEpoch
+
+
+def contested_epochs(segments: Iterable[RemoteLogSegmentMetadata]) -> list[EpochClaim]:
+    """What has to be true for records to be left out of the log because of their leader epoch:
+    that they are of theirs, and that those which supersede them are of a later one.
+
+    Empty unless leaders changed without agreement, or the metadata is wrong.
+    """
+    spans, _ = _spans_by_epoch(segments)
+    claims: dict[tuple[uuid.UUID, Offset], EpochClaim] = {}
+    superseding: EpochClaim | None = None
+    for epoch in sorted(spans, reverse=True):
+        first = min(spans[epoch], key=lambda span: span.start_offset)
+        for span in spans[epoch]:
+            if superseding is not None and span.end_offset > superseding.offset:
+                for claim in (EpochClaim(span.segment, span.start_offset, epoch), superseding):
+                    claims[claim.segment.segment_id.id, claim.offset] = claim
+        if superseding is None or first.start_offset < superseding.offset:
+            superseding = EpochClaim(first.segment, first.start_offset, epoch)
+    return list(claims.values())
+
+
+def _spans_by_epoch(
+    segments: Iterable[RemoteLogSegmentMetadata],
+) -> tuple[dict[LeaderEpoch, list[SegmentPiece]], list[BlankSegment]]:
+    spans: dict[LeaderEpoch, list[SegmentPiece]] = defaultdict(list)
+    blanks: list[BlankSegment] = []
+    for segment in segments:
+        if isinstance(segment, BlankSegment):
+            blanks.append(segment)
+            continue
+        for epoch, span in _epoch_spans(segment):
+            spans[epoch].append(span)
+    return spans, blanks
+
+
+def _around_blank(
+    pieces: list[SegmentPiece],
+    start: Offset,
+    spans: Mapping[LeaderEpoch, Sequence[SegmentPiece]],
+) -> list[SegmentPiece]:
+    """`pieces` without what a segment that begins at `start` may have superseded.
+
+    Where no other segment holds that offset, there is a hole and nothing to decide. Else either may
+    be the log, from there on until a leader begins that is later than that of the other.
+    """
+    rivals = [
+        epoch
+        for epoch, held in spans.items()
+        if any(span.start_offset <= start < span.end_offset for span in held)
+    ]
+    if not rivals:
+        return pieces
+    later = [min(s.start_offset for s in spans[e]) for e in spans if e > max(rivals)]
+    resumed = max((offset for offset in later if offset >= start), default=None)
+    kept = cut_pieces(pieces, start)
+    if resumed is not None:
+        kept += [
+            replace(piece, start_offset=max(piece.start_offset, resumed))
+            for piece in pieces
+            if piece.end_offset > resumed
+        ]
+    return kept
+
+
+def cut_pieces(pieces: Iterable[SegmentPiece], end: Offset) -> list[SegmentPiece]:
+    """What of `pieces` lies below `end`."""
+    return [
+        replace(piece, end_offset=min(piece.end_offset, end))
+        for piece in pieces
+        if piece.start_offset < end
+    ]
+
+
+def _epoch_spans(
+    segment: RemoteLogSegmentMetadata,
+) -> Iterator[tuple[LeaderEpoch, SegmentPiece]]:
+    epochs = list(segment.segment_leader_epochs)
+    starts = [segment.start_offset, *list(segment.segment_leader_epochs.values())[1:]]
+    ends = [*starts[1:], segment.end_offset_inclusive + 1]
+    for epoch, start, end in zip(epochs, starts, ends, strict=True):
+        if start < end:
+            yield epoch, SegmentPiece(segment, start, end)
+
+
+def _cover(spans: list[SegmentPiece], limit: Offset | None) -> Iterator[SegmentPiece]:
+    """Disjoint pieces of `spans` that hold every offset below `limit` that any of them holds."""
+    spans.sort(key=lambda span: span.start_offset)
+    position = 0
+    covered_to = spans[0].start_offset
+    while position < len(spans):
+        best: SegmentPiece | None = None
+        while position < len(spans) and spans[position].start_offset <= covered_to:
+            best = _farther(best, spans[position])
+            position += 1
+        if best is not None and best.end_offset > covered_to:
+            end = best.end_offset if limit is None else min(best.end_offset, limit)
+            if covered_to < end:
+                yield SegmentPiece(best.segment, covered_to, end)
+            covered_to = best.end_offset
+        elif position < len(spans):
+            covered_to = spans[position].start_offset
+
+
+def _farther(best: SegmentPiece | None, span: SegmentPiece) -> SegmentPiece:
+    if best is None:
+        return span
+
+    def rank(piece: SegmentPiece) -> tuple[Offset, int, int]:
+        # The id decides last, so that everybody decides alike.
+        segment = piece.segment
+        return piece.end_offset, segment.event_timestamp_ms, segment.segment_id.id.int
+
+    return max(best, span, key=rank)
+
+
+def _join_neighbours(pieces: list[SegmentPiece]) -> list[SegmentPiece]:
+    joined: list[SegmentPiece] = []
+    for piece in pieces:
+        last = joined[-1] if joined else None
+        if last and last.segment is piece.segment and last.end_offset == piece.start_offset:
+            joined[-1] = replace(last, end_offset=piece.end_offset)
+        else:
+            joined.append(piece)
+    return joined
+
+
+def plan_reads(pieces: Sequence[SegmentPiece], wanted: OffsetRange) -> list[Read]:
+    """`wanted` as reads in ascending order, without gap or overlap.
+
+    What no piece holds is a BrokerRead: the tail after the last piece, and any hole before it.
+    `pieces` are those of the partition, from `lineage_pieces`.
+    """
+    if wanted.size <= 0:
+        return []
+    record_size = _mean_record_size(pieces)
+    reads: list[Read] = []
+    reached = wanted.start
+    first = bisect_right(pieces, wanted.start, key=lambda piece: piece.end_offset)
+    for piece in pieces[first:]:
+        if piece.start_offset >= wanted.end:
+            break
+        start = max(piece.start_offset, reached)
+        end = min(piece.end_offset, wanted.end)
+        if reached < start:
+            reads.append(BrokerRead(wanted.topic_partition, reached, start, record_size))
+        reads.append(SegmentRead(piece.segment, start, end))
+        reached = end
+    if reached < wanted.end:
+        reads.append(BrokerRead(wanted.topic_partition, reached, wanted.end, record_size))
+    return reads
+
+
+def _mean_record_size(pieces: Sequence[SegmentPiece]) -> int:
+    if not pieces:
+        return ASSUMED_RECORD_SIZE
+    last = SegmentRead(pieces[-1].segment, pieces[-1].start_offset, pieces[-1].end_offset)
+    return max(1, last.size_in_bytes // (last.end_offset - last.start_offset))
+
+
+def divide(start: Offset, end: Offset, parts: int) -> list[tuple[Offset, Offset]]:
+    """[start, end) as `parts` ranges whose sizes differ by at most one; empty ones are left out.
+
+    Cut as Spark's KafkaOffsetRangeCalculator does it: the remainder by the parts that remain.
+    """
+    divided: list[tuple[Offset, Offset]] = []
+    for part in range(parts):
+        cut = start + (end - start) // (parts - part)
+        if start < cut:
+            divided.append((start, cut))
+        start = cut
+    return divided
+
+
+def divide_range(whole: OffsetRange, parts: int) -> list[OffsetRange]:
+    return [
+        OffsetRange(whole.topic_partition, start, end)
+        for start, end in divide(whole.start, whole.end, parts)
+    ]
+
+
+def limit_range_sizes(ranges: Iterable[OffsetRange], records_max: int) -> list[OffsetRange]:
+    """The option maxRecordsPerPartition: every range cut to at most so many offsets."""
+    return [
+        piece
+        for whole in ranges
+        if whole.size > 0
+        for piece in divide_range(whole, -(-whole.size // records_max))
+    ]
+
+
+def split_ranges(ranges: Iterable[OffsetRange], partitions_min: int) -> list[OffsetRange]:
+    """The option minPartitions, with the arithmetic of Spark's KafkaOffsetRangeCalculator.
+
+    Ranges whose share of all offsets is at most one partition stay whole and leave the pool; the
+    others share what is left in proportion to their sizes. The result may miss the wish by a few.
+    """
+    kept = [whole for whole in ranges if whole.size > 0]
+    if len(kept) >= partitions_min:
+        return kept
+    total = sum(whole.size for whole in kept)
+    small = {whole for whole in kept if _share(whole, total, partitions_min) == 1}
+    pool = total - sum(whole.size for whole in small)
+    pool_partitions = max(partitions_min - len(small), 1)
+    return [
+        piece
+        for whole in kept
+        for piece in divide_range(
+            whole, 1 if whole in small else _share(whole, pool, pool_partitions)
+        )
+    ]
+
+
+def _share(whole: OffsetRange, total: int, partitions: int) -> int:
+    # Java's Math.round rounds a half up; Python's round() would round it to even.
+    return max(int(whole.size / total * partitions + 0.5), 1)
+
+
+def plan_tasks(
+    reads_of_ranges: Iterable[Sequence[Read]], target_size: int, *, merge_ranges: bool = True
+) -> list[ReadTask]:
+    """Tasks of 2/3 to 3/2 of `target_size` bytes where the reads allow it, in the reads' order.
+
+    Each sequence is one range of offsets, ascending. Reads of different ranges share a task only
+    with `merge_ranges`, and of different partitions only while the task is small.
+    """
+    tasks: list[ReadTask] = []
+    open_reads: list[Read] = []
+    open_size = 0
+
+    def close() -> None:
+        nonlocal open_size
+        if open_reads:
+            tasks.append(ReadTask(tuple(open_reads)))
+            open_reads.clear()
+            open_size = 0
+
+    for reads in reads_of_ranges:
+        if not merge_ranges or open_size >= target_size // _SHARED_TASK_SHARE:
+            close()
+        for read in reads:
+            pieces, size = _split_to_size(read, target_size)
+            for piece in pieces:
+                if open_size + size > target_size * 3 // 2:
+                    close()
+                open_reads.append(piece)
+                open_size += size
+    close()
+    return tasks
+
+
+def _split_to_size(read: Read, target_size: int) -> tuple[Sequence[Read], int]:
+    """The read in pieces of about the target size, and the size of one."""
+    size = read.size_in_bytes
+    parts = int(size / target_size + 0.5)
+    return ([read], size) if parts <= 1 else (read.split(parts), size // parts)

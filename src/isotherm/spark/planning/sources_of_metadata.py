@@ -1,0 +1,251 @@
+"""Where the list of remote segments comes from: the option `metadata`.
+
+- `topic`: the fold of `__remote_log_metadata`, read from the brokers.
+- `bucket`: the bucket itself, its manifests and the names in its listing; no broker is needed.
+- `table`: a projection of the metadata topic (projection_source.py).
+
+All give the visible segments only: copied in full, and not (being) deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from isotherm.errors import CorruptObjectError, UnsupportedVersionError
+from isotherm.remote.metadata.api import MetadataTopic
+from isotherm.remote.metadata.folding.fold import COLUMNAR_RECORDS_MIN, fold_metadata_partition
+from isotherm.remote.metadata.state.partition_store import RemotePartitionMetadataStore
+from isotherm.remote.metadata.wire.events import iterate_records
+from isotherm.remote.metadata.wire.keys import metadata_partition
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from isotherm.remote.storage.inventory import (
+    MANIFEST_READ_THREADS,
+    DamagedSegment,
+    SegmentObjects,
+    list_segment_objects,
+    read_segment,
+)
+from isotherm.remote.storage.layout.segment_layout import Layout
+from isotherm.remote.storage.object_client import ObjectClient
+from isotherm.spark.planning.listed_segments import follow_one_another, is_in_order, is_succeeded_by
+from isotherm.spark.planning.planning import BlankSegment
+from isotherm.types import TopicIdPartition
+
+_logger = logging.getLogger(__name__)
+
+
+class SegmentSource(Protocol):
+    def visible_segments(
+        self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
+    ) -> list[RemoteLogSegmentMetadata]:
+        """Finished segments of the chosen topics, in no particular order.
+
+        `partitions`, when the brokers told them, limits the answer to these and so to one
+        incarnation of each topic; None means every partition of every incarnation.
+        """
+
+
+class TopicSegmentSource:
+    """`SegmentSource` over the metadata topic: reads only the partitions that can hold events of
+    the wanted ones, and when it is asked again only what has come since."""
+
+    def __init__(self, topic: MetadataTopic) -> None:
+        self._topic = topic
+        self._followed: dict[int, _FollowedPartition] = {}
+
+    def visible_segments(
+        self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
+    ) -> list[RemoteLogSegmentMetadata]:
+        assert partitions is not None, "who can read the metadata topic has the brokers to ask"
+        count = self._topic.partition_count
+        by_number: dict[int, set[TopicIdPartition]] = defaultdict(set)
+        for partition in partitions:
+            by_number[metadata_partition(partition, count)].add(partition)
+        fresh = [n for n, wanted in by_number.items() if not self._follows(n, wanted)]
+        columnar = self._are_many(fresh)
+        self._followed = {
+            number: self._catch_up(number, frozenset(wanted), columnar=columnar)
+            for number, wanted in sorted(by_number.items())
+        }
+        return [
+            segment
+            for followed in self._followed.values()
+            for segment in followed.segments()
+            if _is_visible(segment)
+        ]
+
+    def _follows(self, number: int, wanted: AbstractSet[TopicIdPartition]) -> bool:
+        followed = self._followed.get(number)
+        return followed is not None and followed.wanted == wanted
+
+    def _are_many(self, numbers: Iterable[int]) -> bool:
+        """Whether these partitions of the topic, all together, are worth the columnar fold."""
+        bounds = map(self._topic.offsets, numbers)
+        return sum(end - start for start, end in bounds) >= COLUMNAR_RECORDS_MIN
+
+    def _catch_up(
+        self, number: int, wanted: frozenset[TopicIdPartition], *, columnar: bool
+    ) -> _FollowedPartition:
+        if not self._follows(number, wanted):
+            return _FollowedPartition(self._topic, number, wanted, columnar=columnar)
+        followed = self._followed[number]
+        followed.catch_up()
+        return followed
+
+
+class _FollowedPartition:
+    """One partition of the metadata topic, folded for the partitions in `wanted`."""
+
+    def __init__(
+        self,
+        topic: MetadataTopic,
+        number: int,
+        wanted: frozenset[TopicIdPartition],
+        *,
+        columnar: bool,
+    ) -> None:
+        self.wanted = wanted
+        self._topic = topic
+        self._number = number
+        self._store = RemotePartitionMetadataStore()
+        for partition in wanted:
+            self._store.open(partition)
+        records_min = 0 if columnar else COLUMNAR_RECORDS_MIN
+        folded = fold_metadata_partition(
+            topic, number, wanted.__contains__, columnar_records_min=records_min
+        )
+        self._store.install(folded)
+        self._next_offset = folded.next_offset
+
+    def catch_up(self) -> None:
+        for record in iterate_records(self._topic, self._number, start_offset=self._next_offset):
+            self._store.apply_record(record)
+            self._next_offset = record.offset + 1
+
+    def segments(self) -> Iterator[RemoteLogSegmentMetadata]:
+        for partition in self.wanted:
+            cache = self._store.get(partition)
+            if cache is not None:
+                yield from cache.segments()
+
+
+class BucketSegmentSource:
+    """`SegmentSource` over what is in the bucket itself. A segment that claims to be whole and is
+    not raises CorruptObjectError, or is warned of: a `BlankSegment` stands for one whose manifest
+    cannot be read.
+
+    With `by_name` manifests are read of the last two segments of each partition only, where names
+    tell enough; all but the last are `ListedSegment`s. Asked again, it reads the manifests that have
+    come since.
+    """
+
+    def __init__(
+        self, client: ObjectClient, layout: Layout, *, fail_on_data_loss: bool, by_name: bool
+    ) -> None:
+        self._client = client
+        self._layout = layout
+        self._fail_on_data_loss = fail_on_data_loss
+        self._by_name = by_name
+        self._known: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+
+    def visible_segments(
+        self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
+    ) -> list[RemoteLogSegmentMetadata]:
+        histories = self._committed(selects_topic, partitions)
+        ordered = {
+            owner: listed
+            for owner, listed in histories.items()
+            if self._by_name and is_in_order(listed)
+        }
+        known = self._read([each for listed in ordered.values() for each in listed[-2:]])
+        ordered = {o: listed for o, listed in ordered.items() if _ends_in_order(listed, known)}
+        disordered = [listed for o, listed in histories.items() if o not in ordered]
+        known |= self._read([each for listed in disordered for each in listed])
+        self._known = known
+        by_manifest = [listed[-1:] for listed in ordered.values()] + disordered
+        return [
+            *(each for listed in ordered.values() for each in follow_one_another(listed)),
+            *(known[e.segment_id] for each in by_manifest for e in each if e.segment_id in known),
+        ]
+
+    def _committed(
+        self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
+    ) -> dict[TopicIdPartition, list[SegmentObjects]]:
+        """Segments with a manifest, ascending."""
+        suffix = self._layout.commit_suffix
+        if suffix is None:
+            raise UnsupportedVersionError(
+                "this layout keeps no manifests, the bucket alone does not say which segments are"
+                " whole option=metadata value=bucket hint='set kafka.bootstrap.servers, and"
+                " metadata=topic'"
+            )
+        wanted = None if partitions is None else frozenset(partitions)
+        histories: dict[TopicIdPartition, list[SegmentObjects]] = defaultdict(list)
+        for listed in list_segment_objects(self._client, self._layout, selects_topic):
+            owner = listed.segment_id.topic_id_partition
+            if suffix in listed.objects and (wanted is None or owner in wanted):
+                histories[owner].append(listed)
+        for history in histories.values():
+            history.sort(key=lambda listed: listed.start_offset)
+        return histories
+
+    def _read(
+        self, listed: Sequence[SegmentObjects]
+    ) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
+        """What the manifests say, but of segments that are gone meanwhile."""
+
+        def read(each: SegmentObjects) -> RemoteLogSegmentMetadata | DamagedSegment | None:
+            known = self._known.get(each.segment_id)
+            return known or read_segment(self._client, self._layout, each)
+
+        with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
+            found = list(pool.map(read, listed))
+        said: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+        for outcome in found:
+            if isinstance(outcome, DamagedSegment):
+                self._report(outcome)
+                # It stays part of the history: others do not take its place.
+                objects = outcome.objects
+                blank = BlankSegment.named(objects.segment_id, objects.start_offset)
+                said[objects.segment_id] = outcome.segment or blank
+            elif outcome is not None:
+                said[outcome.segment_id] = outcome
+        return said
+
+    def _report(self, damaged: DamagedSegment) -> None:
+        partition = damaged.objects.segment_id.topic_id_partition
+        problem = (
+            f"segment in the bucket is damaged topic={partition.topic}"
+            f" partition={partition.partition} start_offset={damaged.objects.start_offset}"
+            f" segment={damaged.objects.segment_id} reason={str(damaged.error)!r}"
+        )
+        if self._fail_on_data_loss:
+            raise CorruptObjectError(
+                f"{problem} hint='failOnDataLoss=false reads the others'"
+            ) from damaged.error
+        _logger.warning("records are left out, failOnDataLoss=false: %s", problem)
+
+
+def _ends_in_order(
+    listed: Sequence[SegmentObjects],
+    known: Mapping[RemoteLogSegmentId, RemoteLogSegmentMetadata],
+) -> bool:
+    """Whether the manifests of the last two, if there are two, are sound and bear the names out."""
+    found = [known.get(each.segment_id) for each in listed[-2:]]
+    last = found[-1]
+    if last is None or any(isinstance(each, BlankSegment) for each in found):
+        return False
+    return len(found) == 1 or (found[0] is not None and is_succeeded_by(found[0], last))
+
+
+def _is_visible(segment: RemoteLogSegmentMetadata) -> bool:
+    return segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED

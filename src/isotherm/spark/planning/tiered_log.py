@@ -1,0 +1,437 @@
+"""What can be read of the topics of a query now, from either tier, and tasks for parts of it.
+
+The order of the questions is what joins the tiers without a gap: first the segments, then the
+brokers' offsets. A segment that is finished in between is read from the brokers, which serve it
+from whichever tier holds it by then.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+from isotherm.errors import (
+    CorruptObjectError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.spark.options import SourceOptions
+from isotherm.spark.planning.listed_segments import ListedSegment
+from isotherm.spark.planning.offsets import (
+    OffsetBounds,
+    OffsetLimit,
+    OffsetRange,
+    timestamps_to_find,
+)
+from isotherm.spark.planning.planning import (
+    Beside,
+    BlankSegment,
+    BrokerRead,
+    Read,
+    ReadTask,
+    SegmentPiece,
+    SegmentRead,
+    contested_epochs,
+    limit_range_sizes,
+    lineage_pieces,
+    plan_reads,
+    plan_tasks,
+    split_ranges,
+)
+from isotherm.spark.planning.sources_of_metadata import SegmentSource
+from isotherm.spark.reading.brokers import Brokers
+from isotherm.spark.reading.readers import SegmentGoneError, first_offset_not_before, prove_epoch
+from isotherm.spark.reading.transactions import CommittedHistory
+from isotherm.types import Offset, TimestampMs, TopicIdPartition, TopicPartition
+
+_logger = logging.getLogger(__name__)
+
+# Looking up a time takes a few small GETs per partition, nearly all of it waiting.
+_LOOKUP_THREADS = 16
+# A query gives up when segments are deleted under its planning more often than this.
+REPLANS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """What can be read of a partition: the pieces of its history, and the offsets it has. From
+    `blank` on a segment lies that cannot be looked into; None without such."""
+
+    pieces: Sequence[SegmentPiece]
+    bounds: OffsetBounds
+    blank: Offset | None = None
+
+
+Views: TypeAlias = Mapping[TopicPartition, PartitionView]
+_Planned = TypeVar("_Planned")
+
+
+class TieredLog:
+    """The topics of one query. `brokers` is None when the query has none; not thread-safe."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        storage: RemoteStorageManager,
+        segment_source: SegmentSource,
+        brokers: Brokers | None,
+    ) -> None:
+        self._options = options
+        self._storage = storage
+        self._segment_source = segment_source
+        self._brokers = brokers
+        self._transactions: CommittedHistory | None = None
+
+    def views(self, *, may_lack_topics: bool = False) -> dict[TopicPartition, PartitionView]:
+        """What is there now, asked anew.
+
+        UnknownTopicOrPartitionError when something that the options name is not there, unless it
+        may be missing.
+        """
+        options = self._options
+        partitions = self._partitions_from_brokers(may_lack_topics=may_lack_topics)
+        seen: set[str] = set()
+
+        def selects_topic(name: str) -> bool:
+            seen.add(name)
+            return options.selects_topic(name)
+
+        segments = self._segment_source.visible_segments(selects_topic, partitions)
+        histories = newest_histories(segments)
+        chosen = choose_partitions(
+            options,
+            [p.topic_partition for p in partitions] if partitions is not None else histories,
+            known=seen,
+            may_lack_topics=may_lack_topics,
+        )
+        pieces = {partition: self._pieces(histories.get(partition, ())) for partition in chosen}
+        if options.reads_committed:
+            self._transactions = self._committed(pieces)
+            pieces = self._transactions.stable_pieces()
+        if self._brokers is None:
+            return {
+                p: PartitionView(
+                    pieces[p], _bucket_bounds(pieces[p], 0), _first_blank(histories.get(p, ()))
+                )
+                for p in chosen
+            }
+        broker_bounds = self._brokers.bounds(chosen)
+        if options.reads_tail:
+            return {p: PartitionView(pieces[p], broker_bounds[p]) for p in chosen}
+        return {
+            p: PartitionView(pieces[p], _bucket_bounds(pieces[p], broker_bounds[p].start))
+            for p in chosen
+        }
+
+    def _pieces(self, segments: Sequence[RemoteLogSegmentMetadata]) -> list[SegmentPiece]:
+        """The lineage, where epochs that cost records their place are those of the batches."""
+        for claim in contested_epochs(segments):
+            prove_epoch(claim, self._storage)
+        return lineage_pieces(segments)
+
+    def _committed(
+        self, pieces: Mapping[TopicPartition, Sequence[SegmentPiece]]
+    ) -> CommittedHistory:
+        hides = not self._options.fail_on_data_loss
+        return CommittedHistory(self._storage, pieces, hides_undecided=hides)
+
+    def planned(
+        self, plan: Callable[[Views], _Planned], *, may_lack_topics: bool = False
+    ) -> _Planned:
+        """What `plan` makes of the views: all anew when a segment that they or it look into was
+        deleted meanwhile. CorruptObjectError when the metadata still names a segment that is gone.
+        """
+        replans_left = REPLANS_MAX
+        while True:
+            try:
+                return plan(self.views(may_lack_topics=may_lack_topics))
+            except SegmentGoneError as error:
+                if not replans_left or self._is_named(error.read):
+                    raise CorruptObjectError(f"{error} {cause_when_gone(self._options)}") from error
+                replans_left -= 1
+                _logger.info("planned anew, a segment was deleted meanwhile: %s", error)
+
+    def _is_named(self, read: SegmentRead) -> bool:
+        """Whether the metadata, as it is now, has the segment."""
+        return any(e.segment_id == read.segment.segment_id for e in self._segments_now(read))
+
+    def _segments_now(self, read: SegmentRead) -> list[RemoteLogSegmentMetadata]:
+        owner = read.segment.topic_id_partition
+        return self._segment_source.visible_segments(lambda name: name == owner.topic, [owner])
+
+    @property
+    def is_told_by_brokers(self) -> bool:
+        """Whether `bounds` asks the brokers alone: the tail is read, and they know its end."""
+        return self._tail_brokers is not None
+
+    def bounds(self, *, may_lack_topics: bool) -> dict[TopicPartition, OffsetBounds]:
+        """As `views`, without the segments where they do not matter."""
+        brokers = self._tail_brokers
+        if brokers is None:
+            return self.planned(
+                lambda views: {partition: view.bounds for partition, view in views.items()},
+                may_lack_topics=may_lack_topics,
+            )
+        partitions = self._partitions_from_brokers(may_lack_topics=may_lack_topics) or []
+        existing = [partition.topic_partition for partition in partitions]
+        return brokers.bounds(
+            choose_partitions(self._options, existing, may_lack_topics=may_lack_topics)
+        )
+
+    @property
+    def _tail_brokers(self) -> Brokers | None:
+        return self._brokers if self._options.reads_tail else None
+
+    def _partitions_from_brokers(self, *, may_lack_topics: bool) -> list[TopicIdPartition] | None:
+        if self._brokers is None:
+            return None
+        options = self._options
+        topics: Iterable[str] = options.named_topics
+        if options.subscribe_pattern is not None:
+            topics = [name for name in self._brokers.topic_names() if options.selects_topic(name)]
+        try:
+            partitions = self._brokers.partitions(topics)
+        except UnknownTopicOrPartitionError as error:
+            if not may_lack_topics:
+                met = self._brokers.topic_names()
+                missing = ",".join(sorted(set(topics) - set(met)))
+                raise UnknownTopicOrPartitionError(
+                    f"nothing to read: the brokers have no such topic missing={missing}"
+                    f"{_nearest(topics, met)}"
+                ) from error
+            partitions = self._brokers.partitions(set(topics) & set(self._brokers.topic_names()))
+        assigned = options.assigned
+        return [p for p in partitions if p.topic_partition in assigned] if assigned else partitions
+
+    def tasks(
+        self, ranges: Sequence[OffsetRange], views: Mapping[TopicPartition, PartitionView]
+    ) -> list[ReadTask]:
+        """The tasks that together read every record of `ranges`, which `views` hold, once."""
+        options = self._options
+        if options.max_records_per_partition is not None:
+            ranges = limit_range_sizes(ranges, options.max_records_per_partition)
+        tasks = self._tasks(ranges, views, merge_ranges=options.max_records_per_partition is None)
+        if options.min_partitions is not None and len(tasks) < options.min_partitions:
+            ranges = split_ranges(ranges, options.min_partitions)
+            tasks = self._tasks(ranges, views, merge_ranges=False)
+        return tasks
+
+    def _tasks(
+        self,
+        ranges: Iterable[OffsetRange],
+        views: Mapping[TopicPartition, PartitionView],
+        *,
+        merge_ranges: bool,
+    ) -> list[ReadTask]:
+        reads = [self._reads(views[wanted.topic_partition].pieces, wanted) for wanted in ranges]
+        if self._transactions is not None:
+            reads = self._transactions.with_aborted(reads)
+        return plan_tasks(reads, self._options.target_bytes_per_task, merge_ranges=merge_ranges)
+
+    def _reads(self, pieces: Sequence[SegmentPiece], wanted: OffsetRange) -> list[Read]:
+        reads = plan_reads(pieces, wanted)
+        if self._options.reads_tail:
+            return reads
+        for read in reads:
+            if isinstance(read, BrokerRead):
+                self.report_data_loss(
+                    f"no segment in the bucket holds these offsets partition={read.topic_partition}"
+                    f" start_offset={read.start_offset} end_offset={read.end_offset}"
+                )
+        return [read for read in reads if not isinstance(read, BrokerRead)]
+
+    def find_times(
+        self,
+        limit: OffsetLimit,
+        views: Mapping[TopicPartition, PartitionView],
+        *,
+        is_end: bool = False,
+    ) -> dict[TopicPartition, Offset | None]:
+        """Offsets for the times of `limit`: from the bucket, else from the brokers' tail.
+
+        With `is_end` a range ends before a segment that cannot be looked into, and may hold the
+        first record of the time.
+        """
+        times = {p: time for p, time in timestamps_to_find(limit, views).items() if p in views}
+
+        def find(partition: TopicPartition) -> Offset | None:
+            view = views[partition]
+            kept = clip_pieces(view.pieces, view.bounds)
+            found = first_offset_not_before(
+                kept, self._storage, times[partition], gaps=self._options.gaps
+            )
+            if is_end and view.blank is not None and (found is None or view.blank < found):
+                return max(view.blank, view.bounds.start)
+            return found
+
+        with ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="isotherm-lookup") as pool:
+            found = dict(zip(times, pool.map(find, times), strict=True))
+        missing = {p: times[p] for p, offset in found.items() if offset is None}
+        if missing and self._tail_brokers is not None:
+            found |= self._tail_brokers.offsets_for_times(missing)
+        return found
+
+    def read_again(self, read: SegmentRead) -> list[Read] | None:
+        """What to read instead of a read whose segment is gone, as the metadata is now.
+
+        None when that still names the segment: it is not deleted but damaged. Of a `ListedSegment`
+        the name was all that was known: what its manifests say is read instead. Offsets that
+        nothing holds any more are the brokers' to answer for, or lost (see `report_data_loss`).
+        """
+        partition = read.topic_partition
+        segments = self._segments_now(read)
+        is_listed = isinstance(read.segment, ListedSegment)
+        if not is_listed and any(each.segment_id == read.segment.segment_id for each in segments):
+            return None
+        pieces = self._pieces(segments)
+        if self._options.reads_committed:
+            self._transactions = self._committed({partition: pieces})
+        wanted = OffsetRange(partition, read.start_offset, read.end_offset)
+        found = self._reads(pieces, wanted)
+        return found if self._transactions is None else self._transactions.with_aborted([found])[0]
+
+    def read_elsewhere(self, read: SegmentRead) -> list[Read] | None:
+        """What to read instead of a read whose segment lacks its offsets: other segments of the
+        lineage that hold all of them. None when there are none."""
+        unreadable = {read.segment.segment_id.id}
+        pieces = lineage_pieces(self._segments_now(read), unreadable)
+        wanted = OffsetRange(read.topic_partition, read.start_offset, read.end_offset)
+        found: list[Read] = []
+        for each in plan_reads(pieces, wanted):
+            if not isinstance(each, SegmentRead):
+                return None
+            found.append(replace(each, aborted=read.aborted, beside=_alone(read, each)))
+        return found
+
+    def report_data_loss(self, problem: str) -> None:
+        """OffsetOutOfRangeError, or a warning when the query goes on without."""
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(
+                f"{problem} hint='failOnDataLoss=false reads what there is'"
+            )
+        _logger.warning("read without them, failOnDataLoss=false: %s", problem)
+
+
+def cause_when_gone(options: SourceOptions) -> str:
+    """Why the objects of a segment may be gone though the metadata has it, and what to do."""
+    if options.metadata_source == "table":
+        return (
+            "cause='metadataTable is older than the bucket, or the object was lost: refresh the"
+            " table with `isotherm pipeline project` and read again'"
+        )
+    if options.storage_manager is not None:
+        return (
+            "cause='the metadata still has this segment, and the storage manager has not"
+            f" class={options.storage_manager}'"
+        )
+    return (
+        "cause='the metadata still has this segment: its objects were taken away by other means"
+        " than retention, `isotherm pipeline sweep` tells which are missing'"
+    )
+
+
+def _first_blank(segments: Iterable[RemoteLogSegmentMetadata]) -> Offset | None:
+    blanks = (each.start_offset for each in segments if isinstance(each, BlankSegment))
+    return min(blanks, default=None)
+
+
+def _alone(read: SegmentRead, instead: SegmentRead) -> Beside | None:
+    """Nothing is known of the neighbours of what is read instead."""
+    return None if read.beside is None else Beside(instead.end_offset, None)
+
+
+def clip_pieces(pieces: Iterable[SegmentPiece], bounds: OffsetBounds) -> list[SegmentPiece]:
+    """The pieces cut to `bounds`: what lies below the log start is no longer the log."""
+    return [
+        SegmentPiece(piece.segment, start, end)
+        for piece in pieces
+        if (start := max(piece.start_offset, bounds.start))
+        < (end := min(piece.end_offset, bounds.end))
+    ]
+
+
+def newest_histories(
+    segments: Iterable[RemoteLogSegmentMetadata],
+) -> dict[TopicPartition, list[RemoteLogSegmentMetadata]]:
+    """Segments by partition. A topic that was made again under its name is there once per id: the
+    incarnation with the newest event is taken, wholly."""
+    by_incarnation: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
+    newest: dict[str, tuple[TimestampMs, uuid.UUID]] = {}
+    for segment in segments:
+        owner = segment.topic_id_partition
+        by_incarnation[owner].append(segment)
+        rank = (segment.event_timestamp_ms, owner.topic_id)
+        newest[owner.topic] = max(newest.get(owner.topic, rank), rank)
+    return {
+        owner.topic_partition: owned
+        for owner, owned in by_incarnation.items()
+        if owner.topic_id == newest[owner.topic][1]
+    }
+
+
+def choose_partitions(
+    options: SourceOptions,
+    existing: Collection[TopicPartition],
+    *,
+    known: Collection[str] = (),
+    may_lack_topics: bool = False,
+) -> list[TopicPartition]:
+    """The partitions that a query reads, of those that exist. `known` are topics that were met
+    besides.
+
+    UnknownTopicOrPartitionError when a topic or partition that the options name is not there, or
+    a pattern matches none, unless that may be.
+    """
+    if options.assigned:
+        missing = sorted(map(str, options.assigned - set(existing)))
+        chosen = sorted(options.assigned & set(existing))
+    else:
+        chosen = sorted(p for p in existing if options.selects_topic(p.topic))
+        missing = sorted(options.named_topics - {p.topic for p in chosen})
+    if (missing or not chosen) and not may_lack_topics:
+        # A folder of a topic's name without a segment of it is none of that topic.
+        met = sorted({p.topic for p in existing} | set(known) - options.named_topics)
+        raise UnknownTopicOrPartitionError(
+            f"nothing to read: no such topic or partition"
+            f" missing={','.join(missing) or options.subscribe_pattern}"
+            f" path={options.path or options.storage_manager}{_told_topics(options, met)}"
+        )
+    return chosen
+
+
+def _told_topics(options: SourceOptions, met: Sequence[str]) -> str:
+    """What is there instead, and the nearest name."""
+    if not met:
+        return f" found=none{_NOTHING_FOUND}"
+    return f" found={','.join(met[:10])}{_nearest(options.named_topics, met)}"
+
+
+def _nearest(wanted: Iterable[str], met: Collection[str]) -> str:
+    found = {
+        name
+        for topic in wanted
+        if topic not in met
+        for name in difflib.get_close_matches(topic, list(met), n=1)
+    }
+    return f" nearest={','.join(sorted(found))}" if found else ""
+
+
+_NOTHING_FOUND = (
+    " hint='no segment lies under path as this layout would have it: look at path, key.prefix and"
+    " layout'"
+)
+
+
+def _bucket_bounds(pieces: Sequence[SegmentPiece], log_start: Offset) -> OffsetBounds:
+    if not pieces:
+        return OffsetBounds(log_start, log_start)
+    end = pieces[-1].end_offset
+    return OffsetBounds(min(max(pieces[0].start_offset, log_start), end), end)

@@ -1,0 +1,93 @@
+"""From options to the parts a query's driver talks to: the tier, its metadata, the brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+from isotherm.clock import SystemClock
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.settings import AIVEN, LOCAL_TIERED_STORAGE, ObjectStoreSettings
+from isotherm.spark.options import SourceOptions, needs_listing, storage_url
+from isotherm.spark.planning.projection_source import TableSegmentSource
+from isotherm.spark.planning.sources_of_metadata import (
+    BucketSegmentSource,
+    SegmentSource,
+    TopicSegmentSource,
+)
+from isotherm.spark.reading.brokers import Brokers, KafkaBrokers, RequestSettings
+
+
+def read_settings(options: SourceOptions, layout: str | None = None) -> ObjectStoreSettings | None:
+    """As `tier_settings`, for a query; None where a storage manager of the user's reads the tier."""
+    return None if options.storage_manager is not None else tier_settings(options, layout)
+
+
+def tier_settings(options: SourceOptions, layout: str | None = None) -> ObjectStoreSettings:
+    """The store that `path` names. Its layout is `layout`, else the option's, else looked for.
+
+    ConfigError for settings that do not hold together, and for a folder that is not there.
+    """
+    settings = named_store(options)
+    return replace(settings, layout=layout or options.layout or detect_layout(settings))
+
+
+def named_store(options: SourceOptions) -> ObjectStoreSettings:
+    """The store alone, which is not asked anything. ConfigError where there is none of ours."""
+    if options.storage_manager is not None:
+        raise needs_listing(options.storage_manager)
+    config = {**options.storage_settings, "url": storage_url(options.path)}
+    return ObjectStoreSettings.from_config(config)
+
+
+def detect_layout(settings: ObjectStoreSettings) -> str:
+    """The layout of the first segment's object found; the native one in an empty bucket."""
+    client = open_for_reading(settings)
+    for name in (AIVEN, LOCAL_TIERED_STORAGE):
+        layout = replace(settings, layout=name).create_layout()
+        for directory in client.list_directories(layout.root_directory):
+            if layout.directory_topic(directory) is not None and any(
+                layout.parse_key(stored.key) for stored in client.list_objects(directory + "/")
+            ):
+                return name
+    return AIVEN
+
+
+@contextmanager
+def open_segment_source(
+    options: SourceOptions, settings: ObjectStoreSettings | None, *, by_name: bool = False
+) -> Iterator[SegmentSource]:
+    """`by_name` for one that may answer from the names in the bucket (see listed_segments.py)."""
+    if options.metadata_source == "bucket":
+        assert settings is not None, "refused by option_parsing"
+        yield BucketSegmentSource(
+            open_for_reading(settings),
+            settings.create_layout(),
+            fail_on_data_loss=options.fail_on_data_loss,
+            by_name=by_name,
+        )
+        return
+    if options.metadata_table is not None:
+        url = storage_url(options.metadata_table)
+        table = {**options.storage_settings, "url": url}
+        yield TableSegmentSource(ObjectStoreSettings.from_config(table))
+        return
+    with closing(KafkaMetadataTopic(options.kafka_properties)) as topic:
+        yield TopicSegmentSource(topic)
+
+
+def open_brokers(options: SourceOptions) -> Brokers | None:
+    if not options.has_brokers:
+        return None
+    settings = RequestSettings(
+        retries=options.fetch_offset_retries,
+        retry_interval_ms=options.fetch_offset_retry_interval_ms,
+    )
+    return KafkaBrokers(
+        options.kafka_properties,
+        SystemClock(),
+        settings,
+        reads_committed=options.reads_committed,
+    )

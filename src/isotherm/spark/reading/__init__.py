@@ -1,0 +1,1 @@
+"""The executors: from tasks to proven rows."""

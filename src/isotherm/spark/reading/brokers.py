@@ -1,0 +1,222 @@
+"""What the brokers know: topics with their ids, and the offsets a partition has now.
+
+Only the driver asks, a few requests per query, over librdkafka's admin client. A partition ends at
+its high watermark, as the Kafka source's default is, or at the last stable offset for a query that
+reads committed.
+
+librdkafka cannot ask for the earliest local or the highest tiered offset (KIP-405's ListOffsets
+-4 and -5), so the join of bucket and tail comes from the metadata: the offset after the last
+finished segment. The brokers serve every offset from there on, whichever tier holds it by then.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from isotherm.clock import Clock
+from isotherm.errors import (
+    ConfigError,
+    RequestTimedOutError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+)
+from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
+from isotherm.spark.planning.offsets import OffsetBounds
+from isotherm.types import (
+    REMOTE_LOG_METADATA_TOPICS,
+    Offset,
+    TimestampMs,
+    TopicIdPartition,
+    TopicPartition,
+)
+
+# A pattern never means these, as for Kafka's consumer (exclude.internal.topics).
+INTERNAL_TOPICS = frozenset(
+    {
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        *REMOTE_LOG_METADATA_TOPICS,
+    }
+)
+
+_Answer = TypeVar("_Answer")
+_UNKNOWN_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+_NO_OFFSET = -1
+_EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+class Brokers(Protocol):
+    """The questions of a query's driver; each raises RetriableError when there is no answer."""
+
+    def topic_names(self) -> list[str]:
+        """Every topic that is not internal."""
+
+    def partitions(self, topics: Iterable[str]) -> list[TopicIdPartition]:
+        """The partitions of `topics`; UnknownTopicOrPartitionError naming one that is missing."""
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetBounds]:
+        """Log start and end, whichever tier holds the records."""
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, TimestampMs]
+    ) -> dict[TopicPartition, Offset | None]:
+        """First offset whose record is not older; None when the partition has no such record."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    timeout_s: float = 60.0
+    retries: int = 3
+    retry_interval_ms: int = 10
+
+
+class KafkaBrokers:
+    """`Brokers` over librdkafka."""
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        clock: Clock,
+        settings: RequestSettings,
+        *,
+        reads_committed: bool = False,
+    ) -> None:
+        self._isolation = (
+            IsolationLevel.READ_COMMITTED if reads_committed else IsolationLevel.READ_UNCOMMITTED
+        )
+        self._clock = clock
+        self._settings = settings
+        self._properties = {**QUIET_CLIENT, **properties}
+        check_brokers(self._properties)
+        try:
+            self._admin = AdminClient(self._properties)
+        except KafkaException as error:
+            raise ConfigError(
+                f"kafka properties are refused by the client reason={str(error)!r}"
+            ) from error
+
+    def topic_names(self) -> list[str]:
+        listed = self._retried(
+            "topics", lambda: self._admin.list_topics(timeout=self._settings.timeout_s)
+        )
+        return sorted(set(listed.topics) - INTERNAL_TOPICS)
+
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """With the cluster's default replication; one that is there is left as it is."""
+        topic = NewTopic(name, num_partitions=partitions, config=dict(config))
+
+        def create() -> None:
+            try:
+                self._admin.create_topics([topic])[name].result(self._settings.timeout_s)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+
+        self._retried("topic creation", create)
+
+    def cluster_id(self) -> str:
+        listed = self._retried(
+            "cluster id", lambda: self._admin.list_topics(timeout=self._settings.timeout_s)
+        )
+        return str(listed.cluster_id)
+
+    def partitions(self, topics: Iterable[str]) -> list[TopicIdPartition]:
+        names = sorted(topics)
+        if not names:
+            return []
+        described = self._answers(
+            "partitions", lambda: self._admin.describe_topics(TopicCollection(names))
+        )
+        return [
+            TopicIdPartition(_topic_id(topic.topic_id), name, partition.id)
+            for name, topic in described.items()
+            for partition in topic.partitions
+        ]
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetBounds]:
+        wanted = list(partitions)
+        starts = self._offsets(dict.fromkeys(wanted, _EARLIEST))
+        ends = self._offsets(dict.fromkeys(wanted, _LATEST))
+        return {partition: OffsetBounds(starts[partition], ends[partition]) for partition in wanted}
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, TimestampMs]
+    ) -> dict[TopicPartition, Offset | None]:
+        specs = {partition: OffsetSpec.for_timestamp(time) for partition, time in times.items()}
+        return {
+            partition: None if offset == _NO_OFFSET else offset
+            for partition, offset in self._offsets(specs).items()
+        }
+
+    def _offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, Offset]:
+        if not specs:
+            return {}
+        request = {
+            ClientTopicPartition(partition.topic, partition.partition): spec
+            for partition, spec in specs.items()
+        }
+        answers = self._answers(
+            "offsets",
+            lambda: self._admin.list_offsets(request, isolation_level=self._isolation),
+        )
+        return {TopicPartition(tp.topic, tp.partition): a.offset for tp, a in answers.items()}
+
+    def _answers(self, what: str, ask: Callable[[], dict[Any, Future[Any]]]) -> dict[Any, Any]:
+        def wait() -> dict[Any, Any]:
+            return {
+                subject: future.result(self._settings.timeout_s)
+                for subject, future in ask().items()
+            }
+
+        return self._retried(what, wait)
+
+    def _retried(self, what: str, ask: Callable[[], _Answer]) -> _Answer:
+        never = threading.Event()
+        for attempt in range(self._settings.retries + 1):
+            try:
+                return ask()
+            except TimeoutError as error:
+                failure: Exception = error
+            except KafkaException as error:
+                if error.args[0].code() in _UNKNOWN_TOPIC:
+                    raise UnknownTopicOrPartitionError(
+                        f"topic or partition does not exist reason={error.args[0].str()!r}"
+                    ) from error
+                failure = error
+            # A broker that is gone is told of at once, by its address.
+            check_brokers(self._properties)
+            if attempt < self._settings.retries:
+                self._clock.wait(never, self._settings.retry_interval_ms / 1000)
+        raise self._no_answer(what, failure) from failure
+
+    def _no_answer(self, what: str, failure: Exception) -> RetriableError:
+        reason = str(failure) or f"no answer in {self._settings.timeout_s:g} s"
+        return RequestTimedOutError(
+            f"brokers do not answer asked_for={what} reason={reason!r}"
+            f" bootstrap.servers={self._properties.get('bootstrap.servers')}"
+        )
+
+
+def _topic_id(client_uuid: Any) -> uuid.UUID:
+    """librdkafka gives the halves as signed 64-bit numbers."""
+    halves = (
+        client_uuid.get_most_significant_bits(),
+        client_uuid.get_least_significant_bits(),
+    )
+    return uuid.UUID(bytes=b"".join(half.to_bytes(8, "big", signed=True) for half in halves))

@@ -1,0 +1,260 @@
+"""Whether the transaction indexes and the markers of a segment agree, told as its batches pass.
+
+An index that is lost, or damaged, makes aborted records look committed. The markers contradict it:
+
+- An ABORT marker ends a transaction that has data: the index has an entry that ends there, and
+  begins where the data begins.
+- Where an entry ends there is an ABORT marker of its producer; inside an entry there is no marker.
+- Of a transaction that began before the segment, the snapshot of producers that the segment before
+  it carries has the first offset.
+
+A marker alone proves nothing: its transaction may have no data in this partition. Python sees
+transactions that were aborted and those that are open between runs of batches; the others are
+dealt with by columns.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from isotherm.errors import CorruptIndexError
+from isotherm.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from isotherm.record.control import ControlRecordType
+from isotherm.record.control_table import NO_MARKER, marker_types
+from isotherm.remote.history.gaps import Gaps
+from isotherm.segment.transaction_index import AbortedTransaction
+from isotherm.spark.planning.planning import SegmentRead
+from isotherm.types import Offset, ProducerId
+
+if TYPE_CHECKING:
+    from isotherm.record.batch_table import BatchTable
+    from isotherm.record.varint import ReadBuffer
+
+
+class TransactionMismatchError(CorruptIndexError):
+    """The index and the log disagree; rows of the read may be wrong already."""
+
+
+class _Stretch(NamedTuple):
+    """Batches of one producer in a run that follow one another: data, at most one marker at the
+    end. `first_data` is None where there is only a marker, `marker` where none ends it."""
+
+    producer_id: ProducerId
+    first_data: Offset | None
+    end: Offset
+    marker: ControlRecordType | None
+
+
+class TransactionProof:
+    """Of one read of a segment, `aborted` being set. Not thread-safe."""
+
+    def __init__(self, read: SegmentRead, gaps: Gaps) -> None:
+        self._read = read
+        self._is_cleaned = gaps is Gaps.PERMITTED
+        self._entries: dict[ProducerId, list[AbortedTransaction]] = defaultdict(list)
+        for entry in read.aborted or ():
+            self._entries[entry.producer_id].append(entry)
+        self._start: Offset | None = None
+        # Data after the last marker, by producer: where it begins.
+        self._open: dict[ProducerId, Offset] = {}
+        # Producers of whom a marker was seen: what they wrote since began where it was seen.
+        self._marked: set[ProducerId] = set()
+        self._begun: set[tuple[ProducerId, Offset]] = set()
+        self._ended: set[tuple[ProducerId, Offset]] = set()
+        self._end: Offset = 0
+        self._unexplained: list[tuple[ProducerId, Offset]] = []
+
+    def follow(self, data: ReadBuffer, table: BatchTable) -> None:
+        """The batches that come next. TransactionMismatchError when they contradict the index."""
+        if self._start is None:
+            self._start = int(table["base_offset"][0])
+        # What lies beyond is a deposed leader's.
+        assert self._read.beside is not None
+        table = table[: int(table["base_offset"].searchsorted(self._read.beside.piece_end))]
+        if len(table) == 0:
+            return
+        self._end = int(table["base_offset"][-1] + table["last_offset_delta"][-1]) + 1
+        for stretch in self._stretches(data, table):
+            self._follow_stretch(stretch)
+
+    @property
+    def next_offset(self) -> Offset:
+        """The offset after the last batch."""
+        return self._end
+
+    def expect_ends(self, open_before: Mapping[ProducerId, Offset]) -> None:
+        """Transactions that were open where the segment begins, by their first offsets: those that
+        have not been seen to go on or to end are to be followed like those that have data here."""
+        for producer, first in open_before.items():
+            if producer not in self._marked:
+                self._open.setdefault(producer, first)
+
+    def has_undecided(self) -> bool:
+        """Whether records that are rows belong to a transaction whose marker is still to come."""
+        return bool(self._undecided())
+
+    def _undecided(self) -> dict[ProducerId, Offset]:
+        return {
+            producer: first
+            for producer, first in self._open.items()
+            if first < self._read.end_offset and not self._is_listed(producer, first)
+        }
+
+    @property
+    def needs_past(self) -> bool:
+        """Whether `check_past` has something to check."""
+        return bool(self._unexplained or self._reaching_back())
+
+    def finish(self) -> None:
+        """After the last batch: every entry that begins or ends among them was seen to do so."""
+        start = 0 if self._start is None else self._start
+        for entries in self._entries.values():
+            for entry in entries:
+                ended = (entry.producer_id, entry.last_offset)
+                if start <= entry.last_offset < self._end and ended not in self._ended:
+                    raise _wrong(
+                        "entry ends where no transaction of its producer is aborted", entry
+                    )
+                begun = (entry.producer_id, entry.first_offset)
+                is_here = start <= entry.first_offset < self._end
+                if is_here and begun not in self._begun and not self._is_cleaned:
+                    raise _wrong("entry begins where no transaction of its producer begins", entry)
+
+    def check_past(self, open_before: Mapping[ProducerId, Offset]) -> None:
+        """`open_before` are the transactions open where the segment begins: their first offsets."""
+        for producer, marker in self._unexplained:
+            if producer in open_before:
+                raise _unlisted(producer, open_before[producer], marker)
+        for entry in self._reaching_back():
+            if open_before.get(entry.producer_id) != entry.first_offset:
+                raise _wrong("entry begins elsewhere than its producer's snapshot says", entry)
+
+    def _reaching_back(self) -> list[AbortedTransaction]:
+        """Entries whose markers were seen, of transactions that began before the segment."""
+        begin = self._read.segment.start_offset
+        return [
+            entry
+            for entries in self._entries.values()
+            for entry in entries
+            if entry.first_offset < begin and (entry.producer_id, entry.last_offset) in self._ended
+        ]
+
+    def _stretches(self, data: ReadBuffer, table: BatchTable) -> list[_Stretch]:
+        """Those that tell something: of the producer's first in this run, of aborted transactions,
+        of producers with entries, and the last."""
+        is_of_producer = (table["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) != 0
+        rows = table[is_of_producer & (table["producer_id"] >= 0)]
+        if len(rows) == 0:
+            return []
+        order = np.lexsort((rows["base_offset"], rows["producer_id"]))
+        rows = rows[order]
+        types = marker_types(data, rows)
+        producers, offsets = rows["producer_id"], rows["base_offset"]
+        is_other = producers[1:] != producers[:-1]
+        firsts = np.flatnonzero(np.append(True, is_other | (types[:-1] != NO_MARKER)))
+        lasts = np.append(firsts[1:], len(rows)) - 1
+        is_first_of_producer = np.append(True, is_other)[firsts]
+        is_telling = (
+            is_first_of_producer
+            | (types[lasts] == ControlRecordType.ABORT)
+            | (types[lasts] == NO_MARKER)
+        )
+        if self._entries:
+            is_telling |= np.isin(producers[firsts], list(self._entries))
+        chosen = np.flatnonzero(is_telling)
+        return [
+            _Stretch(
+                int(producers[first]),
+                int(offsets[first]) if types[first] == NO_MARKER else None,
+                int(offsets[last]),
+                None if types[last] == NO_MARKER else _marker(int(types[last])),
+            )
+            for first, last in zip(firsts[chosen].tolist(), lasts[chosen].tolist(), strict=True)
+        ]
+
+    def _follow_stretch(self, stretch: _Stretch) -> None:
+        producer = stretch.producer_id
+        first = self._open.pop(producer, None)
+        if first is None:
+            first = stretch.first_data
+            if first is not None:
+                self._begun.add((producer, first))
+        if stretch.marker is None:
+            assert first is not None, "there is data, or a marker"
+            self._open[producer] = first
+        else:
+            self._follow_marker(producer, first, stretch.end, stretch.marker)
+            self._marked.add(producer)
+
+    def _follow_marker(
+        self, producer: ProducerId, first: Offset | None, at: Offset, kind: ControlRecordType
+    ) -> None:
+        entry = None
+        for each in self._entries.get(producer, ()):
+            if each.first_offset <= at < each.last_offset:
+                raise _wrong(f"entry goes on beyond a marker of its producer marker={at}", each)
+            if each.last_offset == at:
+                entry = each
+        if kind is not ControlRecordType.ABORT:
+            return
+        self._ended.add((producer, at))
+        is_of_read = at >= self._read.start_offset
+        if entry is not None:
+            self._check_begin(entry, first, is_exact=producer in self._marked)
+        elif first is not None and is_of_read and first < self._read.end_offset:
+            raise _unlisted(producer, first, at)
+        elif first is None and is_of_read and self._starts_segment and producer not in self._marked:
+            self._unexplained.append((producer, at))
+
+    def _check_begin(
+        self, entry: AbortedTransaction, first: Offset | None, *, is_exact: bool
+    ) -> None:
+        if first is None or self._is_cleaned:
+            return
+        if entry.first_offset > first or (is_exact and entry.first_offset != first):
+            raise _wrong(f"entry begins elsewhere than its transaction first_data={first}", entry)
+
+    @property
+    def _starts_segment(self) -> bool:
+        return self._start is not None and self._start <= self._read.segment.start_offset
+
+    def _is_listed(self, producer: ProducerId, offset: Offset) -> bool:
+        return any(
+            e.first_offset <= offset <= e.last_offset for e in self._entries.get(producer, ())
+        )
+
+
+def drop_ended(undecided: dict[ProducerId, Offset], data: ReadBuffer, table: BatchTable) -> None:
+    """Take out of `undecided`, first offsets of transactions by producer, those that these batches
+    commit. TransactionMismatchError when one is aborted: no index listed it."""
+    rows = table[(table["attributes"] & CONTROL_FLAG) != 0]
+    types = marker_types(data, rows)
+    for producer, offset, kind in zip(
+        rows["producer_id"].tolist(), rows["base_offset"].tolist(), types.tolist(), strict=True
+    ):
+        first = undecided.pop(producer, None)
+        if first is not None and kind == ControlRecordType.ABORT:
+            raise _unlisted(producer, first, offset)
+
+
+def _marker(kind: int) -> ControlRecordType:
+    known = (ControlRecordType.ABORT, ControlRecordType.COMMIT)
+    return ControlRecordType(kind) if kind in known else ControlRecordType.UNKNOWN
+
+
+def _wrong(fact: str, entry: AbortedTransaction) -> TransactionMismatchError:
+    return TransactionMismatchError(
+        f"transaction index and log disagree: {fact} producer_id={entry.producer_id}"
+        f" first_offset={entry.first_offset} last_offset={entry.last_offset}"
+    )
+
+
+def _unlisted(producer: ProducerId, first: Offset, marker: Offset) -> TransactionMismatchError:
+    return TransactionMismatchError(
+        "transaction index and log disagree: an aborted transaction is not listed"
+        f" producer_id={producer} first_offset={first} last_offset={marker}"
+    )

@@ -1,0 +1,61 @@
+"""How far a stream is behind, from what Spark reports of its progress.
+
+Spark asks a Python source for no metrics of its own, so `sources[].metrics` of the progress stays
+empty; the offsets in it say the same.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from isotherm.spark.streaming.stream_offsets import decode_offset
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+
+class OffsetsBehindLatest(NamedTuple):
+    """Over the partitions of a source: what its last batch left to read. As the Kafka source's
+    metrics minOffsetsBehindLatest, maxOffsetsBehindLatest and avgOffsetsBehindLatest."""
+
+    min: int
+    max: int
+    avg: float
+
+
+def offsets_behind_latest(
+    progress: StreamingQueryProgress | None, source: int = 0
+) -> OffsetsBehindLatest | None:
+    """Of the source with this number in the query; None before its first batch.
+
+    `progress` is `query.lastProgress`, or that of a listener's event.
+    """
+    if progress is None:
+        return None
+    reported = json.loads(progress.json)["sources"][source]
+    latest, end = _offsets(reported["latestOffset"]), _offsets(reported["endOffset"])
+    behind = [max(0, latest[p] - end[p]) for p in latest.keys() & end.keys()]
+    if not behind:
+        return None
+    return OffsetsBehindLatest(min(behind), max(behind), sum(behind) / len(behind))
+
+
+def source_metrics(progress: StreamingQueryProgress | None, source: int = 0) -> dict[str, str]:
+    """`offsets_behind_latest` under the names and in the form that the Kafka source gives its own
+    in `progress.sources[source].metrics`; empty before the first batch."""
+    behind = offsets_behind_latest(progress, source)
+    if behind is None:
+        return {}
+    return {
+        "minOffsetsBehindLatest": str(behind.min),
+        "maxOffsetsBehindLatest": str(behind.max),
+        "avgOffsetsBehindLatest": str(behind.avg),
+    }
+
+
+def _offsets(reported: Any) -> dict[Any, int]:
+    if reported is None:
+        return {}
+    encoded = json.loads(reported) if isinstance(reported, str) else reported
+    return decode_offset(encoded).offsets

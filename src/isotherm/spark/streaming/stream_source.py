@@ -1,0 +1,107 @@
+"""`spark.readStream.format("isotherm")`: the source's part in a streaming query.
+
+Apart from `source`, which PySpark 4.0 and 4.1 load as well: they have no read limits, and do not
+tell a source where a batch starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from isotherm.clock import SystemClock
+from isotherm.spark.options import SourceOptions
+from isotherm.spark.source import TaskPartition, open_storage, read_partition, uncollected
+from isotherm.spark.streaming.stream_offsets import decode_offset, encode_offset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from isotherm.spark.streaming.stream_query import StreamQuery
+
+
+class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark makes two: one in a process that lives as long as the query and answers for offsets
+    and tasks, and one that goes to the executors and only reads."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._layout = ""
+        self._resources = ExitStack()
+        self._opened: StreamQuery | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return encode_offset(self._query.initial_offset())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Only whether there are limits: Spark has no limit that says all that the options say."""
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        is_limited = not isinstance(limit, ReadAllAvailable)
+        begun = decode_offset(start)
+        reached = self._query.next_offset(begun, is_limited=is_limited)
+        # Spark begins a batch when the text changes: the start of the last one may be in it.
+        return start if reached is begun else encode_offset(reached)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        latest = self._query.latest_offset()
+        return None if latest is None else encode_offset(latest)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._query.fix_target()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        with uncollected():
+            tasks = self._query.tasks(decode_offset(start), decode_offset(end))
+        return [TaskPartition(task, self._layout) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._options, self._schema, partition)
+
+    def stop(self) -> None:
+        """Spark does not always call it: the clients may as well end with their process."""
+        self._resources.close()
+
+    @property
+    def _query(self) -> StreamQuery:
+        if self._opened is None:
+            from isotherm.spark.planning.tiered_log import TieredLog
+            from isotherm.spark.planning.tiers import (
+                open_brokers,
+                open_segment_source,
+                read_settings,
+            )
+            from isotherm.spark.streaming.stream_query import StreamQuery
+
+            options = self._options
+            settings = read_settings(options)
+            segments = self._resources.enter_context(
+                open_segment_source(options, settings, by_name=options.plans_by_name)
+            )
+            log = TieredLog(
+                options, open_storage(options, settings), segments, open_brokers(options)
+            )
+            self._layout = "" if settings is None else settings.layout
+            self._opened = StreamQuery(options, log, SystemClock())
+        return self._opened
