@@ -5,8 +5,8 @@ Behaviour Keys of a topic, of this broker or of all brokers (no name) are set, d
           they are lists, appended to and subtracted from; each resource as a whole or not at all,
           durably before the answer. A change is in effect when it is answered, and again after a
           restart. validate_only checks and changes nothing. Keys of the broker that take effect
-          only at a start, broker loggers, client metrics and groups get INVALID_REQUEST.
-Not done  Levels of loggers.
+          only at a start get INVALID_REQUEST. Groups and client metrics have settings, and
+          broker loggers have levels, which end with the process.
 KIPs      226 dynamic broker keys · 339
 """
 
