@@ -31,7 +31,7 @@ from isotherm.log.log_loader import load_log
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch
-from isotherm.remote.read_wait import ReadWait
+from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager

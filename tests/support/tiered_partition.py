@@ -41,8 +41,8 @@ from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.metadata.upkeep.cleanup import RemoteMetadataCleanupManager
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
-from isotherm.remote.read_wait import ReadWait
 from isotherm.remote.reading.read_ahead import ReadAhead, ReadAheadSettings
+from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.reading.remote_log_reader import RemoteLogReader, RemoteRead
 from isotherm.remote.remote_tier_metrics import RetentionShares
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata

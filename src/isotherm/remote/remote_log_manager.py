@@ -37,8 +37,8 @@ from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.metadata.exclusive import exclusive_metadata
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
-from isotherm.remote.read_wait import NO_WAIT, ReadWait
 from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
+from isotherm.remote.reading.read_wait import NO_WAIT, ReadWait
 from isotherm.remote.reading.remote_log_reader import RemoteLogReader, RemoteRead
 from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader

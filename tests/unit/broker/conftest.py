@@ -28,7 +28,7 @@ from isotherm.metrics.registry import Metrics
 from isotherm.protocol.framing import RequestHeader
 from isotherm.record.batch import build_batch
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
-from isotherm.remote.read_wait import ReadWait
+from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.remote_tier_metrics import Expirations
 from isotherm.testing.sim_clock import SimClock
 from tests.support.faulty_fs import FaultyFileSystem

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isotherm.errors import RemoteStorageError, RequestTimedOutError
-from isotherm.remote.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
+from isotherm.remote.reading.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicIdPartition

@@ -24,8 +24,8 @@ from isotherm.errors import (
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_read import FetchIsolation
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME
-from isotherm.remote.read_wait import ReadWait
 from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE
+from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.remote_log_manager import READ_AHEAD_POOL, RemoteLogManager
 from isotherm.remote.remote_tier_metrics import (
     COPIERS_IDLE,

@@ -9,8 +9,8 @@ import pytest
 
 from isotherm.errors import CorruptRecordError, RemoteStorageError
 from isotherm.record.batch import build_batch
-from isotherm.remote.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.reading.range_memory import RangeMemory
+from isotherm.remote.reading.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.reading.segment_range import SegmentRange
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.types import TopicIdPartition

@@ -30,7 +30,7 @@ from isotherm.protocol.fetch import (
     FetchPartition,
     FetchPartitionResponse,
 )
-from isotherm.remote.read_wait import ReadWait
+from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.types import NO_LEADER_EPOCH, Offset, ProducerId, TopicPartition
 

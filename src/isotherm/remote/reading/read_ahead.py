@@ -26,8 +26,8 @@ from functools import partial
 from typing import Protocol
 
 from isotherm.clock import Clock
-from isotherm.remote.read_wait import NotInMemoryError, ReadWait
 from isotherm.remote.reading.range_memory import RangeMemory
+from isotherm.remote.reading.read_wait import NotInMemoryError, ReadWait
 from isotherm.remote.reading.segment_range import FetchAbandonedError, SegmentRange
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager

@@ -36,9 +36,9 @@ from isotherm.remote.history.lineage import (
 )
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
-from isotherm.remote.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.reading.marker_proof import unnamed_abort
 from isotherm.remote.reading.read_ahead import ReadAhead
+from isotherm.remote.reading.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.reading.segment_reader import (
     ANSWER_SIZE_MIN,
     BatchRun,

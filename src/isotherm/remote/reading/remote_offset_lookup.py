@@ -23,7 +23,7 @@ from isotherm.remote.history.lineage import (
 )
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
-from isotherm.remote.read_wait import ReadWait
+from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.told_once import ToldOnce

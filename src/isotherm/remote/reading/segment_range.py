@@ -17,9 +17,9 @@ from contextlib import suppress
 
 from isotherm.errors import CorruptObjectError, CorruptRecordError, RemoteStorageError
 from isotherm.record.batch_header import HEADER_SIZE, read_batch_header
-from isotherm.remote.read_wait import NotInMemoryError, ReadWait
 from isotherm.remote.reading.checked_batches import CheckedBatches, check_batches
 from isotherm.remote.reading.range_memory import RangeMemory
+from isotherm.remote.reading.read_wait import NotInMemoryError, ReadWait
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import FillsBuffers, RemoteStorageManager
 from isotherm.types import Offset, Position

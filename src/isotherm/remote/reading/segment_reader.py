@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from isotherm.errors import CorruptObjectError, CorruptRecordError
 from isotherm.record.batch import HEADER_SIZE, read_batch_header
-from isotherm.remote.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.reading.checked_batches import (
     BatchPlace,
     CheckedBatches,
@@ -22,6 +21,7 @@ from isotherm.remote.reading.checked_batches import (
     check_place,
 )
 from isotherm.remote.reading.read_ahead import ReadAhead
+from isotherm.remote.reading.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.segment.offset_index import OffsetPosition
 from isotherm.types import Offset, Position
