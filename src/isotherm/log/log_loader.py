@@ -42,6 +42,7 @@ from isotherm.log.recovery import (
 )
 from isotherm.log.segment_check import check_segment
 from isotherm.log.tiering import is_remote_log_enabled
+from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
 from isotherm.record.batch import BatchHeader
 from isotherm.segment.file_names import (
     LOG_SUFFIX,
@@ -118,6 +119,7 @@ class _LogLoader:
         )
         self._now_ms: TimestampMs = environment.clock.now_ms()
         self._epochs = EpochRecovery(self._fs, directory)
+        self._transaction_indexes = TransactionIndexCheckpoint(self._fs, directory)
         self._producers = ProducerStateManager(
             topic_partition, environment.producer_id_expiration_ms
         )
@@ -137,6 +139,10 @@ class _LogLoader:
         epochs.forget_below(log_start_offset)
         epochs.flush(log_end_offset)
         self._load_producers(snapshots, segments, log_start_offset, log_end_offset)
+        with_index = plan_segment_files(names).with_transaction_index
+        self._transaction_indexes.begin(segments[:-1], with_index)
+        if self._has_recovered:
+            self._transaction_indexes.store()
         recovery_point = log_end_offset
         if not self._checkpoints.clean_shutdown:
             recovery_point = min(self._checkpoints.recovery_point, log_end_offset)
@@ -159,6 +165,7 @@ class _LogLoader:
             leader_epochs=epochs,
             producers=self._producers,
             snapshots=snapshots,
+            transaction_indexes=self._transaction_indexes,
         )
         log.update_high_watermark(self._checkpoints.high_watermark)
         return log
@@ -257,8 +264,9 @@ class _LogLoader:
             following = segments[index + 1].base_offset if index + 1 < len(segments) else None
             known_end = self._checkpoints.recovery_point or None
             next_offset, fault = check_segment(self._fs, segment, following, following or known_end)
-            if not fault and segment.base_offset in files.with_transaction_index:
-                fault = _transaction_index_fault(segment)
+            if not fault:
+                has_index = segment.base_offset in files.with_transaction_index
+                fault = self._transaction_index_fault(segment, has_index=has_index)
             if fault:
                 logger.warning(
                     "indexes are made again from the log file=%s reason='%s'",
@@ -269,6 +277,11 @@ class _LogLoader:
             else:
                 checked.append(_RecoveredSegment(segment, next_offset, 0))
         return checked
+
+    def _transaction_index_fault(self, segment: LogSegment, *, has_index: bool) -> str:
+        index = segment.transaction_index if has_index else b""
+        fault = self._transaction_indexes.fault(segment.base_offset, index)
+        return fault or (_transaction_index_fault(segment) if has_index else "")
 
     def _check_end(self, log_end_offset: Offset) -> None:
         """Raises CorruptLogError if the log ends below the recovery point: flushed records are lost."""

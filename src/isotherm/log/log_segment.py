@@ -352,8 +352,12 @@ class LogSegment:
         """The entries of the transaction index; empty without a file."""
         if self._aborted is not None:
             return self._aborted
-        data = self._files.read_index(TRANSACTION_INDEX_SUFFIX)
-        return read_transaction_index(data, self.base_offset)
+        return read_transaction_index(self.transaction_index, self.base_offset)
+
+    @property
+    def transaction_index(self) -> bytes:
+        """The file's content; empty when there is none. Of a closed segment."""
+        return self._files.read_index(TRANSACTION_INDEX_SUFFIX)
 
     @property
     def has_transaction_index(self) -> bool:

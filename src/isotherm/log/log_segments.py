@@ -15,6 +15,7 @@ from isotherm.log.environment import LogEnvironment
 from isotherm.log.log_read import floor_index
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.roll import IncomingRecords, roll_jitter_ms, roll_reason
+from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
 from isotherm.record.validation import ValidatedRecords
 from isotherm.types import Offset, TimestampMs
 
@@ -28,8 +29,11 @@ class LogSegments:
         directory: Path,
         segments: Sequence[LogSegment],
         config: TopicConfig,
+        transaction_indexes: TransactionIndexCheckpoint,
     ) -> None:
         self.all: tuple[LogSegment, ...] = tuple(segments)
+        self.transaction_indexes = transaction_indexes
+        """Of the closed segments: it follows every change, and is stored by the log."""
         self._environment = environment
         self._directory = directory
         self._jitter_ms = roll_jitter_ms(config, environment.rng)
@@ -65,9 +69,11 @@ class LogSegments:
         """Close the active segment and start one at `base_offset`, the log end."""
         self.active.deactivate()
         self.all = (*self.all, self._begin(base_offset, config, now_ms))
+        self.transaction_indexes.follow(self.all[:-1])
 
     def remove_first(self, count: int) -> tuple[LogSegment, ...]:
         removed, self.all = self.all[:count], self.all[count:]
+        self.transaction_indexes.follow(self.all[:-1])
         return removed
 
     def check_replaceable(self, segments: Sequence[LogSegment]) -> None:
@@ -83,6 +89,7 @@ class LogSegments:
         """Replace `old`, adjacent closed segments, by `new`."""
         first = self.all.index(old[0])
         self.all = (*self.all[:first], *new, *self.all[first + len(old) :])
+        self.transaction_indexes.follow(self.all[:-1])
 
     def truncate_to(self, offset: Offset, config: TopicConfig) -> tuple[LogSegment, ...]:
         """Truncate the segment that contains `offset` and make it active; returns removed segments."""
@@ -91,11 +98,13 @@ class LogSegments:
         if not self.active.is_active:
             self.active.activate(config.segment_index_bytes)
         self.active.truncate_to(offset)
+        self.transaction_indexes.follow(self.all[:-1])
         return removed
 
     def begin_anew(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> None:
         """Replace all segments, whose files have been renamed, by an empty one."""
         self.all = (self._begin(base_offset, config, now_ms),)
+        self.transaction_indexes.follow(())
 
     def _begin(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> LogSegment:
         segment = LogSegment(self._environment.cache, self._directory, base_offset, now_ms=now_ms)

@@ -51,6 +51,7 @@ from isotherm.log.retention import (
     plan_without_copies,
 )
 from isotherm.log.tiering import is_remote_log_enabled
+from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
 from isotherm.record.validation import AppendOrigin, ValidatedRecords, validate_and_assign_offsets
 from isotherm.segment.producer_snapshot import LastRecord
 from isotherm.types import (
@@ -82,6 +83,7 @@ class PartitionLog:
         leader_epochs: LeaderEpochCache,
         producers: ProducerStateManager,
         snapshots: ProducerSnapshots,
+        transaction_indexes: TransactionIndexCheckpoint,
     ) -> None:
         """Called by `log_loader.load_log`. The last segment is active."""
         self.topic_partition = topic_partition
@@ -92,7 +94,7 @@ class PartitionLog:
         self.leader_epochs = leader_epochs
         self.producers = producers
         self.environment = environment
-        self._segments = LogSegments(environment, directory, segments, config)
+        self._segments = LogSegments(environment, directory, segments, config, transaction_indexes)
         self.snapshots = snapshots
         self._log_start_offset = log_start_offset
         self._durable_log_start_offset = durable_log_start_offset
@@ -400,6 +402,7 @@ class PartitionLog:
                 segment.sync()
         self.snapshots.sync(start_offset)
         self.leader_epochs.flush(end_offset)
+        self._segments.transaction_indexes.store()
         if segments[-1].base_offset >= start_offset:  # new file names, as in Kafka
             self.environment.cache.fs.sync_directory(self.directory)
         with self._lock:
@@ -489,6 +492,7 @@ class PartitionLog:
                 fs, self.directory, old, new, partial(self._deletions.mark, due_ms=due_ms)
             )
             self._segments.replace(old, new)
+            self._segments.transaction_indexes.store()
 
     def last_records_of_producers(self) -> dict[ProducerId, LastRecord]:
         with self._lock:
@@ -553,6 +557,8 @@ class PartitionLog:
                 active = self._segments.active
                 has_new_snapshot = self.snapshots.take(self.producers)
                 active.deactivate()
+                self._segments.transaction_indexes.follow(self._segments.all)
+                self._segments.transaction_indexes.store()
                 if has_new_snapshot or active.is_dirty:
                     # Synced even if the log is flushed: these files have just been written.
                     active.sync()

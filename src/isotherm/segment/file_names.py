@@ -33,6 +33,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 LEADER_EPOCH_CHECKPOINT_NAME = "leader-epoch-checkpoint"
 PARTITION_METADATA_NAME = "partition.metadata"
+TRANSACTION_INDEX_CHECKPOINT_NAME = "transaction-index-checkpoint"
 RECOVERY_POINT_CHECKPOINT_NAME = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT_NAME = "log-start-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT_NAME = "replication-offset-checkpoint"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import pytest
 
 from isotherm.config.topic import TopicConfig
 from isotherm.log.log_loader import LogCheckpoints
+from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
+from isotherm.segment.transaction_index import TRANSACTION_INDEX_ENTRY_SIZE
 from tests.support.faulty_fs import FaultyFileSystem
 from tests.support.local_log import open_local_log
 
@@ -118,26 +121,135 @@ def test_segment_without_an_offset_index_is_rebuilt_after_a_clean_stop(directory
     assert log.log_end_offset == 12
 
 
-def test_damaged_transaction_index_is_rebuilt_after_a_clean_stop(directory: Path) -> None:
+def abort(log: PartitionLog, *producer_ids: int) -> None:
+    """A transaction of one record each, aborted."""
+    for producer_id in producer_ids:
+        batch = build_batch(
+            [(T0, None, b"v", ())],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        log.append_as_leader(batch, 0, now_ms=T0)
+        marker = build_end_transaction_marker(
+            ControlRecordType.ABORT,
+            producer_id=producer_id,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            timestamp_ms=T0,
+        )
+        log.append_as_leader(marker, 0, now_ms=T0, origin=AppendOrigin.COORDINATOR)
+    log.update_high_watermark(log.log_end_offset)
+
+
+def aborted_offsets(log: PartitionLog) -> list[tuple[int, int]]:
+    """What a read_committed consumer is told of the log's aborted transactions."""
+    read = log.read(0, 1_000_000, isolation=FetchIsolation.TXN_COMMITTED)
+    assert read.aborted_transactions is not None
+    return [(each.first_offset, each.last_offset) for each in read.aborted_transactions]
+
+
+def lose(path: Path, data: bytes) -> None:
+    path.unlink()
+
+
+def cut_last_entry(path: Path, data: bytes) -> None:
+    path.write_bytes(data[:-TRANSACTION_INDEX_ENTRY_SIZE])
+
+
+def cut_within_an_entry(path: Path, data: bytes) -> None:
+    path.write_bytes(data[:-3])
+
+
+def flip_a_bit_of_a_producer_id(path: Path, data: bytes) -> None:
+    path.write_bytes(data[:9] + bytes([data[9] ^ 0x10]) + data[10:])
+
+
+@pytest.mark.parametrize("is_active", [False, True])
+@pytest.mark.parametrize(
+    "damage", [lose, cut_last_entry, cut_within_an_entry, flip_a_bit_of_a_producer_id]
+)
+def test_transaction_index_that_is_not_as_it_was_written_is_made_again_after_a_clean_stop(
+    directory: Path,
+    damage: Callable[[Path, bytes], None],
+    is_active: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     log = open_local_log(directory, config=CONFIG)
-    producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
-    batch = build_batch([(T0, None, b"v", ())], **producer, is_transactional=True)
-    log.append_as_leader(batch, 0, now_ms=T0)
-    marker = build_end_transaction_marker(
-        ControlRecordType.ABORT,
-        producer_id=7,
-        producer_epoch=0,
-        coordinator_epoch=0,
-        timestamp_ms=T0,
-    )
-    log.append_as_leader(marker, 0, now_ms=T0, origin=AppendOrigin.COORDINATOR)
-    log.roll()
+    abort(log, 7, 8)
+    if not is_active:
+        log.roll()
     log.close()
     path = directory / f"{0:020d}.txnindex"
     written = path.read_bytes()
-    path.write_bytes(written[:-3])
-    reopen(directory, CLEAN)
+    damage(path, written)
+    log = reopen(directory, replace(CLEAN, high_watermark=4))
     assert path.read_bytes() == written
+    assert aborted_offsets(log) == [(0, 1), (2, 3)]
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert str(directory / f"{0:020d}.log") in warnings[0]
+
+
+@pytest.mark.parametrize("damage", [lose, cut_last_entry])
+def test_transaction_index_lost_in_a_crash_below_the_recovery_point_is_made_again(
+    directory: Path, damage: Callable[[Path, bytes], None]
+) -> None:
+    log = open_local_log(directory, config=CONFIG)
+    abort(log, 7, 8)
+    log.roll()
+    abort(log, 9)
+    log.flush()
+    log.roll()
+    path = directory / f"{0:020d}.txnindex"
+    written = path.read_bytes()
+    damage(path, written)
+    log = reopen(directory, LogCheckpoints(recovery_point=5, high_watermark=6))
+    assert path.read_bytes() == written
+    assert aborted_offsets(log) == [(0, 1), (2, 3)]
+
+
+def test_transaction_indexes_that_truncation_and_new_records_changed_are_sound(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_local_log(directory, config=CONFIG)
+    abort(log, 7, 8)
+    log.roll()
+    abort(log, 9)
+    log.truncate_to(2)
+    abort(log, 10, 11)
+    log.roll()
+    log.close()
+    log = reopen(directory, replace(CLEAN, high_watermark=6))
+    assert aborted_offsets(log) == [(0, 1), (2, 3), (4, 5)]
+    assert [each for each in caplog.records if each.levelname == "WARNING"] == []
+
+
+@pytest.mark.parametrize("content", [None, b"", b"0\n1\n0 68", b"rubbish"])
+def test_lost_transaction_index_checkpoint_is_made_again_and_the_indexes_are_believed(
+    directory: Path, content: bytes | None
+) -> None:
+    log = open_local_log(directory, config=CONFIG)
+    abort(log, 7, 8)
+    log.roll()
+    log.close()
+    path = directory / "transaction-index-checkpoint"
+    written = path.read_bytes()
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    log = reopen(directory, replace(CLEAN, high_watermark=4))
+    assert aborted_offsets(log) == [(0, 1), (2, 3)]
+    log.close()
+    assert path.read_bytes() == written
+
+
+def test_log_without_aborts_has_no_transaction_index_checkpoint(directory: Path) -> None:
+    log = fill(directory)
+    log.close()
+    assert not (directory / "transaction-index-checkpoint").exists()
 
 
 def test_preallocated_indexes_left_by_a_crash_do_not_mislead(directory: Path) -> None:

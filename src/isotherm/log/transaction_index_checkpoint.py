@@ -1,0 +1,114 @@
+"""What the transaction indexes of a partition's closed segments hold, kept beside them.
+
+A transaction index has no CRC, and none at all is that of a segment without aborts: nothing but the
+markers in its log shows that it was lost, or cut between two entries. `transaction-index-checkpoint`
+has one line for each closed segment whose index has entries: `<base offset> <size> <crc32c>`. The
+log stores it before its recovery point passes a segment, and when it closes. Segments above the
+recovery point need none: their indexes are made again after an unclean stop.
+
+The file is Isotherm's own. Kafka's loader passes over names that it does not know.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import google_crc32c
+
+from isotherm.errors import CorruptCheckpointError
+from isotherm.log.fs import FileSystem
+from isotherm.log.log_segment import LogSegment
+from isotherm.segment.checkpoint_text import (
+    check_not_cut,
+    checkpoint_integers,
+    encode_checkpoint_entries,
+    read_checkpoint_entries,
+)
+from isotherm.segment.file_names import TRANSACTION_INDEX_CHECKPOINT_NAME
+from isotherm.segment.offset_index import Buffer
+from isotherm.types import Offset
+
+_logger = logging.getLogger(__name__)
+
+
+class IndexContent(NamedTuple):
+    size: int
+    crc: int
+
+
+_EMPTY = IndexContent(0, 0)
+
+
+class TransactionIndexCheckpoint:
+    """`follow` is serialized by the log that owns it; `store` may be called from any thread."""
+
+    def __init__(self, fs: FileSystem, directory: Path) -> None:
+        """Reads the file. One that is damaged counts as lost: the indexes are believed as found."""
+        self._fs = fs
+        self._path = directory / TRANSACTION_INDEX_CHECKPOINT_NAME
+        self._stored = _load(fs, self._path)
+        self._contents: Mapping[LogSegment, IndexContent] = {}
+        self._store_lock = threading.Lock()
+
+    def fault(self, base_offset: Offset, index: Buffer) -> str:
+        """Why a closed segment's index is not the one that was stored; empty when it may be."""
+        stored = self._stored.get(base_offset)
+        found = _content_of(index)
+        if stored is None or stored == found:
+            return ""
+        return (
+            f"transaction index is not as it was written size={found.size}"
+            f" expected_size={stored.size} crc={found.crc} expected_crc={stored.crc}"
+        )
+
+    def begin(self, closed: Iterable[LogSegment], with_index: Iterable[Offset]) -> None:
+        """`follow` for a log that is loaded; `with_index` are the segments that have a file."""
+        indexed = set(with_index)
+        self._contents = {
+            segment: _content_of(segment.transaction_index)
+            if segment.base_offset in indexed
+            else _EMPTY
+            for segment in closed
+        }
+
+    def follow(self, closed: Iterable[LogSegment]) -> None:
+        """Take in which segments are closed now. The index of one that is known is not read again."""
+        known = self._contents
+        self._contents = {
+            segment: known.get(segment) or _content_of(segment.transaction_index)
+            for segment in closed
+        }
+
+    def store(self) -> None:
+        """Write the file, durably, unless it is as it was."""
+        with self._store_lock:
+            contents = {
+                segment.base_offset: content
+                for segment, content in self._contents.items()
+                if content != _EMPTY
+            }
+            if contents != self._stored:
+                lines = [(base, *content) for base, content in sorted(contents.items())]
+                self._fs.write_atomically(self._path, encode_checkpoint_entries(lines))
+                self._stored = contents
+
+
+def _content_of(index: Buffer) -> IndexContent:
+    return IndexContent(len(index), google_crc32c.value(bytes(index))) if index else _EMPTY
+
+
+def _load(fs: FileSystem, path: Path) -> dict[Offset, IndexContent]:
+    if not fs.exists(path):
+        return {}
+    data = fs.read_bytes(path)
+    try:
+        check_not_cut(data)
+        lines = [checkpoint_integers(each) for each in read_checkpoint_entries(data, field_count=3)]
+    except CorruptCheckpointError as error:
+        _logger.warning("checkpoint is damaged and made again file=%s: %s", path, error)
+        return {}
+    return {base_offset: IndexContent(size, crc) for base_offset, size, crc in lines}
