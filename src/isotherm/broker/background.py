@@ -60,6 +60,7 @@ class PeriodicTask:
         while not self._clock.wait(self._stopping, delay_s):
             try:
                 self._tick()
+            # The boundary of a task: one failed tick must not end the thread.
             except Exception:
                 logger.exception("background task failed task=%s", self._name)
             delay_s = self._interval_s

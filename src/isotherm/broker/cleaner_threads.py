@@ -61,6 +61,7 @@ class CleanerThreads:
             self._tasks.append(task)
 
     def _stop(self) -> None:
+        # All rounds are aborted before a thread is waited for, so that the waits overlap.
         self._cleaner.manager.stop()
         for task in self._tasks:
             task.stop()

@@ -98,6 +98,7 @@ class CoordinatorTopic:
             for position, header in iterate_batches(read.records):
                 next_offset = header.next_offset
                 yield PlacedBatch(read.records, position, header, offset)
+            # No complete batch: another read would not advance either.
             if next_offset == offset:
                 return
             offset = next_offset

@@ -123,6 +123,7 @@ class BrokerNode:
     async def _start(self, started: contextlib.AsyncExitStack) -> None:
         self._kernels = KernelWarmUp()
         server = Server(self._config, self._loop, self._clock)
+        # Each step registers its undo at once, so a failure undoes exactly the completed steps.
         started.push_async_callback(server.stop, 0)
         self.endpoints = await server.bind()
         control_executor = ThreadPoolExecutor(1, thread_name_prefix="isotherm-control")
@@ -171,6 +172,7 @@ class BrokerNode:
         await server.serve(dispatcher)
         compilation = KernelCompilation()
         started.callback(compilation.stop)
+        # Last, so that compiling does not compete with the start for the CPU.
         compilation.start()
         logger.info(
             "broker serves node_id=%d cluster_id=%s listeners=%s",

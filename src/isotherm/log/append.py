@@ -82,6 +82,7 @@ def check_producers(
             marker = read_control_record(validated.records, position, header)
             if marker is not None:
                 producers.check_marker(header, marker)
+        # A coordinator's own records have no sequences to check.
         elif origin.is_client:
             duplicate = producers.find_duplicate(header)
             if duplicate is not None:

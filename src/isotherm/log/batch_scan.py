@@ -49,6 +49,7 @@ def scan_batches(file: File, position: Position, end_position: Position) -> Iter
     """
     window, window_position = b"", position
     while position + HEADER_SIZE <= end_position:
+        # Only these header bytes are needed of a batch. Its records are skipped, not read.
         if position + _SPAN.size > window_position + len(window):
             window, window_position = file.read_at(position, SCAN_WINDOW_SIZE), position
             if len(window) < _SPAN.size:
@@ -103,6 +104,7 @@ def scan_verified_batches(file: File, size: int) -> Iterator[tuple[Position, Bat
             raise CorruptRecordError(
                 f"batch is cut off position={position} size={header.size_in_bytes} file_size={size}"
             )
+        # A batch larger than the window is read as a whole, since its CRC covers all of it.
         if at + header.size_in_bytes > len(window):
             read_size = max(RECOVERY_READ_SIZE, header.size_in_bytes)
             window, window_position, at = file.read_at(position, read_size), position, 0

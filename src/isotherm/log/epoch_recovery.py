@@ -36,6 +36,7 @@ class EpochRecovery:
             self.epochs = LeaderEpochCache(fs, self._path, discard=True)
             self._fault = str(error)
         else:
+            # Kafka creates the file empty, so an empty file does not prove that nothing was lost.
             if not self.epochs.entries:
                 self._fault = "it is missing or empty"
 

@@ -44,6 +44,7 @@ class BoundedCache(Generic[Value]):
             if value is not None:
                 self._values.move_to_end(key)
                 return value
+        # Without the lock: loading is I/O, and readers of other keys must not wait for it.
         value = load()
         with self._lock:
             self._forget(key)

@@ -191,11 +191,13 @@ class OsFileSystem:
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         file = OsFile(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
+            # Synced before the rename: a crash could otherwise leave the new name with no content.
             file.write_at(0, data)
             file.sync()
         finally:
             file.close()
         self.rename(temporary, path)
+        # The rename is durable only with its directory.
         self.sync_directory(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:

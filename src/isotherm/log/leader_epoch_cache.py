@@ -133,6 +133,7 @@ class LeaderEpochCache:
 
     def _replace(self, below: tuple[EpochEntry, ...], entries: tuple[EpochEntry, ...]) -> None:
         if (below, entries) != (self._cut, self.entries):
+            # Stored before it takes effect: a crash must not restore epochs that were truncated.
             self._store(_joined(below, entries))
             self._cut, self.entries = below, entries
 

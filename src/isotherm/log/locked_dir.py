@@ -113,6 +113,7 @@ def lock_directory(fs: FileSystem, log_dir: LogDir) -> LockedDir:
             "log directory is in use by another process: stop it, or give this one another"
             f" log.dirs dir={path}"
         ) from error
+    # The marker is removed before anything is written, so that a crash is seen as one.
     was_clean = take_clean_shutdown(fs, path)
     # The files are written together. If one exists, the others existed, too.
     is_new = not any(fs.exists(path / name) for name in _NAMES)

@@ -238,6 +238,7 @@ class _LogLoader:
             self._epochs.check_known_from(
                 self._checkpoints.log_start_offset if known else None, segments[0].base_offset
             )
+        # After all checks: if the log turns out to be damaged, its files must be unchanged.
         self._delete(dropped)
         kept = self._without_empty(ends)
         self._report_gaps(kept)
@@ -450,6 +451,7 @@ class _LogLoader:
                 "producer snapshot is lost and made again from the log file=%s",
                 snapshots.path(log_end_offset),
             )
+        # As in Kafka: a later truncation finds a snapshot near the end, and need not scan the log.
         bases = [] if snapshots.offsets else [segment.base_offset for segment in segments[-2:]]
         for offset in [*bases, log_end_offset]:
             rebuild_producers(self._producers, snapshots, segments, offset, self._now_ms)

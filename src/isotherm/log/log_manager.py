@@ -240,6 +240,7 @@ class LogManager:
     def shutdown(self) -> None:
         """Close every log, write the clean shutdown marker, unlock. Idempotent."""
         with self._lock:
+            # Logs first, so that the checkpoints have their final offsets.
             self._for_each_log("close", PartitionLog.close)
             self.checkpoint()
             for path, locked in self._locked.items():
@@ -376,6 +377,7 @@ class LogManager:
             )
         )
         with log_dir.errors_fail_it(f"delete {topic_partition}"):
+            # Renamed at once: the topic can be created again, and a start completes the deletion.
             self._fs.rename(directory, retired)
             self._fs.sync_directory(log_dir.path)
         self._delete_later(log_dir, retired, delay_ms)

@@ -299,6 +299,7 @@ class LogSegment:
         if first is None:
             return None
         for position, header in scan_headers(self._log_file(), first.position, self.size_in_bytes):
+            # The batch's maximum timestamp rules it out without decoding its records.
             if header.max_timestamp < timestamp_ms:
                 continue
             for record in read_records(self.read_batch(position, header), 0, header):
@@ -374,6 +375,8 @@ class LogSegment:
         if span is None:
             return
         base = self.base_offset
+        # Indexes before the log: after a crash in between they end too early, which is harmless. An
+        # index that points beyond the log would count as damage.
         entries = self._offset_index.entries
         self._offset_index.truncate(truncated_offset_index_size(entries, base, offset))
         entries = self._time_index.entries

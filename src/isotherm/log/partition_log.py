@@ -233,6 +233,7 @@ class PartitionLog:
             check_fits_segment(self.topic_partition, validated, self.config)
             first_offset = self._log_end_offset
             if leader_epoch >= 0:
+                # Assigned first, so that no reader finds a record without its epoch.
                 self.leader_epochs.assign(leader_epoch, first_offset)
             self._append(validated, now_ms)
             return AppendInfo(
@@ -335,6 +336,7 @@ class PartitionLog:
         Writes the checkpoint of all logs of the directory, unless another call has done so. Raises
         LogDirFailedError, and NotLeaderOrFollowerError if the log is closed meanwhile.
         """
+        # Read once: the log start may move while the checkpoint is written.
         wanted = self._log_start_offset
         if wanted <= self._durable_log_start_offset:
             return
@@ -379,6 +381,7 @@ class PartitionLog:
                 self._roll(self.environment.clock.now_ms())
 
     def _roll(self, now_ms: TimestampMs) -> None:
+        # A snapshot at each segment's start: recovery and copies to the remote tier need it.
         self.snapshots.take(self.producers)
         self._segments.roll(self._log_end_offset, self.config, now_ms)
 
@@ -437,6 +440,8 @@ class PartitionLog:
                 return []
             # After a crash their batches are not there to recover the epochs from.
             self.leader_epochs.flush(self._log_end_offset)
+            # Asked without the log's lock, since it may take long. The context keeps the remote
+            # segments from being deleted until the local ones are removed.
             held_remotely = state.held_remotely(self.remote_copies, self.config, count)
             with held_remotely as held_end_offset, self._lock:
                 # Planned again under the lock: the log may have changed while it was released.

@@ -150,6 +150,7 @@ def plan_retention(
     for reason, breach in _breaches(state, config, now_ms):
         index = len(deletions)
         while index < len(state.segments):
+            # Uncommitted records stay. Only a prefix may go: the first segment to stay ends it.
             if state.high_watermark < state.upper_bound_offset(index) or not breach(index):
                 break
             is_active = index + 1 == len(state.segments)

@@ -54,7 +54,7 @@ def blank_entity(entity_type: type[Any], values: Mapping[str, Any]) -> Any:
 
 
 def blank_value(field: SchemaField, value: Any = None) -> Any:
-    """`value`, or for None what is null, zero or empty in a field."""
+    """`value`; if it is None, the field's null, zero or empty value."""
     if field.is_array:
         items = () if value is None else value
         if field.entity_type is None:

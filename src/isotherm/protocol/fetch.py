@@ -238,8 +238,9 @@ def _read_replica_state(buffer: Buffer, position: int) -> tuple[BrokerId, int]:
 
 
 def request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, int]]:
-    """What reads a request at a position, and tells where it ends; ProtocolError for anything
-    malformed.
+    """A function that reads a request, and returns it with the position after it.
+
+    It raises ProtocolError for malformed bytes.
     """
     dialect = _dialect(version)
     has_replica_state = version >= FIRST_REPLICA_STATE_VERSION
@@ -287,7 +288,7 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, 
 def response_writer(
     version: int,
 ) -> Callable[[FetchResponse, bytearray], list[bytes | bytearray | memoryview]]:
-    """What makes a response buffers to be written in turn; the first is `head`, appended to.
+    """A function that encodes a response as buffers in order; the first is `head`, appended to.
 
     The partitions' records are passed on without a copy.
     """

@@ -89,7 +89,7 @@ def read_request_frame(
                 raise ProtocolError(f"a client id does not fit its request size={size}")
             client_id, position = str(payload[position:end], "utf-8"), end
         if is_flexible:
-            # Nearly always there are none.
+            # Clients send no tagged fields in the header, so the usual case skips the loop.
             position = position + 1 if payload[position] == 0 else _skip_tags(payload, position)
     except (IndexError, struct.error) as error:
         raise ProtocolError("the bytes end within a message message=RequestHeader") from error
@@ -108,7 +108,7 @@ def _skip_tags(payload: memoryview, position: int) -> int:
 
 @functools.cache
 def version_codec(api_key: int, api_version: int) -> VersionCodec:
-    """Of a version that kio has; compiled when it is first asked for."""
+    """The codec of a version that kio has; compiled at its first use."""
     request_type = request_class(api_key, api_version)
     response_type = response_class(api_key, api_version)
     has_tags = response_type.__flexible__ and api_key != ApiKey.API_VERSIONS

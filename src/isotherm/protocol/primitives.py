@@ -195,6 +195,7 @@ def write_compact_bytes(value: Buffer, out: bytearray) -> None:
 
 
 def _checked_count(buffer: Buffer, position: int, count: int, item_size_min: int) -> int:
+    # Bounds the loop, and the memory it takes, by the bytes that were received.
     if count < 0 or count * item_size_min > len(buffer) - position:
         raise ProtocolError(
             f"an array does not fit its message position={position} count={count} "

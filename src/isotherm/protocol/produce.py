@@ -90,8 +90,9 @@ def _dialect(version: int) -> Dialect:
 
 
 def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest, int]]:
-    """What reads a request at a position, and tells where it ends; ProtocolError for anything
-    malformed. Records are views into the buffer, unchecked.
+    """A function that reads a request, and returns it with the position after it.
+
+    It raises ProtocolError for malformed bytes. Records are views into the buffer, not validated.
     """
     dialect = _dialect(version)
     read_records, read_count, skip_tags = (

@@ -243,6 +243,7 @@ class ClassicGroup:
             self._remove(member_id)
         if silent:
             self._rebalance_or_complete_join(now_ms)
+        # A rebalance waits for pending members. Without the late ones it may be complete.
         elif late:
             self._maybe_complete_join(now_ms)
 
@@ -364,6 +365,7 @@ class ClassicGroup:
         group_log.prepares_rebalance(self)
         if self.state is GroupState.COMPLETING_REBALANCE:
             for member in self.members.all():
+                # The assignment of this generation will never arrive: a new generation follows.
                 member.assignment = b""
                 if member.is_awaiting_sync:
                     self._drop_sync(member, ErrorCode.rebalance_in_progress)
@@ -388,6 +390,7 @@ class ClassicGroup:
 
     def _maybe_complete_join(self, now_ms: TimestampMs) -> None:
         timer = self._join_timer
+        # An initial rebalance always lasts until its delay has passed (KIP-134).
         if self.state is not GroupState.PREPARING_REBALANCE or timer is None or timer.is_initial:
             return
         if self.members.awaiting_join_count() == len(self.members) and not self._pending_members:

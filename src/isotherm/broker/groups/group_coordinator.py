@@ -363,6 +363,7 @@ class GroupCoordinator:
             except IsothermError as error:
                 logger.exception("group is not stored group_id=%s", group.group_id)
                 failure = error_code(error)
+        # A group that never had a member is not in the log, and must not stay in memory either.
         if group.is_unused and group.group_id not in shard.offsets:
             shard.groups.pop(group.group_id, None)
         self._schedule(shard, group)

@@ -254,6 +254,7 @@ class GroupShards:
         for index in range(count):
             fold = functools.partial(self._fold, index)
             try:
+                # In a thread: folding a long partition would block the event loop.
                 self._shards[index] = await loop.run_in_executor(None, fold)
             except IsothermError as error:
                 logger.error("groups cannot be loaded partition=%d: %s", index, error)  # noqa: TRY400

@@ -120,6 +120,7 @@ class FetchReader(NamedTuple):
     def _read(
         self, partition: Partition, asked: FetchPartition, budget: FetchBudget
     ) -> PartitionRead:
+        # Fenced first, as in Kafka: with stale metadata, the offset may be of another lineage.
         partition.check_leader_epoch(asked.current_leader_epoch)
         diverging = _diverging_epoch(partition, asked)
         if diverging is not None:
@@ -213,6 +214,7 @@ def _remote_read(need: RemoteNeed, asked: FetchPartition) -> PartitionRead:
     response = _response(need.partition, asked)
     if need.max_bytes == 0 and not need.min_one_message:
         return PartitionRead(response)
+    # At least 1: it must count as data even if no budget is left.
     return PartitionRead(response, max(1, need.max_bytes), need)
 
 

@@ -289,11 +289,13 @@ class FetchSessionCache:
 
     def _new_id(self) -> int:
         while True:
+            # Random, so that a client with an old id does not hit another client's session.
             session_id = self._rng.randint(1, INT32_MAX)
             if session_id not in self._sessions:
                 return session_id
 
     def _touch(self, session: FetchSession, now_ms: TimestampMs) -> None:
+        # Moved to the end: the dict is in the order of last use.
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         session.last_used_ms = now_ms
         self._partition_count += len(session.partitions) - session.counted_size

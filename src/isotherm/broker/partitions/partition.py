@@ -94,6 +94,7 @@ class Partition:
             )
             self.log.update_high_watermark(self.log.log_end_offset)
             self.appended_size += len(records)
+        # Outside the append lock: other appends must not wait for the disk.
         if info.needs_flush and origin is AppendOrigin.COORDINATOR:
             self.log.flush()
         self._on_change(self.topic_partition)

@@ -86,6 +86,7 @@ class Purgatory(Generic[Key]):
             # incomplete, so none is missing. Another thread may notify in between.
             return
         with self._lock:
+            # One callback serves all notifications of a loop iteration.
             is_first = not self._notified
             self._notified.add(key)
         if not is_first:

@@ -233,6 +233,7 @@ class ReplicaManager:
 
         The remote tier is deleted in the background, as it may take long or need retries.
         """
+        # Removed first, so that no new request finds the topic. Then waiting requests complete.
         hosted = self._topics.pop(name)
         del self._names[hosted.topic_id]
         for partition in hosted.partitions.values():

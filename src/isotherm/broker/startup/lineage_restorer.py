@@ -125,6 +125,7 @@ class LineageRestorer:
             lost.local_start,
             lost.local_epochs,
         )
+        # On disk before the partition is served: a restart would otherwise find them lost again.
         self._fs.write_atomically(lost.path, encode_leader_epoch_checkpoint(lineage))
         logger.warning(
             "leader epochs were restored from the remote tier file=%s segment=%s epochs=%d",

@@ -60,6 +60,7 @@ def open_local_tier(
             metadata_log, config=config, clock=clock, new_id=lambda: new_id(rng)
         )
         check_tiered_topics(controller)
+        # After the controller, which has the configurations of the topics.
         log_manager.startup()
     except BaseException:
         log_manager.shutdown()

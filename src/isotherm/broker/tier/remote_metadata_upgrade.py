@@ -77,6 +77,7 @@ class MetadataUpgrade:
             self._topic, number, clock=self._clock, on_corrupt=self._on_corrupt()
         )
         migration.run()
+        # The first pass has done most of the work, so this one excludes writers only briefly.
         with self._metadata.write_lock(number):
             if not migration.run():
                 raise RemoteStorageNotReadyError(

@@ -399,6 +399,7 @@ class TransactionCoordinator:
             metadata.producer_id,
             metadata.timeout_ms,
         )
+        # The higher epoch fences the producer: its late records are refused.
         fenced = fence(metadata, now_ms)
         try:
             self._store(partition, fenced)
@@ -437,6 +438,7 @@ class TransactionCoordinator:
         ]
         for start in range(0, len(expired), FORGOTTEN_PER_BATCH):
             batch = expired[start : start + FORGOTTEN_PER_BATCH]
+            # Tombstones first: if the append fails, the ids stay known.
             self._log.forget(partition.index, batch)
             for transactional_id in batch:
                 del partition.by_id[transactional_id]

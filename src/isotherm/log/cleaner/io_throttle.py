@@ -35,5 +35,6 @@ class IoThrottle:
             now_s = self._clock.monotonic_s()
             self._paid_at_s = max(self._paid_at_s, now_s) + size / self._bytes_per_second
             wait_s = self._paid_at_s - now_s
+        # Waits without the lock, so that other threads can add to the debt.
         if wait_s >= _WAIT_S_MIN:
             self._clock.wait(aborted, min(wait_s, threading.TIMEOUT_MAX))

@@ -110,6 +110,7 @@ class CleanerWorker:
             logger.info("%s", error)
         except (LogDirFailedError, NotLeaderOrFollowerError):
             logger.warning("log is skipped action=%s log=%r", action, log, exc_info=True)
+        # Whatever damage in one log raises, it must not stop the cleaning of the others.
         except Exception:
             logger.exception("log is uncleanable from now on action=%s log=%r", action, log)
             self._manager.mark_uncleanable(log)

@@ -75,6 +75,7 @@ class LogCleanerManager:
         with self._lock:
             logs = self._logs()
             self._last_run_ms = self._clock.now_ms()
+            # Deleted logs are dropped. A topic that is created again has a new log.
             self._uncleanable.intersection_update(logs)
             dirty = [
                 Cleaning(log, to_clean)
@@ -152,6 +153,7 @@ class LogCleanerManager:
             cleaning = self._cleaning.get(topic_partition)
             if cleaning is not None:
                 cleaning.aborted.set()
+            # The round checks for the abort at each chunk, so this takes as long as one buffer.
             self._ended.wait_for(lambda: topic_partition not in self._cleaning)
         try:
             yield
@@ -270,4 +272,5 @@ class LogCleanerManager:
     def _resume(self, topic_partitions: Iterable[TopicPartition]) -> None:
         with self._lock:
             self._pauses.subtract(topic_partitions)
+            # Drops zero counts: the counter must not grow with deleted partitions.
             self._pauses = +self._pauses

@@ -73,6 +73,7 @@ def _add_chunk(
     hashes = offset_map.hash_keys(chunk.array, chunk.unpacked, batches, places)
     rejected = offset_map.put(places, hashes, start_offset)
     last_offsets = chunk.last_offsets
+    # The map is full within this chunk. Only the records before the rejected one are in it.
     if rejected >= 0:
         row = int(places["batch"][rejected])
         own = places[:rejected][places["batch"][:rejected] == row]

@@ -141,6 +141,7 @@ def _filter(
             chunk.batches, places, hashes, now_ms=cleaning.now_ms, expiry_ms=expiry_ms
         )
 
+    # Above the end of the map all records stay: it does not know the newest of their keys.
     is_in_map = chunk.last_offsets <= offset_map.latest_offset
     rules = BatchRules(
         cleaning.now_ms,

@@ -48,6 +48,7 @@ def swap_segments(
     cover = _begin_cover(fs, directory, old, new)
     if cover is not None:
         cover = _rename(fs, cover, SWAP_SUFFIX)
+    # Highest first: the names then show whether all were renamed before a crash.
     for segment in reversed(new):
         segment.rename_files(SWAP_SUFFIX)
     mark_for_deletion(old, reused_base_offsets={segment.base_offset for segment in new})
