@@ -7,31 +7,40 @@ This is for a segment that is about to be copied: the copy would lack the files 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from isotherm.errors import CorruptIndexError, CorruptSnapshotError
-from isotherm.log.environment import LogEnvironment
+from isotherm.errors import CorruptIndexError, CorruptRecordError, CorruptSnapshotError
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.partition_log import PartitionLog
 from isotherm.log.producer_replay import rebuild_producers
 from isotherm.log.producer_state import ProducerStateManager
+from isotherm.record.batch import BatchHeader, read_batch_header
+from isotherm.record.batch_table import read_batch_table
+from isotherm.record.control import ControlRecordType
+from isotherm.record.control_table import marker_types
 from isotherm.segment.file_names import CLEANED_SUFFIX
 from isotherm.segment.offset_index import check_offset_index
 from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.segment.time_index import check_time_index
-from isotherm.types import Offset
+from isotherm.segment.transaction_index import AbortedTransaction, read_transaction_index
+from isotherm.types import Offset, Position
 
 _logger = logging.getLogger(__name__)
+
+MARKER_READ_SIZE = 8 * 1024 * 1024
 
 
 def mend_segment(log: PartitionLog, segment: LogSegment, end_offset: Offset) -> None:
     """Rebuild files that are missing or damaged. Valid files are not changed.
 
-    A missing transaction index is only noticed if another index is missing too, as most segments
-    have none. Raises OSError, and CorruptRecordError if the records cannot be read.
+    The transaction index must name the aborts that the segment's markers show: the records are read
+    for them, by columns. Raises OSError, and CorruptRecordError if the records cannot be read.
     """
-    if _indexes_are_damaged(log.environment, segment):
+    fault = _index_fault(log, segment)
+    if fault:
+        _logger.warning("indexes of a segment are made again path=%s: %s", segment.log_path, fault)
         _mend_indexes(log, segment)
+        log.index_is_mended(segment)
     if not _snapshot_is_sound(log, end_offset):
         _logger.warning(
             "producer snapshot is made again partition=%s offset=%d",
@@ -43,18 +52,66 @@ def mend_segment(log: PartitionLog, segment: LogSegment, end_offset: Offset) -> 
         log.snapshots.take(_producers_at(log, end_offset))
 
 
-def _indexes_are_damaged(environment: LogEnvironment, segment: LogSegment) -> bool:
-    fs, base = environment.cache.fs, segment.base_offset
+def _index_fault(log: PartitionLog, segment: LogSegment) -> str:
+    """Why the indexes must be made again; empty if they are valid."""
+    fs, base = log.environment.cache.fs, segment.base_offset
     try:
         check_offset_index(fs.read_bytes(segment.offset_index_path), base)
         check_time_index(fs.read_bytes(segment.time_index_path), base)
-        segment.aborted_transactions()
+        has_index = fs.exists(segment.transaction_index_path)
+        index = fs.read_bytes(segment.transaction_index_path) if has_index else b""
+        return _abort_fault(log, segment, read_transaction_index(index, base))
     except (FileNotFoundError, CorruptIndexError) as error:
-        if not fs.exists(segment.log_path):
-            return False  # deleted meanwhile
-        _logger.warning("indexes of a segment are made again path=%s: %s", segment.log_path, error)
-        return True
-    return False
+        is_deleted = not fs.exists(segment.log_path)  # meanwhile
+        return "" if is_deleted else str(error)
+
+
+def _abort_fault(
+    log: PartitionLog, segment: LogSegment, entries: Collection[AbortedTransaction]
+) -> str:
+    """What the transaction index lacks. One with more entries than the records show may be right:
+    compaction removes the records of an aborted transaction before its marker."""
+    named = {each.last_offset for each in entries}
+    if named.issuperset(_abort_marker_offsets(segment)):
+        return ""
+    # The marker of a transaction without records here has no entry.
+    for _, _, aborted in _replay(log, segment):
+        if aborted is not None and aborted.last_offset not in named:
+            return (
+                "transaction index lacks an aborted transaction"
+                f" producer_id={aborted.producer_id} marker_offset={aborted.last_offset}"
+            )
+    return ""
+
+
+def _abort_marker_offsets(segment: LogSegment) -> Iterator[Offset]:
+    position = 0
+    while position < segment.size_in_bytes:
+        data = segment.read_bytes(position, MARKER_READ_SIZE)
+        batches, end = read_batch_table(data)
+        if not len(batches):
+            data = segment.read_batch(position, read_batch_header(data, 0))
+            batches, end = read_batch_table(data)
+        if not len(batches):
+            raise CorruptRecordError(
+                f"batch is cut off path={segment.log_path} position={position}"
+            )
+        is_abort = marker_types(data, batches) == ControlRecordType.ABORT
+        yield from batches["base_offset"][is_abort].tolist()
+        position += end
+
+
+def _replay(
+    log: PartitionLog, segment: LogSegment
+) -> Iterator[tuple[Position, BatchHeader, AbortedTransaction | None]]:
+    """Each batch, and the transaction that it aborts."""
+    producers = _producers_at(log, segment.base_offset)
+    for position, header in segment.scan_verified():
+        aborted = None
+        if header.has_producer_id:
+            batch = segment.read_batch(position, header) if header.is_control else b""
+            aborted = producers.apply(header, batch, 0)
+        yield position, header, aborted
 
 
 def _mend_indexes(log: PartitionLog, segment: LogSegment) -> None:
@@ -67,15 +124,11 @@ def _mend_indexes(log: PartitionLog, segment: LogSegment) -> None:
         now_ms=environment.clock.now_ms(),
         temporary_suffix=CLEANED_SUFFIX,
     )
-    producers = _producers_at(log, segment.base_offset)
     made.activate(log.config.segment_index_bytes, discard_indexes=True)
-    for position, header in segment.scan_verified():
+    for position, header, aborted in _replay(log, segment):
         made.index_batch(header, position, log.config.index_interval_bytes)
-        if header.has_producer_id:
-            batch = segment.read_batch(position, header) if header.is_control else b""
-            aborted = producers.apply(header, batch, 0)
-            if aborted is not None:
-                made.append_aborted_transaction(aborted)
+        if aborted is not None:
+            made.append_aborted_transaction(aborted)
     made.deactivate()
     for source, target in (
         (made.offset_index_path, segment.offset_index_path),

@@ -499,6 +499,11 @@ class PartitionLog:
             self._segments.replace(old, new)
             self._segments.transaction_indexes.store()
 
+    def index_is_mended(self, segment: LogSegment) -> None:
+        """The index files of a closed segment were made again."""
+        with self._lock, self._errors_fail_dir("read a mended index"):
+            self._segments.transaction_indexes.read_again(segment)
+
     def last_records_of_producers(self) -> dict[ProducerId, LastRecord]:
         with self._lock:
             return self.producers.last_records()

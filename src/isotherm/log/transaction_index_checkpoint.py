@@ -83,6 +83,13 @@ class TransactionIndexCheckpoint:
             for segment in closed
         }
 
+    def read_again(self, segment: LogSegment) -> None:
+        """After the index of a closed segment was made again."""
+        content = _content_of(segment.transaction_index)
+        self._contents = {
+            each: content if each is segment else known for each, known in self._contents.items()
+        }
+
     def store(self) -> None:
         """Write the file, durably, unless it is as it was."""
         with self._store_lock:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import CorruptRecordError, RemoteStorageError, RequestTimedOutError
+from isotherm.log.mending import MARKER_READ_SIZE
 from isotherm.metrics.broker_topic_metrics import TopicGauge
 from isotherm.record.batch import build_batch
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
@@ -24,6 +25,7 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.tasks.copy import CopyTask, CustomMetadataTooLargeError, epochs_within
 from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry, read_leader_epoch_checkpoint
+from isotherm.segment.transaction_index import TRANSACTION_INDEX_ENTRY_SIZE
 from isotherm.testing.faulty_store import Fault, FaultyStore, Operation
 from isotherm.types import UNKNOWN_OFFSET
 from tests.support.tiered_partition import BROKER_ID, TieredPartition
@@ -279,26 +281,34 @@ def wordy(tiered: TieredPartition) -> tuple[CopyTask, WordyStore]:
     return CopyTask(tiered.log, tiered.partition, replace(tiered.tier, storage=store)), store
 
 
-def transactional(tiered: TieredPartition) -> None:
-    """A closed segment with an aborted transaction, one with the marker's snapshot, and on."""
+def abort_marker(producer_id: int) -> bytearray:
+    return build_end_transaction_marker(
+        ControlRecordType.ABORT,
+        producer_id=producer_id,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=1,
+    )
+
+
+def abort(tiered: TieredPartition, producer_id: int, records_within: int = 0) -> None:
+    """An aborted transaction, with records of others between its own and the marker."""
     batch = build_batch(
         [(1, None, b"lost", ())],
-        producer_id=7,
+        producer_id=producer_id,
         producer_epoch=0,
         base_sequence=0,
         is_transactional=True,
     )
     tiered.append_batch(batch)
-    for number in range(3):
+    for number in range(records_within):
         tiered.append(b"%d" % number)
-    marker = build_end_transaction_marker(
-        ControlRecordType.ABORT,
-        producer_id=7,
-        producer_epoch=0,
-        coordinator_epoch=0,
-        timestamp_ms=1,
-    )
-    tiered.append_batch(marker, origin=AppendOrigin.COORDINATOR)
+    tiered.append_batch(abort_marker(producer_id), origin=AppendOrigin.COORDINATOR)
+
+
+def transactional(tiered: TieredPartition) -> None:
+    """A closed segment with an aborted transaction, one with the marker's snapshot, and on."""
+    abort(tiered, 7, records_within=3)
     tiered.log.roll()
     tiered.append(b"next")
     tiered.log.roll()
@@ -313,7 +323,7 @@ def garble(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, cut, garble])
-@pytest.mark.parametrize("suffixes", [".index", ".timeindex", ".snapshot", ".txnindex .index"])
+@pytest.mark.parametrize("suffixes", [".index", ".timeindex", ".snapshot", ".txnindex"])
 def test_index_or_snapshot_that_the_disk_has_lost_is_made_again_from_the_segment(
     tmp_path: Path, suffixes: str, damage: Callable[[Path], None]
 ) -> None:
@@ -334,7 +344,7 @@ def test_index_or_snapshot_that_the_disk_has_lost_is_made_again_from_the_segment
     }
     sound = {kind: path.read_bytes() for kind, path in paths.items() if path.exists()}
     damaged = [path for path in paths.values() if path.suffix in suffixes.split() and path.exists()]
-    assert len(damaged) >= len(closed)
+    assert len(damaged) == (1 if suffixes == ".txnindex" else len(closed))
     for path in damaged:
         damage(path)
     for segment in closed:
@@ -347,6 +357,39 @@ def test_index_or_snapshot_that_the_disk_has_lost_is_made_again_from_the_segment
     for (start, kind), content in sound.items():
         assert tiered.store.fetch_index(copied[start], kind) == content, kind
     assert [each.name for each in tiered.log.directory.glob("*.cleaned")] == []
+
+
+@pytest.mark.parametrize("batch_size", [1, MARKER_READ_SIZE])
+def test_index_that_was_cut_between_two_entries_is_made_again_before_it_is_copied(
+    tmp_path: Path, batch_size: int
+) -> None:
+    tiered = TieredPartition(
+        tmp_path / "p", internal_segment_bytes=4 * MARKER_READ_SIZE, max_message_bytes=2**30
+    )
+    tiered.append(bytes(batch_size))
+    for producer_id in (7, 8):
+        abort(tiered, producer_id)
+    tiered.log.roll()
+    segment = tiered.log.segments()[0]
+    sound = segment.transaction_index_path.read_bytes()
+    segment.transaction_index_path.write_bytes(sound[:TRANSACTION_INDEX_ENTRY_SIZE])
+    tiered.copy_task.run()
+    [copied] = tiered.segments()
+    assert tiered.store.fetch_index(copied, IndexType.TRANSACTION) == sound
+    assert segment.transaction_index_path.read_bytes() == sound
+
+
+def test_marker_of_a_transaction_without_records_is_no_reason_to_make_an_index_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiered = TieredPartition(tmp_path / "p", internal_segment_bytes=4000)
+    tiered.append(b"record")
+    tiered.append_batch(abort_marker(7), origin=AppendOrigin.COORDINATOR)
+    tiered.log.roll()
+    tiered.copy_task.run()
+    [copied] = tiered.segments()
+    assert copied.txn_index_empty
+    assert [each for each in caplog.records if each.levelname == "WARNING"] == []
 
 
 def test_copy_of_a_segment_that_cannot_be_read_mends_nothing(filled: TieredPartition) -> None:
