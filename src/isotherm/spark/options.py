@@ -111,7 +111,7 @@ class SourceOptions:
     storage_manager: str | None = key(
         optional(STRING),
         None,
-        "A storage manager of your own that the segments are read through, instead of `path`: a"
+        "A storage manager of your own that reads the segments, instead of `path`: a"
         " Python class as in the broker's configuration, its settings under `rsm.config.`."
         " Needs the metadata topic or `metadata=table`.",
         name=STORAGE_MANAGER_KEY,
