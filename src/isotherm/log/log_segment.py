@@ -357,7 +357,7 @@ class LogSegment:
 
     @property
     def transaction_index(self) -> bytes:
-        """The file's content; empty when there is none. Of a closed segment."""
+        """The index file of a closed segment; empty without a file."""
         return self._files.read_index(TRANSACTION_INDEX_SUFFIX)
 
     @property

@@ -33,7 +33,7 @@ class LogSegments:
     ) -> None:
         self.all: tuple[LogSegment, ...] = tuple(segments)
         self.transaction_indexes = transaction_indexes
-        """Of the closed segments: it follows every change, and is stored by the log."""
+        """The indexes of closed segments. It follows every change, and the log stores it."""
         self._environment = environment
         self._directory = directory
         self._jitter_ms = roll_jitter_ms(config, environment.rng)

@@ -1,12 +1,12 @@
-"""What the transaction indexes of a partition's closed segments hold, kept beside them.
+"""A checkpoint of the transaction indexes of a partition's closed segments.
 
-A transaction index has no CRC, and none at all is that of a segment without aborts: nothing but the
-markers in its log shows that it was lost, or cut between two entries. `transaction-index-checkpoint`
-has one line for each closed segment whose index has entries: `<base offset> <size> <crc32c>`. The
-log stores it before its recovery point passes a segment, and when it closes. Segments above the
-recovery point need none: their indexes are made again after an unclean stop.
+A transaction index has no CRC, and a segment without aborts has no index. So only the markers in the
+log show that an index was lost, or truncated between two entries. `transaction-index-checkpoint` has
+one line for each closed segment whose index has entries: `<base offset> <size> <crc32c>`. The log
+stores it before its recovery point passes a segment, and when it closes. Segments above the recovery
+point need no line: their indexes are rebuilt after an unclean stop.
 
-The file is Isotherm's own. Kafka's loader passes over names that it does not know.
+The file is Isotherm's own. Kafka's loader ignores unknown names.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _EMPTY = IndexContent(0, 0)
 
 
 class TransactionIndexCheckpoint:
-    """`follow` is serialized by the log that owns it; `store` may be called from any thread."""
+    """The log that owns it serializes `follow`. `store` may be called from any thread."""
 
     def __init__(self, fs: FileSystem, directory: Path) -> None:
-        """Reads the file. One that is damaged counts as lost: the indexes are believed as found."""
+        """Reads the file. A damaged file counts as lost: the indexes are then trusted as found."""
         self._fs = fs
         self._path = directory / TRANSACTION_INDEX_CHECKPOINT_NAME
         self._stored = _load(fs, self._path)
@@ -55,7 +55,7 @@ class TransactionIndexCheckpoint:
         self._store_lock = threading.Lock()
 
     def fault(self, base_offset: Offset, index: Buffer) -> str:
-        """Why a closed segment's index is not the one that was stored; empty when it may be."""
+        """Why a closed segment's index differs from the stored one; empty if it does not."""
         stored = self._stored.get(base_offset)
         found = _content_of(index)
         if stored is None or stored == found:
@@ -66,7 +66,7 @@ class TransactionIndexCheckpoint:
         )
 
     def begin(self, closed: Iterable[LogSegment], with_index: Iterable[Offset]) -> None:
-        """`follow` for a log that is loaded; `with_index` are the segments that have a file."""
+        """Like `follow`, for a loaded log. `with_index` are the segments with an index file."""
         indexed = set(with_index)
         self._contents = {
             segment: _content_of(segment.transaction_index)
@@ -76,7 +76,7 @@ class TransactionIndexCheckpoint:
         }
 
     def follow(self, closed: Iterable[LogSegment]) -> None:
-        """Take in which segments are closed now. The index of one that is known is not read again."""
+        """Apply the present set of closed segments. Indexes of known ones are not read again."""
         known = self._contents
         self._contents = {
             segment: known.get(segment) or _content_of(segment.transaction_index)
@@ -91,7 +91,7 @@ class TransactionIndexCheckpoint:
         }
 
     def store(self) -> None:
-        """Write the file, durably, unless it is as it was."""
+        """Write the file durably if its content has changed."""
         with self._store_lock:
             contents = {
                 segment.base_offset: content
@@ -116,6 +116,6 @@ def _load(fs: FileSystem, path: Path) -> dict[Offset, IndexContent]:
         check_not_cut(data)
         lines = [checkpoint_integers(each) for each in read_checkpoint_entries(data, field_count=3)]
     except CorruptCheckpointError as error:
-        _logger.warning("checkpoint is damaged and made again file=%s: %s", path, error)
+        _logger.warning("checkpoint is damaged and rebuilt file=%s: %s", path, error)
         return {}
     return {base_offset: IndexContent(size, crc) for base_offset, size, crc in lines}

@@ -55,15 +55,15 @@ class RequestHeader(NamedTuple):
 
 
 class VersionCodec(NamedTuple):
-    """What reads requests of an API in one version, and writes the responses to them.
+    """Reads the requests of an API in one version, and writes the responses.
 
-    `read_request` makes kio's class of the version, or `produce.` or `fetch.` of ours, of a body.
-    It raises ProtocolError; any thread may call it. Bytes left over are passed over, as in Kafka:
-    librdkafka 2.16 writes the null array of Metadata 13 ("all topics") in four bytes instead of one,
-    and the request means what it should only if its last three are ignored.
+    `read_request` decodes a body into kio's class of the version, or into our class for Produce and
+    Fetch. It raises ProtocolError, and any thread may call it. Trailing bytes are ignored, as in
+    Kafka: librdkafka 2.16 writes the null array of Metadata 13 ("all topics") in four bytes instead
+    of one, and the request is right only if the last three are ignored.
 
-    `write_response` makes the whole frame, size included, of a correlation id and a response, as
-    buffers to be written one after the other. Records of a fetch response are the caller's own
+    `write_response` encodes the whole frame, including its size, from a correlation id and a
+    response, as buffers to be written in order. Records of a fetch response are the caller's
     buffers, not copies: they must not change until they are written.
     """
 
