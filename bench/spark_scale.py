@@ -54,17 +54,17 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.options import SourceOptions
-from isotherm.spark.planning.batch_query import BatchQuery
-from isotherm.spark.planning.offsets import OffsetBounds
-from isotherm.spark.planning.planning import ReadTask
-from isotherm.spark.planning.sources_of_metadata import (
+from isotherm.spark.driver.batch_query import BatchQuery
+from isotherm.spark.driver.sources_of_metadata import (
     BucketSegmentSource,
     SegmentSource,
     TopicSegmentSource,
 )
-from isotherm.spark.planning.tiered_log import TieredLog
+from isotherm.spark.driver.tiered_log import TieredLog
+from isotherm.spark.option_parsing import parse_options
+from isotherm.spark.options import SourceOptions
+from isotherm.spark.plan.offsets import OffsetBounds
+from isotherm.spark.plan.planning import ReadTask
 from isotherm.spark.reading.brokers import Brokers
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import read_task

@@ -27,13 +27,13 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from isotherm.remote.storage.layout.aiven_manifest import (
+from isotherm.remote.storage.manifest.aiven_manifest import (
     INDEX_MEMBERS,
     SegmentManifest,
     StoredIndex,
     write_manifest,
 )
-from isotherm.remote.storage.layout.chunk_index import plain_chunk_index
+from isotherm.remote.storage.manifest.chunk_index import plain_chunk_index
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings

@@ -22,7 +22,7 @@ _frames: dict[tuple[int, int], set[bytes]] = defaultdict(set)
 
 def pytest_sessionstart() -> None:
     # Not before: what the broker imports must not come before pytest's own plug-ins.
-    from isotherm.broker.requests.dispatch import Dispatcher
+    from isotherm.broker.dispatch.dispatch import Dispatcher
 
     handle_frame = Dispatcher.handle_frame
 

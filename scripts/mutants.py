@@ -42,7 +42,7 @@ TESTS: dict[str, str] = {
     "remote/metadata/upkeep/cleanup.py": "tests/unit/remote/metadata/test_cleanup.py",
     "remote/metadata/state/cache.py": "tests/unit/remote/metadata/test_cache.py",
     "remote/metadata/state/lifecycle.py": "tests/unit/remote/metadata/test_lifecycle.py",
-    "remote/metadata/wire/keyed_writes.py": "tests/unit/remote/metadata/test_keyed_manager.py tests/unit/remote/metadata/test_kip_1266_scenarios.py",
+    "remote/metadata/topic/keyed_writes.py": "tests/unit/remote/metadata/test_keyed_manager.py tests/unit/remote/metadata/test_kip_1266_scenarios.py",
     "log/retention.py": "tests/unit/log/test_retention.py tests/unit/log/test_partition_log.py",
     "log/roll.py": "tests/unit/log/test_roll.py tests/unit/log/test_partition_log.py",
     "log/cleaner/plan.py": "tests/unit/log/cleaner",

@@ -47,7 +47,7 @@
     └── SparkJobError                     Spark or one of its tasks failed: see the reason
 
 Messages are a lowercase fact followed by key=value pairs. The cause is chained, not repeated.
-`isotherm.broker.requests.error_mapping` alone decides the Kafka error code that a client gets.
+`isotherm.broker.error_mapping` alone decides the Kafka error code that a client gets.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from isotherm.errors import RemoteResourceNotFoundError, RemoteStorageError
-from isotherm.remote.metadata.wire.keyed_writes import key_of
+from isotherm.remote.metadata.topic.keyed_writes import key_of
 from isotherm.remote.metadata.wire.keys import partition_key
 from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import (

@@ -22,7 +22,7 @@ import pytest
 from kio.schema.types import TopicName
 
 from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.requests.api_register import SERVED
+from isotherm.broker.dispatch.api_register import SERVED
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.framing import (
     CONTROL_REQUEST_SIZE_MAX,

@@ -30,7 +30,7 @@ from kio.static.primitive import Records, TZAware, i32Timedelta, i64Timedelta
 
 from isotherm.broker.apis import refused
 from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.requests.api_register import SERVED
+from isotherm.broker.dispatch.api_register import SERVED
 from isotherm.protocol.api_keys import request_class
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.framing import read_request_frame
@@ -240,7 +240,7 @@ def test_broken_requests_of_every_api_hurt_nobody(
     maker = RequestMaker(random.Random(seed), topic_id)
     answered: list[bool] = []
     resident_before = psutil.Process().memory_info().rss
-    with caplog.at_level(logging.ERROR, "isotherm.broker.requests.dispatch"):
+    with caplog.at_level(logging.ERROR, "isotherm.broker.dispatch.dispatch"):
         for api_key, version in REQUESTS:
             recorded = maker.recorded_frames(api_key, version)
             for sound in (maker.frame(api_key, version), *recorded):
@@ -253,7 +253,7 @@ def test_broken_requests_of_every_api_hurt_nobody(
             repr(record.exc_info and record.exc_info[1]),
         )
         for record in caplog.records
-        if record.name == "isotherm.broker.requests.dispatch"
+        if record.name == "isotherm.broker.dispatch.dispatch"
     }
     assert unforeseen == set()
     # The others hang, and would have been answered later: they wait for records or for members.

@@ -21,7 +21,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.requests.api_register import SERVED
+from isotherm.broker.dispatch.api_register import SERVED
 from isotherm.errors import CoordinatorLoadInProgressError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.record.batch import build_batch

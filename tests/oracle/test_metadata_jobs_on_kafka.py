@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.jobs.metadata_log import DumpMetadataLog, TopicMetadataLog
+from isotherm.spark.driver.metadata_log import DumpMetadataLog, TopicMetadataLog
 from isotherm.spark.jobs.project import project, projected_segments
 from isotherm.spark.jobs.project_topic import project_to_topic
 from isotherm.spark.jobs.replay import replay

@@ -21,7 +21,7 @@ from isotherm.record.batch import iterate_batches, read_records
 from isotherm.remote.storage.inventory import open_for_reading, read_inventory
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.jobs.projection import read_segments
+from isotherm.spark.driver.projection import read_segments
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.s3_server import S3Server
 from isotherm.types import uuid_to_text

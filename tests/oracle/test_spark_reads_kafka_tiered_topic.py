@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrameReader, SparkSession
 
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.planning.planning import BrokerRead, SegmentRead
+from isotherm.spark.plan.planning import BrokerRead, SegmentRead
 from isotherm.spark.rows import full_schema
 from isotherm.spark.source import IsothermReader
 from oracle.consumed_records import records_of_frame

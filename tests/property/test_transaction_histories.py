@@ -25,8 +25,8 @@ from isotherm.record.control import (
     read_control_record,
 )
 from isotherm.record.validation import AppendOrigin
-from isotherm.spark.planning.offsets import OffsetRange
-from isotherm.spark.planning.planning import lineage_pieces, plan_reads
+from isotherm.spark.plan.offsets import OffsetRange
+from isotherm.spark.plan.planning import lineage_pieces, plan_reads
 from isotherm.spark.reading.readers import ReadSettings, read_segments
 from isotherm.spark.reading.transactions import CommittedHistory
 from isotherm.types import Offset

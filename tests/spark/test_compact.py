@@ -28,8 +28,8 @@ from isotherm.record.batch import CompressionType, build_batch, iterate_batches,
 from isotherm.remote.storage.inventory import open_for_reading, read_inventory
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.driver.metadata_log import TopicMetadataLog
 from isotherm.spark.jobs.compact import compact, cost_of, read_plan, settings_of
-from isotherm.spark.jobs.metadata_log import TopicMetadataLog
 from isotherm.spark.jobs.replay import replay
 from isotherm.spark.jobs.verify import verify
 from isotherm.spark.option_parsing import parse_options

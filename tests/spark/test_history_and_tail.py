@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrameReader, SparkSession
 
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.planning.planning import BrokerRead, Read, SegmentRead
+from isotherm.spark.plan.planning import BrokerRead, Read, SegmentRead
 from isotherm.spark.rows import full_schema
 from isotherm.spark.source import IsothermReader, TaskPartition
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker

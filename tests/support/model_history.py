@@ -31,10 +31,10 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.tasks.copy import epochs_within, segment_data
 from isotherm.remote.tasks.copy_plan import CandidateSegment
+from isotherm.spark.driver.batch_query import BatchQuery
+from isotherm.spark.driver.tiered_log import TieredLog
+from isotherm.spark.driver.tiers import open_segment_source, tier_settings
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.planning.batch_query import BatchQuery
-from isotherm.spark.planning.tiered_log import TieredLog
-from isotherm.spark.planning.tiers import open_segment_source, tier_settings
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_codec import decode_task, encode_task
 from isotherm.spark.reading.task_reading import read_task

@@ -28,7 +28,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from isotherm.remote.storage.layout.aiven_manifest import read_manifest, write_manifest
+from isotherm.remote.storage.manifest.aiven_manifest import read_manifest, write_manifest
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.tasks.copy import epochs_within, segment_data

@@ -14,7 +14,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from isotherm.remote.storage.layout.aiven_manifest import read_manifest
+from isotherm.remote.storage.manifest.aiven_manifest import read_manifest
 from isotherm.segment.producer_snapshot import encode_producer_snapshot, read_producer_snapshot
 from isotherm.types import TopicIdPartition
 from tests.support.planted_bucket import PlantedBucket, PlantedTopic

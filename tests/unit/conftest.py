@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from isotherm.broker.controller.controller import Controller
+from isotherm.broker.controller.endpoint import Endpoint
 from isotherm.broker.controller.metadata_log import (
     METADATA_LOG_CONFIG,
     METADATA_TOPIC_ID,
     METADATA_TOPIC_PARTITION,
 )
-from isotherm.broker.net.endpoint import Endpoint
 from isotherm.config.broker import BrokerConfig
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache

@@ -23,8 +23,9 @@ from isotherm.broker.background import start_log_tasks
 from isotherm.broker.bounded_stop import stop_within
 from isotherm.broker.cleaner_threads import start_log_cleaner
 from isotherm.broker.controller.controller import Controller, MetadataChange
+from isotherm.broker.controller.endpoint import Endpoint
 from isotherm.broker.coordinators import open_group_coordinator, open_transaction_coordinator
-from isotherm.broker.net.endpoint import Endpoint
+from isotherm.broker.dispatch.dispatch import Dispatcher
 from isotherm.broker.net.metrics_endpoint import MetricsEndpoint
 from isotherm.broker.net.server import Server, listener_texts
 from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
@@ -32,7 +33,6 @@ from isotherm.broker.partitions.led_partitions import lead_partitions
 from isotherm.broker.partitions.purgatory import Purgatory
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.requests.context import BrokerServices
-from isotherm.broker.requests.dispatch import Dispatcher
 from isotherm.broker.requests.quotas import ClientQuotaManager
 from isotherm.broker.startup.kernel_warm_up import KernelCompilation, KernelWarmUp
 from isotherm.broker.startup.local_tier import LocalTier, open_local_tier

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
     from isotherm.remote.storage.settings import ObjectStoreSettings
+    from isotherm.spark.driver.metadata_log import MetadataLog
     from isotherm.spark.jobs.cost import Cost
-    from isotherm.spark.jobs.metadata_log import MetadataLog
     from isotherm.spark.options import SourceOptions
 
 MaxBytes = Annotated[
@@ -35,8 +35,8 @@ def bucket(
     """The options of the source, and the store that they name, which has answered; with `writes` it
     takes objects. Brokers play no part."""
     from isotherm.remote.storage.store_check import check_store
+    from isotherm.spark.driver.tiers import named_store, tier_settings
     from isotherm.spark.option_parsing import parse_options
-    from isotherm.spark.planning.tiers import named_store, tier_settings
 
     options = parse_options(source_texts(path, option, None, None))
     check_store(named_store(options), writes=writes)

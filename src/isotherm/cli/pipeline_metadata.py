@@ -16,7 +16,7 @@ from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_
 
 if TYPE_CHECKING:
     from isotherm.remote.storage.settings import ObjectStoreSettings
-    from isotherm.spark.jobs.metadata_log import MetadataLog
+    from isotherm.spark.driver.metadata_log import MetadataLog
     from isotherm.spark.jobs.replay import AsOf
 
 LogDirs = Annotated[
@@ -88,8 +88,8 @@ def metadata_log(
 ) -> MetadataLog:
     """ConfigError unless exactly one place is named; PolicyViolationError for a log of more than
     `max_bytes`."""
+    from isotherm.spark.driver.metadata_log import DumpMetadataLog, TopicMetadataLog
     from isotherm.spark.jobs.cost import check_cost
-    from isotherm.spark.jobs.metadata_log import DumpMetadataLog, TopicMetadataLog
     from isotherm.spark.jobs.replay import cost_of_log
 
     if sum(each is not None for each in (bootstrap_server, log_dirs or None, dump)) != 1:

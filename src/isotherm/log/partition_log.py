@@ -24,7 +24,6 @@ from pathlib import Path
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import NotLeaderOrFollowerError, OffsetOutOfRangeError
 from isotherm.log.append import AppendInfo, check_fits_segment, check_producers, producer_batches
-from isotherm.log.cleaner.swap import swap_segments
 from isotherm.log.deletion_queue import DeletionQueue
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.leader_epoch_cache import LeaderEpochCache
@@ -50,6 +49,7 @@ from isotherm.log.retention import (
     plan_retention,
     plan_without_copies,
 )
+from isotherm.log.segment_swap import swap_segments
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
 from isotherm.record.validation import AppendOrigin, ValidatedRecords, validate_and_assign_offsets

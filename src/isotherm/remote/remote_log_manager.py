@@ -36,6 +36,7 @@ from isotherm.remote.bounded_pool import BoundedPool
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.metadata.exclusive import exclusive_metadata
+from isotherm.remote.periodic_tasks import PeriodicTasks
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
 from isotherm.remote.reading.read_wait import NO_WAIT, ReadWait
@@ -57,7 +58,6 @@ from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.remote.tasks.local_deletion import RemoteCopiesOfLog
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
-from isotherm.remote.tasks.periodic_tasks import PeriodicTasks
 from isotherm.remote.tasks.retried_work import RetriedWork
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.remote.threads import SYSTEM_THREADS, Threads

@@ -15,8 +15,8 @@ from __future__ import annotations
 from isotherm.clock import Clock
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.bounded_pool import BoundedPool
+from isotherm.remote.periodic_tasks import PeriodicTasks
 from isotherm.remote.quota import RemoteQuota
-from isotherm.remote.tasks.periodic_tasks import PeriodicTasks
 
 _MANAGER = "kafka_log_remote_remotelogmanager_"
 _THREAD_POOL = "kafka_log_remote_remotestoragethreadpool_"

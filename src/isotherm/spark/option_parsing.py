@@ -26,7 +26,7 @@ from isotherm.spark.options import (
     needs_listing,
     source_option_keys,
 )
-from isotherm.spark.planning.offsets import (
+from isotherm.spark.plan.offsets import (
     EARLIEST,
     LATEST,
     EarliestOffsets,

@@ -37,7 +37,7 @@ from isotherm.config.definition import (
 from isotherm.errors import ConfigError
 from isotherm.remote.history.gaps import Gaps
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.planning.offsets import (
+from isotherm.spark.plan.offsets import (
     EarliestOffsets,
     GlobalTimestamp,
     LatestOffsets,

@@ -41,7 +41,7 @@ from isotherm.spark.rows import arrow_schema, check_schema, chosen_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from isotherm.spark.planning.planning import BrokerRead, Read, ReadTask, SegmentRead
+    from isotherm.spark.plan.planning import BrokerRead, Read, ReadTask, SegmentRead
     from isotherm.spark.reading.task_codec import PlainRead
     from isotherm.spark.reading.task_reading import TierStorage
 
@@ -102,9 +102,9 @@ class IsothermReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, as one list: Spark takes no other sequence."""
-        from isotherm.spark.planning.batch_query import BatchQuery
-        from isotherm.spark.planning.tiered_log import TieredLog
-        from isotherm.spark.planning.tiers import open_brokers, open_segment_source, read_settings
+        from isotherm.spark.driver.batch_query import BatchQuery
+        from isotherm.spark.driver.tiered_log import TieredLog
+        from isotherm.spark.driver.tiers import open_brokers, open_segment_source, read_settings
 
         options = self._options
         settings = read_settings(options)
@@ -138,8 +138,8 @@ def read_partition(
 def _read_task(
     options: SourceOptions, spark_schema: StructType, partition: TaskPartition
 ) -> Iterator[pa.RecordBatch]:
-    from isotherm.spark.planning.tiered_log import cause_when_gone
-    from isotherm.spark.planning.tiers import read_settings
+    from isotherm.spark.driver.tiered_log import cause_when_gone
+    from isotherm.spark.driver.tiers import read_settings
     from isotherm.spark.reading.readers import ReadSettings
     from isotherm.spark.reading.task_reading import read_task
 
@@ -167,8 +167,8 @@ def _read_task(
 def _read_again(
     options: SourceOptions, settings: ObjectStoreSettings | None, read: SegmentRead
 ) -> Sequence[Read] | None:
-    from isotherm.spark.planning.tiered_log import TieredLog
-    from isotherm.spark.planning.tiers import open_segment_source
+    from isotherm.spark.driver.tiered_log import TieredLog
+    from isotherm.spark.driver.tiers import open_segment_source
 
     with open_segment_source(options, settings) as segments:
         return TieredLog(options, open_storage(options, settings), segments, None).read_again(read)
@@ -177,8 +177,8 @@ def _read_again(
 def _read_elsewhere(
     options: SourceOptions, settings: ObjectStoreSettings | None, read: SegmentRead
 ) -> Sequence[Read] | None:
-    from isotherm.spark.planning.tiered_log import TieredLog
-    from isotherm.spark.planning.tiers import open_segment_source
+    from isotherm.spark.driver.tiered_log import TieredLog
+    from isotherm.spark.driver.tiers import open_segment_source
 
     with open_segment_source(options, settings) as segments:
         return TieredLog(options, open_storage(options, settings), segments, None).read_elsewhere(

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from isotherm.spark.option_parsing import option_texts, parse_options
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.planning.offsets import GlobalTimestamp
+from isotherm.spark.plan.offsets import GlobalTimestamp
 from isotherm.types import Offset, TimestampMs, TopicPartition
 
 if TYPE_CHECKING:
-    from isotherm.spark.planning.tiered_log import TieredLog
+    from isotherm.spark.driver.tiered_log import TieredLog
 
 
 def count(options: Mapping[str, object]) -> int:
@@ -28,7 +28,7 @@ def count(options: Mapping[str, object]) -> int:
     otherwise rows are fewer: compacted records, markers and aborted records have offsets too.
     Raises as the read does.
     """
-    from isotherm.spark.planning.batch_query import BatchQuery
+    from isotherm.spark.driver.batch_query import BatchQuery
 
     parsed = _parsed(options)
     with _log(parsed, by_name=parsed.plans_by_name) as log:
@@ -51,8 +51,8 @@ def _parsed(options: Mapping[str, object]) -> SourceOptions:
 
 @contextmanager
 def _log(options: SourceOptions, *, by_name: bool) -> Iterator[TieredLog]:
-    from isotherm.spark.planning.tiered_log import TieredLog
-    from isotherm.spark.planning.tiers import open_brokers, open_segment_source, read_settings
+    from isotherm.spark.driver.tiered_log import TieredLog
+    from isotherm.spark.driver.tiers import open_brokers, open_segment_source, read_settings
     from isotherm.spark.source import open_storage
 
     settings = read_settings(options)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from isotherm.errors import RemoteResourceNotFoundError
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
+from isotherm.remote.metadata.topic.keyed_writes import key_of
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
-from isotherm.remote.metadata.wire.keyed_writes import key_of
 from isotherm.remote.metadata.wire.serde import encode_keyed_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,

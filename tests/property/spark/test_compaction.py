@@ -28,7 +28,7 @@ from isotherm.segment.offset_index import read_offset_index
 from isotherm.segment.time_index import read_time_index
 from isotherm.segment.transaction_index import AbortedTransaction, read_transaction_index
 from isotherm.spark.jobs.compact_plan import CompactionPlan, plan_compaction
-from isotherm.spark.planning.planning import lineage_pieces
+from isotherm.spark.plan.planning import lineage_pieces
 from isotherm.types import ProducerId, TopicIdPartition
 from tests.support.cleaning_histories import CleaningHistory
 from tests.support.tiered_history import tier_closed_segments

@@ -16,8 +16,8 @@ from isotherm.record.control import ControlRecordType, build_end_transaction_mar
 from isotherm.remote.history.gaps import Gaps
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.planning.offsets import OffsetRange
-from isotherm.spark.planning.planning import (
+from isotherm.spark.plan.offsets import OffsetRange
+from isotherm.spark.plan.planning import (
     limit_range_sizes,
     lineage_pieces,
     plan_reads,

@@ -29,7 +29,7 @@ POINTS = {
     "isotherm.remote.metadata.state.cache": "cache",
     "isotherm.remote.tasks.cancellation": "cancellation",
     "isotherm.remote.tasks.copies_in_progress": "copies",
-    "isotherm.remote.tasks.periodic_tasks": "periodic tasks",
+    "isotherm.remote.periodic_tasks": "periodic tasks",
     "isotherm.remote.remote_log_manager": "remote log manager",
     "isotherm.log.partition_log": "log",
     "isotherm.log.deletion_queue": "log deletions",

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from isotherm.broker.net.endpoint import Endpoint
+from isotherm.broker.controller.endpoint import Endpoint
 from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.purgatory import Purgatory

@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 import uvloop
 
+from isotherm.broker.controller.endpoint import Endpoint
 from isotherm.broker.net.connection import SCRATCH_SIZE, Connection, PendingAnswer
-from isotherm.broker.net.endpoint import Endpoint
 from isotherm.broker.net.server import Server
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig

@@ -11,10 +11,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v0 import response as find_coordinator_v0
 
+from isotherm.broker.dispatch.api_register import APIS, SERVED
+from isotherm.broker.dispatch.dispatch import LOOP_REQUEST_SIZE_MAX, Dispatcher
 from isotherm.broker.net.connection import Connection, PendingAnswer
-from isotherm.broker.requests.api_register import APIS, SERVED
 from isotherm.broker.requests.context import BrokerServices, HangUpError
-from isotherm.broker.requests.dispatch import LOOP_REQUEST_SIZE_MAX, Dispatcher
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, UnsupportedVersionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange

@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm import errors
-from isotherm.broker.requests.error_mapping import ERROR_CODES, error_code, error_message
+from isotherm.broker.error_mapping import ERROR_CODES, error_code, error_message
 
 # What only ever happens inside: its callers handle it before a client could see it.
 GROUPS = {

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from isotherm.broker.startup.lineage_restorer import joined_lineage, segment_before
+from isotherm.broker.tier.lineage_restorer import joined_lineage, segment_before
 from isotherm.errors import CorruptLogError
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,

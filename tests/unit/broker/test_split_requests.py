@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.api_register import APIS, SERVED
+from isotherm.broker.dispatch.api_register import APIS, SERVED
 from isotherm.broker.requests.split_requests import JoinedResponse, Split, find_split, split_request
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic

@@ -6,7 +6,7 @@ import pytest
 
 from isotherm.cli.pipeline_metadata import as_of, metadata_log, store_settings, time_ms
 from isotherm.errors import ConfigError, PolicyViolationError
-from isotherm.spark.jobs.metadata_log import TopicMetadataLog
+from isotherm.spark.driver.metadata_log import TopicMetadataLog
 from isotherm.spark.jobs.project import cost_of_projecting
 from isotherm.spark.jobs.replay import AsOf, cost_of_log
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC

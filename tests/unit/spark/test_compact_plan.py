@@ -16,7 +16,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmen
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.compact_plan import CompactionPlan, plan_compaction
-from isotherm.spark.planning.planning import SegmentPiece, lineage_pieces
+from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
 from isotherm.types import TopicIdPartition
 from tests.support.compacted_log import CompactedLog
 from tests.support.record_segments import RecordSegmentMaker

@@ -26,12 +26,12 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.driver.batch_query import BatchQuery
+from isotherm.spark.driver.sources_of_metadata import BucketSegmentSource
+from isotherm.spark.driver.tiered_log import TieredLog
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.planning.batch_query import BatchQuery
-from isotherm.spark.planning.listed_segments import ListedSegment
-from isotherm.spark.planning.planning import ReadTask, SegmentRead
-from isotherm.spark.planning.sources_of_metadata import BucketSegmentSource
-from isotherm.spark.planning.tiered_log import TieredLog
+from isotherm.spark.plan.listed_segments import ListedSegment
+from isotherm.spark.plan.planning import ReadTask, SegmentRead
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_codec import decode_task, encode_task
 from isotherm.spark.reading.task_reading import read_task

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from isotherm.errors import ConfigError, OffsetOutOfRangeError
-from isotherm.spark.planning.offsets import (
+from isotherm.spark.plan.offsets import (
     EarliestOffsets,
     GlobalTimestamp,
     LatestOffsets,

@@ -3,16 +3,16 @@ from __future__ import annotations
 import pytest
 
 from isotherm.errors import ConfigError, UnknownConfigError
+from isotherm.spark.driver.tiers import read_settings, tier_settings
 from isotherm.spark.option_parsing import parse_options, parse_stream_options
 from isotherm.spark.options import SourceOptions, storage_url
-from isotherm.spark.planning.offsets import (
+from isotherm.spark.plan.offsets import (
     EarliestOffsets,
     GlobalTimestamp,
     LatestOffsets,
     SpecificOffsets,
     SpecificTimestamps,
 )
-from isotherm.spark.planning.tiers import read_settings, tier_settings
 from isotherm.types import TopicPartition
 
 A0 = TopicPartition("a", 0)

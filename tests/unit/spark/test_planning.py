@@ -9,8 +9,8 @@ from pyspark import cloudpickle
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.segment.transaction_index import AbortedTransaction
-from isotherm.spark.planning.offsets import OffsetRange
-from isotherm.spark.planning.planning import (
+from isotherm.spark.plan.offsets import OffsetRange
+from isotherm.spark.plan.planning import (
     Beside,
     BrokerRead,
     ReadTask,

@@ -16,9 +16,9 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_client import ObjectClient, ObjectRange
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.driver.batch_query import BatchQuery
+from isotherm.spark.driver.tiered_log import TieredLog
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.planning.batch_query import BatchQuery
-from isotherm.spark.planning.tiered_log import TieredLog
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import read_task
 from isotherm.spark.rows import arrow_schema, schema_of

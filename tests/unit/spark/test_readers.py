@@ -14,7 +14,7 @@ from isotherm.record.control import ControlRecordType, build_end_transaction_mar
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.planning.planning import ReadTask, SegmentPiece, SegmentRead
+from isotherm.spark.plan.planning import ReadTask, SegmentPiece, SegmentRead
 from isotherm.spark.reading.readers import (
     ReadSettings,
     first_offset_not_before,

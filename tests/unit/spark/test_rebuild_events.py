@@ -18,7 +18,7 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.storage.inventory import open_for_reading, read_inventory
 from isotherm.spark.jobs.cost import Cost, check_cost
 from isotherm.spark.jobs.rebuild import events_of, lineage, renamed_segment
-from isotherm.spark.planning.planning import lineage_pieces
+from isotherm.spark.plan.planning import lineage_pieces
 from isotherm.types import uuid_to_text
 from tests.support.planted_bucket import PlantedBucket
 

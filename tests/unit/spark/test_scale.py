@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.spark.driver.batch_query import BatchQuery
+from isotherm.spark.driver.tiered_log import TieredLog
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.planning.batch_query import BatchQuery
-from isotherm.spark.planning.planning import ReadTask
-from isotherm.spark.planning.tiered_log import TieredLog
+from isotherm.spark.plan.planning import ReadTask
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import read_task
 from isotherm.spark.rows import arrow_schema, schema_of
@@ -81,7 +81,7 @@ def test_split_segments_cost_their_indexes_and_borders_more() -> None:
 
 MEMORY = """
 import json, pathlib, re, sys
-from isotherm.spark.planning.planning import ReadTask, SegmentRead
+from isotherm.spark.plan.planning import ReadTask, SegmentRead
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.rows import arrow_schema, full_schema
 from isotherm.spark.reading.task_reading import read_task

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
-from isotherm.spark.planning.offsets import OffsetRange
-from isotherm.spark.planning.planning import BrokerRead, SegmentRead
+from isotherm.spark.plan.offsets import OffsetRange
+from isotherm.spark.plan.planning import BrokerRead, SegmentRead
 from isotherm.spark.streaming.stream_offsets import (
     StreamOffset,
     admit_bytes,

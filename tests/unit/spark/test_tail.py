@@ -7,7 +7,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
 from isotherm.errors import InvalidTimestampError, RequestTimedOutError
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.planning.planning import BrokerRead
+from isotherm.spark.plan.planning import BrokerRead
 from isotherm.spark.reading import tail
 from isotherm.spark.rows import arrow_schema, schema_of
 from isotherm.testing.sim_clock import SimClock

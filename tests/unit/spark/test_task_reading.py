@@ -13,17 +13,17 @@ from isotherm.errors import CorruptObjectError, OffsetOutOfRangeError
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.spark.driver.batch_query import BatchQuery
+from isotherm.spark.driver.tiered_log import TieredLog, cause_when_gone
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.planning.batch_query import BatchQuery
-from isotherm.spark.planning.offsets import OffsetRange
-from isotherm.spark.planning.planning import (
+from isotherm.spark.plan.offsets import OffsetRange
+from isotherm.spark.plan.planning import (
     BrokerRead,
     ReadTask,
     SegmentRead,
     lineage_pieces,
     plan_reads,
 )
-from isotherm.spark.planning.tiered_log import TieredLog, cause_when_gone
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import REREADS_MAX, read_task
 from isotherm.spark.rows import arrow_schema, schema_of

@@ -21,8 +21,8 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.client_quotas import IP, QuotaChange
 from isotherm.broker.controller.controller import Controller
+from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.error_mapping import error_code as code_of
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, RejectedError

@@ -19,6 +19,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.groups.consumer_group import (
     ASSIGNORS,
     HeartbeatResult,
@@ -28,7 +29,6 @@ from isotherm.broker.groups.consumer_group import (
 from isotherm.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from isotherm.broker.groups.topic_catalog import matching_names
 from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.error_mapping import error_code as code_of
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRegularExpressionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange

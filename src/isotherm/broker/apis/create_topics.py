@@ -20,8 +20,8 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.configs.config_description import describe_topic_config
 from isotherm.broker.controller.topic_rules import CreatedTopic, NewTopic
+from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.error_mapping import error_code as code_of
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api, Charge
 from isotherm.config.broker import BrokerConfig

@@ -14,8 +14,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.client_quotas import QuotaFilter, matching_quotas
+from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.error_mapping import error_code as code_of
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import RejectedError
 from isotherm.protocol.api_keys import ApiKey, VersionRange

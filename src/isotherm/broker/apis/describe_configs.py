@@ -33,8 +33,8 @@ from isotherm.broker.configs.config_description import (
 from isotherm.broker.configs.config_resources import ResourceType, check_this_broker
 from isotherm.broker.controller.image import ConfigResource
 from isotherm.broker.controller.topic_rules import check_topic_name
+from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.requests.context import BrokerServices, RequestContext
-from isotherm.broker.requests.error_mapping import error_code as code_of
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, RejectedError, UnknownTopicOrPartitionError

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Sequence
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.partitions.fetch import (
     DelayedFetch,
     FetchReader,
@@ -31,7 +32,6 @@ from isotherm.broker.partitions.fetch import (
 from isotherm.broker.partitions.fetch_sessions import FetchContext, PartitionKey
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.error_mapping import error_code as code_of
 from isotherm.broker.requests.served_api import Api, Charge
 from isotherm.errors import IsothermError
 from isotherm.log.log_read import FetchIsolation

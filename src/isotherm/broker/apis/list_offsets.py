@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.partitions.offset_lookup import (
     NOT_FOUND,
     FoundOffset,
@@ -26,7 +27,6 @@ from isotherm.broker.partitions.offset_lookup import (
     find_offset,
 )
 from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.error_mapping import error_code as code_of
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import IsothermError

@@ -25,6 +25,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.image import MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.controller.topic_rules import NewTopic, check_topic_name
+from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.internal_topics import is_internal
 from isotherm.broker.requests.authorized_operations import (
     CLUSTER_OPERATIONS,
@@ -32,7 +33,6 @@ from isotherm.broker.requests.authorized_operations import (
     TOPIC_OPERATIONS,
 )
 from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.error_mapping import error_code as code_of
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, InvalidTopicError

@@ -27,10 +27,10 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.error_mapping import error_message
 from isotherm.broker.partitions.partition import ACKS_ALL, ACKS_LEADER, Partition
 from isotherm.broker.requests.context import HangUpError, RequestContext
-from isotherm.broker.requests.error_mapping import error_code as code_of
-from isotherm.broker.requests.error_mapping import error_message
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api, Charge
 from isotherm.broker.transactions.admission import ClientAbility, admit_records

@@ -19,8 +19,8 @@ from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperat
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.controller.image import ConfigResource
 from isotherm.broker.controller.topic_rules import check_topic_name
+from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.error_mapping import error_code as code_of
 from isotherm.errors import InvalidRequestError, PolicyViolationError, RejectedError
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS
 

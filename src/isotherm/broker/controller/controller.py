@@ -36,6 +36,7 @@ from isotherm.broker.controller.config_changes import (
     topic_list_in_effect,
 )
 from isotherm.broker.controller.delta import MetadataDelta
+from isotherm.broker.controller.endpoint import Endpoint
 from isotherm.broker.controller.features import (
     FeatureUpdate,
     new_cluster_features,
@@ -73,7 +74,6 @@ from isotherm.broker.controller.topic_rules import (
     plan_topic,
     topic_config,
 )
-from isotherm.broker.net.endpoint import Endpoint
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import check_thread_pools, dynamic_broker_keys, with_dynamic_texts

@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from isotherm.broker.controller.endpoint import Endpoint
 from isotherm.broker.controller.features import SUPPORTED_FEATURES
 from isotherm.broker.controller.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
     RegisterBrokerRecord,
 )
-from isotherm.broker.net.endpoint import Endpoint
 from isotherm.config.broker import BrokerConfig
 from isotherm.types import Offset
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.image import MetadataImage
+from isotherm.broker.error_mapping import error_code
 from isotherm.broker.groups.classic_group import ClassicGroup
 from isotherm.broker.groups.classic_protocol import (
     NO_MEMBER_ID,
@@ -40,7 +41,6 @@ from isotherm.broker.groups.offset_coordinator import Committer, OffsetCoordinat
 from isotherm.broker.groups.offsets import OffsetAndMetadata
 from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC, Producer
 from isotherm.broker.groups.shards import AnyGroup, GroupShard, GroupShards
-from isotherm.broker.requests.error_mapping import error_code
 from isotherm.config.groups import GroupConfig
 from isotherm.errors import InvalidGroupIdError, InvalidRequestError, IsothermError
 from isotherm.types import ProducerEpoch, ProducerId, TopicPartition

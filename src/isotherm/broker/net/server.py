@@ -12,9 +12,9 @@ import logging
 import socket
 from collections.abc import Sequence
 
+from isotherm.broker.controller.endpoint import Endpoint
 from isotherm.broker.net.connection import SCRATCH_SIZE, Connection, FrameHandler
 from isotherm.broker.net.connection_quota import ConnectionQuota
-from isotherm.broker.net.endpoint import Endpoint
 from isotherm.broker.net.request_memory import RequestMemory
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.error_mapping import error_code
 from isotherm.broker.partitions.partition import Partition
-from isotherm.broker.requests.error_mapping import error_code
 from isotherm.errors import IsothermError, OffsetOutOfRangeError
 from isotherm.log.log_read import FetchIsolation, LogRead
 from isotherm.protocol.fetch import (

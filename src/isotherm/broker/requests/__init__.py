@@ -1,1 +1,1 @@
-"""From a frame to its answer."""
+"""What a request is given: its declaration, its surroundings, its quotas."""

@@ -15,8 +15,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from isotherm.broker.controller.endpoint import Endpoint
 from isotherm.broker.controller.topic_rules import no_charge
-from isotherm.broker.net.endpoint import Endpoint
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import response_class
 from isotherm.protocol.entities import entity_of

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.startup.lineage_restorer import LineageRestorer, restorer_upkeep
 from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.tier.lineage_restorer import LineageRestorer, restorer_upkeep
 from isotherm.broker.tier.remote_metadata_topics import (
     MetadataLevels,
     ensure_metadata_topics,

@@ -45,9 +45,9 @@ from isotherm.remote.metadata.topic.event_writer import (
     MetadataEventWriter,
     is_unapplied,
 )
+from isotherm.remote.metadata.topic.keyed_writes import key_of_start
 from isotherm.remote.metadata.topic.metadata_partition_reader import MetadataPartitionReader
 from isotherm.remote.metadata.wire.events import partition_of
-from isotherm.remote.metadata.wire.keyed_writes import key_of_start
 from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.remote.metadata.wire.serde import KeyedEvent
 from isotherm.remote.segment_metadata import (

@@ -38,8 +38,8 @@ from isotherm.remote.scrub.producer_checks import (
 )
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.inventory import open_for_reading
-from isotherm.remote.storage.layout.aiven_manifest import SegmentManifest
-from isotherm.remote.storage.layout.chunk_index import stored_file_size
+from isotherm.remote.storage.manifest.aiven_manifest import SegmentManifest
+from isotherm.remote.storage.manifest.chunk_index import stored_file_size
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager, fetch_manifest
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.segment.producer_snapshot import read_producer_snapshot

@@ -22,8 +22,8 @@ from isotherm.errors import (
     UnsupportedVersionError,
 )
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from isotherm.remote.storage.layout.chunk_index import stored_file_size
 from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX, Layout
+from isotherm.remote.storage.manifest.chunk_index import stored_file_size
 from isotherm.remote.storage.object_client import ObjectClient, StoredObject, open_object_store
 from isotherm.remote.storage.object_store import fetch_manifest
 from isotherm.remote.storage.settings import ObjectStoreSettings

@@ -26,13 +26,13 @@ from isotherm.errors import (
 )
 from isotherm.remote.plugin import PLACE_KEYS
 from isotherm.remote.segment_metadata import IndexType, LogSegmentData, RemoteLogSegmentMetadata
-from isotherm.remote.storage.layout.aiven_manifest import (
+from isotherm.remote.storage.layout.segment_layout import IndexLocation
+from isotherm.remote.storage.manifest.aiven_manifest import (
     MANIFEST_SIZE_MAX,
     SegmentManifest,
     read_manifest,
 )
-from isotherm.remote.storage.layout.chunk_index import stored_file_size
-from isotherm.remote.storage.layout.segment_layout import IndexLocation
+from isotherm.remote.storage.manifest.chunk_index import stored_file_size
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.segment_sources import segment_sources
 from isotherm.remote.storage.settings import ObjectStoreSettings

@@ -36,6 +36,8 @@ from isotherm.remote.storage.inventory import list_segment_objects, open_for_rea
 from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.driver.tiered_log import choose_partitions, newest_histories
+from isotherm.spark.driver.tiers import open_brokers, open_segment_source, tier_settings
 from isotherm.spark.jobs.compact_passes import (
     PassSettings,
     StagedPiece,
@@ -48,9 +50,7 @@ from isotherm.spark.jobs.compact_passes import (
 from isotherm.spark.jobs.compact_plan import CompactionPlan, plan_compaction
 from isotherm.spark.jobs.cost import Cost, parallel_tasks
 from isotherm.spark.options import SourceOptions, storage_url
-from isotherm.spark.planning.planning import lineage_pieces
-from isotherm.spark.planning.tiered_log import choose_partitions, newest_histories
-from isotherm.spark.planning.tiers import open_brokers, open_segment_source, tier_settings
+from isotherm.spark.plan.planning import lineage_pieces
 from isotherm.spark.reading.brokers import Brokers
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TimestampMs, TopicIdPartition
 

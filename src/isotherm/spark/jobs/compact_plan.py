@@ -20,7 +20,7 @@ from isotherm.remote.compaction.pieces import Piece, located
 from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.producer_snapshot import LastRecord, read_producer_snapshot
-from isotherm.spark.planning.planning import SegmentPiece, SegmentRead
+from isotherm.spark.plan.planning import SegmentPiece, SegmentRead
 from isotherm.spark.reading.transactions import CommittedHistory
 from isotherm.types import Offset, ProducerId, TopicIdPartition, TopicPartition
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from isotherm.remote.metadata.folding.columnar_fold import FoldRun
 from isotherm.remote.metadata.state.segment_columns import id_texts
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
-from isotherm.spark.jobs.metadata_log import MetadataLog, as_events
+from isotherm.spark.driver.metadata_log import MetadataLog, as_events
 from isotherm.spark.jobs.replay import each_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from isotherm.remote.metadata.folding.columnar_fold import FoldRun
 from isotherm.remote.metadata.wire.serde import decode_partition
-from isotherm.spark.jobs.metadata_log import MetadataLog, RecordRun, as_events
+from isotherm.spark.driver.metadata_log import MetadataLog, RecordRun, as_events
 from isotherm.spark.jobs.replay import each_of
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import pyarrow as pa
 from isotherm.errors import ConfigError
 from isotherm.remote.metadata.folding.segment_fold import SEGMENTS
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.driver.metadata_log import LogSlice, MetadataLog, as_events
+from isotherm.spark.driver.projection import ProjectedPartition, Projection, read_segments
 from isotherm.spark.jobs.cost import Cost
-from isotherm.spark.jobs.metadata_log import LogSlice, MetadataLog, as_events
-from isotherm.spark.jobs.projection import ProjectedPartition, Projection, read_segments
 from isotherm.spark.jobs.replay import (
     DAMAGED_BATCH,
     SliceFold,

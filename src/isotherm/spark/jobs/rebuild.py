@@ -31,7 +31,7 @@ from isotherm.errors import (
 from isotherm.remote.metadata.api import NewMetadataRecord
 from isotherm.remote.metadata.state.segment_columns import LEADER_EPOCH
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic, check_is_own_topic
-from isotherm.remote.metadata.wire.keyed_writes import key_of_start
+from isotherm.remote.metadata.topic.keyed_writes import key_of_start
 from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.remote.metadata.wire.serde import encode_event, encode_keyed_event
 from isotherm.remote.scrub.findings import Finding
@@ -47,10 +47,10 @@ from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.producer_snapshot import read_producer_snapshot
+from isotherm.spark.driver.segment_frames import SEGMENT_ARROW, segment_row, segments_of
 from isotherm.spark.jobs.manifests import read_manifests
 from isotherm.spark.jobs.scrub import FINDINGS, history_findings
-from isotherm.spark.jobs.segment_frames import SEGMENT_ARROW, segment_row, segments_of
-from isotherm.spark.planning.planning import SegmentPiece, lineage_pieces
+from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
 from isotherm.types import (
     TopicIdPartition,
     uuid_from_text,

@@ -21,8 +21,7 @@ import pyarrow as pa
 from isotherm.remote.metadata.api import MetadataColumns
 from isotherm.remote.metadata.folding.segment_fold import SEGMENTS, SegmentFold
 from isotherm.remote.metadata.wire.keys import metadata_partition
-from isotherm.spark.jobs.cost import Cost
-from isotherm.spark.jobs.metadata_log import (
+from isotherm.spark.driver.metadata_log import (
     RUN_MAX_BYTES,
     LogSlice,
     MetadataLog,
@@ -30,6 +29,7 @@ from isotherm.spark.jobs.metadata_log import (
     as_events,
     until_time,
 )
+from isotherm.spark.jobs.cost import Cost
 from isotherm.types import Offset, TimestampMs, TopicIdPartition
 
 if TYPE_CHECKING:

@@ -17,7 +17,13 @@ import pyarrow.compute as pc
 
 from isotherm.remote.metadata.api import MetadataColumns
 from isotherm.remote.metadata.folding.columnar_fold import place_hashes
-from isotherm.spark.jobs.metadata_log import LogSlice, MetadataLog, RecordRun, as_events, until_time
+from isotherm.spark.driver.metadata_log import (
+    LogSlice,
+    MetadataLog,
+    RecordRun,
+    as_events,
+    until_time,
+)
 from isotherm.spark.jobs.replay import (
     DAMAGED_BATCH,
     FOLDED,

@@ -28,15 +28,15 @@ from isotherm.remote.compaction.journal import CompactionJournals
 from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentState
 from isotherm.remote.storage.inventory import open_for_reading
-from isotherm.remote.storage.layout.chunk_index import stored_file_size
 from isotherm.remote.storage.layout.local_tiered_storage import INDEX_SUFFIXES
 from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX
+from isotherm.remote.storage.manifest.chunk_index import stored_file_size
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.object_store import fetch_manifest
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.driver.segment_frames import segment_of_row
 from isotherm.spark.jobs.bucket_listing import ELSEWHERE, FOREIGN
 from isotherm.spark.jobs.cost import Cost, parallel_tasks
-from isotherm.spark.jobs.segment_frames import segment_of_row
 from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
 from isotherm.types import TimestampMs, uuid_to_text
 

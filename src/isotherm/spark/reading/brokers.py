@@ -35,7 +35,7 @@ from isotherm.errors import (
     UnknownTopicOrPartitionError,
 )
 from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
-from isotherm.spark.planning.offsets import OffsetBounds
+from isotherm.spark.plan.offsets import OffsetBounds
 from isotherm.types import (
     REMOTE_LOG_METADATA_TOPICS,
     Offset,

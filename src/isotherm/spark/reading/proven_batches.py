@@ -19,7 +19,7 @@ from isotherm.record.batch_header import LOG_OVERHEAD, read_batch_header
 from isotherm.record.batch_table import read_batch_table, verify_crcs
 from isotherm.remote.history.batch_chain import ChainFault, EpochSpans, first_fault
 from isotherm.remote.history.gaps import Gaps
-from isotherm.spark.planning.planning import SegmentRead
+from isotherm.spark.plan.planning import SegmentRead
 from isotherm.types import Offset, Position
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from isotherm.segment.offset_index import (
 )
 from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.segment.time_index import TimestampOffset, read_time_index
-from isotherm.spark.planning.planning import EpochClaim, SegmentPiece, SegmentRead
+from isotherm.spark.plan.planning import EpochClaim, SegmentPiece, SegmentRead
 from isotherm.spark.reading.proven_batches import (
     MissingOffsetsError,
     PositionRange,

@@ -26,7 +26,7 @@ from isotherm.clock import Clock
 from isotherm.errors import OffsetOutOfRangeError, RequestTimedOutError, RetriableError
 from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
 from isotherm.spark.arrow_rows import TIMESTAMP_MS_MAX, malformed_timestamp, message_batch
-from isotherm.spark.planning.planning import BrokerRead
+from isotherm.spark.plan.planning import BrokerRead
 from isotherm.types import Offset, TopicPartition
 
 _logger = logging.getLogger(__name__)

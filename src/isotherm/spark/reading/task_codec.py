@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 from isotherm.remote.metadata.state.segment_rows import pack_segment, unpack_segment
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.segment.transaction_index import AbortedTransaction
-from isotherm.spark.planning.listed_segments import ListedSegment, SegmentName
-from isotherm.spark.planning.planning import (
+from isotherm.spark.plan.listed_segments import ListedSegment, SegmentName
+from isotherm.spark.plan.planning import (
     Beside,
     BrokerRead,
     Read,

@@ -21,8 +21,8 @@ from isotherm.record.columns import RecordColumns
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.spark.arrow_rows import decoded_columns, record_batch
-from isotherm.spark.planning.listed_segments import ListedSegment, ReadAgain, settle
-from isotherm.spark.planning.planning import BrokerRead, Read, ReadTask, SegmentRead
+from isotherm.spark.plan.listed_segments import ListedSegment, ReadAgain, settle
+from isotherm.spark.plan.planning import BrokerRead, Read, ReadTask, SegmentRead
 from isotherm.spark.reading.readers import (
     ReadSettings,
     SegmentGoneError,

@@ -27,7 +27,7 @@ from isotherm.record.control import ControlRecordType
 from isotherm.record.control_table import NO_MARKER, marker_types
 from isotherm.remote.history.gaps import Gaps
 from isotherm.segment.transaction_index import AbortedTransaction
-from isotherm.spark.planning.planning import SegmentRead
+from isotherm.spark.plan.planning import SegmentRead
 from isotherm.types import Offset, ProducerId
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from isotherm.segment.transaction_index import (
     collect_aborted_transactions,
     read_transaction_index,
 )
-from isotherm.spark.planning.offsets import OffsetRange
-from isotherm.spark.planning.planning import Beside, Read, SegmentPiece, SegmentRead, cut_pieces
+from isotherm.spark.plan.offsets import OffsetRange
+from isotherm.spark.plan.planning import Beside, Read, SegmentPiece, SegmentRead, cut_pieces
 from isotherm.spark.reading.readers import SegmentGoneError, open_transactions, prove_committed
 from isotherm.types import UNKNOWN_OFFSET, Offset, TopicPartition
 

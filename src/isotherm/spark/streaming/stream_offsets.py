@@ -20,8 +20,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from isotherm.spark.planning.offsets import OffsetRange
-from isotherm.spark.planning.planning import Read
+from isotherm.spark.plan.offsets import OffsetRange
+from isotherm.spark.plan.planning import Read
 from isotherm.types import Offset, TopicPartition
 
 START = "@start"

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from isotherm.clock import Clock
+from isotherm.spark.driver.tiered_log import TieredLog, Views
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.planning.offsets import (
+from isotherm.spark.plan.offsets import (
     OffsetBounds,
     OffsetRange,
     check_range,
     clip_range,
     resolve_start,
 )
-from isotherm.spark.planning.planning import ReadTask, plan_reads
-from isotherm.spark.planning.tiered_log import TieredLog, Views
+from isotherm.spark.plan.planning import ReadTask, plan_reads
 from isotherm.spark.streaming.stream_offsets import (
     PartitionOffsets,
     StreamOffset,

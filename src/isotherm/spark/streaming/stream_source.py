@@ -86,8 +86,8 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _query(self) -> StreamQuery:
         if self._opened is None:
-            from isotherm.spark.planning.tiered_log import TieredLog
-            from isotherm.spark.planning.tiers import (
+            from isotherm.spark.driver.tiered_log import TieredLog
+            from isotherm.spark.driver.tiers import (
                 open_brokers,
                 open_segment_source,
                 read_settings,

@@ -15,12 +15,12 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.net.endpoint import Endpoint
+from isotherm.broker.controller.endpoint import Endpoint
+from isotherm.broker.dispatch.api_register import APIS
+from isotherm.broker.error_mapping import error_code
 from isotherm.broker.partitions.led_partitions import lead_partitions
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.requests.api_register import APIS
 from isotherm.broker.requests.context import BrokerServices, RequestContext
-from isotherm.broker.requests.error_mapping import error_code
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import IsothermError
 from isotherm.log.fs import OsFileSystem

@@ -4,7 +4,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis.api_versions import unsupported_version_response
-from isotherm.broker.requests.api_register import SERVED
+from isotherm.broker.dispatch.api_register import SERVED
 from isotherm.protocol.api_keys import ApiKey
 
 CLIENT = {"client_software_name": "test-client", "client_software_version": "1.0.0"}

@@ -14,12 +14,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.dispatch.api_register import APIS, SERVED
+from isotherm.broker.error_mapping import error_code
 from isotherm.broker.groups.offset_coordinator import Committer
 from isotherm.broker.groups.offsets import OffsetAndMetadata
 from isotherm.broker.node import BrokerNode
-from isotherm.broker.requests.api_register import APIS, SERVED
 from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.error_mapping import error_code
 from isotherm.config.broker import parse_broker_config
 from isotherm.config.layers import embedded_defaults
 from isotherm.errors import IsothermError

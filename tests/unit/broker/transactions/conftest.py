@@ -15,14 +15,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.controller import MetadataChange
+from isotherm.broker.controller.endpoint import Endpoint
 from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.net.endpoint import Endpoint
+from isotherm.broker.dispatch.api_register import APIS
+from isotherm.broker.error_mapping import error_code
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.purgatory import Purgatory
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.requests.api_register import APIS
 from isotherm.broker.requests.context import BrokerServices, RequestContext
-from isotherm.broker.requests.error_mapping import error_code
 from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
 from isotherm.broker.transactions.transaction_log import TransactionLog
 from isotherm.broker.transactions.transaction_markers import TransactionMarkers

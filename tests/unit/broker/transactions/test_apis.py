@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import produce
-from isotherm.broker.requests.api_register import SERVED
+from isotherm.broker.dispatch.api_register import SERVED
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.produce import (
     ProducePartition,

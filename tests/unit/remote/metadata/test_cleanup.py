@@ -12,6 +12,7 @@ import pytest
 from isotherm.errors import RemoteStorageError
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic.keyed_writes import key_of
 from isotherm.remote.metadata.upkeep.cleanup import (
     CLEANUP_ERRORS,
     CleanupPlan,
@@ -21,7 +22,6 @@ from isotherm.remote.metadata.upkeep.cleanup import (
     plan_cleanup,
     read_keyed_contents,
 )
-from isotherm.remote.metadata.wire.keyed_writes import key_of
 from isotherm.remote.metadata.wire.keys import MetadataKey, partition_key
 from isotherm.remote.metadata.wire.serde import KeyedEvent, encode_keyed_event
 from isotherm.remote.segment_metadata import (

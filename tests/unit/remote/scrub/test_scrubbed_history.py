@@ -18,15 +18,15 @@ from isotherm.record.batch_header import encode_batch
 from isotherm.remote.scrub.findings import Finding
 from isotherm.remote.scrub.segment_scrub import SegmentScrubber
 from isotherm.remote.segment_metadata import IndexType
-from isotherm.remote.storage.layout.aiven_manifest import read_manifest
+from isotherm.remote.storage.manifest.aiven_manifest import read_manifest
 from isotherm.segment.producer_snapshot import (
     ProducerSnapshotEntry,
     encode_producer_snapshot,
     read_producer_snapshot,
 )
 from isotherm.segment.transaction_index import TRANSACTION_INDEX_ENTRY_SIZE
+from isotherm.spark.driver.tiers import tier_settings
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.planning.tiers import tier_settings
 from isotherm.types import uuid_to_text
 from tests.support.model_history import ModelHistory, Shape, changed
 

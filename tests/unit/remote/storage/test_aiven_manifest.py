@@ -17,14 +17,14 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from isotherm.remote.storage.layout.aiven_manifest import (
+from isotherm.remote.storage.manifest.aiven_manifest import (
     SegmentEncryption,
     SegmentManifest,
     StoredIndex,
     read_manifest,
     write_manifest,
 )
-from isotherm.remote.storage.layout.chunk_index import FixedChunkIndex, VariableChunkIndex
+from isotherm.remote.storage.manifest.chunk_index import FixedChunkIndex, VariableChunkIndex
 from isotherm.types import TopicIdPartition
 
 SEGMENT = RemoteLogSegmentMetadata(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.errors import CorruptMetadataError
-from isotherm.remote.storage.layout.chunk_index import (
+from isotherm.remote.storage.manifest.chunk_index import (
     ENCODED_SIZE_MAX,
     FixedChunkIndex,
     VariableChunkIndex,

@@ -16,9 +16,9 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
 )
 from isotherm.remote.storage.layout.aiven import AivenLayout
-from isotherm.remote.storage.layout.aiven_manifest import read_manifest
 from isotherm.remote.storage.layout.local_tiered_storage import LocalTieredStorageLayout
 from isotherm.remote.storage.layout.segment_layout import Layout
+from isotherm.remote.storage.manifest.aiven_manifest import read_manifest
 from isotherm.remote.storage.segment_sources import Source, segment_sources
 from isotherm.remote.storage.transform.segment_transforms import (
     SegmentTransforms,

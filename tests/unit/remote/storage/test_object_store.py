@@ -21,7 +21,7 @@ from isotherm.errors import (
     RemoteStorageThrottledError,
 )
 from isotherm.remote.segment_metadata import IndexType
-from isotherm.remote.storage.layout.aiven_manifest import (
+from isotherm.remote.storage.manifest.aiven_manifest import (
     read_manifest,
     write_manifest,
 )

@@ -20,8 +20,8 @@ from obstore.store import MemoryStore
 from isotherm.errors import ConfigError, CorruptObjectError
 from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage import object_client
-from isotherm.remote.storage.layout.aiven_manifest import SegmentManifest, read_manifest
-from isotherm.remote.storage.layout.chunk_index import VariableChunkIndex, stored_range
+from isotherm.remote.storage.manifest.aiven_manifest import SegmentManifest, read_manifest
+from isotherm.remote.storage.manifest.chunk_index import VariableChunkIndex, stored_range
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.segment_sources import Source
 from isotherm.remote.storage.settings import ObjectStoreSettings

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from isotherm.remote.tasks.periodic_tasks import PeriodicTasks
+from isotherm.remote.periodic_tasks import PeriodicTasks
 from isotherm.testing.sim_clock import SimClock
 
 WAIT_S = 10

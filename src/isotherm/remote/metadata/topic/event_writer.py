@@ -26,7 +26,7 @@ from isotherm.errors import CorruptMetadataError, IsothermError
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopic, NewMetadataRecord
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.wire.keyed_writes import (
+from isotherm.remote.metadata.topic.keyed_writes import (
     KeyedWrite,
     plan_write,
     refuse_finish_of_deleted,

@@ -27,17 +27,6 @@ from isotherm.remote.storage.layout.aiven_custom_metadata import (
     AivenCustomMetadata,
     read_custom_metadata,
 )
-from isotherm.remote.storage.layout.aiven_manifest import (
-    INDEX_MEMBERS,
-    SegmentManifest,
-    StoredIndex,
-    write_manifest,
-)
-from isotherm.remote.storage.layout.chunk_index import (
-    ChunkIndex,
-    plain_chunk_index,
-    stored_file_size,
-)
 from isotherm.remote.storage.layout.object_names import (
     parse_partition,
     parse_segment_file,
@@ -50,6 +39,17 @@ from isotherm.remote.storage.layout.segment_layout import (
     IndexLocation,
     ObjectUpload,
     SegmentObjectKey,
+)
+from isotherm.remote.storage.manifest.aiven_manifest import (
+    INDEX_MEMBERS,
+    SegmentManifest,
+    StoredIndex,
+    write_manifest,
+)
+from isotherm.remote.storage.manifest.chunk_index import (
+    ChunkIndex,
+    plain_chunk_index,
+    stored_file_size,
 )
 from isotherm.remote.storage.segment_sources import SegmentSources, Source, chain_blocks
 from isotherm.remote.storage.transform.chunks import ChunkWriter

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
-from isotherm.remote.storage.layout.aiven_manifest import SegmentManifest
 from isotherm.remote.storage.layout.object_names import (
     parse_partition,
     parse_segment_file,
@@ -34,6 +33,7 @@ from isotherm.remote.storage.layout.segment_layout import (
     ObjectUpload,
     SegmentObjectKey,
 )
+from isotherm.remote.storage.manifest.aiven_manifest import SegmentManifest
 from isotherm.remote.storage.segment_sources import SegmentSources
 from isotherm.types import TopicIdPartition, uuid_to_text
 

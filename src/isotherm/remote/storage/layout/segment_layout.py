@@ -22,7 +22,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
 )
-from isotherm.remote.storage.layout.aiven_manifest import SegmentManifest
+from isotherm.remote.storage.manifest.aiven_manifest import SegmentManifest
 from isotherm.remote.storage.segment_sources import SegmentSources
 from isotherm.types import Offset, Position, TopicIdPartition
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from isotherm.errors import CorruptObjectError
-from isotherm.remote.storage.layout.chunk_index import (
+from isotherm.remote.storage.manifest.chunk_index import (
     ChunkIndex,
     FixedChunkIndex,
     VariableChunkIndex,

@@ -22,7 +22,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from isotherm.errors import ConfigError, CorruptMetadataError, CorruptObjectError
-from isotherm.remote.storage.layout.aiven_manifest import SegmentEncryption
+from isotherm.remote.storage.manifest.aiven_manifest import SegmentEncryption
 
 if TYPE_CHECKING:
     from Crypto.Cipher.PKCS1_OAEP import PKCS1OAEP_Cipher

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from isotherm.errors import ConfigError
-from isotherm.remote.storage.layout.aiven_manifest import SegmentEncryption, SegmentManifest
+from isotherm.remote.storage.manifest.aiven_manifest import SegmentEncryption, SegmentManifest
 from isotherm.remote.storage.segment_sources import Source
 from isotherm.remote.storage.transform.chunks import ChunkStep
 from isotherm.remote.storage.transform.compression import ZstdStep, starts_compressed

@@ -19,10 +19,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from isotherm.broker.apis import api_versions
+from isotherm.broker.dispatch.api_register import APIS
+from isotherm.broker.error_mapping import error_code
 from isotherm.broker.net.connection import Answer, Connection, PendingAnswer
-from isotherm.broker.requests.api_register import APIS
 from isotherm.broker.requests.context import BrokerServices, HangUpError, RequestContext
-from isotherm.broker.requests.error_mapping import error_code
 from isotherm.broker.requests.quotas import ClientQuotaManager
 from isotherm.broker.requests.request_meter import RequestMeter
 from isotherm.broker.requests.served_api import Api, Handler

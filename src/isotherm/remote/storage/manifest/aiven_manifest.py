@@ -28,7 +28,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from isotherm.remote.storage.layout.chunk_index import (
+from isotherm.remote.storage.manifest.chunk_index import (
     ChunkIndex,
     FixedChunkIndex,
     VariableChunkIndex,

@@ -23,15 +23,16 @@ from isotherm.errors import (
 )
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.spark.driver.sources_of_metadata import SegmentSource
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.planning.listed_segments import ListedSegment
-from isotherm.spark.planning.offsets import (
+from isotherm.spark.plan.listed_segments import ListedSegment
+from isotherm.spark.plan.offsets import (
     OffsetBounds,
     OffsetLimit,
     OffsetRange,
     timestamps_to_find,
 )
-from isotherm.spark.planning.planning import (
+from isotherm.spark.plan.planning import (
     Beside,
     BlankSegment,
     BrokerRead,
@@ -46,7 +47,6 @@ from isotherm.spark.planning.planning import (
     plan_tasks,
     split_ranges,
 )
-from isotherm.spark.planning.sources_of_metadata import SegmentSource
 from isotherm.spark.reading.brokers import Brokers
 from isotherm.spark.reading.readers import SegmentGoneError, first_offset_not_before, prove_epoch
 from isotherm.spark.reading.transactions import CommittedHistory

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from isotherm.spark.driver.tiered_log import TieredLog, Views
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.planning.offsets import (
+from isotherm.spark.plan.offsets import (
     OffsetRange,
     check_order,
     check_range,
@@ -11,8 +12,7 @@ from isotherm.spark.planning.offsets import (
     resolve_end,
     resolve_start,
 )
-from isotherm.spark.planning.planning import ReadTask
-from isotherm.spark.planning.tiered_log import TieredLog, Views
+from isotherm.spark.plan.planning import ReadTask
 
 
 class BatchQuery:

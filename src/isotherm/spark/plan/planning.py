@@ -27,7 +27,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.segment.transaction_index import AbortedTransaction
-from isotherm.spark.planning.offsets import OffsetRange
+from isotherm.spark.plan.offsets import OffsetRange
 from isotherm.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicPartition
 
 # What a record is taken to weigh in a partition that has nothing in the bucket to measure by.

@@ -36,8 +36,8 @@ from isotherm.remote.storage.inventory import (
 )
 from isotherm.remote.storage.layout.segment_layout import Layout
 from isotherm.remote.storage.object_client import ObjectClient
-from isotherm.spark.planning.listed_segments import follow_one_another, is_in_order, is_succeeded_by
-from isotherm.spark.planning.planning import BlankSegment
+from isotherm.spark.plan.listed_segments import follow_one_another, is_in_order, is_succeeded_by
+from isotherm.spark.plan.planning import BlankSegment
 from isotherm.types import TopicIdPartition
 
 _logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.storage.inventory import SegmentObjects
 from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX
-from isotherm.spark.planning.planning import Read, SegmentRead
+from isotherm.spark.plan.planning import Read, SegmentRead
 from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 
 # Manifests are small: a task asks for several at once.

@@ -10,13 +10,13 @@ from isotherm.clock import SystemClock
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.settings import AIVEN, LOCAL_TIERED_STORAGE, ObjectStoreSettings
-from isotherm.spark.options import SourceOptions, needs_listing, storage_url
-from isotherm.spark.planning.projection_source import TableSegmentSource
-from isotherm.spark.planning.sources_of_metadata import (
+from isotherm.spark.driver.projection_source import TableSegmentSource
+from isotherm.spark.driver.sources_of_metadata import (
     BucketSegmentSource,
     SegmentSource,
     TopicSegmentSource,
 )
+from isotherm.spark.options import SourceOptions, needs_listing, storage_url
 from isotherm.spark.reading.brokers import Brokers, KafkaBrokers, RequestSettings
 
 

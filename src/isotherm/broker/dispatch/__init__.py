@@ -1,0 +1,1 @@
+"""From a frame to the API that answers it."""

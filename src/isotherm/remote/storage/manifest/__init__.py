@@ -1,0 +1,1 @@
+"""The manifest of a segment, and its chunk index."""

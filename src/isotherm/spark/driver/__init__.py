@@ -1,0 +1,1 @@
+"""The driver: what there is to read, and which tasks read it."""

@@ -1,0 +1,1 @@
+"""Offsets, segments and tasks. PURE."""

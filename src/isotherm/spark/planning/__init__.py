@@ -1,1 +1,0 @@
-"""The driver: from options to tasks."""
