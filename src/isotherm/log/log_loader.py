@@ -28,7 +28,7 @@ from isotherm.log.fs import FileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.offline_logs import GIVE_UP_HINT
-from isotherm.log.partition_log import PartitionLog
+from isotherm.log.partition_log import LoadedLog, PartitionLog
 from isotherm.log.producer_replay import rebuild_producers
 from isotherm.log.producer_snapshots import ProducerSnapshots
 from isotherm.log.producer_state import ProducerStateManager
@@ -153,19 +153,21 @@ class _LogLoader:
             self._topic_partition,
             topic_id,
             self._config,
-            segments=segments,
-            log_start_offset=loaded_log_start_offset(
-                log_start_offset,
-                segments[0].base_offset,
-                remote_log_enabled=self._remote_log_enabled,
+            LoadedLog(
+                segments,
+                log_start_offset=loaded_log_start_offset(
+                    log_start_offset,
+                    segments[0].base_offset,
+                    remote_log_enabled=self._remote_log_enabled,
+                ),
+                durable_log_start_offset=log_start_offset,
+                log_end_offset=log_end_offset,
+                recovery_point=recovery_point,
+                leader_epochs=epochs,
+                producers=self._producers,
+                snapshots=snapshots,
+                transaction_indexes=self._transaction_indexes,
             ),
-            durable_log_start_offset=log_start_offset,
-            log_end_offset=log_end_offset,
-            recovery_point=recovery_point,
-            leader_epochs=epochs,
-            producers=self._producers,
-            snapshots=snapshots,
-            transaction_indexes=self._transaction_indexes,
         )
         log.update_high_watermark(self._checkpoints.high_watermark)
         return log

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import NotLeaderOrFollowerError, OffsetOutOfRangeError
@@ -65,6 +66,20 @@ from isotherm.types import (
 )
 
 
+class LoadedLog(NamedTuple):
+    """What a log's directory holds. The last segment is active."""
+
+    segments: Sequence[LogSegment]
+    log_start_offset: Offset
+    durable_log_start_offset: Offset
+    log_end_offset: Offset
+    recovery_point: Offset
+    leader_epochs: LeaderEpochCache
+    producers: ProducerStateManager
+    snapshots: ProducerSnapshots
+    transaction_indexes: TransactionIndexCheckpoint
+
+
 class PartitionLog:
     def __init__(
         self,
@@ -74,37 +89,30 @@ class PartitionLog:
         topic_partition: TopicPartition,
         topic_id: uuid.UUID | None,
         config: TopicConfig,
-        *,
-        segments: Sequence[LogSegment],
-        log_start_offset: Offset,
-        durable_log_start_offset: Offset,
-        log_end_offset: Offset,
-        recovery_point: Offset,
-        leader_epochs: LeaderEpochCache,
-        producers: ProducerStateManager,
-        snapshots: ProducerSnapshots,
-        transaction_indexes: TransactionIndexCheckpoint,
+        loaded: LoadedLog,
     ) -> None:
-        """Called by `log_loader.load_log`. The last segment is active."""
+        """Called by `log_loader.load_log`."""
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
         self.log_dir = log_dir
         self.config = config
-        self.leader_epochs = leader_epochs
-        self.producers = producers
+        self.leader_epochs = loaded.leader_epochs
+        self.producers = loaded.producers
         self.environment = environment
-        self._segments = LogSegments(environment, directory, segments, config, transaction_indexes)
-        self.snapshots = snapshots
-        self._log_start_offset = log_start_offset
-        self._durable_log_start_offset = durable_log_start_offset
-        self._log_end_offset = log_end_offset
-        self._high_watermark = log_start_offset
-        self._recovery_point = recovery_point
+        self._segments = LogSegments(
+            environment, directory, loaded.segments, config, loaded.transaction_indexes
+        )
+        self.snapshots = loaded.snapshots
+        self._log_start_offset = loaded.log_start_offset
+        self._durable_log_start_offset = loaded.durable_log_start_offset
+        self._log_end_offset = loaded.log_end_offset
+        self._high_watermark = loaded.log_start_offset
+        self._recovery_point = loaded.recovery_point
         self._highest_offset_in_remote_storage = UNKNOWN_OFFSET
         self.remote_copies: RemoteCopies | None = None
         """Asked before a local segment is deleted because the remote tier has it."""
-        self._deletions = DeletionQueue(environment.cache.fs, snapshots)
+        self._deletions = DeletionQueue(environment.cache.fs, loaded.snapshots)
         self._last_flush_ms = environment.clock.now_ms()
         self._is_closed = False
         self._lock = threading.RLock()

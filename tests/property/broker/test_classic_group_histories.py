@@ -82,7 +82,7 @@ class History:
         generation = self.group.generation_id - (not is_current)
         assignments = {each.member_id: each.member_id.encode() for each in self.group.members.all()}
         request = SyncRequest(
-            self._reply(slot), member_id, instance_id, generation, None, None, assignments
+            member_id, instance_id, generation, None, None, assignments, self._reply(slot)
         )
         self._take(self.group.sync(request, self.now_ms))
 

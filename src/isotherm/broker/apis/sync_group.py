@@ -13,7 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.groups.classic_protocol import SyncResult
+from isotherm.broker.groups.classic_protocol import SyncRequest, SyncResult
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -27,15 +27,15 @@ async def handle(context: RequestContext, request: Any) -> Any:
     has_protocol = version >= FIRST_PROTOCOL_VERSION
     if has_protocol and (request.protocol_type is None or request.protocol_name is None):
         return API.refuse(context, request, ErrorCode.inconsistent_group_protocol)
-    result = await context.services.group_coordinator.sync(
-        request.group_id,
-        member_id=request.member_id,
-        group_instance_id=request.group_instance_id if version >= FIRST_STATIC_VERSION else None,
-        generation_id=request.generation_id,
-        protocol_type=request.protocol_type if has_protocol else None,
-        protocol_name=request.protocol_name if has_protocol else None,
-        assignments={each.member_id: each.assignment for each in request.assignments},
+    syncing = SyncRequest(
+        request.member_id,
+        request.group_instance_id if version >= FIRST_STATIC_VERSION else None,
+        request.generation_id,
+        request.protocol_type if has_protocol else None,
+        request.protocol_name if has_protocol else None,
+        {each.member_id: each.assignment for each in request.assignments},
     )
+    result = await context.services.group_coordinator.sync(request.group_id, syncing)
     return _response(context, result)
 
 

@@ -17,7 +17,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.groups.offset_coordinator import Committer
 from isotherm.broker.groups.offsets import OffsetAndMetadata
+from isotherm.broker.groups.offsets_topic import Producer
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api, Renamed
@@ -33,8 +35,6 @@ FIRST_FENCED_VERSION = 2
 FIRST_MEMBER_VERSION = 3
 FIRST_ABORTABLE_VERSION = 4
 FIRST_ADDING_VERSION = 5
-NO_GENERATION = -1
-NO_MEMBER_ID = ""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -45,15 +45,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
         return API.refuse(context, request, ErrorCode.unknown_topic_or_partition)
     producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     _admit(context, request, producer)
-    has_member = context.header.api_version >= FIRST_MEMBER_VERSION
+    committer = Committer()
+    if context.header.api_version >= FIRST_MEMBER_VERSION:
+        committer = Committer(request.generation_id, request.member_id, request.group_instance_id)
     codes = groups.commit_transactional_offsets(
-        request.group_id,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        generation_id=request.generation_id if has_member else NO_GENERATION,
-        member_id=request.member_id if has_member else NO_MEMBER_ID,
-        group_instance_id=request.group_instance_id if has_member else None,
-        offsets=offsets,
+        request.group_id, Producer(*producer), committer, offsets
     )
     unknown = ErrorCode.unknown_topic_or_partition
     return _response(context, request, lambda partition: codes.get(partition, unknown))

@@ -61,13 +61,15 @@ class JoinResult(NamedTuple):
 
 
 class SyncRequest(NamedTuple):
-    reply: Reply
+    """`reply` is set by the coordinator."""
+
     member_id: str
     group_instance_id: str | None
     generation_id: int
     protocol_type: str | None
     protocol_name: str | None
     assignments: dict[str, bytes]
+    reply: Reply = None
 
 
 class SyncResult(NamedTuple):

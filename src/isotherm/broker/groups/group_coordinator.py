@@ -43,7 +43,7 @@ from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC, Producer
 from isotherm.broker.groups.shards import AnyGroup, GroupShard, GroupShards
 from isotherm.config.groups import GroupConfig
 from isotherm.errors import InvalidGroupIdError, InvalidRequestError, IsothermError
-from isotherm.types import ProducerEpoch, ProducerId, TopicPartition
+from isotherm.types import ProducerId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -192,29 +192,11 @@ class GroupCoordinator:
         shard.groups[group_id] = group
         return group
 
-    def sync(
-        self,
-        group_id: str,
-        *,
-        member_id: str,
-        group_instance_id: str | None,
-        generation_id: int,
-        protocol_type: str | None,
-        protocol_name: str | None,
-        assignments: Mapping[str, bytes],
-    ) -> asyncio.Future[SyncResult]:
+    def sync(self, group_id: str, request: SyncRequest) -> asyncio.Future[SyncResult]:
         _check_group_id(group_id)
         shard = self.shards.of_group(group_id)
         future: asyncio.Future[SyncResult] = self._loop.create_future()
-        request = SyncRequest(
-            future,
-            member_id,
-            group_instance_id,
-            generation_id,
-            protocol_type,
-            protocol_name,
-            dict(assignments),
-        )
+        request = request._replace(reply=future)
         if self.consumer.hosts(shard, group_id):
             future.set_result(self.consumer.sync_classic(shard, group_id, request))
             return future
@@ -305,12 +287,8 @@ class GroupCoordinator:
     def commit_transactional_offsets(
         self,
         group_id: str,
-        *,
-        producer_id: ProducerId,
-        producer_epoch: ProducerEpoch,
-        generation_id: int,
-        member_id: str,
-        group_instance_id: str | None,
+        producer: Producer,
+        committer: Committer,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Commit offsets that become visible when the producer's transaction commits.
@@ -323,8 +301,6 @@ class GroupCoordinator:
             partition: offset._replace(commit_timestamp_ms=now_ms)
             for partition, offset in offsets.items()
         }
-        committer = Committer(generation_id, member_id, group_instance_id)
-        producer = Producer(producer_id, producer_epoch)
         codes = self.offsets.commit(group_id, committer, stamped, producer)
         # TxnOffsetCommit knows neither of these errors; Kafka returns this one for both.
         translated = {

@@ -65,7 +65,7 @@ class GroupDriver:
 
     def sync(self, reply: Any, member_id: str, generation: int, **assignments: bytes) -> Any:
         assigned = {name.replace("_", "-"): value for name, value in assignments.items()}
-        request = SyncRequest(reply, member_id, None, generation, None, None, assigned)
+        request = SyncRequest(member_id, None, generation, None, None, assigned, reply)
         self.take(self.group.sync(request, self.now_ms))
         return self.answers.get(reply)
 

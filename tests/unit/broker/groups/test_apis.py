@@ -18,6 +18,7 @@ from isotherm.broker.dispatch.api_register import APIS, SERVED
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.groups.offset_coordinator import Committer
 from isotherm.broker.groups.offsets import OffsetAndMetadata
+from isotherm.broker.groups.offsets_topic import Producer
 from isotherm.broker.node import BrokerNode
 from isotherm.broker.requests.context import RequestContext
 from isotherm.config.broker import parse_broker_config
@@ -393,12 +394,9 @@ def test_transactional_offsets_count_once_the_marker_is_there(
         await live.commit(offset=1)
         codes = live.coordinator.commit_transactional_offsets(
             "g",
-            producer_id=7,
-            producer_epoch=0,
-            generation_id=-1,
-            member_id="",
-            group_instance_id=None,
-            offsets={TopicPartition("t", 0): OffsetAndMetadata(50)},
+            Producer(7, 0),
+            Committer(),
+            {TopicPartition("t", 0): OffsetAndMetadata(50)},
         )
         assert list(codes.values()) == [E.none]
         assert await live.fetch() == {0: 1, 1: 2}

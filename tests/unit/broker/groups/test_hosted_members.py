@@ -124,7 +124,6 @@ class Driver:
     def sync(self, member_id: str, generation: int, **fields: Any) -> Any:
         """Partitions of t, or the error."""
         request = SyncRequest(
-            None,
             member_id,
             fields.get("instance_id"),
             generation,

@@ -60,9 +60,11 @@ class FakeGroups:
     def complete_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
         self.completed.append((partition, producer_id, committed))
 
-    def commit_transactional_offsets(self, group_id: str, **fields: Any) -> dict[Any, ErrorCode]:
-        self.commits.append((group_id, fields))
-        return dict.fromkeys(fields["offsets"], ErrorCode.none)
+    def commit_transactional_offsets(
+        self, group_id: str, producer: Any, committer: Any, offsets: dict[Any, Any]
+    ) -> dict[Any, ErrorCode]:
+        self.commits.append((group_id, producer, committer, offsets))
+        return dict.fromkeys(offsets, ErrorCode.none)
 
 
 class Broker:
