@@ -195,10 +195,7 @@ class Oracle:
             limit = expected.retention_bytes
             size_left = (log.log_end_offset - start) * expected.batch_size
             is_by_size = limit is not None and size_left >= limit
-            is_known = limit is not None and not self.is_strict
-            if start > expected.allowed_start and not is_by_size and is_known:
-                self.known["retention.bytes took more than is over the limit"] += 1
-            elif start > expected.allowed_start and not is_by_size:
+            if start > expected.allowed_start and not is_by_size:
                 raise Violation(
                     f"the log start moved though nothing asked for it partition={partition}"
                     f" from={expected.start} to={start} allowed={expected.allowed_start}"

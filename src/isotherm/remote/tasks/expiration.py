@@ -22,9 +22,9 @@ from isotherm.remote.tasks.copy import find_copied_offset
 from isotherm.remote.tasks.expiration_plan import (
     ExpirationState,
     RemoteSegmentDeletion,
-    finished_size,
     is_still_due,
     plan_expiration,
+    total_size,
 )
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import UNKNOWN_OFFSET, TopicIdPartition
@@ -122,16 +122,14 @@ class ExpirationTask:
     def _state(self, *, survives_crash: bool = False) -> ExpirationState:
         """As the log is, or as a crash would leave it: what goes must be below its start then."""
         log = self._log
-        copied = log.highest_offset_in_remote_storage
         return ExpirationState(
             lineage=without_empty_epochs(log.leader_epochs.entries),
             log_start_offset=(
                 log.durable_log_start_offset if survives_crash else log.log_start_offset
             ),
             log_end_offset=log.log_end_offset,
-            only_local_size=sum(
-                segment.size_in_bytes for segment in log.segments() if segment.base_offset >= copied
-            ),
+            local_segments=[(each.base_offset, each.size_in_bytes) for each in log.segments()],
+            copied_offset=log.highest_offset_in_remote_storage,
             retention_ms=log.config.retention_ms,
             retention_bytes=log.config.retention_bytes,
             now_ms=self._tier.clock.now_ms(),
@@ -150,11 +148,10 @@ class ExpirationTask:
 
     def _report_retention(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
         config, state = self._log.config, self._state()
-        total_size = state.only_local_size + finished_size(segments)
         self._tier.retention_shares.set(
             self._partition.topic,
             self._partition.partition,
-            total=(total_size, config.retention_bytes),
+            total=(total_size(segments, state), config.retention_bytes),
             local=(self._log.size_in_bytes, config.effective_local_retention_bytes),
         )
 

@@ -51,13 +51,15 @@ class ExpirationPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpirationState:
-    """The log as expiration sees it. `lineage` is without empty epochs; `only_local_size` is the
-    size of the local segments that the remote tier does not hold; -1 limits nothing."""
+    """The log as expiration sees it. `lineage` is without empty epochs; `local_segments` are
+    the base offsets and sizes of the local segments; `copied_offset` is the last that the log knows to
+    be in the remote tier; -1 limits nothing."""
 
     lineage: Sequence[EpochEntry]
     log_start_offset: Offset
     log_end_offset: Offset
-    only_local_size: int
+    local_segments: Sequence[tuple[Offset, int]]
+    copied_offset: Offset
     retention_ms: int
     retention_bytes: int
     now_ms: TimestampMs
@@ -66,11 +68,23 @@ class ExpirationState:
 
 def finished_size(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
     """Bytes of the finished segments."""
-    return sum(
-        segment.segment_size_in_bytes
-        for segment in segments
-        if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-    )
+    return sum(segment.segment_size_in_bytes for segment in segments if _is_finished(segment))
+
+
+def total_size(segments: Sequence[RemoteLogSegmentMetadata], state: ExpirationState) -> int:
+    """Bytes of both tiers, what both hold counted once.
+
+    The log learns of a finished copy after the metadata do, much later if the answer was lost. Until
+    then Kafka counts the segment twice, and deletes as much too early.
+    """
+    ends = [each.end_offset_inclusive for each in segments if _is_finished(each)]
+    copied_offset = max([state.copied_offset, *ends])
+    only_local = sum(size for base, size in state.local_segments if base > copied_offset)
+    return only_local + finished_size(segments)
+
+
+def _is_finished(segment: RemoteLogSegmentMetadata) -> bool:
+    return segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 def size_over_retention(
@@ -84,14 +98,12 @@ def size_over_retention(
     if state.retention_bytes == _UNLIMITED:
         return 0
     segments = [each for each in segments if each.end_offset_inclusive >= state.log_start_offset]
-    if state.only_local_size + finished_size(segments) <= state.retention_bytes:
-        return 0
-    valid = (
+    valid = [
         segment
         for segment in segments
         if is_segment_within_lineage(segment, state.log_end_offset, state.lineage)
-    )
-    return max(0, state.only_local_size + finished_size(valid) - state.retention_bytes)
+    ]
+    return max(0, total_size(valid, state) - state.retention_bytes)
 
 
 def plan_expiration(

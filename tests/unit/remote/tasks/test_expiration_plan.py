@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.tasks.expiration_plan import (
     ExpirationPlan,
@@ -22,7 +24,8 @@ STATE = ExpirationState(
     lineage=[EpochEntry(0, 0)],
     log_start_offset=0,
     log_end_offset=1000,
-    only_local_size=0,
+    local_segments=[],
+    copied_offset=-1,
     retention_ms=-1,
     retention_bytes=-1,
     now_ms=NOW_MS,
@@ -64,7 +67,7 @@ def test_oldest_segments_expire_while_the_log_is_a_whole_segment_too_large(
     remote_segment: MakeSegment,
 ) -> None:
     segments = [remote_segment({0: start}, start + 99) for start in range(0, 400, 100)]
-    state = replace(STATE, retention_bytes=2500, only_local_size=500)
+    state = replace(STATE, retention_bytes=2500, local_segments=[(900, 500)])
     plan = plan_expiration(segments, state, ())
     assert deleted(plan) == [(0, RemoteDeletionReason.SIZE), (100, RemoteDeletionReason.SIZE)]
     assert plan.log_start_offset == 200
@@ -74,7 +77,7 @@ def test_size_over_retention_counts_finished_segments_of_the_lineage(
     remote_segment: MakeSegment,
 ) -> None:
     """Kafka's testBuildRetentionSizeData: limit 1000, 500 bytes only local."""
-    state = replace(STATE, retention_bytes=1000, only_local_size=500)
+    state = replace(STATE, retention_bytes=1000, local_segments=[(900, 500)])
     valid = remote_segment({0: 0}, 99, size=1000)
     invalid = remote_segment({5: 0}, 99, size=600)
     started = replace(valid, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
@@ -85,6 +88,26 @@ def test_size_over_retention_counts_finished_segments_of_the_lineage(
     assert size_over_retention([valid], replace(state, retention_bytes=1500)) == 0
     raised = replace(state, log_start_offset=100, lineage=[EpochEntry(0, 100)])
     assert size_over_retention([valid], raised) == 0, "its deletion failed, and is tried again"
+
+
+@pytest.mark.parametrize("copied_offset", [-1, 99, 199])
+def test_segment_in_both_tiers_counts_once_before_the_log_knows_of_its_copy(
+    remote_segment: MakeSegment, copied_offset: int
+) -> None:
+    segments = [remote_segment({0: 0}, 99, size=1000), remote_segment({0: 100}, 199, size=1000)]
+    state = replace(
+        STATE,
+        retention_bytes=2400,
+        local_segments=[(100, 1000), (200, 400)],
+        copied_offset=copied_offset,
+    )
+    assert size_over_retention(segments, state) == 0
+    assert size_over_retention(segments, replace(state, retention_bytes=2399)) == 1
+
+
+def test_segment_of_one_record_in_both_tiers_counts_once(remote_segment: MakeSegment) -> None:
+    state = replace(STATE, retention_bytes=1000, local_segments=[(0, 1000)], copied_offset=0)
+    assert size_over_retention([remote_segment({0: 0}, 0, size=1000)], state) == 0
 
 
 def test_overlapping_segments_of_one_start_both_expire(remote_segment: MakeSegment) -> None:
