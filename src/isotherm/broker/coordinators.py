@@ -45,6 +45,7 @@ def open_group_coordinator(
     def follow(change: MetadataChange) -> None:
         if change.deleted:
             names = [topic.name for topic in change.deleted]
+            # Listeners run on the control thread, the coordinator on the event loop.
             loop.call_soon_threadsafe(coordinator.topics_deleted, names)
 
     controller.add_listener(follow)

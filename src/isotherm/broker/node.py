@@ -163,6 +163,7 @@ class BrokerNode:
         controller.add_listener(
             lambda change: self._reconfigure(change, server, log_manager, remote_log_manager)
         )
+        # Registered after all components that requests use, so that a stop drains first.
         started.push_async_callback(self._drain, server, purgatory)
         quotas = self._open_quotas(controller, server)
         self._is_serving = True

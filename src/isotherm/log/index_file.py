@@ -78,6 +78,7 @@ class IndexFile:
     def truncate(self, size: int) -> None:
         """Drop the entries after the first `size` bytes."""
         with self._write_lock:
+            # A new object: a lookup in progress keeps the old one.
             self.entries = self.entries[:size]
             if self._written_size > size:
                 self._written_size = size

@@ -195,6 +195,7 @@ class _LogLoader:
         if not leftovers.deletions and not any(name.endswith(SWAP_SUFFIX) for name in names):
             return names
         self._remove(leftovers.deletions)
+        # After the deletions above: swap files that are rolled back must not count.
         ranges = [(base, self._swap_next_offset(base)) for base in leftovers.swap_base_offsets]
         swaps = plan_swaps(self._fs.list_names(self._directory), ranges)
         self._remove(swaps.deletions)

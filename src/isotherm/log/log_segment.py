@@ -276,6 +276,7 @@ class LogSegment:
         boundary = lookup_position(index, self.base_offset, first.position + size).position
         size = whole_batches_size(data, max(0, boundary - first.position))
         start = OffsetPosition(first.base_offset, first.position)
+        # Limits the search for aborted transactions to the returned records.
         bound = fetch_upper_bound(index, self.base_offset, start, size)
         upper_bound_offset = bound.offset if bound is not None else None
         return SegmentRead(memoryview(data)[:size], first.position, upper_bound_offset)

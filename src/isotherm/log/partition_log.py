@@ -457,6 +457,7 @@ class PartitionLog:
                 deletions = plan_retention(state, self.config, now_ms).deletions[:count]
                 doomed = self._segments.remove_first(len(deletions))
                 first_base = self._segments.first_base_offset
+                # A tiered log keeps its start: the remote tier still has the removed offsets.
                 if not self.remote_log_enabled and first_base > self._log_start_offset:
                     self._raise_log_start(first_base)
             self._mark_for_deletion(doomed, now_ms)
@@ -533,6 +534,7 @@ class PartitionLog:
         Durable on return: records that return after a crash would overlap later ones.
         """
         with self._deletions.lock, self._lock, self._errors_fail_dir("truncate"):
+            # No record to drop, but an epoch may have been assigned without records.
             if offset >= self._log_end_offset:
                 self.leader_epochs.truncate_from_end(offset)
                 return
@@ -557,6 +559,7 @@ class PartitionLog:
         self._recovery_point = min(self._recovery_point, end_offset)
         self._high_watermark = min(self._high_watermark, end_offset)
         self.leader_epochs.truncate_from_end(end_offset)
+        # Their state includes producers of the dropped batches.
         self.snapshots.remove_where_above(end_offset)
         now_ms = self.environment.clock.now_ms()
         rebuild_producers(self.producers, self.snapshots, self._segments.all, end_offset, now_ms)

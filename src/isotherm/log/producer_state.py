@@ -299,6 +299,7 @@ class ProducerStateManager:
                 state.last_timestamp_ms, state.transaction_first_offset, now_ms
             ):
                 self._producers[state.producer_id] = state
+        # Sorted, because the first item must be the oldest open transaction.
         self._ongoing = dict(sorted(self._open_transactions(), key=lambda item: item[1]))
         self.map_end_offset = map_end_offset
         self._refresh_first_unstable_offset()

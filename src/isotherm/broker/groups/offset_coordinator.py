@@ -200,6 +200,7 @@ class OffsetCoordinator:
             offsets = shard.offsets.get(group_id)
             if offsets is not None:
                 self._write_tombstones(shard, group_id, self._expired(group, offsets, now_ms))
+            # As in Kafka, an empty group exists for as long as it has offsets.
             if group.is_empty and group_id not in shard.offsets:
                 self._forget_group(shard, group)
 

@@ -142,6 +142,7 @@ class GroupOffsets:
         expire. An offset with its own expiry (OffsetCommit before version 5) uses that alone.
         """
         for partition, offset in self._committed.items():
+            # A pending commit may still renew the offset.
             if is_in_use(partition.topic) or self.is_unstable(partition):
                 continue
             if offset.expire_timestamp_ms is not None:

@@ -259,6 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         self._leftover = bytes(received[position:end])
 
     def _begin_frame(self, size: int, head: memoryview) -> None:
+        # Counted before it arrives: many connections may announce large frames at once.
         self._owner.memory.reserve(size)
         self._reserved += size
         if len(head) == size:

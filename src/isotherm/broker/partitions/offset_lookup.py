@@ -117,6 +117,7 @@ def _at(partition: Partition, offset: Offset) -> FoundOffset:
 def _visible(
     found: tuple[TimestampMs, Offset, int] | None, log: PartitionLog, isolation: FetchIsolation
 ) -> FoundOffset:
+    # An offset that the caller may not fetch yet must not be returned either.
     if found is None or found[1] >= fetchable_end(log, isolation):
         return NOT_FOUND
     return FoundOffset(*found)

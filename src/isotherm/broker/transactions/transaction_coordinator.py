@@ -156,6 +156,7 @@ class TransactionCoordinator:
             if metadata.state is TransactionState.ONGOING:
                 self._arm_timeout(metadata)
             elif metadata.is_prepared:
+                # In a later turn: the markers of many transactions must not hold up the loading.
                 self._loop.call_soon(self._end, partition, metadata)
 
     # ---- requests

@@ -108,6 +108,7 @@ def _first_uncleanable_offset(
     log: CleanableLog, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
 ) -> Offset:
     """The first of: active segment, open transaction, record within min.compaction.lag.ms."""
+    # An open transaction may still be aborted, and then its records must not replace others.
     bounds = [log.last_stable_offset, log.segments[-1].base_offset]
     if config.min_compaction_lag_ms > 0:
         youngest_ms = now_ms - config.min_compaction_lag_ms

@@ -71,6 +71,7 @@ class CleanerWorker:
         cleaning = self._manager.begin_filthiest()
         if cleaning is not None:
             self._clean(cleaning)
+        # Done here, not by the retention task, so that it never changes a log during a round.
         with self._manager.deletable_logs() as logs:
             for log in logs:
                 with self._failure_marks(log, "delete old segments"):

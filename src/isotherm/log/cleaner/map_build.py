@@ -62,6 +62,7 @@ def _add_chunk(
     """Add the keys of a chunk. False if the map was full before its end."""
     batches = chunk.batches
     verify_crcs(chunk.data, batches)
+    # Skipped records must not enter the map: they would remove records that readers still see.
     is_skipped = chunk.is_control
     for row, header in chunk.transactional_headers():
         if header.is_control:

@@ -81,6 +81,7 @@ class SegmentWriter:
         transaction_index = self._indexes.transaction_index()
         if transaction_index:
             self._fs.write_bytes(self._path(TRANSACTION_INDEX_SUFFIX), transaction_index)
+        # Everything is durable before the swap: at a crash, a `.swap` file counts as complete.
         self._file.sync()
         self._file.close()
         for suffix in _INDEX_SUFFIXES:
