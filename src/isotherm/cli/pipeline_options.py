@@ -75,8 +75,7 @@ SourceOption = Annotated[
         "-o",
         metavar="KEY=VALUE",
         help="An option of the Spark source, such as s3.endpoint.url=http://localhost:9000,"
-        " key.prefix=kafka/, metadata=bucket, or remote.log.storage.manager.class.name=CLASS for a"
-        " storage manager of your own. May be given many times.",
+        " key.prefix=kafka/ or metadata=bucket. May be given many times.",
     ),
 ]
 
