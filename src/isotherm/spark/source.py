@@ -226,7 +226,7 @@ def _open_users_storage(
     _process_id: int, class_name: str, config: tuple[tuple[str, str], ...]
 ) -> TierStorage:
     from isotherm.remote.storage.checked import load_storage_manager
-    from isotherm.spark.users_storage import UsersStorage
+    from isotherm.spark.reading.users_storage import UsersStorage
 
     return UsersStorage(load_storage_manager(class_name, dict(config)), SystemClock())
 

@@ -123,3 +123,41 @@ def test_abort_of_earlier_segments_is_missed_in_a_segment_of_which_a_part_is_rea
             known = [row for row in history.committed() if row.offset < ended]
             asked = Question({"isolationLevel": "read_committed"} | limits | split, tuple(known))
             assert asked.wrong_answer(history.folder) is None
+
+
+def test_snapshot_of_another_segment_does_not_hide_the_end(tmp_path: Path) -> None:
+    """It names transactions as open that have ended, and nothing behind them would be read."""
+    history = ModelHistory(tmp_path, seed=37)
+    level = {"isolationLevel": "read_committed"}
+    known = history.committed()
+    for start in (0, history.segments[-1].start_offset, history.end - 12):
+        offsets = json.dumps({TOPIC: {"0": start}})
+        wanted = tuple(row for row in known if row.offset >= start)
+        by_time = {
+            "startingTimestamp": START_MS + 10 * start,
+            "startingOffsetsByTimestampStrategy": "latest",
+        }
+        found = history.first_not_before(START_MS + 10 * start)
+        young = tuple(row for row in known if row.offset >= found)
+        asked = [Question(level | {"startingOffsets": offsets}, wanted)]
+        asked.append(Question(level | by_time, young))
+        with damage(PLANTED["indexes-swapped"](history, len(history.segments) - 1)):
+            assert not [told for each in asked if (told := each.wrong_answer(history.folder))]
+
+
+def test_transactions_that_are_open_at_the_end_of_a_sound_bucket_are_read_up_to(
+    tmp_path: Path,
+) -> None:
+    """The last segment is not copied yet. Markers in it decide what began before."""
+    held_back = 0
+    for seed in range(1, 4):
+        history = ModelHistory(tmp_path / str(seed), seed=seed)
+        *copied, later = history.segments
+        end = copied[-1].end_offset_inclusive + 1
+        not_copied = dict.fromkeys(history.objects(later).values())
+        known = [row for row in history.committed() if row.offset < end]
+        with damage(not_copied):
+            found = rows(history.folder, {"isolationLevel": "read_committed"})
+        assert found == known[: len(found)]
+        held_back += len(found) < len(known)
+    assert held_back

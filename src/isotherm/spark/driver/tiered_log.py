@@ -89,6 +89,7 @@ class TieredLog:
         self._segment_source = segment_source
         self._brokers = brokers
         self._transactions: CommittedHistory | None = None
+        self._proven_ends: set[uuid.UUID] = set()
 
     def views(self, *, may_lack_topics: bool = False) -> dict[TopicPartition, PartitionView]:
         """What is there now, asked anew.
@@ -141,7 +142,13 @@ class TieredLog:
         self, pieces: Mapping[TopicPartition, Sequence[SegmentPiece]]
     ) -> CommittedHistory:
         hides = not self._options.fail_on_data_loss
-        return CommittedHistory(self._storage, pieces, hides_undecided=hides)
+        is_short_in_silence = self._options.fail_on_data_loss and not self._options.reads_tail
+        return CommittedHistory(
+            self._storage,
+            pieces,
+            hides_undecided=hides,
+            proven_ends=self._proven_ends if is_short_in_silence else None,
+        )
 
     def planned(
         self, plan: Callable[[Views], _Planned], *, may_lack_topics: bool = False

@@ -51,6 +51,8 @@ from isotherm.spark.reading.proven_batches import (
 from isotherm.spark.reading.transaction_proof import (
     TransactionMismatchError,
     TransactionProof,
+    check_begun,
+    check_open,
     drop_ended,
 )
 from isotherm.types import NO_TIMESTAMP, Offset, Position, ProducerId, TimestampMs
@@ -302,6 +304,38 @@ def prove_committed(
                 drop_ended(left, run.data, run.table)
                 if not left:
                     return
+
+
+def prove_open(
+    told: Mapping[ProducerId, Offset],
+    last: SegmentPiece,
+    before: RemoteLogSegmentMetadata | None,
+    storage: RemoteStorageManager,
+    gaps: Gaps,
+) -> None:
+    """That the transactions of `told` (first offsets by producer) are open where `last` ends.
+
+    Reads the segment from the first of them on, and the snapshot of the segment `before` for those
+    that began earlier; WrongTransactionsError, and SegmentReadError as a read does.
+    """
+    if not told:
+        return
+    start = max(last.start_offset, min(told.values()))
+    read = SegmentRead(last.segment, start, last.end_offset)
+    begun: dict[ProducerId, Offset] = {}
+    settings = ReadSettings(_LOOKUP_FETCH_BYTES, gaps=gaps)
+    located = locate(read, storage)
+    with _named(read):
+        ahead = LocatedRead(read, PositionRange(located.start, located.start))
+        for run in _proven(ahead, storage, (), settings):
+            verify_crcs(run.data, run.table)
+            begun |= {p: told[p] for p in check_open(told, run.data, run.table)}
+        here = {p: first for p, first in told.items() if first >= last.segment.start_offset}
+        check_begun(here, begun)
+    earlier = {p: first for p, first in told.items() if p not in here}
+    if earlier and before is not None:
+        with _named(read):
+            check_begun(earlier, open_transactions(storage, before))
 
 
 def open_transactions(

@@ -7,6 +7,7 @@ An index that is lost, or damaged, makes aborted records look committed. The mar
 - Where an entry ends there is an ABORT marker of its producer; inside an entry there is no marker.
 - Of a transaction that began before the segment, the snapshot of producers that the segment before
   it carries has the first offset.
+- What the last segment's snapshot has as open begins in the log, and has no marker behind it.
 
 A marker alone proves nothing: its transaction may have no data in this partition. Python sees
 transactions that were aborted and those that are open between runs of batches; the others are
@@ -239,6 +240,39 @@ def drop_ended(undecided: dict[ProducerId, Offset], data: ReadBuffer, table: Bat
         first = undecided.pop(producer, None)
         if first is not None and kind == ControlRecordType.ABORT:
             raise _unlisted(producer, first, offset)
+
+
+def check_open(
+    told: Mapping[ProducerId, Offset], data: ReadBuffer, table: BatchTable
+) -> set[ProducerId]:
+    """Those of `told`, first offsets of transactions by producer, that begin in these batches.
+    TransactionMismatchError when one ends in them: the snapshot that told it is of another place."""
+    rows = table[(table["attributes"] & CONTROL_FLAG) != 0]
+    for producer, offset in zip(
+        rows["producer_id"].tolist(), rows["base_offset"].tolist(), strict=True
+    ):
+        if offset > told.get(producer, offset):
+            raise _not_open(producer, told[producer], f"marker={offset}")
+    is_begun = ((table["attributes"] & TRANSACTIONAL_FLAG) != 0) & np.isin(
+        table["base_offset"], list(told.values())
+    )
+    begun = table[is_begun]
+    places = zip(begun["producer_id"].tolist(), begun["base_offset"].tolist(), strict=True)
+    return {producer for producer, offset in places if told.get(producer) == offset}
+
+
+def check_begun(told: Mapping[ProducerId, Offset], begun: Mapping[ProducerId, Offset]) -> None:
+    """TransactionMismatchError unless all of `told` are in `begun`, with the same first offset."""
+    for producer, first in told.items():
+        if begun.get(producer) != first:
+            raise _not_open(producer, first, "it does not begin there")
+
+
+def _not_open(producer: ProducerId, first: Offset, fact: str) -> TransactionMismatchError:
+    return TransactionMismatchError(
+        "producer snapshot and log disagree: a transaction is not open where the segment ends"
+        f" producer_id={producer} first_offset={first} fact={fact!r}"
+    )
 
 
 def _marker(kind: int) -> ControlRecordType:

@@ -14,6 +14,7 @@ Source: Kafka RemoteLogManager.addAbortedTransactions and ProducerStateManager.
 
 from __future__ import annotations
 
+import uuid
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +39,12 @@ from isotherm.segment.transaction_index import (
 )
 from isotherm.spark.plan.offsets import OffsetRange
 from isotherm.spark.plan.planning import Beside, Read, SegmentPiece, SegmentRead, cut_pieces
-from isotherm.spark.reading.readers import SegmentGoneError, open_transactions, prove_committed
+from isotherm.spark.reading.readers import (
+    SegmentGoneError,
+    open_transactions,
+    prove_committed,
+    prove_open,
+)
 from isotherm.types import UNKNOWN_OFFSET, Offset, TopicPartition
 
 # Indexes are small: nearly all of a fetch is waiting.
@@ -52,7 +58,9 @@ class CommittedHistory:
     indexes, several at a time, and raise CorruptObjectError naming the segment of one that is
     damaged, or SegmentGoneError when it is missing: without it no record of an aborted transaction
     can be told from others. With `hides_undecided` a transaction whose marker may lie in a hole
-    counts as aborted; holes are none of this class's business otherwise.
+    counts as aborted; holes are none of this class's business otherwise. `proven_ends` are segments
+    whose snapshot was held against the log; None where that is not asked for: an end that is too low
+    would leave out records in silence only where no broker has them.
     """
 
     def __init__(
@@ -61,16 +69,19 @@ class CommittedHistory:
         histories: Mapping[TopicPartition, Sequence[SegmentPiece]],
         *,
         hides_undecided: bool = False,
+        proven_ends: set[uuid.UUID] | None = None,
         gaps: Gaps = Gaps.PERMITTED,
     ) -> None:
         self._gaps = gaps
         self._hides_undecided = hides_undecided
+        self._proven_ends = proven_ends
         self._storage = storage
         self._histories = histories
 
     def stable_pieces(self) -> dict[TopicPartition, list[SegmentPiece]]:
-        """The histories up to the bucket's last stable offset of each; one GET a partition."""
-        last = {partition: pieces[-1] for partition, pieces in self._histories.items() if pieces}
+        """The histories up to the bucket's last stable offset of each; one GET a partition, and
+        where transactions are open the batches behind it, once."""
+        last = {partition: pieces for partition, pieces in self._histories.items() if pieces}
         with _fetching() as pool:
             ends = dict(zip(last, pool.map(self._last_stable_offset, last.values()), strict=True))
         return {
@@ -106,10 +117,16 @@ class CommittedHistory:
         at = bisect_right(history, read.start_offset, key=_end_offset)
         return replace(read, aborted=tuple(touching), beside=_beside(history, at))
 
-    def _last_stable_offset(self, piece: SegmentPiece) -> Offset:
-        with _named(piece.segment):
-            first_offsets = open_transactions(self._storage, piece.segment).values()
-        return min(first_offsets, default=piece.end_offset)
+    def _last_stable_offset(self, pieces: Sequence[SegmentPiece]) -> Offset:
+        last = pieces[-1]
+        with _named(last.segment):
+            told = open_transactions(self._storage, last.segment)
+        proven = self._proven_ends
+        if proven is not None and last.segment.segment_id.id not in proven:
+            before = _beside(pieces, len(pieces) - 1).before
+            prove_open(told, last, before, self._storage, self._gaps)
+            proven.add(last.segment.segment_id.id)
+        return min(told.values(), default=last.end_offset)
 
     def _aborted_within(
         self, spans: Mapping[TopicPartition, OffsetRange], pool: ThreadPoolExecutor
