@@ -157,8 +157,10 @@ def _append_now(
         [_produce(context, request, topic, produced, origin) for produced in topic.partitions]
         for topic in request.topics
     ]
-    if any(each.unflushed is not None for topic in appended for each in topic):
-        return _answer_once_flushed(context, request, appended)
+    for partitions in appended:
+        for each in partitions:
+            if each.unflushed is not None:
+                return _answer_once_flushed(context, request, appended)
     return _answer(request, appended)
 
 
