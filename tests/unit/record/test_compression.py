@@ -84,7 +84,7 @@ def test_zstd_blocks_that_each_hold_something_are_refused_with_little_memory() -
 def assert_refused_with_little_memory(codec: CompressionType, bomb: bytes) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(CorruptRecordError, match="too much"):
+        with pytest.raises(CorruptRecordError, match="exceed the decompressed size limit"):
             decompress(codec, bomb, 1_000_000)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -148,7 +148,7 @@ def test_lz4_frame_with_other_options_is_read(options: dict[str, bool | int]) ->
     frame = lz4.frame.compress(TEXT, **options)
     assert frame[:7] != compress(CompressionType.LZ4, TEXT)[:7]
     assert decompress(CompressionType.LZ4, frame) == TEXT
-    with pytest.raises(CorruptRecordError, match="too much"):
+    with pytest.raises(CorruptRecordError, match="exceed the decompressed size limit"):
         decompress(CompressionType.LZ4, frame, len(TEXT) - 1)
     for size in (8, len(frame) // 2, len(frame) - 1):
         with pytest.raises(CorruptRecordError):
