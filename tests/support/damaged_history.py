@@ -16,7 +16,7 @@ from typing import Any
 
 from isotherm.errors import IsothermError
 from isotherm.record.batch import BatchHeader, iterate_batches
-from isotherm.record.batch_header import encode_batch
+from isotherm.record.batch_header import TRANSACTIONAL_FLAG, encode_batch
 from tests.support.model_history import START_MS, TOPIC, ModelHistory, Row, changed, rows
 
 LOG, INDEXES, MANIFEST = "log", "indexes", "rsm-manifest"
@@ -186,6 +186,32 @@ def _first_batch(
     return plant
 
 
+def _header(
+    chosen: Callable[[BatchHeader], bool], change: Callable[[BatchHeader], BatchHeader]
+) -> Callable[[ModelHistory, int], Changes]:
+    """Another header of the first batch that is chosen."""
+
+    def plant(history: ModelHistory, number: int) -> Changes:
+        def rewrite(batches: list[bytes]) -> list[bytes]:
+            headers = [next(iterate_batches(batch))[1] for batch in batches]
+            at = next((i for i, header in enumerate(headers) if chosen(header)), None)
+            if at is not None:
+                batches[at] = bytes(encode_batch(change(headers[at]), batches[at][61:]))
+            return batches
+
+        return _rewritten(history, number, rewrite)
+
+    return plant
+
+
+def _is_data(header: BatchHeader) -> bool:
+    return not header.is_control
+
+
+def _is_transactional_data(header: BatchHeader) -> bool:
+    return _is_data(header) and bool(header.attributes & TRANSACTIONAL_FLAG)
+
+
 def _no_transactions(name: str | None) -> Callable[[ModelHistory, int], Changes]:
     def plant(history: ModelHistory, number: int) -> Changes:
         def change(members: dict[str, Any]) -> None:
@@ -220,6 +246,17 @@ PLANTED: dict[str, Callable[[ModelHistory, int], Changes]] = {
     "record-count-of-0": _first_batch(lambda h, payload: (h._replace(records_count=0), payload)),
     "batch-emptied": _first_batch(
         lambda h, _: (h._replace(records_count=0, attributes=h.attributes & ~7), b"")
+    ),
+    "codec-altered": _header(
+        _is_data, lambda h: h._replace(attributes=h.attributes & ~7 | ((h.attributes & 7) + 1) % 5)
+    ),
+    "codec-unknown": _header(_is_data, lambda h: h._replace(attributes=h.attributes | 7)),
+    "transactional-bit-set": _header(
+        lambda h: _is_data(h) and h.producer_id < 0,
+        lambda h: h._replace(attributes=h.attributes | TRANSACTIONAL_FLAG),
+    ),
+    "producer-epoch-altered": _header(
+        _is_transactional_data, lambda h: h._replace(producer_epoch=h.producer_epoch + 5)
     ),
     "end-too-high": _end_told(1000),
     "end-too-high-by-one": _end_told(1),
