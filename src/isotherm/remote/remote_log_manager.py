@@ -33,6 +33,7 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.bounded_pool import BoundedPool
+from isotherm.remote.damage_log import DamageLog
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.metadata.exclusive import exclusive_metadata
@@ -61,7 +62,6 @@ from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.remote.tasks.retried_work import RetriedWork
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.remote.threads import SYSTEM_THREADS, Threads
-from isotherm.remote.told_once import ToldOnce
 from isotherm.types import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicIdPartition
 
 logger = logging.getLogger(__name__)
@@ -140,10 +140,10 @@ class RemoteLogManager:
         )
         budget = ReadAheadSettings(config.remote_log_reader_read_ahead_max_bytes)
         read_ahead = ReadAhead(storage, budget, self._fetches, clock)
-        told = ToldOnce()
-        self._reader = RemoteLogReader(metadata, index_cache, read_ahead, told)
+        damage_log = DamageLog()
+        self._reader = RemoteLogReader(metadata, index_cache, read_ahead, damage_log)
         self._offset_lookup = RemoteOffsetLookup(
-            metadata, index_cache, RemoteSegmentReader(read_ahead), told
+            metadata, index_cache, RemoteSegmentReader(read_ahead), damage_log
         )
         self._readers = BoundedPool(
             "remote-log-reader",

@@ -351,7 +351,7 @@ def test_reader_who_has_left_ends_the_fetch_and_what_was_to_follow() -> None:
                     waiting.result(WAIT_S)
 
         store.on_step = leave
-        with pytest.raises(RemoteStorageError, match="nobody waits"):
+        with pytest.raises(RemoteStorageError, match="no reader waits"):
             executor.held.pop(0)()
     executor.run_all()
     assert len(store.ranges) == 1 + AHEAD_AT_ONCE

@@ -1,20 +1,20 @@
 """Indexes of remote segments, kept on the local disk (KIP-405, KIP-1264).
 
 Invariants:
-- An entry is *resident* when its files lie in the directory and are accounted for; those of a
-  fetch that failed halfway are too. The accounted sizes never exceed `total_size_bytes` once a
-  call returns; the least recently used entries go first.
-- An entry not asked for during `ttl_ms` is expired: it is not served again, and its files go at
-  the next `evict_expired`, which the owner calls at regular times.
-- However many threads ask for a segment, one fetches its indexes; nobody waits for the fetch of
-  another segment. The lock is never held while the remote store or a file's content is read.
-- Every entry that leaves is told to the removal listener once, with the cause, after the fact and
-  outside the lock.
+- An entry is *resident* when its files lie in the directory and their size is counted. Files of a
+  fetch that failed halfway count too. When a call returns, the counted sizes are at most
+  `total_size_bytes`; the least recently used entries are evicted first.
+- An entry that is not used for `ttl_ms` is expired: it is not served again. The next
+  `evict_expired` deletes its files; the owner calls it periodically.
+- One thread fetches the indexes of a segment, for all threads that ask for them. No thread waits
+  for the fetch of another segment: the lock is not held while the store or a file is read.
+- The removal listener is called once for every evicted entry, with the cause, after the eviction
+  and outside the lock.
 - A file that leaves the cache is renamed with `.deleted` at once and unlinked later, so that no
-  reader waits for the file system to free a large file.
+  reader waits until the file system has freed a large file.
 
-The directory survives a restart: whole sets of files become resident again without being fetched.
-A file that cannot be an index is fetched again, also after a restart, where Kafka refuses to start.
+The directory survives a restart: whole sets of files become resident again without a fetch. A file
+that is no valid index is fetched again, also after a restart, where Kafka refuses to start.
 Source: Kafka RemoteIndexCache.java.
 """
 
@@ -58,16 +58,16 @@ DIRECTORY_NAME = "remote-log-index-cache"
 """Folder of the cache in the first log directory; not a partition's folder."""
 
 ENTRY_SIZE_MIN = 1024
-"""What an entry counts for at least, so that segments with empty indexes are bounded as well."""
+"""Counted size of an entry at least. It bounds the number of entries with empty indexes."""
 
 MEMORY_SIZE_BYTES = 32 * 1024 * 1024
-"""Indexes of the segments used last are also kept in memory, up to this size."""
+"""Indexes of the most recently used segments are also kept in memory, up to this size."""
 
 FILE_DELETE_DELAY_MS = 10_000
-"""How long a file lies around as `.deleted`; Kafka's figure."""
+"""How long a file stays as `.deleted` before it is unlinked; Kafka's figure."""
 
 MARKED_FILES_MAX = 3_000
-"""More than this do not wait for their delay: all are unlinked at once."""
+"""With more `.deleted` files than this, all are unlinked at once, without their delay."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class _Resident:
 
 @dataclass(slots=True)
 class _Loading:
-    """A fetch in progress. `discarded` tells that the segment was removed meanwhile."""
+    """A fetch in progress. `discarded`: the segment was removed meanwhile."""
 
     done: Future[RemoteIndexEntry] = field(default_factory=Future)
     discarded: bool = False
@@ -103,7 +103,7 @@ class RemoteIndexCache:
     ) -> None:
         """Take over what an earlier process left in `directory`. ttl_ms 0 or -1: nothing expires.
 
-        `on_removal` is called in whichever thread removed the entry and must not block.
+        `on_removal` is called in the thread that removed the entry, and must not block.
         RemoteStorageError when the directory cannot be used.
         """
         self._directory = directory
@@ -126,7 +126,7 @@ class RemoteIndexCache:
         self._marked: deque[tuple[float, Path]] = deque()
         with self._disk_errors():
             self._take_over_directory()
-        self._tell_removals()
+        self._report_removals()
 
     @property
     def entry_count(self) -> int:
@@ -135,16 +135,16 @@ class RemoteIndexCache:
 
     @property
     def size_in_bytes(self) -> int:
-        """What the resident entries count for."""
+        """Counted size of the resident entries."""
         with self._lock:
             return self._resident_size
 
     def get(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexEntry:
-        """The indexes of a segment, fetched if need be.
+        """The indexes of a segment, fetched if they are not cached.
 
-        Raises what the storage manager raises, CorruptIndexError when it delivers an index that
-        cannot be one, and RemoteStorageError when the cache's own disk fails. Nothing is cached
-        then, and the next call tries again; files that arrived whole are not fetched twice.
+        Raises what the storage manager raises, CorruptIndexError when it returns an invalid index,
+        and RemoteStorageError when the cache's own disk fails. No entry is cached then, and the
+        next call tries again; files that arrived whole are not fetched twice.
         """
         key = metadata.segment_id.id
         with self._lock, self._disk_errors():
@@ -161,21 +161,21 @@ class RemoteIndexCache:
             if is_loader:
                 self._load_for_all(metadata, loading)
         finally:
-            self._tell_removals()
+            self._report_removals()
         return loading.done.result()
 
     def remove(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None:
-        """Forget segments that are being deleted remotely; unknown ones are no error."""
+        """Forget segments that are being deleted remotely; unknown segments are ignored."""
         with self._lock, self._disk_errors():
             for segment_id in segment_ids:
                 self._evict(segment_id.id, RemovalCause.EXPLICIT)
                 loading = self._loading.get(segment_id.id)
                 if loading is not None:
                     loading.discarded = True
-        self._tell_removals()
+        self._report_removals()
 
     def evict_expired(self) -> None:
-        """One turn of the background sweep: expired entries go, and files marked long enough."""
+        """Evict expired entries, and unlink `.deleted` files that are due."""
         with self._lock, self._disk_errors():
             if self._closed:
                 return
@@ -184,7 +184,7 @@ class RemoteIndexCache:
                 if not self._is_expired(oldest):
                     break
                 self._evict(key, RemovalCause.EXPIRED)
-        self._tell_removals()
+        self._report_removals()
         self._unlink_marked(self._clock.monotonic_s())
 
     def resize(self, total_size_bytes: int) -> None:
@@ -192,7 +192,7 @@ class RemoteIndexCache:
         with self._lock, self._disk_errors():
             self._total_size_bytes = total_size_bytes
             self._evict_over_size()
-        self._tell_removals()
+        self._report_removals()
 
     def close(self) -> None:
         """Idempotent. Files stay for the next process; `get` raises ValueError from now on."""
@@ -208,7 +208,7 @@ class RemoteIndexCache:
             raise ValueError(f"remote index cache is closed directory={self._directory}")
 
     def _lookup(self, key: uuid.UUID) -> RemoteIndexEntry | None:
-        """A live entry whose content is in memory; marks it as used."""
+        """An entry in memory that has not expired. Marks its files as used, in memory or not."""
         resident = self._residents.get(key)
         if resident is None:
             return None
@@ -234,7 +234,8 @@ class RemoteIndexCache:
         return 0 < self._ttl_ms <= idle_ms
 
     def _settle(self, files: IndexFiles, entry: RemoteIndexEntry | None) -> None:
-        """Account for the files a load left, which are not a whole set when it failed."""
+        """Count the files that a load left. A failed load leaves an incomplete set, which counts
+        too: otherwise failing loads could fill the disk."""
         key = files.segment_uuid
         self._forget(key)
         paths = [path for name in files.names() if self._fs.exists(path := self._directory / name)]
@@ -284,11 +285,11 @@ class RemoteIndexCache:
 
     # -- outside the lock
 
-    def _tell_removals(self) -> None:
+    def _report_removals(self) -> None:
         while self._removed:
             try:
                 removed = self._removed.popleft()
-            except IndexError:  # another thread tells it
+            except IndexError:  # another thread reports the last one
                 return
             if self._statistics is not None:
                 self._statistics.count_removal(removed)
@@ -296,7 +297,7 @@ class RemoteIndexCache:
                 self._on_removal(removed)
 
     def _load_for_all(self, metadata: RemoteLogSegmentMetadata, loading: _Loading) -> None:
-        """Load as the one thread that does, and give everybody who waits the outcome."""
+        """Load the indexes, and pass the result or the error to all threads that wait."""
         files = index_files(metadata)
         entry: RemoteIndexEntry | None = None
         try:
@@ -310,6 +311,7 @@ class RemoteIndexCache:
         finally:
             with self._lock, self._disk_errors():
                 del self._loading[files.segment_uuid]
+                # The segment was deleted during the fetch: keep no indexes of it.
                 if loading.discarded:
                     self._mark_files(files)
                 elif not self._closed:
@@ -353,9 +355,10 @@ class RemoteIndexCache:
             return b""
 
     def _store(self, path: Path, content: bytes, *, durably: bool) -> None:
-        """A power failure may leave a file of zeros. As an offset or time index it only makes
-        lookups start too early; as a transaction index it would pass aborted records off as
-        committed."""
+        """Write a file, a transaction index with fsync.
+
+        A power failure may leave a file of zeros. A zeroed offset or time index only makes look-ups
+        start too early. A zeroed transaction index would show aborted records as committed."""
         if durably and content:
             self._fs.write_atomically(path, content)
             return
@@ -364,7 +367,7 @@ class RemoteIndexCache:
         self._fs.rename(temporary, path)
 
     def _unlink_marked(self, now_s: float) -> None:
-        """A file that cannot be unlinked now is tried again at the next turn."""
+        """Unlink the `.deleted` files that are due. A file that fails is tried again the next time."""
         while True:
             with self._lock:
                 if not self._marked or self._marked[0][0] > now_s:

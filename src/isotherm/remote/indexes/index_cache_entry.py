@@ -49,7 +49,7 @@ _CHECKS: dict[IndexType, Callable[[bytes, Offset], object]] = {
 
 @dataclass(frozen=True, slots=True)
 class RemoteIndexEntry:
-    """The indexes of one segment, in memory: good for as long as it is held, evicted or not."""
+    """The indexes of one segment, in memory. It stays valid after its eviction."""
 
     base_offset: Offset
     offset_index: bytes
@@ -66,16 +66,16 @@ class RemoteIndexEntry:
         return read_transaction_index(self.transaction_index_bytes, self.base_offset)
 
     def lookup_offset(self, offset: Offset) -> OffsetPosition:
-        """Where in the `.log` to start reading for `offset`: at a batch that begins at or below the
-        offset named, which is `offset` at most. (base offset, 0) if unsure."""
+        """The index entry from which to read for `offset`: the last one at or below it, or
+        (base offset, 0) without one. The batch at its position may begin below its offset."""
         return lookup_offset(self.offset_index, self.base_offset, offset)
 
     def entries_before(self, timestamp_ms: TimestampMs) -> list[TimestampOffset]:
-        """The last two entries of the time index that are older than a time, if there are two."""
+        """The last two entries of the time index before `timestamp_ms`, or fewer."""
         return last_entries_before(self.time_index, self.base_offset, timestamp_ms, 2)
 
     def last_offset_named(self) -> Offset:
-        """The last offset that an index says the `.log` has; the base offset if none does."""
+        """The last offset in the offset index or time index; the base offset if both are empty."""
         return max(
             last_offset_index_entry(self.offset_index, self.base_offset).offset,
             last_time_index_entry(self.time_index, self.base_offset).offset,
@@ -104,7 +104,7 @@ def index_files(metadata: RemoteLogSegmentMetadata) -> IndexFiles:
 
 
 def parse_index_file_name(name: str) -> tuple[IndexFiles, IndexType] | None:
-    """None for a file that is not the cache's."""
+    """None for a file that does not belong to the cache."""
     stem, dot, suffix = name.partition(".")
     kinds = [kind for kind, known in INDEX_SUFFIXES.items() if known == dot + suffix]
     offset, _, text = stem.partition("_")

@@ -79,7 +79,7 @@ class CacheStatistics:
             return StatisticsSnapshot(self._hits, self._misses, self._fetches, dict(self._removals))
 
     def publish(self, metrics: Metrics) -> None:
-        """As gauges `isotherm_remote_index_cache_*`, read whenever somebody looks."""
+        """As gauges `isotherm_remote_index_cache_*`, computed at each scrape."""
         prefix = "isotherm_remote_index_cache_"
         metrics.computed_gauge(
             prefix + "hits",

@@ -1,9 +1,9 @@
-"""Memory for ranges of segments, used again and again.
+"""Reused memory for ranges of segments.
 
-New memory is given by the kernel page by page and zeroed, which takes as long as filling it. So a
-block that nobody looks at any more is kept for the next range of its size. A block is lent as a
-memoryview and comes back by itself when the last view of it is gone, be it one that a slow client
-has not taken yet.
+The operating system hands out new memory page by page and zeroes it, which takes as long as filling
+it. So a block without readers is kept for the next range of its size. A block is lent as a
+memoryview. It returns when its last view is garbage-collected, which may be a response that a slow
+client has not received yet.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _CAPACITY_MIN = 4096
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """Only the first `touched_size` bytes were ever written to: the kernel has given no others."""
+    """Only the first `touched_size` bytes were ever written: the others have no physical pages."""
 
     pages: npt.NDArray[np.uint8]
     touched_size: int
 
 
 class RangeMemory:
-    """Thread-safe. Lends what it is asked for; blocks are kept while all together, lent and kept,
-    are at most `size_max` bytes, counting those that were written to."""
+    """Thread-safe. Lends every size asked for; keeps returned blocks while lent and kept blocks
+    together take at most `size_max` bytes. Only written bytes count."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
-        # A block may come back while this very thread holds the lock: collecting garbage does it.
+        # Reentrant: garbage collection may return a block while this thread holds the lock.
         self._lock = threading.RLock()
         self._kept: list[_Block] = []
         self._kept_size = 0
@@ -40,7 +40,7 @@ class RangeMemory:
 
     @property
     def lent_size(self) -> int:
-        """Bytes lent and not back yet."""
+        """Bytes lent and not returned yet."""
         with self._lock:
             return self._lent_size
 
@@ -81,5 +81,5 @@ class RangeMemory:
 
 
 def _capacity(size: int) -> int:
-    """Few different ones, so that blocks fit again. What is not written to takes no memory."""
+    """A power of two: few sizes, so that blocks fit again. Unwritten pages take no memory."""
     return max(_CAPACITY_MIN, 1 << (size - 1).bit_length())

@@ -1,19 +1,19 @@
 """Ranges of remote segments in memory: few large GETs for many small reads.
 
-A read at a position of a segment is answered from the range that covers it. Where there is none,
-one is fetched: it begins at the position and is `range_size_min` long at least, and each range
-that follows on another is twice as long as that one, up to `range_size_max`. So a single look
-costs little, and a reader of a whole 1 GiB segment makes 19 GETs (8 + 16 + 32 MiB and 16 of some
-60 MiB). A reader who goes on where he stopped has the next ranges fetched before he asks, in the
-next segments as well.
+A read at a position of a segment is answered from the range that covers it. If there is none, a
+range is fetched from that position on. It is at least `range_size_min` long, and each range is
+twice as long as the one before it, up to `range_size_max`. So a single small read costs little, and
+a reader of a whole 1 GiB segment makes 19 GETs (8 + 16 + 32 MiB and 16 of some 60 MiB). For a
+reader that continues where it stopped, the next ranges are fetched ahead, in the next segments as
+well.
 
-Ranges belong to segments, not to readers: consumers of the same stretch share them, and one
-fetches what several ask for. All ranges together, also those on their way, are at most `size_max`
-bytes. Ranges that follow one another are a run, and each run that is being read has an equal
-share: its ranges are half of that at most, and `run_size` says how much of it may be ahead. Room
-is made by dropping the least recently read; what was fetched ahead and not read yet goes last, and
-not for another's read-ahead. A read that finds no room even so fetches just what it needs and
-keeps nothing.
+Ranges belong to segments, not to readers: consumers of the same offsets share them, and a range is
+fetched once for all. All ranges together, those in flight included, take at most `size_max` bytes.
+Ranges that follow one another are a run, and each run that is being read has an equal share of
+`size_max`. One range takes at most half of a share, so that the next one fits beside it;
+`run_size` bounds how much of a run is held. The least recently read ranges are dropped first. A
+range fetched ahead and not read yet is dropped last, and never for the read-ahead of another run.
+A read that finds no room fetches the bytes it needs and keeps nothing.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ from isotherm.types import Position
 
 _MIB = 1024 * 1024
 AHEAD_AT_ONCE = 4
-"""Ranges fetched ahead at once. Those that somebody waits for are fetched besides."""
+"""Ranges fetched ahead at once. Ranges that a reader waits for do not count."""
 _PLANS_PER_RANGE = 16
-"""How often a reader's progress in a range makes us look what he needs next."""
+"""Plans of the next ranges while a reader moves through one range. A plan at every read would cost
+more than it gives: one read is a small part of a range."""
 _IDLE_S = 10.0
-"""A run that nobody has read for so long has no share any more."""
+"""A run without a read for this long loses its share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,10 @@ class ReadAheadSettings:
         return min(max(wanted, self.range_size_min), self._range_bound(run_count))
 
     def run_size(self, run_count: int, *, is_shared: bool) -> int:
-        """How much of a run may be held from the range being read on: a range and the next in any
-        case; three quarters of its share while one reads it, who gets what a store gives to three
-        GETs at once; half while several do, so that who is behind finds his range."""
+        """Bytes of a run to hold, from the start of the range being read; at least two ranges.
+
+        With one reader, three quarters of the share: enough for three GETs at once. With several,
+        half of it: the other half keeps the ranges already read for the trailing readers."""
         share = self._share(run_count)
         return max(2 * self._range_bound(run_count), share // 2 if is_shared else share * 3 // 4)
 
@@ -71,8 +73,8 @@ class ReadAheadSettings:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Ranges that follow one another, over segments too. `is_shared`: what one has read was read
-    again."""
+    """Ranges that follow one another, across segments too. `is_shared`: bytes of it were read
+    twice, so it has trailing readers."""
 
     range_count: int = 0
     read_size: int = 0
@@ -82,7 +84,7 @@ class _Run:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A range and how it has been read. `plan_from` is where the next ranges are thought of."""
+    """A range and how far it has been read. A read at `plan_from` or later plans the next ranges."""
 
     range: SegmentRange
     run: _Run
@@ -102,7 +104,7 @@ class FetchThreads(Protocol):
 
 class ReadAhead:
     """Thread-safe. `threads` run the fetches; the caller owns them. There should be one for each
-    reader that may wait, and AHEAD_AT_ONCE more. What waits for them is bounded by `size_max`."""
+    reader that may wait, and AHEAD_AT_ONCE more. `size_max` bounds the fetches that wait for them."""
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class ReadAhead:
 
     @property
     def size_in_bytes(self) -> int:
-        """Bytes held or on their way."""
+        """Bytes held or in flight."""
         with self._lock:
             return self._size
 
@@ -138,10 +140,10 @@ class ReadAhead:
         *,
         is_batch: bool = False,
     ) -> SegmentRange:
-        """The range that covers `position`, on its way at least; where there is none, one of
-        `size` bytes or more is fetched. `is_batch` tells that a batch begins at `position`.
+        """The range that covers `position`; it may still be in flight. If there is none, a range of
+        at least `size` bytes is fetched. `is_batch`: a batch begins at `position`.
 
-        NotInMemoryError when there is none and `wait` has no time.
+        NotInMemoryError when there is none and `wait` may not wait.
         """
         check_from = position if is_batch else None
         with self._lock:
@@ -166,10 +168,10 @@ class ReadAhead:
         size: int,
         wait: ReadWait,
     ) -> memoryview:
-        """[position, position + size) of the segment's `.log`, cut at the segment's end; what lies
-        in several ranges is joined. Not checked.
+        """[position, position + size) of the segment's `.log`, cut at the segment's end; pieces of
+        several ranges are joined. Not checked.
 
-        Raises what the storage manager raises; nothing of a failed fetch is kept.
+        Raises what the storage manager raises; a failed range is not kept.
         """
         end = min(position + size, metadata.segment_size_in_bytes)
         pieces = []
@@ -183,14 +185,14 @@ class ReadAhead:
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def note_batch(self, found: SegmentRange, position: Position) -> None:
-        """A batch of `found` begins at `position`: check on from there, if nobody knew it."""
+        """A batch of `found` begins at `position`. Check from there, if no batch was known before."""
         if found.check_from is None:
             found.check_from = position
             found.check_filled()
             self._hand_on(found)
 
     def note_read(self, metadata: RemoteLogSegmentMetadata, end: Position) -> None:
-        """Somebody has taken the bytes below `end`, those just before it at least."""
+        """A reader has read bytes up to `end`."""
         with self._lock:
             read = self._find(metadata.segment_id, end - 1)
             if read is not None:
@@ -207,14 +209,15 @@ class ReadAhead:
         size: int,
         following: Callable[[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata | None],
     ) -> None:
-        """A reader who goes on where he stopped has read `size` bytes up to `position`: fetch what
-        he asks for next. `following` tells the segment after one."""
+        """Fetch ahead for a reader that continued where it stopped and has now read `size` bytes up
+        to `position`. `following` gives the segment after one."""
         with self._lock:
             plan = self._plan(metadata, position, size)
         segment: RemoteLogSegmentMetadata | None = metadata
         while plan is not None and segment is not None:
             with self._lock:
                 plan.at = self._extend(plan, segment)
+            # `following` asks the metadata manager: call it without the lock.
             if plan.at < segment.segment_size_in_bytes or not plan.has_room:
                 break
             segment, plan.at = following(segment), 0
@@ -246,12 +249,13 @@ class ReadAhead:
             self._start_ahead()
 
     def _fetch(self, wanted: SegmentRange) -> None:
-        """Fill a range, for whoever waits for it; they get the error if it fails."""
+        """Fill a range. The readers that wait for it get the error if it fails."""
         try:
             wanted.fetch(self._storage, self._memory)
         except BaseException as error:
             with self._lock:
                 held = self._held.get(wanted)
+                # The reader of this run has left: the ranges planned for it are of no use either.
                 if held is not None and isinstance(error, FetchAbandonedError):
                     self._drop_ahead_of(held.run)
                 self._drop(wanted)
@@ -259,7 +263,9 @@ class ReadAhead:
         self._hand_on(wanted)
 
     def _hand_on(self, done: SegmentRange) -> None:
-        """Tell the next range where its first batch begins; what it has already is checked."""
+        """Set the first batch of the next range, and check what has arrived of that range.
+
+        A range that starts inside a batch can be checked only once the range before it is."""
         after: SegmentRange | None = done
         while after is not None and after.last_batch_end is not None:
             start, done = after.last_batch_end, after
@@ -293,7 +299,7 @@ class ReadAhead:
         size: int,
         check_from: Position | None,
     ) -> SegmentRange | None:
-        """A range for somebody who waits, twice as long as the one that ends there, if one does.
+        """Reserve a range for a reader that waits: twice as long as the range before it, if any.
 
         None when there is no room, and when the bound on ranges is below `size`.
         """
@@ -312,7 +318,7 @@ class ReadAhead:
     def _plan(
         self, metadata: RemoteLogSegmentMetadata, position: Position, size: int
     ) -> _Plan | None:
-        """None when there is nothing to think of yet."""
+        """None when there is nothing to plan yet."""
         segment_id = metadata.segment_id
         reading = self._find(segment_id, position) or self._before(segment_id, position)
         if reading is None:
@@ -324,6 +330,7 @@ class ReadAhead:
         if position < held.plan_from:
             return None
         held.plan_from = position + reading.size // _PLANS_PER_RANGE
+        # The first range of a run may be a single look: wait until a quarter of it is read.
         if run.range_count == 1 and position - reading.start <= reading.size // 4:
             return None
         run_count = max(1, self._active_run_count())
@@ -333,13 +340,13 @@ class ReadAhead:
         return _Plan(run, run_count, position, reading.size, size_max, reach)
 
     def _extend(self, plan: _Plan, segment: RemoteLogSegmentMetadata) -> Position:
-        """Reserve the ranges that a plan lacks in one segment; up to where it is provided for."""
+        """Reserve the ranges of a plan that one segment lacks; the position where they end."""
         at = plan.at
         while at < segment.segment_size_in_bytes:
             found = self._find(segment.segment_id, at)
             if found is None:
                 size = self._settings.range_size(2 * plan.last_size, plan.run_count)
-                # In equal parts, so that no GET is spent on a few bytes at the end.
+                # Split the rest into equal ranges: a short last range would cost a GET of its own.
                 rest = segment.segment_size_in_bytes - at
                 size = -(-rest // -(-rest // size))
                 if not plan.has_room or plan.ahead_size + size > plan.size_max:
@@ -365,7 +372,7 @@ class ReadAhead:
         *,
         is_ahead: bool,
     ) -> SegmentRange | None:
-        """A range from `position` on up to where the next one begins; None without room."""
+        """Reserve a range from `position`, cut where the next range begins; None without room."""
         segment_id, segment_size = metadata.segment_id, metadata.segment_size_in_bytes
         of_segment = self._by_segment.get(segment_id, ())
         behind = [each.start for each in of_segment if each.start > position]
@@ -380,7 +387,9 @@ class ReadAhead:
         return reserved
 
     def _make_room(self, size: int, *, is_ahead: bool) -> bool:
-        """Drop ranges, those read longest ago first; those on their way stay."""
+        """Drop ranges, the least recently read first. Ranges in flight stay: readers may wait for them.
+
+        Read-ahead drops spent ranges only, so that no run takes the unread ranges of another active run."""
         for each in [each for each in self._held.values() if self._is_spent(each)]:
             if self._size + size > self._settings.size_max:
                 self._drop(each.range)
@@ -390,18 +399,18 @@ class ReadAhead:
         return self._size + size <= self._settings.size_max
 
     def _is_spent(self, held: _Held) -> bool:
-        """It may make room for what is fetched ahead: it is read, or nobody reads on there."""
+        """The range is read to its end, or its run has no active reader."""
         return held.range.is_done and (held.is_read or not self._is_active(held.run))
 
     def _is_active(self, run: _Run) -> bool:
-        """Somebody went on there, lately."""
+        """A reader continued in the run within the last _IDLE_S seconds."""
         return run.read_size > 0 and self._clock.monotonic_s() - run.read_at_s < _IDLE_S
 
     def _active_run_count(self) -> int:
         return len({id(each.run) for each in self._held.values() if self._is_active(each.run)})
 
     def _drop_ahead_of(self, run: _Run) -> None:
-        """Fetch nothing more ahead of a reader who has left."""
+        """Stop fetching ahead for a reader that has left."""
         for each in [each for each in self._ahead if self._held[each].run is run]:
             self._drop(each)
 
@@ -419,9 +428,10 @@ class ReadAhead:
 
 @dataclass(slots=True)
 class _Plan:
-    """How far ahead of `at` a reader is provided for, and may be.
+    """How far to fetch ahead of `at`.
 
-    `size_max` bounds memory, `reach` what one who began just now is trusted to read.
+    `size_max` bounds memory. `reach` grows with the bytes that the run has been read: a reader that
+    began a moment ago may stop soon, and bytes fetched ahead for it would be wasted.
     """
 
     run: _Run

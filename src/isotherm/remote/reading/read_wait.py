@@ -36,7 +36,7 @@ class ReadWait:
 
     @property
     def has_left(self) -> bool:
-        """The client has gone: what is fetched for this read alone is not needed."""
+        """The client has left: a fetch for this read alone is not needed any more."""
         return self._has_left
 
     def stop(self, *, has_left: bool) -> None:

@@ -2,11 +2,13 @@
 
     offset -> leader epoch -> segment (metadata) -> position (index) -> batches (ranged GETs)
 
-Differences from Kafka, all towards more: a read goes on into the next segment while there is room;
-only whole batches are returned; every CRC is checked; a segment is read only as far as its epoch
-reaches in this log's lineage, so records that were cut off here never come back from the remote
-tier; a reader who goes on where he stopped needs no index; and an answer may be shorter than asked
-for when the rest is still on its way (ANSWER_SIZE_MIN).
+Differences from Kafka:
+- A read continues in the next segment while there is room.
+- Only whole batches are returned, and every CRC is checked.
+- A segment is read only up to the end of its epoch in this log's lineage. So records that an unclean
+  election cut off never come back from the remote tier.
+- A reader that continues where it stopped needs no index.
+- An answer may be shorter than asked for while the rest is in flight (ANSWER_SIZE_MIN).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from isotherm.errors import (
 )
 from isotherm.log.log_read import FetchIsolation, aborted_transactions
 from isotherm.log.partition_log import PartitionLog
+from isotherm.remote.damage_log import DamageLog
 from isotherm.remote.history.holes import hole_error
 from isotherm.remote.history.lineage import (
     epoch_end_offset,
@@ -50,7 +53,6 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from isotherm.remote.told_once import ToldOnce
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.transaction_index import AbortedTransaction, collect_aborted_transactions
 from isotherm.types import Offset, Position, TopicIdPartition
@@ -58,7 +60,7 @@ from isotherm.types import Offset, Position, TopicIdPartition
 _logger = logging.getLogger(__name__)
 
 _REMEMBERED_STOPS_MAX = 4096
-"""Where readers stopped; some 300 bytes each. One that is forgotten costs an index look-up."""
+"""Places where reads ended; some 300 bytes each. A forgotten place costs an index look-up."""
 
 
 class RemoteRead(NamedTuple):
@@ -77,14 +79,14 @@ class RemoteRead(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """What one segment holds of one epoch of the lineage, from an offset on."""
+    """A segment's part of one epoch of the lineage, from an offset on."""
 
     metadata: RemoteLogSegmentMetadata
     end_offset: Offset
 
 
 class _Stop(NamedTuple):
-    """Where a read ended: who asks for the offset after it is a reader who goes on."""
+    """Where a read ended. A read of the offset after it continues there."""
 
     segment_id: RemoteLogSegmentId
     position: Position
@@ -101,7 +103,7 @@ class _Taken(NamedTuple):
 
 
 class _SegmentReplacedError(RemoteStorageError):
-    """Another segment holds the offset by now: a compacted one, or a later leader's copy."""
+    """Another segment holds the offset now: a compacted one, or a later leader's copy."""
 
 
 _NOTHING = BatchRun((), 0, 0, is_last=False)
@@ -115,14 +117,14 @@ class RemoteLogReader:
         metadata: RemoteLogMetadataManager,
         index_cache: RemoteIndexCache,
         read_ahead: ReadAhead,
-        told: ToldOnce | None = None,
+        damage_log: DamageLog | None = None,
     ) -> None:
         self._metadata = metadata
         self._index_cache = index_cache
         self._read_ahead = read_ahead
         self._segments = RemoteSegmentReader(read_ahead)
         self._lock = threading.Lock()
-        self._told = told or ToldOnce()
+        self._damage_log = damage_log or DamageLog()
         self._stops: OrderedDict[tuple[TopicIdPartition, Offset], _Stop] = OrderedDict()
 
     def read(
@@ -139,10 +141,11 @@ class RemoteLogReader:
         """Batches from the one that holds `offset` on, at most `max_bytes` of them.
 
         The first batch is returned even when it is larger, if `min_one_message`; else the answer
-        is empty. Raises OffsetOutOfRangeError outside of what the tier should hold, RemoteHoleError
-        where it holds nothing all the same, CorruptObjectError when what it holds is damaged or missing, what the storage and
-        metadata managers raise when they cannot answer now (try again), and what `wait`
-        raises: with NO_WAIT NotInMemoryError, before anybody is asked for anything.
+        is empty. Raises OffsetOutOfRangeError outside of the offsets that the tier should hold,
+        RemoteHoleError for a hole among them, CorruptObjectError when a segment is damaged or its
+        objects are missing, what the storage and metadata managers raise when they cannot answer
+        now (try again), and what `wait` raises: with NO_WAIT NotInMemoryError, before any request
+        to the store.
         """
         check_ready(self._metadata, partition)
         lineage = without_empty_epochs(log.leader_epochs.entries)
@@ -155,10 +158,10 @@ class RemoteLogReader:
             except _SegmentReplacedError:
                 taken = self._take_spans(*asked)
         except RemoteHoleError as error:
-            self._told.tell(error.place, str(error))
+            self._damage_log.log_once(error.place, str(error))
             raise
         except CorruptDataError as error:
-            self._told.tell(str(error), str(error))
+            self._damage_log.log_once(str(error), str(error))
             raise
         last = taken[-1]
         aborted = None
@@ -197,7 +200,7 @@ class RemoteLogReader:
         min_one_message: bool,
         wait: ReadWait,
     ) -> list[_Taken]:
-        """What is read of each segment; at least one, which may be empty."""
+        """The batches read of each segment; at least one entry, which may be empty."""
         taken: list[_Taken] = []
         next_offset, room = offset, max_bytes
         span = self._span(log, partition, lineage, offset)
@@ -225,7 +228,8 @@ class RemoteLogReader:
             room -= found.run.size
             has_records = room < max_bytes
             if found.run.is_last and found.run.next_offset < span.end_offset:
-                # The reader is told when it comes to what is missing.
+                # Return the records before the gap. The next read starts at the gap and finds
+                # out whether compaction left it or records are missing.
                 if has_records:
                     break
                 ended_early.append(span.metadata)
@@ -267,11 +271,11 @@ class RemoteLogReader:
         offset: Offset,
         wait: ReadWait,
     ) -> tuple[Offset, _Span | None]:
-        """Where to go on when the batches of `span` end before `offset`, which it claims to hold.
+        """Where to continue when the batches of `span` end before `offset`, which its metadata covers.
 
-        Another segment of the lineage may hold it. Where none does, these are offsets that
-        compaction left without a record, or lost ones: CorruptObjectError when an index of a
-        segment that `ended_early` names an offset there (docs/decisions/0066).
+        Another segment of the lineage may hold `offset`. If none does, compaction left a gap, or
+        records are lost: CorruptObjectError when an index of a segment in `ended_early` names an
+        offset there (docs/decisions/0066).
         """
         if not wait.may_wait:
             raise NotInMemoryError(f"an index has to be asked partition={partition}")
@@ -331,8 +335,8 @@ class RemoteLogReader:
     ) -> _Taken:
         """The batches of `span` from `from_offset` on that fit.
 
-        With `goes_on` the answer has records already: then a batch that begins below
-        `from_offset` is not taken, for it would repeat some of them.
+        With `goes_on` the answer already has records. A batch that begins below `from_offset`
+        would repeat some of them, and is not taken.
         """
         metadata = span.metadata
         try:
@@ -357,7 +361,7 @@ class RemoteLogReader:
         offset: Offset,
         wait: ReadWait,
     ) -> Position:
-        """Where to look for `offset`: a batch begins there, at or before it."""
+        """The position of a batch at or before `offset`, from which to look for it."""
         if offset <= metadata.start_offset:
             return 0
         with self._lock:
@@ -388,8 +392,11 @@ class RemoteLogReader:
     def _nothing_holds(
         self, log: PartitionLog, partition: TopicIdPartition, offset: Offset
     ) -> Exception:
-        """Retention raises the log start before it deletes, so it is asked after the segment was:
-        what is above it should be there. OFFSET_OUT_OF_RANGE would let consumers jump."""
+        """The error for an offset that no segment holds.
+
+        Retention raises the log start before it deletes, so the log start is read after the
+        segment was looked up: an offset above it is lost, not expired. OFFSET_OUT_OF_RANGE would
+        make consumers reset past the lost records."""
         local_log_start_offset = log.local_log_start_offset
         if log.remote_log_enabled and log.log_start_offset <= offset < local_log_start_offset:
             segments = self._metadata.list_remote_log_segments(partition)
@@ -401,7 +408,7 @@ class RemoteLogReader:
     def _missing(
         self, log: PartitionLog, span: _Span, offset: Offset, error: RemoteResourceNotFoundError
     ) -> Exception:
-        """A segment whose objects are gone: replaced or deleted meanwhile, or lost."""
+        """The error for a segment without its objects: replaced or deleted meanwhile, or lost."""
         partition, segment_id = span.metadata.topic_id_partition, span.metadata.segment_id
         for epoch in span.metadata.segment_leader_epochs:
             now = self._metadata.remote_log_segment_metadata(partition, epoch, offset)
@@ -435,7 +442,7 @@ class RemoteLogReader:
         end_offset: Offset,
         wait: ReadWait,
     ) -> list[AbortedTransaction]:
-        """Aborted transactions that touch [offset, end_offset): their markers may lie in any
+        """Aborted transactions that overlap [offset, end_offset). Their markers may lie in any
         later segment, of either tier."""
         found: set[AbortedTransaction] = set()
         if end_offset <= offset:
@@ -457,8 +464,8 @@ class RemoteLogReader:
         return sorted(found, key=lambda each: each.first_offset)
 
     def _check_markers(self, taken: Sequence[_Taken], aborted: list[AbortedTransaction]) -> None:
-        """CorruptObjectError where a marker in the answer aborts records in it, and no index says
-        so. The segment's indexes are fetched again the next time."""
+        """CorruptObjectError when a marker in the answer aborts records of the answer that no
+        transaction index lists. The next read fetches the segment's indexes again."""
         records = [piece for each in taken for piece in each.run.records]
         unnamed = unnamed_abort(records, aborted)
         if unnamed is None:
@@ -470,7 +477,7 @@ class RemoteLogReader:
         )
         self._index_cache.remove([holder.segment_id])
         error = damaged_segment(holder, unnamed.fact)
-        self._told.tell(str(error), str(error))
+        self._damage_log.log_once(str(error), str(error))
         raise error
 
     def _segments_with_transactions(

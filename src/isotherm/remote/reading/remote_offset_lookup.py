@@ -15,6 +15,7 @@ from isotherm.errors import CorruptIndexError
 from isotherm.log.log_segment import TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import BatchHeader, read_batch_header, read_records
+from isotherm.remote.damage_log import DamageLog
 from isotherm.remote.history.holes import hole_error
 from isotherm.remote.history.lineage import (
     epoch_for_offset,
@@ -26,7 +27,6 @@ from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from isotherm.remote.told_once import ToldOnce
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.time_index import TimestampOffset
 from isotherm.types import Offset, Position, TimestampMs, TopicIdPartition
@@ -42,12 +42,12 @@ class RemoteOffsetLookup:
         metadata: RemoteLogMetadataManager,
         index_cache: RemoteIndexCache,
         segments: RemoteSegmentReader,
-        told: ToldOnce | None = None,
+        damage_log: DamageLog | None = None,
     ) -> None:
         self._metadata = metadata
         self._index_cache = index_cache
         self._segments = segments
-        self._told = told or ToldOnce()
+        self._damage_log = damage_log or DamageLog()
 
     def find(
         self,
@@ -81,7 +81,7 @@ class RemoteOffsetLookup:
                 partition, entry.epoch, offset
             ):
                 error = hole_error(partition, segments, offset, log.local_log_start_offset)
-                self._told.tell(error.place, str(error))
+                self._damage_log.log_once(error.place, str(error))
                 raise error
         return found
 
@@ -142,8 +142,8 @@ class RemoteOffsetLookup:
         starting_offset: Offset,
         relied_on: list[TimestampOffset],
     ) -> TimestampAndOffset | None:
-        """From the batch at `position` on. CorruptIndexError when one of the time index's entries
-        `relied_on`, which vouch for what lies before them, is not what it says."""
+        """Search from the batch at `position`. The entries of the time index in `relied_on` let the
+        search skip what lies before them: CorruptIndexError when a batch contradicts one of them."""
         left = deque(relied_on)
         for checked in self._segments.batches_from(metadata, position):
             for index in range(checked.index_of(position), len(checked.positions)):

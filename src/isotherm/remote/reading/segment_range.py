@@ -1,12 +1,12 @@
-"""A stretch of a remote segment in memory: bytes that arrive from its beginning on, and the batches
-in them that were checked.
+"""A range of a remote segment in memory: its bytes arrive in order from its start, and their batches
+are checked.
 
     start ........ checked ........ filled_end ........ end
-          batches are right   bytes are there   still on their way
+          batches are valid   bytes are there   in flight
 
-One thread fills it, any may wait for bytes and read them. Batches are checked as their bytes
-arrive, by the thread that brings them, once it is known where the first one begins; what that
-leaves is checked by the reader who comes first.
+One thread fills the range; any thread may wait for bytes and read them. The filling thread checks
+batches as their bytes arrive, once the position of the first batch is known. The first reader
+checks the rest.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from isotherm.remote.storage.api import FillsBuffers, RemoteStorageManager
 from isotherm.types import Offset, Position
 
 _CHECK_SIZE = 4 * 1024 * 1024
-"""What is checked at once, so that nobody waits for more than he asked for."""
+"""Bytes checked at once. A small piece keeps a reader from waiting until a whole range is checked."""
 
 
 class FetchAbandonedError(RemoteStorageError):
-    """Nobody wanted any more what was being fetched. Who comes just then asks again."""
+    """The fetch was abandoned because its last waiting reader left. A reader that arrives at that
+    moment tries again."""
 
 
 class SegmentRange:
     """[start, end) of a segment's `.log`. Thread-safe.
 
-    `check_from` is where the next batch to be checked begins, as soon as somebody knows;
-    `last_batch_end` where its last one ends, once all are checked: in the next range, if that
-    batch reaches beyond this one.
+    `check_from` is the position of the next batch to check, None while it is unknown.
+    `last_batch_end` is the end of the last batch, set once all are checked; it lies in the next
+    range if that batch crosses the border.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class SegmentRange:
 
     @property
     def is_done(self) -> bool:
-        """Nothing more arrives."""
+        """No more bytes arrive."""
         return self.is_whole or self._error is not None
 
     def begin(self) -> bool:
@@ -82,8 +83,8 @@ class SegmentRange:
             return is_first
 
     def fetch(self, storage: RemoteStorageManager, memory: RangeMemory) -> None:
-        """Fill it, after `begin`. Raises what the storage manager raises, and FetchAbandonedError;
-        those who wait get that, too."""
+        """Fill the range, after `begin`. Raises what the storage manager raises, and
+        FetchAbandonedError. Waiting readers get the same error."""
         try:
             if isinstance(storage, FillsBuffers):
                 self._data = memory.lend(self.size)
@@ -102,7 +103,7 @@ class SegmentRange:
             raise
 
     def _check_whole(self) -> None:
-        """A reader would wait for the rest for ever, or look for a batch in it again and again."""
+        """CorruptObjectError for a range that ended early: a reader would wait for the rest for ever."""
         if not self.is_whole:
             raise CorruptObjectError(
                 f"storage manager ended a range early segment={self.metadata.segment_id}"
@@ -133,19 +134,19 @@ class SegmentRange:
         wait.check()
 
     def read(self, start: Position, end: Position) -> memoryview:
-        """Bytes that are there, not checked."""
+        """Bytes that have arrived, not checked."""
         return self._data[start - self.start : end - self.start].toreadonly()
 
     def checked_at(self, position: Position) -> CheckedBatches | None:
-        """The checked batches among which `position` lies."""
+        """The checked batches that contain `position`."""
         checked = self._checked
         index = bisect_right(checked, position, key=lambda each: each.start) - 1
         return checked[index] if index >= 0 and position < checked[index].end else None
 
     def check(self, position: Position) -> CheckedBatches | None:
-        """Check the batches from the one that begins at `position` on, as far as bytes are there.
+        """Check the batches that have arrived, from the one that begins at `position`.
 
-        None when the first is not wholly there. Raises CorruptRecordError when it is wrong.
+        None when the first has not wholly arrived. CorruptRecordError when the first is damaged.
         """
         with self._checking:
             found = self.checked_at(position)
@@ -153,10 +154,11 @@ class SegmentRange:
                 return found
             filled_end = self._filled_end
             found = self._check(position, min(filled_end, position + _CHECK_SIZE))
+            # A batch larger than _CHECK_SIZE does not fit: try all bytes that have arrived.
             if found is None and filled_end - position > _CHECK_SIZE:
                 found = self._check(position, filled_end)
             if found is not None:
-                # What was checked from another beginning within these is the same once more.
+                # A check that began inside these batches covered some of them: keep each once.
                 others = [
                     each
                     for each in self._checked
@@ -174,13 +176,15 @@ class SegmentRange:
         return before.next_offset if before is not None and before.end == position else 0
 
     def check_filled(self) -> None:
-        """Check what has arrived, if it is known where a batch begins."""
+        """Check the bytes that have arrived, if the position of a batch is known."""
         position = self.check_from
         while position is not None and position < self._filled_end:
             try:
                 found = self.checked_at(position) or self.check(position)
             except CorruptRecordError:
-                return  # it is raised to the reader who comes here
+                # Only the reader that reaches this batch gets the error: other readers of the
+                # range may never need it.
+                return
             if found is None:
                 self._note_last_batch(position)
                 return
@@ -196,10 +200,11 @@ class SegmentRange:
 
     def _note_filled(self, count: int) -> None:
         if self._is_abandoned:
-            raise FetchAbandonedError(f"nobody waits segment={self.metadata.segment_id}")
+            raise FetchAbandonedError(f"no reader waits segment={self.metadata.segment_id}")
         with self._changed:
             self._filled_end = self.start + count
-        # Checked while the bytes are in the processor's cache, and before anybody is told.
+        # Check before waking the readers: the bytes are still in the processor's cache, and the
+        # readers then find checked batches.
         self.check_filled()
         self._wake()
 

@@ -1,8 +1,7 @@
 """Record batches of one remote segment, checked, through the read-ahead.
 
-Everything that the bytes can be wrong about becomes a CorruptObjectError that names the segment,
-its topic, partition and offsets; the ranges in memory are dropped then, so that the next attempt
-fetches the object anew.
+Damage becomes a CorruptObjectError that names the segment, its topic, partition and offsets. The
+segment's ranges in memory are dropped then, so that the next attempt fetches the object again.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from isotherm.types import Offset, Position
 _logger = logging.getLogger(__name__)
 
 ANSWER_SIZE_MIN = 1024 * 1024
-"""A read waits for so many bytes, if there are and if it may have them; of what is more, it takes
-what is in memory. So a slow store delays no answer until the last byte of a long one."""
+"""Bytes that a read waits for, as far as the log and its limit allow. Beyond them it takes what is
+in memory, so that a slow store does not delay a long answer until its last byte."""
 
 
 class BatchRun(NamedTuple):
     """Whole batches that follow one another, in pieces of memory. `next_offset` is the one after
-    the last; `is_last` tells that nothing below the end asked for follows in this segment."""
+    the last; `is_last`: no batch below the requested end follows in this segment."""
 
     records: tuple[memoryview, ...]
     size: int
@@ -180,7 +179,7 @@ class RemoteSegmentReader:
 
     @contextmanager
     def damage_named(self, metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
-        """Tell what is wrong with a batch as the module's description says."""
+        """Raise a damaged batch as CorruptObjectError, as the module docstring describes."""
         try:
             yield
         except CorruptRecordError as error:
