@@ -22,7 +22,7 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    return _response(context, await answer_alteration(context, request, _changes))
+    return context.response(await answer_alteration(context, request, _changes))
 
 
 def _changes(resource: Any, current: Mapping[str, str]) -> list[ConfigChange]:
@@ -30,10 +30,6 @@ def _changes(resource: Any, current: Mapping[str, str]) -> list[ConfigChange]:
     if len(texts) != len(resource.configs):
         raise InvalidRequestError("one key is set twice in one request")
     return replacing_changes(current, texts)
-
-
-def _response(context: RequestContext, fields: dict[str, Any]) -> Any:
-    return context.response(fields)
 
 
 API = Api(

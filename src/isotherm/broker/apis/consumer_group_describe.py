@@ -30,7 +30,8 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
-    return _response(context, [_described(context, group_id) for group_id in request.group_ids])
+    groups = [_described(context, group_id) for group_id in request.group_ids]
+    return context.response({"groups": groups})
 
 
 def _described(context: RequestContext, group_id: str) -> dict[str, Any]:
@@ -99,10 +100,6 @@ def _error_fields(group_id: str, code: ErrorCode, message: str | None) -> dict[s
         "assignor_name": "",
         "members": (),
     }
-
-
-def _response(context: RequestContext, groups: list[dict[str, Any]]) -> Any:
-    return context.response({"groups": groups})
 
 
 API = Api(

@@ -41,7 +41,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         topic.name: _created_fields(result, topic, config)
         for result, topic in zip(results, topics, strict=True)
     }
-    return _response(context, list(answers.values()))
+    return context.response({"topics": answers.values()})
 
 
 def _new_topic(topic: Any) -> NewTopic:
@@ -88,10 +88,6 @@ def _error_fields(name: str, error_code: ErrorCode, message: str | None) -> dict
         "error_message": message,
         "configs": (),
     }
-
-
-def _response(context: RequestContext, topics: list[dict[str, Any]]) -> Any:
-    return context.response({"topics": topics})
 
 
 API = Api(

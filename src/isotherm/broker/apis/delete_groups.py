@@ -23,7 +23,8 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
     names = dict.fromkeys(request.groups_names)
-    return _response(context, [(group_id, _delete(context, group_id)) for group_id in names])
+    results = [{"group_id": each, "error_code": _delete(context, each)} for each in names]
+    return context.response({"results": results})
 
 
 def _delete(context: RequestContext, group_id: str) -> ErrorCode:
@@ -31,14 +32,6 @@ def _delete(context: RequestContext, group_id: str) -> ErrorCode:
         return context.services.group_coordinator.delete_group(group_id)
     except IsothermError as error:
         return code_of(error)
-
-
-def _response(context: RequestContext, codes: list[tuple[str, ErrorCode]]) -> Any:
-    return context.response(
-        {
-            "results": [{"group_id": group_id, "error_code": code} for group_id, code in codes],
-        }
-    )
 
 
 API = Api(

@@ -57,7 +57,8 @@ CONFIG_TYPES = {
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    return _response(context, [_result(context, request, asked) for asked in request.resources])
+    results = [_result(context, request, asked) for asked in request.resources]
+    return context.response({"results": results})
 
 
 def _result(context: RequestContext, request: Any, asked: Any) -> dict[str, Any]:
@@ -131,10 +132,6 @@ def _error_fields(asked: Any, error_code: ErrorCode, message: str | None) -> dic
         "resource_name": asked.resource_name,
         "configs": (),
     }
-
-
-def _response(context: RequestContext, results: list[dict[str, Any]]) -> Any:
-    return context.response({"results": results})
 
 
 API = Api(

@@ -28,7 +28,8 @@ FIRST_NOT_FOUND_VERSION = 6
 
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
-    return _response(context, [_described(context, group_id) for group_id in request.groups])
+    groups = [_described(context, group_id) for group_id in request.groups]
+    return context.response({"groups": groups})
 
 
 def _described(context: RequestContext, group_id: str) -> dict[str, Any]:
@@ -84,10 +85,6 @@ def _group_fields(
         "protocol_data": "",
         "members": (),
     }
-
-
-def _response(context: RequestContext, groups: list[dict[str, Any]]) -> Any:
-    return context.response({"groups": groups})
 
 
 API = Api(

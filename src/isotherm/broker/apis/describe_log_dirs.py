@@ -34,11 +34,8 @@ def handle(context: RequestContext, request: Any) -> Any:
         if log.topic_partition.topic != CLUSTER_METADATA_TOPIC
         and (asked is None or log.topic_partition in asked)
     ]
-    return _response(
-        context,
-        ErrorCode.none,
-        [_directory_fields(log_dir, logs) for log_dir in replica_manager.log_dirs()],
-    )
+    results = [_directory_fields(log_dir, logs) for log_dir in replica_manager.log_dirs()]
+    return context.response({"error_code": ErrorCode.none, "results": results})
 
 
 def _asked(request: Any) -> set[tuple[str, int]] | None:
@@ -75,10 +72,6 @@ def _partition_fields(log: PartitionLog) -> dict[str, Any]:
         "offset_lag": 0,
         "is_future_key": False,
     }
-
-
-def _response(context: RequestContext, error_code: ErrorCode, results: list[dict[str, Any]]) -> Any:
-    return context.response({"error_code": error_code, "results": results})
 
 
 API = Api(ApiKey.DESCRIBE_LOG_DIRS, VersionRange(1, 5), handle)

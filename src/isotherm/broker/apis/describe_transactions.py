@@ -25,7 +25,8 @@ from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, Time
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    return _response(context, [_described(context, each) for each in request.transactional_ids])
+    states = [_described(context, each) for each in request.transactional_ids]
+    return context.response({"transaction_states": states})
 
 
 def _described(context: RequestContext, transactional_id: str) -> dict[str, Any]:
@@ -69,10 +70,6 @@ def _failed(transactional_id: str, code: ErrorCode) -> dict[str, Any]:
         "producer_epoch": NO_PRODUCER_EPOCH,
         "topics": [],
     }
-
-
-def _response(context: RequestContext, states: list[dict[str, Any]]) -> Any:
-    return context.response({"transaction_states": states})
 
 
 API = Api(

@@ -21,7 +21,10 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 def handle(context: RequestContext, request: Any) -> Any:
     counts = Counter(each.name for each in request.users or ())
-    return _response(context, ErrorCode.none, [_missing(name, counts[name]) for name in counts])
+    results = [_missing(name, counts[name]) for name in counts]
+    return context.response(
+        {"error_code": ErrorCode.none, "error_message": None, "results": results}
+    )
 
 
 def _missing(user: str, count: int) -> dict[str, Any]:
@@ -35,16 +38,6 @@ def _missing(user: str, count: int) -> dict[str, Any]:
             f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
         )
     return {"user": user, "error_code": code, "error_message": message, "credential_infos": ()}
-
-
-def _response(context: RequestContext, error_code: ErrorCode, results: list[dict[str, Any]]) -> Any:
-    return context.response(
-        {
-            "error_code": error_code,
-            "error_message": None,
-            "results": results,
-        }
-    )
 
 
 API = Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, VersionRange(0, 0), handle)

@@ -27,7 +27,7 @@ OPERATIONS = frozenset(ConfigOperation)
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    return _response(context, await answer_alteration(context, request, _changes))
+    return context.response(await answer_alteration(context, request, _changes))
 
 
 def _changes(resource: Any, _current: Mapping[str, str]) -> list[ConfigChange]:
@@ -40,10 +40,6 @@ def _changes(resource: Any, _current: Mapping[str, str]) -> list[ConfigChange]:
         ConfigChange(config.name, ConfigOperation(config.config_operation), config.value)
         for config in resource.configs
     ]
-
-
-def _response(context: RequestContext, fields: dict[str, Any]) -> Any:
-    return context.response(fields)
 
 
 API = Api(

@@ -43,18 +43,12 @@ def handle(context: RequestContext, request: Any) -> Any:
         if kind in wanted
         for name in names[kind]
     ]
-    return _response(context, ErrorCode.none, resources)
+    return context.response({"error_code": ErrorCode.none, "config_resources": resources})
 
 
 def _configured(context: RequestContext, kind: ResourceType) -> list[str]:
     configs = context.services.controller.image.configs
     return sorted(each.name for each in configs if each.resource_type == kind)
-
-
-def _response(
-    context: RequestContext, error_code: ErrorCode, resources: list[dict[str, Any]]
-) -> Any:
-    return context.response({"error_code": error_code, "config_resources": resources})
 
 
 API = Api(ApiKey.LIST_CONFIG_RESOURCES, VersionRange(0, 1), handle)

@@ -36,15 +36,11 @@ def handle(context: RequestContext, request: Any) -> Any:
         if not states or group.shown_state.lower() in states
         if not types or group.group_type in types
     ]
-    return _response(context, ErrorCode.none, groups)
+    return context.response({"error_code": ErrorCode.none, "groups": groups})
 
 
 def _lowered(texts: tuple[str, ...]) -> set[str]:
     return {text.lower() for text in texts}
-
-
-def _response(context: RequestContext, error: ErrorCode, groups: list[dict[str, Any]]) -> Any:
-    return context.response({"error_code": error, "groups": groups})
 
 
 API = Api(ApiKey.LIST_GROUPS, VersionRange(0, 5), handle)
