@@ -48,7 +48,7 @@ imports: setup ## Check the direction of imports
 
 docs: setup ## Build the documentation into site/; a warning is an error
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 check: lint types imports docs test ## Everything that has to hold before a commit
 
