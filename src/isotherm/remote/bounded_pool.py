@@ -23,7 +23,7 @@ class BoundedPool:
         pending_max: int | None,
         threads: Threads = SYSTEM_THREADS,
     ) -> None:
-        """Without `pending_max` it is whoever submits who keeps a bound."""
+        """Without `pending_max` the callers of `submit` must bound what waits."""
         self._name = name
         self._threads = threads
         self._pending_max = pending_max

@@ -18,9 +18,9 @@ from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.metrics.sampled_rate import SampledRate, SampledValues
 
 _WAIT_S_MAX = 1.0
-"""How soon one who waits sees that the limit was changed; Kafka's figure."""
+"""A waiting thread looks for a changed limit this often; Kafka's figure."""
 _TURN_S = 0.01
-"""How soon one who waits behind others looks whether it is his turn."""
+"""A thread that waits behind others looks this often whether it is first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class RemoteQuota:
             return self._throttle_s()
 
     def note_throttled(self, throttle_s: float) -> None:
-        """Somebody was held up for so long: for the throttle-time metrics."""
+        """Record a throttle of this length for the throttle-time metrics."""
         with self._lock:
             self._throttle_times_ms.record(throttle_s * 1000, self._now_ms())
 
@@ -89,7 +89,7 @@ class RemoteQuota:
     def admit(self, size: int, cancelled: threading.Event) -> bool:
         """Wait until `size` bytes may be moved and count them; False when `cancelled` first.
 
-        Those who wait are admitted in the order in which they came.
+        Waiting threads are admitted in the order in which they called.
         """
         ticket = object()
         with self._lock:

@@ -91,7 +91,7 @@ class _Led:
 class RemoteLogManager:
     """Thread-safe.
 
-    `fetch_quota` counts what is read, and refuses nothing: whoever answers a client asks it first.
+    `fetch_quota` counts the bytes read and refuses nothing: the fetch path asks it before a read.
     `expirations` counts the answers for which the tier was too slow.
     """
 
@@ -232,8 +232,9 @@ class RemoteLogManager:
         self.on_leadership_change([log])
 
     def resume_deletions(self, removed: Iterable[TopicIdPartition] = ()) -> Future[None]:
-        """Go on with what `stop_partitions` was deleting when an earlier process ended, and delete
-        what it may not have been told of any more; before the first `on_leadership_change`."""
+        """Continue the deletions of `stop_partitions` that an earlier process left unfinished, and
+        delete `removed`, which that process may not have begun. Call it before the first
+        `on_leadership_change`."""
         return self.stop_partitions(
             [*self._pending_deletions.partitions(), *removed], delete_remote=True
         )

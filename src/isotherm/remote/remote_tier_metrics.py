@@ -105,7 +105,7 @@ class RetentionShares:
 
 
 def publish_pools(metrics: Metrics, copiers: PeriodicTasks, readers: BoundedPool) -> None:
-    """Idle threads and waiting reads, looked at whenever somebody reads the metrics."""
+    """Gauges of idle threads and waiting reads, computed at each scrape."""
     metrics.computed_gauge(
         COPIERS_IDLE,
         "Kafka's RemoteLogManagerTasksAvgIdlePercent: share of copiers without work.",

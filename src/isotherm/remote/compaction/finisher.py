@@ -4,14 +4,14 @@ A job stages new segments and hands over a journal that says which take the plac
 (journal.py). The broker that owns the topic does the rest, because its metadata has one writer:
 
     for each segment, oldest first    commit its manifest, publish it under the old one's key
-    the journal says `published`      from here on nobody new finds the old segments
+    the journal says `published`      from here on no new read finds the old segments
     keep_old_ms later                 the old objects are deleted, then what the run announced,
                                       then the journal
 
-Oldest first, so that a reader in between meets a tombstone wherever he met what it deletes. Every
-step may be repeated: what a crash cuts off is done again by the next look. A segment that is
-deleted meanwhile (retention, or its topic) is not replaced: its new objects are deleted instead. A
-run whose partition is deleted ends with it: all that it staged or kept goes.
+The oldest segment is first, so that a reader that has read a record also reads its tombstone. Every
+step may be repeated: after a crash the next pass does it again. A segment that is deleted meanwhile
+(by retention, or with its topic) is not replaced: its new objects are deleted instead. A run ends
+when its partition is deleted: all objects that it staged or kept are deleted.
 """
 
 from __future__ import annotations
@@ -176,6 +176,6 @@ class CompactionFinisher:
         self._journals.forget(found)
 
     def _is_superseded(self, replacement: SegmentReplacement) -> bool:
-        """Whether nothing refers to the old segment any more; if something does, it is being deleted
-        by whoever began that."""
+        """Whether no metadata names the old segment any more. If some does, the task that began the
+        segment's deletion deletes its objects."""
         return self._target.segment(replacement.old.segment_id) is None

@@ -1,11 +1,10 @@
-"""What a compaction in progress leaves in the bucket, so that whoever comes after a crash can finish
-or undo it.
+"""The journal of a compaction in the bucket: after a crash the next run finishes or undoes it.
 
     <root>isotherm-compactions/<topic>-<topic id>/<partition>/<run>/
 
     journal              written first, removed last: how far the run is with this partition
-    <segment>.staging    empty; written before the first object of a segment that the run makes,
-                         and named as that segment is: what the run may have put in the bucket
+    <segment>.staging    empty; named as a segment that the run makes, and written before the
+                         segment's first object: it names what the run may have put in the bucket
 
     state      what it says                                   after a crash
     staging    segments are being made; none is whole yet     undo: delete what they are

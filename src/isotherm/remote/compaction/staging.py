@@ -1,4 +1,4 @@
-"""From rewritten files to a segment in the bucket that nobody takes for whole yet, verified."""
+"""Uploads rewritten files as a staged segment, and verifies it. It lacks its commit mark yet."""
 
 from __future__ import annotations
 

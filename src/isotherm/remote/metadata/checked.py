@@ -1,7 +1,7 @@
-"""A metadata manager of anybody's, held to its interface: what the rest of the broker calls.
+"""Checks a plug-in's metadata manager against the interface. The broker calls plug-ins through it.
 
-A wrong answer here can name the wrong segment as the one to read or to delete, so each is compared
-with what was asked. Its own errors become RemoteStorageError (isotherm.remote.plugin).
+A wrong answer can name the wrong segment to read or to delete, so every answer is compared with the
+request. The plug-in's own errors become RemoteStorageError (isotherm.remote.plugin).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EXPECTED = (RetriableError, RemoteResourceNotFoundError, CorruptDataError)
 
 WRITE_WAIT_S = 120.0
 """How long an event may take until it is stored and visible, as rlmm.config.remote.log.metadata.
-consume.wait.ms has it. After that nobody knows whether it was stored."""
+consume.wait.ms has it. After that it is unknown whether the event was stored."""
 
 Answer = TypeVar("Answer")
 
@@ -232,7 +232,7 @@ class CheckedMetadataManager:
         def settle(done: Future[None]) -> None:
             try:
                 self._calls.call(method, place, done.result)
-            except BaseException as error:  # noqa: BLE001 - raised to who awaits the event
+            except BaseException as error:  # noqa: BLE001 - raised to the thread that awaits the event
                 stored.set_exception(error)
             else:
                 stored.set_result(None)

@@ -38,7 +38,7 @@ _WITHOUT_EFFECT = {
     "remote.log.metadata.initialization.retry.max.timeout.ms": (None, "the topic is in process"),
     "remote.log.metadata.initialization.retry.interval.ms": (None, "the topic is in process"),
 }
-"""Each with the value that it has in effect, if that can be told, and why it has no other."""
+"""Per key the value in effect, None if it has none, and why the key has no other."""
 
 
 def keys_without_effect(texts: Mapping[str, str]) -> dict[str, str]:

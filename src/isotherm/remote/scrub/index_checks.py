@@ -117,13 +117,13 @@ def check_epoch_checkpoint(
         return [Problem(kind, f"an epoch begins beyond the segment entries={_text(entries[-1:])}")]
     by_epoch = dict(entries)
     for epoch, start in segment.segment_leader_epochs.items():
-        told = by_epoch.get(epoch)
-        if told is None or max(told, segment.start_offset) != start:
+        checkpoint_start = by_epoch.get(epoch)
+        if checkpoint_start is None or max(checkpoint_start, segment.start_offset) != start:
             return [
                 Problem(
                     kind,
                     f"checkpoint and metadata differ epoch={epoch} metadata_start={start}"
-                    f" checkpoint_start={told}",
+                    f" checkpoint_start={checkpoint_start}",
                 )
             ]
     if epoch_for_offset(entries, segment.start_offset) is None:

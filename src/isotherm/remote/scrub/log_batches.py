@@ -198,13 +198,13 @@ def check_epochs(
     if len(wrong) == 0:
         return []
     first = rows[wrong[0]]
-    told = int(np.broadcast_to(expected, len(rows))[wrong[0]])
+    expected_epoch = int(np.broadcast_to(expected, len(rows))[wrong[0]])
     return [
         Problem(
             kind,
             f"batches have another leader epoch than {whose} says batches={len(wrong)}"
             f" first_position={first['position']} base_offset={first['base_offset']}"
-            f" epoch={first['leader_epoch']} expected={told}",
+            f" epoch={first['leader_epoch']} expected={expected_epoch}",
         )
     ]
 
@@ -230,7 +230,7 @@ def _rows(data: memoryview, batches: BatchTable, start: Position) -> Rows:
 def _wrong_crcs(
     data: memoryview, batches: BatchTable, start: Position
 ) -> tuple[BoolArray, list[Problem]]:
-    """Which batches fail their CRC, and what is to be told of them."""
+    """Which batches fail their CRC, and the problems to report."""
     is_wrong = np.zeros(len(batches), np.bool_)
     problems: list[Problem] = []
     try:

@@ -1,9 +1,10 @@
-"""What producers did in a segment, against its transaction index and its producer snapshot. Pure.
+"""Checks a segment's transaction index and producer snapshot against its batches. Pure.
 
-A segment carries the snapshot of the offset that follows it. The one of the segment before says
-which transactions are open where this one begins: then all that this segment's index and snapshot
-say of producers that write in it follows from its batches. Without it, as at the start of a
-history, what began before is taken as it is told. Work is by columns, a row per transaction.
+A segment carries the snapshot of the offset that follows it. The snapshot of the segment before names
+the transactions that are open where this one begins: then this segment's index and snapshot follow
+from its batches, for every producer that writes in it. Without it, as at the start of a history, what
+the index and snapshot state of earlier transactions is accepted. Work is by columns, a row per
+transaction.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _PROBLEMS_MAX = 5
 _SEQUENCE_MAX = 2**31 - 1
 _NEVER = np.iinfo(np.int64).max
 # First offset of a transaction that began before a segment of which no snapshot before is known.
-_UNTOLD = -2
+_UNKNOWN_START = -2
 
 _TRANSACTION = np.dtype(
     [
@@ -72,8 +73,8 @@ class Transactions:
     def __init__(self, batches: LogBatches, before: ProducersBefore | None) -> None:
         self.before = before
         self.rows = _transactions(batches, before)
-        told = self.rows[self.rows["first_offset"] >= 0]
-        by_first = told[np.argsort(told["first_offset"], kind="stable")]
+        known = self.rows[self.rows["first_offset"] >= 0]
+        by_first = known[np.argsort(known["first_offset"], kind="stable")]
         self._firsts = by_first["first_offset"]
         self._latest_ends = np.maximum.accumulate(by_first["marker_offset"])
 
@@ -119,19 +120,19 @@ def _open_before(
     producers: npt.NDArray[np.int64], before: ProducersBefore | None
 ) -> npt.NDArray[np.int64]:
     if before is None:
-        return np.full(len(producers), _UNTOLD)
+        return np.full(len(producers), _UNKNOWN_START)
     offsets = map(before.open_transaction, producers.tolist())
     return np.fromiter(offsets, np.int64, len(producers))
 
 
 def _idle(before: ProducersBefore | None, seen: set[ProducerId]) -> Rows:
     """Transactions that are open all through the segment, without a batch in it."""
-    told = [
+    known = [
         (entry.producer_id, entry.current_transaction_first_offset, _NEVER, _NEVER, False)
         for entry in ({} if before is None else before.entries).values()
         if entry.current_transaction_first_offset >= 0 and entry.producer_id not in seen
     ]
-    return np.array(told, _TRANSACTION)
+    return np.array(known, _TRANSACTION)
 
 
 def check_transaction_index_entries(
@@ -194,14 +195,14 @@ def _wrong_entry(
         return "entry begins above its end"
     if batches.is_cleaned:
         return None
-    told = int(row["first_offset"])
-    if told == _UNTOLD:
+    known = int(row["first_offset"])
+    if known == _UNKNOWN_START:
         here = int(row["first_here"])
         begins_well = entry.first_offset == here or entry.first_offset < rows["base_offset"][0]
         expected = f"{here} or below the segment" if here != _NEVER else "below the segment"
     else:
-        begins_well = entry.first_offset == told
-        expected = str(told)
+        begins_well = entry.first_offset == known
+        expected = str(known)
     if not begins_well:
         return (
             f"entry's transaction does not begin there first_offset={entry.first_offset}"
@@ -222,8 +223,8 @@ def check_producer_snapshot(
     transactions: Transactions,
     segment: RemoteLogSegmentMetadata,
 ) -> list[Problem]:
-    """That a producer is absent is no damage: brokers forget those who were idle for long. Nor
-    that compaction took a producer's batches."""
+    """Problems of a producer snapshot. An absent producer is no damage: brokers expire idle
+    producers. Batches that compaction removed are no damage either."""
     kind = FindingKind.WRONG_PRODUCER_SNAPSHOT
     try:
         entries = read_producer_snapshot(snapshot)
@@ -278,7 +279,7 @@ def _changed_idly(entry: ProducerSnapshotEntry, earlier: ProducerSnapshotEntry) 
 def _written_here(
     batches: LogBatches, transactions: Transactions
 ) -> dict[ProducerId, dict[str, int]]:
-    """By producer the fields of its snapshot entry that its batches in this segment tell."""
+    """By producer the fields of its snapshot entry that follow from its batches in this segment."""
     rows = batches.rows[batches.rows["producer_id"] >= 0]
     is_known = (
         (rows["marker"] == NO_MARKER)
@@ -287,28 +288,28 @@ def _written_here(
     )
     rows = rows[is_known]
     rows = rows[np.lexsort((rows["base_offset"], rows["producer_id"]))]
-    told: dict[ProducerId, dict[str, int]] = {}
+    known: dict[ProducerId, dict[str, int]] = {}
     for row in _lasts(rows):
-        told[int(row["producer_id"])] = {
+        known[int(row["producer_id"])] = {
             "producer_epoch": int(row["producer_epoch"]),
             "timestamp_ms": int(row["max_timestamp"]),
         }
     for row in _lasts(rows[rows["marker"] == NO_MARKER]):
-        fields = told[int(row["producer_id"])]
+        fields = known[int(row["producer_id"])]
         if int(row["producer_epoch"]) == fields["producer_epoch"]:
             delta = int(row["last_offset"] - row["base_offset"])
             fields["last_offset"] = int(row["last_offset"])
             fields["offset_delta"] = delta
             fields["last_sequence"] = (int(row["base_sequence"]) + delta) & _SEQUENCE_MAX
     for row in _lasts(rows[rows["coordinator_epoch"] != NO_COORDINATOR_EPOCH]):
-        told[int(row["producer_id"])]["coordinator_epoch"] = int(row["coordinator_epoch"])
+        known[int(row["producer_id"])]["coordinator_epoch"] = int(row["coordinator_epoch"])
     for row in _lasts(transactions.rows):
-        _tell_transaction(told, row)
+        _set_open_transaction(known, row)
     if transactions.before is None:
-        return told
+        return known
     return {
         producer: _from_before(transactions.before.entries.get(producer), fields) | fields
-        for producer, fields in told.items()
+        for producer, fields in known.items()
     }
 
 
@@ -316,23 +317,23 @@ def _from_before(earlier: ProducerSnapshotEntry | None, fields: dict[str, int]) 
     """What a marker leaves as it was."""
     if earlier is None:
         return {}
-    told = {"coordinator_epoch": earlier.coordinator_epoch}
+    known = {"coordinator_epoch": earlier.coordinator_epoch}
     if earlier.producer_epoch == fields["producer_epoch"]:
-        told["last_offset"] = earlier.last_offset
-        told["last_sequence"] = earlier.last_sequence
-        told["offset_delta"] = earlier.offset_delta
-    return told
+        known["last_offset"] = earlier.last_offset
+        known["last_sequence"] = earlier.last_sequence
+        known["offset_delta"] = earlier.offset_delta
+    return known
 
 
-def _tell_transaction(told: dict[ProducerId, dict[str, int]], row: np.void) -> None:
-    """The last transaction of a producer tells which one is open at the segment's end."""
-    fields = told.get(int(row["producer_id"]))
+def _set_open_transaction(known: dict[ProducerId, dict[str, int]], row: np.void) -> None:
+    """Set the transaction that a producer has open at the segment's end, from its last one."""
+    fields = known.get(int(row["producer_id"]))
     if fields is None:
         return  # open all through the segment: the snapshot before has it
     name = "current_transaction_first_offset"
     if row["marker_offset"] != _NEVER:
         fields[name] = UNKNOWN_OFFSET
-    elif row["first_offset"] != _UNTOLD:
+    elif row["first_offset"] != _UNKNOWN_START:
         fields[name] = int(row["first_offset"])
 
 

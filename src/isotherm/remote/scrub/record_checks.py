@@ -56,7 +56,7 @@ def _wrong_batches(
     problems: list[Problem] = []
     row = -1
     while True:
-        verdict, row, index, told, expected = kernels.find_wrong_batch(
+        verdict, row, index, found, expected = kernels.find_wrong_batch(
             byte_array(data), unpacked, batches, row + 1
         )
         kind = FindingKind.WRONG_RECORDS
@@ -68,13 +68,13 @@ def _wrong_batches(
             case kernels.OFFSET_DELTA_WRONG:
                 fact = (
                     "record has another offset than its place"
-                    f" record_index={index} offset_delta={told} expected={expected}"
+                    f" record_index={index} offset_delta={found} expected={expected}"
                 )
             case _:
                 kind = FindingKind.WRONG_TIMESTAMP
                 fact = (
                     "batch has another largest timestamp than its records"
-                    f" batch={told} records={expected}"
+                    f" batch={found} records={expected}"
                 )
         problems.append(Problem(kind, f"{fact} {_place(batches, row, start)}"))
 

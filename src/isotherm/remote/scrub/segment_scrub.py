@@ -273,16 +273,19 @@ def compare_manifest(
 ) -> Iterator[Problem]:
     """What a manifest says of its segment against what the metadata says, and against itself."""
     kind = FindingKind.WRONG_MANIFEST
-    told = manifest.segment
-    for field in _SHARED_FIELDS if told is not None else ():
-        ours, theirs = getattr(segment, field), getattr(told, field)
+    described = manifest.segment
+    for field in _SHARED_FIELDS if described is not None else ():
+        ours, theirs = getattr(segment, field), getattr(described, field)
         if ours != theirs:
             yield Problem(
                 kind,
                 f"manifest and metadata differ field={field} manifest={_text(theirs)}"
                 f" metadata={_text(ours)}",
             )
-    if manifest.chunk_index.original_file_size != segment.segment_size_in_bytes and told is None:
+    if (
+        manifest.chunk_index.original_file_size != segment.segment_size_in_bytes
+        and described is None
+    ):
         yield Problem(
             kind,
             "manifest and metadata differ field=segment_size_in_bytes"

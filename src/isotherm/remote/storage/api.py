@@ -55,11 +55,11 @@ class RemoteStorageManager(Protocol):
 
 @runtime_checkable
 class FillsBuffers(Protocol):
-    """What a storage manager may do besides: hand over the bytes of a range while they arrive.
+    """Optional for a storage manager: write the bytes of a range into a buffer while they arrive.
 
-    Whoever reads ahead then answers from the beginning of a range before its end is there, and
-    gives the memory, which costs as much as the copying when it is new each time. One that does
-    not is asked by `fetch_log_segment`.
+    Read-ahead then answers from the start of a range before its end has arrived, and reuses its
+    memory: new memory costs as much as a copy. A manager without it is called by
+    `fetch_log_segment`.
     """
 
     def fetch_log_segment_into(

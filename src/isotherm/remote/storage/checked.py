@@ -1,9 +1,9 @@
-"""A storage manager of anybody's, held to its interface: what the rest of the broker calls.
+"""Checks a plug-in's storage manager against the interface. The broker calls plug-ins through it.
 
-What a plug-in answers is looked at before it is used: its type, and that a range has the length
-that was asked for. Its own errors become RemoteStorageError (isotherm.remote.plugin); those that
-the interface knows go through as they are. So a plug-in can fail the reads and copies of the
-segments that it was asked for, and nothing else.
+Every answer of a plug-in is checked before it is used: its type, and the length of a range. The
+plug-in's own errors become RemoteStorageError (isotherm.remote.plugin); errors of the interface pass
+unchanged. So a plug-in can fail the reads and copies of the segments in its requests, and nothing
+else.
 """
 
 from __future__ import annotations

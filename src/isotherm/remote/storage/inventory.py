@@ -184,19 +184,19 @@ def read_segment(
     """A committed segment by its manifest; None when it was deleted meanwhile."""
     assert layout.commit_suffix is not None, "checked by the caller"
     manifest_key = objects.objects[layout.commit_suffix].key
-    told: RemoteLogSegmentMetadata | None = None
+    described: RemoteLogSegmentMetadata | None = None
     try:
         manifest = fetch_manifest(client, manifest_key)
         segment = manifest.segment
         if segment is None:
             raise CorruptMetadataError(f"manifest describes no segment object={manifest_key}")
         _check_name(objects, manifest_key, segment)
-        told = segment
+        described = segment
         _check_size(objects, manifest_key, stored_file_size(manifest.chunk_index))
     except RemoteResourceNotFoundError:
         return None
     except (CorruptDataError, UnsupportedVersionError) as error:
-        return DamagedSegment(objects, error, told)
+        return DamagedSegment(objects, error, described)
     return segment
 
 

@@ -45,9 +45,10 @@ _RANGE_REFUSED = re.compile("range", re.IGNORECASE)
 
 
 _FILLED_SIZE = 2 * 1024 * 1024
-"""How much of a range is told of at once: little enough to be in the processor's cache still."""
+"""Bytes between two calls of `on_filled`: few enough to be in the processor's cache still when their
+batches are checked."""
 _PIECE_SIZE = 256 * 1024
-"""What a paced upload sends at once."""
+"""Bytes that a paced upload sends at once."""
 _PACE_WINDOW = QuotaWindows(window_ms=1000, count=11)
 
 
@@ -139,10 +140,10 @@ class ObjectClient:
         object_size: int,
         on_filled: Callable[[int], None],
     ) -> int | None:
-        """`get_range` into memory that is there, while the bytes arrive: `on_filled` is told how
-        many, each few MiB and at last.
+        """As `get_range`, into `buffer`. `on_filled` gets the number of bytes that have arrived, every
+        few MiB and at the end.
 
-        Nothing is read when the object has not `object_size` bytes: its size is returned then.
+        If the object's size is not `object_size`, nothing is read and its size is returned.
         """
         if self._folder is not None:
             path = self._folder / key
@@ -152,7 +153,7 @@ class ObjectClient:
         if result is None or size != object_size:
             return size
         pieces = iter(result.stream(min_chunk_size=1))
-        filled = told = 0
+        filled = reported = 0
         while True:
             with self._translated("object cannot be read", key):
                 piece = next(pieces, None)
@@ -163,8 +164,8 @@ class ObjectClient:
             if filled > len(buffer):
                 break
             room[: len(piece)] = memoryview(piece)
-            if filled - told >= _FILLED_SIZE and filled < len(buffer):
-                told = filled
+            if filled - reported >= _FILLED_SIZE and filled < len(buffer):
+                reported = filled
                 on_filled(filled)
         if filled != len(buffer):
             raise _wrong_count(key, start, end, size, filled)

@@ -52,7 +52,8 @@ _MIB = 1024 * 1024
 
 
 def _is_key_prefix(prefix: str | None) -> bool:
-    """Stores without folders would take more, but these cannot be told apart in a local folder."""
+    """Whether a prefix is valid. Stores without folders would accept more, but a local folder cannot
+    distinguish such prefixes."""
     segments = (prefix or "").split("/")
     return not any(part in (".", "..") for part in segments) and not any(
         part == "" for part in segments[:-1]

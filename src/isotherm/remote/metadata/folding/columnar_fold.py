@@ -1,9 +1,10 @@
-"""The fold of metadata records by columns: what cache.py does record by record, for millions.
+"""The fold of metadata records by columns: the result of cache.py, for millions of records.
 
-Records come in runs. Compiled kernels decode a run, find out what becomes of every segment, and
-sort that by leader epoch; Python then sees a segment only if it is live at the end of the run or
-was at its beginning. A leader epoch in which finished segments overlap is not left to the kernels:
-its steps are played, in order, on the very class that the record-by-record fold uses.
+Records come in runs. Compiled kernels decode a run, compute what becomes of every segment, and sort
+the changes by leader epoch. Python handles a segment only if it is live at the end of the run or was
+live at its beginning. If finished segments of a leader epoch overlap, the order of events decides
+which one answers. So the steps of that epoch are applied in order to the class of the
+record-by-record fold.
 
 Importing this module does not load Numba and Arrow; the first fold does.
 """
@@ -64,8 +65,8 @@ class ColumnarFold:
     def results(
         self,
     ) -> Iterator[tuple[RemoteLogMetadataCache, RemotePartitionDeleteMetadata | None]]:
-        """A cache for each wanted partition that was met and whose deletion is not finished, with
-        the last event of its deletion, if that is under way."""
+        """A cache for each wanted partition in the records, without those whose deletion is
+        finished, and the last event of its deletion, if that is under way."""
         for partition, contents, deletion in zip(
             self._partitions, self._contents, self._deletions, strict=True
         ):
@@ -81,8 +82,8 @@ class ColumnarFold:
         ]
 
     def feed(self, columns: MetadataColumns) -> None:
-        """Fold the next run. CorruptMetadataError, or whatever `on_corrupt` raises, for the first
-        record that has no meaning where it stands."""
+        """Fold the next run. Raises what `on_corrupt` raises for the first record that cannot be
+        decoded or applied."""
         if len(columns.offset) == 0:
             return
         run = FoldRun(columns)
@@ -127,11 +128,11 @@ class ColumnarFold:
                 self._contents[number] = None
 
     def _plan_look_ups(self) -> None:
-        """Before segments get their names: it tells of which the steps are."""
+        """Plan the steps before `name_segments`, which names the segments of the steps too."""
         self._tables.plan_steps()
 
     def _keep_look_ups(self, kernels: ModuleType) -> None:
-        """What of the segments answers in each leader epoch."""
+        """Update per leader epoch the segments that look-ups find."""
         groups, steps = self._tables.groups, self._tables.steps
         wanted = np.flatnonzero(steps["is_wanted"])
         taken = _Steps(steps[wanted], self._tables.segment_ids(steps["slot"][wanted]))
@@ -150,6 +151,8 @@ class ColumnarFold:
             if state is None:
                 state = contents.epochs[epoch] = RemoteLogLeaderEpochState()
             if is_intricate:
+                # Overlapping segments: tell the kernels afterwards what the epoch looks like, so
+                # that they know in the next run whether it still has overlaps.
                 taken.play(kernels, state, first, end)
                 known = state.highest_log_offset
                 groups[number]["highest"] = -1 if known is None else known
@@ -182,7 +185,7 @@ class ColumnarFold:
     def _by_place(
         self, slots: Int64Array, values: list[Any]
     ) -> Iterator[tuple[CacheContents, list[bytes], list[Any]]]:
-        """Slots and their values by partition; those of closed partitions are left out."""
+        """Slots and their values by partition, without partitions that are deleted or not wanted."""
         places = self._tables.slots["place"][slots]
         order = np.argsort(places, kind="stable")
         ids = self._tables.segment_ids(slots[order])
@@ -225,7 +228,7 @@ class _Steps:
     def play(
         self, kernels: ModuleType, state: RemoteLogLeaderEpochState, first: int, end: int
     ) -> None:
-        """Every step in order, as the record-by-record fold takes them."""
+        """Apply every step in order, as the record-by-record fold does."""
         for index in range(first, end):
             segment, action = self._ids[index], self._actions[index]
             if action == kernels.START:
@@ -240,7 +243,9 @@ class _Steps:
     def append_to(
         self, kernels: ModuleType, state: RemoteLogLeaderEpochState, first: int, end: int
     ) -> None:
-        """The last step of each segment, where none gets into another's way."""
+        """Apply the last step of each segment, in an epoch without overlaps.
+
+        Their order does not matter then, so equal steps are applied together."""
         finished: Sequence[int] = range(first, end)
         if self._actions.count(kernels.FINISH, first, end) != end - first:
             by_action: dict[int, list[int]] = {}
@@ -269,10 +274,10 @@ class _Steps:
 
 
 class FoldRun:
-    """A run of records, decoded. `problems` are numbers of records that mean nothing, and why.
+    """A run of records, decoded. `problems`: numbers of records that cannot be decoded, and why.
 
-    Without `straighten` records that are not in plain form stay ODD, whether they mean something or
-    not.
+    The kernels decode the form that brokers write. Records in another form (ODD) are decoded in
+    Python and encoded in the plain form. Without `straighten` they stay ODD, valid or not.
     """
 
     def __init__(self, columns: MetadataColumns, *, straighten: bool = True) -> None:
@@ -296,7 +301,7 @@ class FoldRun:
         return value
 
     def updated(self, row: bytes, number: int) -> bytes:
-        """A row after the update that is the record of this number."""
+        """The row after the update in record `number`."""
         event = self.events[number]
         size, start = int(event["custom_size"]), int(event["custom_start"])
         return replace_state(
@@ -308,7 +313,7 @@ class FoldRun:
         )
 
     def _straighten(self, columns: MetadataColumns, odd: npt.NDArray[np.intp]) -> tuple[Any, Any]:
-        """The columns with odd records in plain form, and null where they mean nothing."""
+        """The columns with odd records in plain form, and null for those that cannot be decoded."""
         import pyarrow as pa
 
         keys, values = columns.key.to_pylist(), columns.value.to_pylist()
@@ -323,8 +328,7 @@ class FoldRun:
 
 
 def place_hashes(columns: MetadataColumns) -> Int64Array:
-    """By record a number that is the same for all records of one user partition; 0 for a record
-    without meaning."""
+    """Per record a hash of its user partition; 0 for a record that cannot be decoded."""
     run = FoldRun(columns)
     events = run.events
     hashes: Int64Array = events["topic_high"] * 31 + events["topic_low"] * 17 + events["partition"]
@@ -333,7 +337,7 @@ def place_hashes(columns: MetadataColumns) -> Int64Array:
 
 
 def _borders(places: Int64Array) -> list[int]:
-    """Where runs of equal places, which are sorted, begin, and the end."""
+    """Indexes where a new place begins in sorted `places`, and the end."""
     return np.flatnonzero(np.diff(places, prepend=-1, append=-1)).tolist()
 
 
@@ -347,7 +351,7 @@ def _plain_value(key: bytes | None, value: bytes | None) -> bytes | None:
 
 
 def _arrays(column: pa.BinaryArray) -> tuple[Any, Any, Any]:
-    """A column as the kernels take it: bytes, Arrow's offsets into them, which are null."""
+    """A column for the kernels: its bytes, Arrow's offsets into them, and which values are null."""
     _, ends, data = column.buffers()
     first, count = column.offset, len(column)
     offsets = np.frombuffer(memoryview(ends or b""), np.int32, count=first + count + 1)[first:]

@@ -1,8 +1,9 @@
-"""The state of remote segments as the metadata topic tells it from its first record to its end.
+"""Folds the metadata topic from its first record to its end into the state of remote segments.
 
-The command line and Spark read the topic once; a broker reads a metadata partition so when it comes
-to serve a user partition, and follows it from there (metadata_partition_reader.py). Few records are
-folded one by one; many by columns, which gives the same and is worth the loading of Numba.
+The command line and Spark read the topic once. A broker folds a metadata partition when it starts to
+serve a user partition, and follows it from there (metadata_partition_reader.py). Few records are
+folded one by one. Many are folded by columns, with the same result: then the time saved exceeds the
+time that loading Numba takes.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def fold_metadata_topic(
 ) -> dict[TopicIdPartition, RemoteLogMetadataCache]:
     """Caches of the partitions that `wanted` accepts, after every event of the topic.
 
-    `metadata_partitions` limits what is read, where the caller knows the topic ids it wants
-    (keys.metadata_partition); by default it is all of them. A partition whose deletion is finished
+    `metadata_partitions` limits the read, for a caller that knows the topic ids it wants
+    (keys.metadata_partition); by default all are read. A partition whose deletion is finished
     has no cache. CorruptMetadataError names the record that cannot be applied.
     """
     read = range(topic.partition_count) if metadata_partitions is None else metadata_partitions
@@ -66,10 +67,10 @@ def fold_metadata_partition(
     columnar_records_min: int = COLUMNAR_RECORDS_MIN,
     run_max_bytes: int = RUN_MAX_BYTES,
 ) -> Folded:
-    """Fold one partition of the metadata topic up to the end that it has now.
+    """Fold one partition of the metadata topic up to its present end.
 
-    `on_corrupt` decides about a record that cannot be applied: what it raises ends the fold, else
-    the record is passed over. By default the error, which names the record, is raised.
+    `on_corrupt` decides about a record that cannot be applied: it raises to end the fold, or
+    returns to skip the record. By default the error, which names the record, is raised.
     """
     start, end = topic.offsets(number)
     if end - start < columnar_records_min:

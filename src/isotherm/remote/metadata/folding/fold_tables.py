@@ -19,7 +19,9 @@ _SEGMENT_ID = np.dtype([("high", ">i8"), ("low", ">i8")])
 
 
 class FoldTables:
-    """The tables of a fold (isotherm.kernels.metadata_fold says what is in them) and its steps, run after run."""
+    """The tables of a fold, whose rows isotherm.kernels.metadata_fold defines, and the steps of a run.
+
+    The tables stay between runs; operations and steps are made anew for each run."""
 
     def __init__(self) -> None:
         from isotherm.kernels import metadata as kernels
@@ -52,7 +54,7 @@ class FoldTables:
         return self._groups[0][: self._counts[self._kernels.GROUPS]]
 
     def restore(self, places: Table, slots: Table, keys: Table) -> None:
-        """Begin with these rows, which are new to the next run; spans are left out."""
+        """Start from these rows, without spans."""
         kernels, counts = self._kernels, self._counts
         self._places = places, self._places[1]
         self._slots = slots, self._slots[1]
@@ -62,7 +64,9 @@ class FoldTables:
         counts[kernels.KEYS] = len(keys)
 
     def begin_run(self, events: Table) -> None:
-        """Make room for what `events` can add, and drop what is not needed any more."""
+        """Make room for the rows that `events` can add, and drop rows that no later run needs.
+
+        A kernel cannot grow an array, so every table has room for the worst case before it runs."""
         kernels, counts, count = self._kernels, self._counts, len(events)
         self._places = _grown(self._places, int(counts[kernels.PLACES]) + count)
         kernels.index_places(self._places, counts[kernels.PLACES])
@@ -83,7 +87,7 @@ class FoldTables:
         return self.places
 
     def apply_events(self, events: Table, value_data: npt.NDArray[np.uint8]) -> Int64Array:
-        """Numbers of the events that contradict their kind; all others are applied."""
+        """Apply the events. The numbers of those that contradict their kind, which are not applied."""
         bad: Int64Array = np.empty(len(events), dtype=np.int64)
         self._kernels.apply_events(
             *(events, value_data, self._places, self._slots, self._spans, self._keys),
@@ -106,8 +110,11 @@ class FoldTables:
         )
 
     def name_segments(self) -> None:
-        """Make the ids of the segments that are known before or after this run, or that its steps
-        are about: one object each, for all who keep them."""
+        """Make the ids of the segments that are live before or after this run, and of those in its
+        steps.
+
+        Rows, keys and epochs share one bytes object per segment. A segment that starts and is
+        deleted within one run needs none."""
         slots, keys, steps = self.slots, self.keys, self.steps
         is_known = (slots["state"] != self._kernels.GONE) | (slots["was_live"] != 0)
         is_named = is_known & (slots["is_touched"] != 0)
@@ -124,14 +131,16 @@ class FoldTables:
         self._ids[numbers] = [joined[at : at + size] for at in range(0, len(joined), size)]
 
     def segment_ids(self, slots: npt.NDArray[Any]) -> list[bytes]:
-        """Of slots that this run is about."""
+        """Ids of slots that `name_segments` named in this run."""
         ids: list[bytes] = self._ids[slots].tolist()
         return ids
 
     def pack_rows(
         self, events: Table, value_data: npt.NDArray[np.uint8], slots: Int64Array
     ) -> list[bytes]:
-        """Rows (segment_rows.py) of segments that the events of this run tell whole."""
+        """Rows (segment_rows.py) of segments whose whole state is in an event of this run.
+
+        The first call of the kernel only computes the size, the second one writes."""
         ends: Int64Array = np.empty(len(slots), dtype=np.int64)
         out: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
         table = self._slots[0]
@@ -148,7 +157,9 @@ def _empty(dtype: np.dtype[Any]) -> TableAndIndex:
 
 
 def _grown(table_and_index: TableAndIndex, count_max: int) -> TableAndIndex:
-    """Room for `count_max` rows, with what is there; an index that has to be filled anew."""
+    """The table with room for `count_max` rows, and an empty index: the kernels fill it again.
+
+    The index has at least twice as many places as rows, so that probes stay short."""
     table, _ = table_and_index
     if len(table) < count_max:
         grown = np.empty(max(count_max, 2 * len(table)), dtype=table.dtype)

@@ -1,8 +1,8 @@
-"""The fold of a metadata partition to a table of its live segments, which may go on later from it.
+"""The fold of a metadata partition to a table of its live segments. A later fold can continue from it.
 
-What look-ups need (which segment answers in which leader epoch) is left out; in exchange each row has
-the offset of the record that it is from, and the whole state can be written down and taken up again:
-folding it further gives what folding every record gives.
+The table leaves out what look-ups need: which segment answers in which leader epoch. Each row has the
+offset of its last record. The whole state can be stored and restored: a restored fold that continues
+gives the same result as a fold of every record.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _KeyRow: TypeAlias = tuple[int, Offset, LeaderEpoch, bytes]
 
 
 class OtherKey(NamedTuple):
-    """A key whose last record is about a segment that is gone, or that has another key by now."""
+    """A key whose last record names a segment that is deleted, or that has another key now."""
 
     topic: str
     topic_id: str
@@ -66,7 +66,7 @@ class OtherKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoldState:
-    """What a fold knows.
+    """The stored state of a fold.
 
     segments: rows of SEGMENTS, one for each live segment. deletions: the last event of each
     partition whose deletion is under way or finished, encoded.
@@ -78,7 +78,7 @@ class FoldState:
 
 
 class SegmentFold(ColumnarFold):
-    """Not thread-safe; of one use."""
+    """Not thread-safe; for one fold only."""
 
     def __init__(
         self, on_corrupt: OnCorrupt, wanted: Callable[[TopicIdPartition], bool] = lambda _: True
@@ -99,7 +99,7 @@ class SegmentFold(ColumnarFold):
         return FoldState(pa.concat_tables(tables), keys, deletions)
 
     def restore(self, state: FoldState) -> None:
-        """Begin with `state`, before the first run."""
+        """Start from `state`; call it before the first run."""
         segments = state.segments.combine_chunks()
         owners = list(_owners(segments))
         deletions = [_decoded(value) for value in state.deletions]
@@ -147,7 +147,7 @@ class SegmentFold(ColumnarFold):
             self._contents[place] = None
 
     def _restore_rows(self, segments: pa.Table, places: Sequence[int | None]) -> Iterator[_KeyRow]:
-        """Take the segments of places in; the keys that are their own."""
+        """Restore the segments; the rows of the keys that name their own segment."""
         ids = id_bytes(_texts(segments, "segment_id"))
         rows = segment_columns.rows_of_columns(segments)
         offsets: list[Any] = segments["source_offset"].to_pylist()

@@ -43,8 +43,8 @@ from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 _logger = logging.getLogger(__name__)
 
 _RECENT_MAX = 4
-"""Segments of a partition that stay objects for who asks for them next: a reader goes on in the
-same one for hundreds of fetches, and looks a segment or two ahead. Some 900 bytes each."""
+"""Segments of a partition kept as decoded objects: a reader stays in one segment for hundreds of
+fetches, and looks a segment or two ahead. Some 900 bytes each."""
 
 
 @dataclass(slots=True)

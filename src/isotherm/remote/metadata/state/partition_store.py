@@ -116,7 +116,7 @@ class RemotePartitionMetadataStore:
     def apply_record(
         self, record: MetadataTopicRecord, change: MetadataChange | None = None
     ) -> None:
-        """As `apply_change` of what the record says, which the caller may have decoded; its errors
+        """Apply the change of a record, which the caller may have decoded. As `apply_change`; errors
         name the record."""
         change = change or decode_record(record)
         try:
@@ -127,9 +127,9 @@ class RemotePartitionMetadataStore:
     def apply_change(self, change: MetadataChange) -> None:
         """Fold one record into its partition's cache, if that is open.
 
-        CorruptMetadataError when the event cannot stand where it stands (a segment that is added
-        in a later state, say); nothing is changed then. An update of a segment nobody knows is
-        logged and dropped, as Kafka does.
+        CorruptMetadataError when the event cannot follow the present state (a segment that is added
+        in a later state, say); nothing is changed then. An update of an unknown segment is logged
+        and dropped, as Kafka does.
         """
         partition = self.partition_of(change)
         cache = self.get(partition) if partition is not None else None

@@ -95,10 +95,10 @@ class MetadataEventWriter:
         self._torn.discard(number)
 
     def write(self, number: int, event: KeyedEvent, cache: RemoteLogMetadataCache) -> Offset | None:
-        """Append `event`; the offset in the metadata topic whose reading back makes it visible.
+        """Append `event`; its offset in the metadata topic. It is visible once that is read back.
 
-        None when there is nothing to record. What `plan_write` raises, and what the topics raise:
-        then the metadata partition may be torn. At level 0 every event is appended, as in Kafka,
+        None when there is nothing to record. Raises what `plan_write` and the topics raise; after
+        an error of a topic the metadata partition may be torn. At level 0 every event is appended, as in Kafka,
         but for the end of a copy that is deleted.
         """
         if self._keyed is None or not self.is_keyed(number):
@@ -176,9 +176,9 @@ def is_unapplied(
     cache: RemoteLogMetadataCache,
     deletion: RemotePartitionDeleteMetadata | None,
 ) -> bool:
-    """Whether the last event of an audit partition is missing in what the metadata topic tells.
+    """Whether the metadata topic lacks the last event of an audit partition.
 
-    Nothing happened after it, so what is told must be the state that it leads to.
+    No event follows it, so the state in the metadata topic must be the state after it.
     """
     match event:
         case RemoteLogSegmentMetadata():

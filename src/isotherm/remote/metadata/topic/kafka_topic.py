@@ -147,7 +147,7 @@ class KafkaMetadataTopic:
             if position < end:
                 self._stream = (partition, position)
             else:
-                # Nothing is fetched while nobody reads.
+                # An assigned consumer fetches in the background: stop it until the next read.
                 self._consumer.unassign()
             return records
 

@@ -57,10 +57,10 @@ class KeyedWrite(NamedTuple):
 def plan_write(event: KeyedEvent, cache: RemoteLogMetadataCache) -> KeyedWrite | None:
     """What to write for `event`; `cache` has everything that was written before.
 
-    None when there is nothing to record: a deletion of a segment that nobody knows any more, or a
-    state that cannot follow. RemoteResourceNotFoundError for a COPY_SEGMENT_FINISHED of such a
-    segment: whoever copied it must not count on it; and for a compacted segment (a whole
-    COPY_SEGMENT_FINISHED) that has none to replace. SegmentKeyTakenError for a start under the key
+    None when there is nothing to record: a deletion of an unknown segment, or a state that cannot
+    follow. RemoteResourceNotFoundError for a COPY_SEGMENT_FINISHED of such a segment, so that its
+    copy fails; and for a compacted segment (a whole
+    COPY_SEGMENT_FINISHED) without a segment to replace. SegmentKeyTakenError for a start under the key
     of a segment that is to be deleted before.
     """
     match event:

@@ -7,10 +7,10 @@
     an upload that a later leader repeated     both finished (Scenario 2)  the segment is deleted
     a partition whose deletion stands still    a crash cut it              the partition is deleted
 
-Segments of a topic that the cluster does not know, and of whose deletion nothing tells, are reported
-and left alone: a cluster that lost its own metadata would otherwise delete the only copy of its data.
+Segments of a topic that the cluster does not know, and that has no deletion event, are reported and
+kept: a cluster that lost its own metadata would otherwise delete the only copy of its data.
 
-`plan_cleanup` is pure; RemoteMetadataCleanupManager carries out what it says. Deleting a segment is
+`plan_cleanup` is pure; RemoteMetadataCleanupManager carries out the plan. Deleting a segment is
 recorded like any deletion, so what a crash interrupts here is found again by the next run.
 Source: KIP-1266, which names the manager and leaves open what it does.
 """
@@ -82,8 +82,8 @@ class CleanupPlan:
 
 
 def read_keyed_contents(topic: MetadataTopic, number: int) -> KeyedContents:
-    """Read one metadata partition. Records that cannot be understood, and those of level 0, are
-    left out: whoever follows the topic reports the former."""
+    """Read one metadata partition, without records of level 0 and records that cannot be decoded.
+    The broker's reader of the topic reports the latter."""
     last: dict[MetadataKey, RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata] = {}
     end_offset = topic.offsets(number)[1]
     for record in iterate_records(topic, number):

@@ -151,10 +151,10 @@ class PartitionMigration:
         )
 
     def run(self, progress: Progress | None = None, *, rounds_max: int = ROUNDS_MAX) -> bool:
-        """Write until the keyed records tell all that there is to know: whether they do.
+        """Write until the keyed records hold the whole state; whether they do.
 
-        With writers kept out, they do after one round. `progress` is told how many records are
-        written and how many are to be, of those known.
+        Without other writers one round is enough. `progress` gets the number of records written
+        and the number known to be written in all.
         """
         written = 0
         for _ in range(rounds_max):
@@ -172,7 +172,7 @@ class PartitionMigration:
         return self.plan().is_migrated
 
     def write(self, plan: PartitionPlan, progress: Progress | None = None) -> None:
-        """Append what `plan` found; `progress` is told how many records are written, and left."""
+        """Append the records of `plan`; `progress` gets the numbers of records written and left."""
         for start in range(0, len(plan.writes), RECORDS_PER_APPEND):
             chunk = plan.writes[start : start + RECORDS_PER_APPEND]
             self._append(chunk)
