@@ -8,7 +8,7 @@ thirty days. What is planted:
     partition 1   day 5: the segment's deletion is begun and never finished
                   day 38: the segment begins ten offsets before the last one ended
                   day 40: an upload is abandoned, and tried again
-                  day 41: an update of a segment that nobody has started
+                  day 41: an update of a segment that was never started
                   day 42: a copy of the second half of day 41's segment
     flights, an earlier topic of that name: one segment was never deleted
 

@@ -23,7 +23,7 @@ from tests.support.compacted_log import CompactedLog
 
 class HostedMetadataTopics:
     """One partition each, led by a broker with neither network nor threads; set up for feature
-    level 1 unless told otherwise."""
+    level 1 by default."""
 
     def __init__(self, directory: Path, clock: SimClock, *, level: int = 1) -> None:
         texts = compacted_settings(TopicBasedSettings()) if level else {}

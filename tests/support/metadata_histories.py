@@ -52,7 +52,7 @@ def segments(
     first = draw(st.integers(0, 1))
     epochs = {first: start}
     if draw(st.booleans()):
-        # The border of an epoch may lie outside of the segment: nobody checks that.
+        # The border of an epoch may lie outside of the segment: it is not checked.
         epochs[first + 1] = draw(st.integers(0, 10))
     return RemoteLogSegmentMetadata(
         segment_id=segment_id(draw(partitions), draw(numbers)),
@@ -125,7 +125,7 @@ partition_tombstones = st.builds(lambda each: (partition_key(each).encode(), Non
 
 @st.composite
 def odd_forms(draw: st.DrawFn) -> Record:
-    """A good record in a form that nobody writes: an unknown tag, a length in two bytes."""
+    """A valid record in a form that no broker writes: an unknown tag, a length in two bytes."""
     key, value = draw(st.one_of(added(), updated(), put()))
     assert value is not None
     if value[-1] == 0:

@@ -70,7 +70,7 @@ class PlantedTopic:
         return self.bucket.folder / key
 
     def copy_more(self, like: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-        """The objects of another copy of a segment; the metadata is told nothing."""
+        """The objects of another copy of a segment, without metadata."""
         copied = replace(
             like, segment_id=replace(like.segment_id, id=self.bucket.new_id()), state=_STATE(0)
         )
@@ -139,8 +139,8 @@ class PlantedBucket:
     def place(self, segment: RemoteLogSegmentMetadata) -> None:
         """The objects of a segment of this template, under its name."""
         made = self._template[segment.start_offset]
-        told = replace(segment, segment_size_in_bytes=made.metadata.segment_size_in_bytes)
-        manifest = write_manifest(replace(read_manifest(made.manifest), segment=told))
+        described = replace(segment, segment_size_in_bytes=made.metadata.segment_size_in_bytes)
+        manifest = write_manifest(replace(read_manifest(made.manifest), segment=described))
         path = self.folder / self.layout.log_key(segment)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(made.log)
@@ -162,7 +162,7 @@ class PlantedBucket:
         return topic
 
     def lose_last_event(self) -> None:
-        """It was told, and the metadata has it no more."""
+        """It was in the metadata, and is not any more."""
         self._sound_events.append(self.events.pop())
 
     def add_sound_topics(self) -> None:
@@ -176,12 +176,12 @@ class PlantedBucket:
         _write_dump(self.sound_dump, self._sound_events)
 
 
-def _write_dump(folder: Path, told: Sequence[RemoteLogMetadataEvent]) -> None:
+def _write_dump(folder: Path, described: Sequence[RemoteLogMetadataEvent]) -> None:
     directory = folder / f"{REMOTE_LOG_METADATA_TOPIC}-0"
     directory.mkdir(parents=True, exist_ok=True)
     content = bytearray()
-    for start in range(0, len(told), _EVENTS_PER_BATCH):
-        events = told[start : start + _EVENTS_PER_BATCH]
+    for start in range(0, len(described), _EVENTS_PER_BATCH):
+        events = described[start : start + _EVENTS_PER_BATCH]
         content += build_batch(
             [NewRecord(_START_MS, None, encode_event(event)) for event in events],
             base_offset=start,

@@ -1,4 +1,4 @@
-"""Kinds of damage to a bucket or its metadata, one to a topic, and who has to find each."""
+"""Kinds of damage to a bucket or its metadata, one to a topic, and the commands that have to find each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Damage:
 
 
 def damage_table() -> str:
-    """The kinds and who finds each, as docs/pipeline/planted-damage.md shows them."""
+    """The kinds and the commands that find each, as docs/pipeline/planted-damage.md shows them."""
 
     def cell(kinds: frozenset[FindingKind] | frozenset[str]) -> str:
         return ", ".join(sorted(map(str, kinds))) or "-"
@@ -104,8 +104,8 @@ def _miscount(topic: PlantedTopic) -> None:
     path = topic.path(topic.middle, "log")
     content = path.read_bytes()
     header = read_batch_header(content)
-    told = header._replace(records_count=header.records_count - 1)
-    batch = encode_batch(told, content[HEADER_SIZE : header.size_in_bytes])
+    changed = header._replace(records_count=header.records_count - 1)
+    batch = encode_batch(changed, content[HEADER_SIZE : header.size_in_bytes])
     path.write_bytes(bytes(batch) + content[header.size_in_bytes :])
 
 
@@ -116,8 +116,8 @@ def _missequence(topic: PlantedTopic) -> None:
     place = manifest.indexes[IndexType.PRODUCER_SNAPSHOT]
     content = path.read_bytes()
     first, *others = read_producer_snapshot(content[place.position :][: place.size])
-    told = first._replace(last_sequence=first.last_sequence + 1)
-    snapshot = encode_producer_snapshot([told, *others])
+    changed = first._replace(last_sequence=first.last_sequence + 1)
+    snapshot = encode_producer_snapshot([changed, *others])
     topic.change_bytes(topic.middle, "indexes", place.position, snapshot)
 
 
@@ -145,12 +145,12 @@ def _endless_manifest(topic: PlantedTopic) -> None:
 
 def _retell(topic: PlantedTopic, **changes: object) -> None:
     """The metadata says something else of the middle segment."""
-    told = replace(topic.middle, **changes)  # type: ignore[arg-type]
+    changed = replace(topic.middle, **changes)  # type: ignore[arg-type]
     events = topic.bucket.events
     for index, event in enumerate(events):
-        if isinstance(event, RemoteLogSegmentMetadata) and event.segment_id == told.segment_id:
-            events[index] = replace(told, state=_STATE.COPY_SEGMENT_STARTED)
-    topic.segments[1] = told
+        if isinstance(event, RemoteLogSegmentMetadata) and event.segment_id == changed.segment_id:
+            events[index] = replace(changed, state=_STATE.COPY_SEGMENT_STARTED)
+    topic.segments[1] = changed
 
 
 def _break_manifest(topic: PlantedTopic) -> None:
@@ -215,7 +215,7 @@ def _change_state(topic: PlantedTopic, number: int, state: RemoteLogSegmentState
 
 
 def _lose_tombstone(topic: PlantedTopic) -> None:
-    """The oldest segment was deleted in due form, and what told so is lost."""
+    """The oldest segment was deleted properly, and the events of its deletion are lost."""
     for state in (_STATE.DELETE_SEGMENT_STARTED, _STATE.DELETE_SEGMENT_FINISHED):
         topic.update(topic.segments[0], state)
         topic.bucket.lose_last_event()

@@ -49,7 +49,7 @@ class WireFault(enum.Enum):
     PRECONDITION_FAILED = "412 PreconditionFailed"
     CONFLICT = "409 ConditionalRequestConflict"
     MOVED = "301 PermanentRedirect"
-    REDIRECTED = "307 TemporaryRedirect to a port where nobody listens"
+    REDIRECTED = "307 TemporaryRedirect to a port without a listener"
     NOT_FOUND = "404 NoSuchKey"
     SHORT_BODY = "fewer bytes than Content-Length says"
     RESET_MID_BODY = "connection reset after half of the body"

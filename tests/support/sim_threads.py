@@ -44,8 +44,8 @@ class SimThreads:
     `run_one` does what one thread would do next: begin a piece of work, one of the first
     `thread_count` that wait in some pool, or take a dispatcher's step. Which one is drawn from
     the seed. A piece of work runs to its end. When nothing can run, time moves to the next step.
-    Fetches of the read-ahead run where they are submitted: a read waits for them, and nobody else
-    could run them then.
+    Fetches of the read-ahead run where they are submitted: a read waits for them, and no other
+    thread could run them then.
     """
 
     def __init__(self, clock: SimClock, rng: random.Random) -> None:
@@ -125,7 +125,7 @@ class _SimExecutor(Executor):
         return run
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As of a thread pool; what waits is run later, by the schedule, if nobody waits for it."""
+        """As of a thread pool; the schedule runs it later if no caller waits for it."""
         while cancel_futures and self._waiting:
             self._waiting.pop().future.cancel()
         while wait and self._waiting:

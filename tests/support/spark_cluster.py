@@ -24,7 +24,7 @@ START_TIMEOUT_S = 60
 _POLL_S = 0.1
 _PACKAGE = "org.apache.spark.deploy"
 _MASTER = "master"
-# Spark cannot do without: a free port, which nobody asks for.
+# Spark cannot do without: a free port, to which no client connects.
 _NO_WEB_PAGE = ("--webui-port", "0")
 
 

@@ -72,7 +72,7 @@ _WIRE_FAULTS = [
     WireFault.WRONG_RANGE,
     WireFault.FULL_BODY,
 ]
-"""Those that take no time. BIT_FLIP is left out: a reader is told of damage, and has to ask again."""
+"""Those that take no time. BIT_FLIP is left out: a reader gets an error for damage, and has to retry."""
 _METHODS = ("PUT", "GET", "DELETE")
 
 

@@ -74,7 +74,7 @@ class InlineExecutor(Executor):
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except IsothermError as error:  # whoever asks for the result gets it
+        except IsothermError as error:  # raised when the result is read
             future.set_exception(error)
         return future
 

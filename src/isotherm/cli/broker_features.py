@@ -86,7 +86,7 @@ def _ask(
     is_versions = api_key is ApiKey.API_VERSIONS
     if is_versions and payload[4:6] == struct.pack(">h", ErrorCode.unsupported_version):
         return None
-    # ApiVersions is answered with the oldest header, so that anybody can read it.
+    # ApiVersions is answered with the oldest header, so that every client can read it.
     answer, _ = decoder(response_class(api_key, api_version))(payload, 4 if is_versions else 5)
     return answer
 

@@ -139,7 +139,7 @@ def print_tables(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> N
         if not rows:
             console().print(f"\n{name}: nothing")
             continue
-        # Days are told from the first one on: the last ones matter.
+        # Days are sorted oldest first: show the last ones.
         shown = rows[-_DAYS_SHOWN:] if name == "growth" else rows[:TABLE_ROWS_MAX]
         columns = [each for each in rows[0] if not _ONLY_JSON.fullmatch(each)]
         print_rows(columns, shown, as_json=False, title=f"\n{name}")

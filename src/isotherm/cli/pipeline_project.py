@@ -137,8 +137,8 @@ def _print_run(
     done: ProjectionRun, written: TopicProjection | None, to_topic: str | None, *, as_json: bool
 ) -> None:
     if as_json:
-        told = {name: value for name, value in asdict(done).items() if name != "findings"}
-        print_json(told if written is None else {**told, "topic": asdict(written)})
+        fields = {name: value for name, value in asdict(done).items() if name != "findings"}
+        print_json(fields if written is None else {**fields, "topic": asdict(written)})
         return
     console().print(
         f"{done.records} new records in {done.changed} of {done.metadata_partitions} metadata"

@@ -177,7 +177,7 @@ def rebuild(
 
 
 def _listing(spark: SparkSession, store: ObjectStoreSettings, *, as_json: bool) -> DataFrame:
-    """Kept: it is looked at for its cost, and then read. What listing costs is told first."""
+    """The listing, cached: it is used for the cost and then read. Prints the cost of listing first."""
     from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
     from isotherm.spark.jobs.cost import cost_of_listing, parallel_tasks
 

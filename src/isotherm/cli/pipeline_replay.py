@@ -126,5 +126,5 @@ def print_findings(findings: Iterable[dict[str, Any]], *, as_json: bool) -> bool
 
 def _print_states(segments: Any, records: int) -> None:
     counted = {row["state"]: row["count"] for row in segments.groupBy("state").count().collect()}
-    told = ", ".join(f"{count} {state}" for state, count in sorted(counted.items())) or "none"
-    console().print(f"\n{records} records; live segments: {told}.")
+    states = ", ".join(f"{count} {state}" for state, count in sorted(counted.items())) or "none"
+    console().print(f"\n{records} records; live segments: {states}.")

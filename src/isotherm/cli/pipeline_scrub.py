@@ -87,8 +87,8 @@ def scrub(
     CRCs, offsets and leader epochs of the batches, and the records in them; offset, time and
     transaction index, producer snapshot and epoch checkpoint against the log, and against what was
     open where the segment before ends; manifest and objects against the metadata; gaps
-    between segments. Which segments there are is told by the metadata topic, or, without one, by
-    the bucket's manifests. Cost is told first; -o subscribe=flights limits it to a topic.
+    between segments. The segments come from the metadata topic, or, without one, from the
+    bucket's manifests. The cost is printed first; -o subscribe=flights limits it to a topic.
 
     isotherm pipeline scrub --path s3://bucket/kafka -b localhost:9092 --sample 5%
 
@@ -105,7 +105,7 @@ def scrub(
     with ExitStack() as kept:
         spark = kept.enter_context(spark_session(master, spark_config))
         with progress("segments are looked up"):
-            segments, damage, told = _segments(kept, spark, store, log)
+            segments, damage, listing_findings = _segments(kept, spark, store, log)
             segments = segments.where(topics_chosen(options))
             cost = scrub_cost(segments, settings)
         tell_cost(cost, as_json=as_json)
@@ -138,7 +138,7 @@ def scrub(
                 f" {human_size(report.bytes_read)} read; {count} findings:"
                 f" {count - leftovers} of damage, {leftovers} of leftovers."
             )
-    if print_findings(told, as_json=as_json) or count > leftovers:
+    if print_findings(listing_findings, as_json=as_json) or count > leftovers:
         raise typer.Exit(EXIT_FOUND)
 
 

@@ -58,8 +58,7 @@ _UnknownTopics = Annotated[
     bool,
     typer.Option(
         "--unknown-topics",
-        help="Objects of topic ids that nobody knows are deletable too. Not in a bucket that"
-        " clusters share.",
+        help="Objects of unknown topic ids are deletable too. Not in a bucket that clusters share.",
     ),
 ]
 _Delete = Annotated[bool, typer.Option("--delete", help="Move what is deletable into quarantine.")]
@@ -125,13 +124,13 @@ def sweep(
             kept.callback(listing.unpersist)
             tell("metadata is read")
             replayed = kept.enter_context(replay(spark, log))
-            told = _completeness(replayed.findings, bootstrap_server, client_property)
+            completeness = _completeness(replayed.findings, bootstrap_server, client_property)
             _tell_sizes(listing, replayed.segments, store, max_bytes, as_json=as_json)
             tell("objects and metadata are compared")
             age_ms, spared = int(age_hours * _HOUR_MS), spared_segments(store)
             settings = SweepSettings(at_ms, age_ms, unknown_topics, spared)
             report = run(
-                listing, replayed.segments, store, settings, told,
+                listing, replayed.segments, store, settings, completeness,
                 lambda: deleted_segments(spark, log),
             )  # fmt: skip
         kept.callback(report.close)
@@ -216,11 +215,11 @@ def _print_report(report: SweepReport, *, as_json: bool) -> int:
     if as_json:
         print_json({"swept": {"objects": report.objects, "findings": count}})
     else:
-        told = ", ".join(
+        counted = ", ".join(
             f"{number} {kind} ({human_size(size)})"
             for kind, (number, size) in sorted(counts.items())
         )
-        console().print(f"\n{report.objects} objects; findings: {told or 'none'}.")
+        console().print(f"\n{report.objects} objects; findings: {counted or 'none'}.")
     for refusal in report.refusals:
         error_console().print(f"isotherm: {refusal}", markup=False, soft_wrap=True)
     return count

@@ -148,7 +148,7 @@ def event_rows(
 
 
 def _event_row(record: MetadataTopicRecord, topic: str | None, damage: list[str]) -> Row:
-    """`topic` is what records before this one told: a tombstone has no name."""
+    """`topic` is the name from earlier records: a tombstone has none."""
     row: Row = {"metadata_partition": record.partition, "offset": record.offset}
     if record.key is not None:
         row["key"] = text_of(record.key)

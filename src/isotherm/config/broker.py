@@ -60,9 +60,9 @@ PATHS: ConfigType[tuple[Path, ...]] = ConfigType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Everything `isotherm serve` is told. `topic_defaults` is what a topic without settings of
-    its own gets. For DescribeConfigs, `explicit` holds the texts that the start set, by key, and
-    the other two what was set while running, for all brokers and for this one."""
+    """The configuration of `isotherm serve`. `topic_defaults` holds for topics without settings of
+    their own. For DescribeConfigs, `explicit` has the texts set at the start, by key; the other two
+    have those set while running, for all brokers and for this one."""
 
     node_id: int = key(INT, 1, "Id of this broker.", check=at_least(0), synonyms=["broker.id"])
     process_roles: tuple[str, ...] = key(
@@ -96,7 +96,7 @@ class BrokerConfig:
     advertised_listeners: tuple[str, ...] | None = key(
         optional(DISTINCT_LIST),
         None,
-        "Addresses that clients are told to use, as NAME://host:port, each to the clients of the"
+        "Addresses that clients are to use, as NAME://host:port, each for the clients of the"
         " listener of that name; the listeners themselves if not set.",
     )
     listener_security_protocol_map: str = key(

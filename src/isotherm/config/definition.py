@@ -120,10 +120,10 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One key. `dynamic` tells that it can be changed while the broker runs; `internal` keys are
-    for tests and are left out of the documentation; `no_effect` says why a key that is accepted
-    changes nothing, and who sets it is warned with these words. `thread_pool` is the size of one,
-    which changes at most by half or to double at a time while the broker runs."""
+    """One key. A `dynamic` key can be changed while the broker runs. `internal` keys are for tests and
+    are left out of the documentation. `no_effect` is the reason why an accepted key changes nothing;
+    a broker that sets the key logs it as a warning. `thread_pool`: the key is the size of a pool,
+    which a running broker changes at most to half or double at a time."""
 
     name: str
     type: ConfigType[Any]
@@ -205,7 +205,7 @@ def parse_fields(config_class: type, texts: Mapping[str, str]) -> dict[str, Any]
 
 
 def unknown_key(name: str, known: Iterable[str]) -> UnknownConfigError:
-    """The error for a key nobody declares, naming the nearest one that exists."""
+    """The error for an undeclared key. It names the nearest declared one."""
     nearest = nearest_key(name, known)
     hint = f" nearest={nearest}" if nearest else ""
     return UnknownConfigError(f"unknown configuration key key={name}{hint}")

@@ -72,7 +72,7 @@ class GroupConfig:
     group_consumer_heartbeat_interval_ms: int = key(
         INT,
         5000,
-        "How often members of the consumer protocol are told to send heartbeats.",
+        "How often members of the consumer protocol are to send heartbeats.",
         check=at_least(1),
     )
     group_consumer_min_session_timeout_ms: int = key(
@@ -129,7 +129,7 @@ class GroupLevelConfig:
     consumer_heartbeat_interval_ms: int = key(
         INT,
         5000,
-        "How often members are told to send heartbeats.",
+        "How often members are to send heartbeats.",
         check=at_least(1),
         synonyms=["group.consumer.heartbeat.interval.ms"],
     )

@@ -1,7 +1,7 @@
 """Keys of Apache Kafka's server.properties that have no effect here, and those that are refused.
 
-Operators paste the file they have. A key whose absence would break a promise (who may do what, what a
-topic may be) is refused; what is left has no effect, for the reason that stands beside it.
+Operators paste the file they have. A key whose absence would break a promise (authorization, limits
+on topics) is refused. The other keys have no effect, for the reason beside each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _NO_SHARE_GROUPS = "share groups are not served"
 _NO_STREAMS_GROUPS = "streams groups are not served"
 _ZOOKEEPER = "there is no ZooKeeper"
 _NO_TLS = "no listener has this protocol"
-_METRICS = "metrics are told by prometheus.listener"
+_METRICS = "prometheus.listener serves the metrics"
 _METADATA_LOG = "the cluster's metadata is kept whole in its log"
 _NO_PACE = "how much at a time, and how often, is not set"
 _AT_ONCE = "a group that changed is assigned at once"

@@ -1,4 +1,4 @@
-"""Listeners: where a broker is reached, by which protocol, and the address that clients are told.
+"""Listeners: the broker's addresses, their protocols, and the addresses that clients get.
 
 Pure. The rules, their order and their words are Kafka's. Source: Kafka SocketServerConfigs,
 AbstractKafkaConfig, KafkaConfig.validateValues.
@@ -49,8 +49,8 @@ class Address(NamedTuple):
 
 
 class Listener(NamedTuple):
-    """`advertised` is what clients are told: an empty host stands for this machine's name, port 0
-    for the port that was bound. Clients of a listener without it are told of no broker."""
+    """`advertised` is the address that clients get: an empty host stands for this machine's name,
+    port 0 for the port that was bound. Clients of a listener without it get no broker's address."""
 
     name: str
     protocol: SecurityProtocol
@@ -89,8 +89,8 @@ def lay_out_listeners(keys: ListenerKeys) -> ListenerLayout:
         advertised = _parse(keys.advertised_listeners, protocols, ports_differ=False)
     _check_controllers(keys, listeners)
     _check_advertised(keys, listeners, advertised, protocols)
-    told = {each.name: each.advertised for each in advertised}
-    joined = [each._replace(advertised=told.get(each.name)) for each in listeners]
+    by_name = {each.name: each.advertised for each in advertised}
+    joined = [each._replace(advertised=by_name.get(each.name)) for each in listeners]
     return ListenerLayout(
         tuple(each for each in joined if not _is_controllers(each, keys)),
         tuple(each for each in joined if _is_controllers(each, keys)),
@@ -262,25 +262,26 @@ def _check_advertised(
     advertised: Sequence[Listener],
     protocols: Mapping[str, SecurityProtocol],
 ) -> None:
-    told = [each.name for each in advertised if not _is_controllers(each, keys)]
-    if not told:
+    advertised_names = [each.name for each in advertised if not _is_controllers(each, keys)]
+    if not advertised_names:
         raise ConfigError(
             "There must be at least one broker advertised listener."
             " Perhaps all listeners appear in controller.listener.names?"
         )
-    if _inter_broker_name(keys, protocols) not in told:
+    if _inter_broker_name(keys, protocols) not in advertised_names:
         raise ConfigError(
             "inter.broker.listener.name must be a listener name defined in advertised.listeners."
-            " The valid options based on currently configured listeners are " + ",".join(told)
+            " The valid options based on currently configured listeners are "
+            + ",".join(advertised_names)
         )
     known = [each.name for each in listeners]
-    if not set(told) <= set(known):
+    if not set(advertised_names) <= set(known):
         raise ConfigError(
             "advertised.listeners listener names must be equal to or a subset of the ones defined"
-            f" in listeners. Found {','.join(told)}. The valid options based on the current"
+            f" in listeners. Found {','.join(advertised_names)}. The valid options based on the current"
             f" configuration are {','.join(known)}"
         )
-    # An address of a controller's that is not advertised on purpose is told to no client.
+    # No client gets the address of a controller listener that is not explicitly advertised.
     is_implied = keys.advertised_listeners is None
     if any(
         each.host == _NOT_ROUTABLE and not (is_implied and _is_controllers(each, keys))

@@ -161,10 +161,10 @@ def _drawn(scale: _Scale, line: Line, number: int, text: Format) -> Iterator[str
     if len(places) > HINTS_MAX:
         return
     for (x, y), day, value in zip(places, line.days, line.values, strict=True):
-        told = f"{datetime.date.fromordinal(day)}: {text(value)} {line.name}"
+        shown = f"{datetime.date.fromordinal(day)}: {text(value)} {line.name}"
         yield (
             f'<circle class="hint s{number}" cx="{x:.1f}" cy="{y:.1f}" r="5">'
-            f"<title>{html.escape(told)}</title></circle>"
+            f"<title>{html.escape(shown)}</title></circle>"
         )
 
 
@@ -176,7 +176,7 @@ def _told_ahead(
         yield f'<circle class="point s{number}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>'
         if x - before > 40:
             yield (
-                f'<text class="told" x="{x - 7:.1f}" y="{max(y - 7, _TOP):.1f}"'
+                f'<text class="shown" x="{x - 7:.1f}" y="{max(y - 7, _TOP):.1f}"'
                 f' text-anchor="end">{text(value)}</text>'
             )
 

@@ -111,12 +111,12 @@ def render(title: str, made_ms: int, tables: Tables, problems: Sequence[Row] = (
 
 def _verdict(tables: Tables) -> str:
     counts = {text: len(tables.get(name, ())) for name, text in _FAULTS.items()}
-    told = ", ".join(f"{count:,} {text}" for text, count in counts.items() if count)
+    shown = ", ".join(f"{count:,} {text}" for text, count in counts.items() if count)
     total = sum(counts.values())
     if not total:
         return '<p class="verdict">Clean: there is nothing to deal with.</p>'
     findings = "1 finding" if total == 1 else f"{total:,} findings"
-    return f'<p class="verdict bad">{findings}: {told}.</p>'
+    return f'<p class="verdict bad">{findings}: {shown}.</p>'
 
 
 def _facts(tables: Tables) -> str:
@@ -179,8 +179,8 @@ def _plots(name: str, rows: Sequence[Row], tables: Tables) -> Iterator[str]:
     elif name == "orphans":
         causes = _counted(row["cause"] for row in rows)
         yield bar_plot("Segments by cause", list(causes.items()))
-        told = (f"<dt>{each}</dt><dd class=why>{_CAUSES[each]}</dd>" for each in causes)
-        yield f'<dl class="causes">{"".join(told)}</dl>'
+        shown = (f"<dt>{each}</dt><dd class=why>{_CAUSES[each]}</dd>" for each in causes)
+        yield f'<dl class="causes">{"".join(shown)}</dl>'
     elif name == "sizes" and len(rows) > 1:
         names = _named(rows)
         values = [(names(row), row["log_bytes"]) for row in rows]

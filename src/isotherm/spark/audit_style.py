@@ -34,7 +34,7 @@ vertical-align:.25em;border-top:.18em solid}
 .legend .s0::before{border-color:var(--s0)}
 .legend .s1::before{border-top:.3em solid var(--s1)}.legend .ahead::before{border-top-style:dashed}
 svg{width:100%;height:auto;display:block;overflow:visible}
-svg text{font:12.5px system-ui,sans-serif;fill:var(--soft)}svg .told{fill:var(--text)}
+svg text{font:12.5px system-ui,sans-serif;fill:var(--soft)}svg .shown{fill:var(--text)}
 .grid{fill:none;stroke:var(--rule)}.line{fill:none;stroke-width:2;stroke-linejoin:round}
 .line.s0{stroke:var(--s0)}.line.s1{stroke:var(--s1);stroke-width:3.5;stroke-opacity:.85}
 .line.ahead{stroke-dasharray:6 4}.point.s0{fill:var(--s0)}

@@ -72,7 +72,7 @@ def check_streams() -> None:
     pyspark = _version("pyspark")
     if pyspark is not None and _minor(pyspark) < _STREAMS_SINCE:
         raise ConfigError(
-            "streams need PySpark 4.2 or newer: before, a source is not told where a batch starts"
+            "streams need PySpark 4.2 or newer: older versions do not tell a source where a batch starts"
             f" and has no limits; batch queries work version={pyspark}"
         )
 

@@ -11,8 +11,8 @@ What it settles, and why:
 - Spark is quiet: errors only (`log4j2.properties` beside this file), and no progress bar that
   would run into the program's own output.
 
-Any of it can be overridden by `config`. Java is checked for before Spark is started, which would
-answer without it in words that help nobody.
+`config` overrides any of it. Java is checked for before Spark starts: without Java, Spark's own
+error does not name the cause.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def find_binary(name: str, variable: str) -> Path | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens on at the moment, for servers that keep them."""
+    """Free ports of the loopback interface, for servers that keep the same port."""
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

@@ -122,7 +122,7 @@ class Condition:
             return scheduler().block(lambda: bool(notified), "wait", timeout)
         finally:
             self._waiting = [each for each in self._waiting if each is not notified]
-            # Nobody else holds it: it is released before every point.
+            # No other thread holds it: it is released before every point.
             self._lock.acquire()
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:

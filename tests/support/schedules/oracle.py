@@ -325,10 +325,10 @@ class Oracle:
             for record in self._durable.audit_topic.values(number):
                 audited.fold_audited(record)
             states = {key: each.state for key, each in audited.segments.items()}
-            told = {key: each.state for key, each in folded.segments.items()}
-            if states != told:
+            folded_states = {key: each.state for key, each in folded.segments.items()}
+            if states != folded_states:
                 raise Violation(
-                    f"audit and metadata topic differ number={number} audit={states} told={told}"
+                    f"audit and metadata topic differ number={number} audit={states} folded_states={folded_states}"
                 )
 
 

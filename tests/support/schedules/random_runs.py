@@ -44,7 +44,7 @@ _FAILING = ("append metadata", "append audit", "put", "get", "delete", "list")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run met, for the figures and for those who ask whether it meets enough."""
+    """What a run covered, for the figures and for the checks of coverage."""
 
     seed: int
     level: int

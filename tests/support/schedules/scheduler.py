@@ -91,7 +91,7 @@ class Scheduler:
         self.now_ms: float = 0.0
         self.trace: list[tuple[str, str]] = []
         self.story: list[str] = []
-        """What was done to what is durable, for those who look at a run that failed."""
+        """Changes of durable state, to analyse a failed run."""
         self.crash_points: Counter[str] = Counter()
         self.points = 0
         self.began_at = 0
@@ -161,7 +161,7 @@ class Scheduler:
 
     def block(self, until: Ready, label: str, timeout_s: float | None = None) -> bool:
         """Wait, at most `timeout_s` of simulated time; whether it is so then. The driver waits no
-        longer than until a crash, and is told of a thread's error."""
+        longer than until a crash, and gets a thread's error."""
         me = self.current
         deadline_ms = None if timeout_s is None else self.now_ms + timeout_s * 1000
         while not until():
@@ -200,7 +200,7 @@ class Scheduler:
             raise ScheduleError(f"threads go round for ever points={self.points}")
 
     def _next(self, label: str) -> SimulatedThread:
-        """Who goes on now that the running thread cannot; time passes while nobody can."""
+        """The next thread, when the running one cannot continue; time passes while none can."""
         if self.is_crashed:
             return self.driver
         ready = self.ready()

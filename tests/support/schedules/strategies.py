@@ -1,4 +1,4 @@
-"""Who goes on: drawn from a seed, or every way in turn."""
+"""Which thread runs next: drawn from a seed, or every choice in turn."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ ALL_BROKERS = ""  # the name of the resource whose settings hold for every broke
 
 
 class MetadataChange(NamedTuple):
-    """What listeners are told: the new image, and what is different in it.
+    """A change of the metadata as listeners get it: the new image, and its differences.
 
     `broker_config` is what the broker's own configuration is now, when that has changed.
     """
@@ -244,7 +244,7 @@ class Controller:
     ) -> list[CreatedTopic]:
         """Make the topics that may be made, all in one batch; an answer for each, in order.
 
-        `charge` is told of each topic's partitions first; the topic is refused with what it raises.
+        `charge` is called with each topic's partition count first; an error of it refuses the topic.
         Raises PolicyViolationError when together they have too many partitions.
         """
         check_request_size(topics, self._config)

@@ -24,7 +24,7 @@ _OF_A_START = (RegisterBrokerRecord, PartitionChangeRecord, FeatureLevelRecord)
 
 
 class TopicRemovals:
-    """Told of each record of the log, in order, before it is replayed."""
+    """Gets each record of the log, in order, before it is replayed."""
 
     def __init__(self) -> None:
         self.partitions: tuple[TopicIdPartition, ...] = ()

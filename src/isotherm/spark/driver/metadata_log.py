@@ -105,7 +105,7 @@ class LogSlice:
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
-    """Which log it is, as far as that can be told."""
+    """Identity of a metadata log, as far as it is known."""
 
     topic: str
     cluster_id: str | None = None

@@ -44,7 +44,7 @@ _FOOTER = b"isotherm.fold"
 
 @dataclass(frozen=True, slots=True)
 class ProjectedPartition:
-    """The newest file of a metadata partition, and the older ones that nobody needs."""
+    """The newest file of a metadata partition, and the older ones that are not needed any more."""
 
     number: int
     next_offset: Offset

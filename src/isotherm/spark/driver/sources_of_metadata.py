@@ -49,7 +49,7 @@ class SegmentSource(Protocol):
     ) -> list[RemoteLogSegmentMetadata]:
         """Finished segments of the chosen topics, in no particular order.
 
-        `partitions`, when the brokers told them, limits the answer to these and so to one
+        `partitions`, from the brokers if there are any, limits the answer to these and so to one
         incarnation of each topic; None means every partition of every incarnation.
         """
 
@@ -65,7 +65,9 @@ class TopicSegmentSource:
     def visible_segments(
         self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
     ) -> list[RemoteLogSegmentMetadata]:
-        assert partitions is not None, "who can read the metadata topic has the brokers to ask"
+        assert partitions is not None, (
+            "the metadata topic needs brokers, and they list the partitions"
+        )
         count = self._topic.partition_count
         by_number: dict[int, set[TopicIdPartition]] = defaultdict(set)
         for partition in partitions:

@@ -124,14 +124,14 @@ class Audit:
             for name in ("upload_s", "life_s", "deletion_s")
             for quantile, label in ((0.5, "median"), (0.95, "p95"), (1.0, "max"))
         ]
-        told = lives.groupBy(*_OWNER).agg(
+        counted = lives.groupBy(*_OWNER).agg(
             sql.count("started_ms").alias("uploads"),
             sql.count("finished_ms").alias("finished"),
             sql.count("gone_ms").alias("deleted"),
             sql.sum(sql.col("has_failed").cast("long")).alias("failed_uploads"),
             *durations,
         )
-        return told.join(retried, list(_OWNER)).orderBy(*_OWNER)
+        return counted.join(retried, list(_OWNER)).orderBy(*_OWNER)
 
     def orphans(self) -> DataFrame:
         """Segments that hold space without being history, or are left in mid-life, by `cause`."""
@@ -149,7 +149,7 @@ class Audit:
         reach = sql.max(sql.when(state == FINISHED.name, sql.col("end_offset"))).over(
             by_start.rowsBetween(Window.unboundedPreceding, -1)
         )
-        told = (
+        counted = (
             live.withColumn("reach", reach)
             .join(finished_before, list(_SEGMENT), "left")
             .join(incarnations, "topic", "left")
@@ -165,7 +165,7 @@ class Audit:
             .when((state == FINISHED.name) & (sql.col("end_offset") <= sql.col("reach")), COVERED)
         )
         columns = ["segment_id", "start_offset", "end_offset", "state", "event_timestamp_ms"]
-        known = told.withColumn("cause", cause).where("cause is not null")
+        known = counted.withColumn("cause", cause).where("cause is not null")
         unknown = self._lives.where("start_offset is null").select(
             *_OWNER,
             "segment_id",

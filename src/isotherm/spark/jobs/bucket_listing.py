@@ -133,9 +133,9 @@ def listing_batches(objects: Iterable[StoredObject], layout: Layout) -> Iterator
 
 def _suffixes(layout: Layout) -> frozenset[str]:
     """Of the objects that a segment has in this layout."""
-    nobody = TopicIdPartition(uuid.UUID(int=0), "t", 0)
+    placeholder = TopicIdPartition(uuid.UUID(int=0), "t", 0)
     segment = RemoteLogSegmentMetadata(
-        segment_id=RemoteLogSegmentId(nobody, uuid.UUID(int=0)),
+        segment_id=RemoteLogSegmentId(placeholder, uuid.UUID(int=0)),
         start_offset=0,
         end_offset_inclusive=0,
         max_timestamp_ms=0,

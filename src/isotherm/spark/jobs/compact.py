@@ -341,7 +341,7 @@ def compact(
 def _check_not_undone(
     journals: CompactionJournals, run: str, staged: Sequence[StagedPiece]
 ) -> None:
-    """PolicyViolationError when somebody took the run for abandoned, and deleted what it staged."""
+    """PolicyViolationError when the run was treated as abandoned, and its staged segments deleted."""
     announced = {
         segment_id
         for found in journals.find()

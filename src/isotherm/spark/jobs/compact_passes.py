@@ -151,7 +151,7 @@ def shuffle_partitions(spark: SparkSession, pieces: Sequence[Piece]) -> Iterator
 def open_producers_of(
     pieces: Sequence[Piece], newest: DataFrame
 ) -> dict[int, frozenset[ProducerId]]:
-    """Who has an open transaction where each piece starts, by its number; those with none lack."""
+    """By number of a piece the producers with an open transaction at its start, if there are any."""
     met: dict[int, dict[ProducerId, bool]] = {}
     for row in newest.where("owner >= 0").collect():
         producers = met.setdefault(row.owner, {})

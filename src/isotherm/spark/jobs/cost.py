@@ -1,7 +1,7 @@
-"""What a job is going to ask of the bucket, told before it reads anything.
+"""Estimates a job's requests to the bucket, before the job reads anything.
 
-Requests and bytes follow from metadata or a listing alone; the time from rates, by default those of
-an S3 bucket seen from a machine beside it. It is an estimate: tasks share the rates evenly.
+Requests and bytes follow from metadata or a listing alone. The time follows from rates, by default
+those of an S3 bucket and a machine in the same region. It is an estimate: tasks share the rates evenly.
 """
 
 from __future__ import annotations

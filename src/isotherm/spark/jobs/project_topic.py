@@ -32,7 +32,7 @@ _FIELDS: list[Any] = [
     ("live_segments", pa.int64()),
     ("text", pa.string()),
 ]
-_TOLD = pa.schema(_FIELDS)
+_COUNTS = pa.schema(_FIELDS)
 _PATIENCE = RequestSettings(retries=100, retry_interval_ms=100)
 
 
@@ -66,7 +66,7 @@ def project_to_topic(
     def work(number: int) -> Iterator[pa.RecordBatch]:
         yield _project_partition(client_properties, source, target, number)
 
-    rows = each_of(spark, count, work, _TOLD).collect()
+    rows = each_of(spark, count, work, _COUNTS).collect()
     return TopicProjection(
         states=sum(row.states for row in rows),
         tombstones=sum(row.tombstones for row in rows),
@@ -106,10 +106,10 @@ def _project_partition(
         )
         plan = migration.plan()
         migration.write(plan)
-    told = {
+    counts = {
         "states": plan.survey.states_to_write,
         "tombstones": plan.survey.tombstones_to_write,
         "live_segments": plan.survey.live_segments,
         "text": "\n".join(damaged),
     }
-    return pa.RecordBatch.from_pylist([told], schema=_TOLD)
+    return pa.RecordBatch.from_pylist([counts], schema=_COUNTS)

@@ -43,8 +43,8 @@ DAMAGED_RECORD = "damaged record"
 NO_METADATA = "no metadata"
 MISPLACED = "misplaced"
 HEAD_MISSING_TEXT = (
-    "the topic begins here: retention, or whoever made the dump, has cut off its head, and segments"
-    " that were told of there are missing"
+    "the topic begins here: retention or the dump has cut off its first records, and segments in"
+    " them are missing"
 )
 FINDINGS_MAX = 1000
 """Of one metadata partition; what is beyond is counted in the last one."""
@@ -329,8 +329,8 @@ def folded_rows(folding: SliceFold) -> Iterator[pa.RecordBatch]:
         "offset": folding.next_offset,
         "records": folding.records,
     }
-    told = pa.Table.from_pylist([position, *folding.findings.rows()], schema=FOLDED)
-    yield from told.to_batches()
+    folded_rows = pa.Table.from_pylist([position, *folding.findings.rows()], schema=FOLDED)
+    yield from folded_rows.to_batches()
     kind = pa.repeat(pa.scalar(_SEGMENT), len(segments))
     numbers = pa.repeat(pa.scalar(number, pa.int32()), len(segments))
     rows = segments.append_column("kind", kind).append_column("metadata_partition", numbers)

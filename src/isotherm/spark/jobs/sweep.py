@@ -1,11 +1,11 @@
 """The bucket's objects against the metadata, in both directions.
 
-Who calls lists first and reads the metadata after, so that an object which the metadata does not
-know then was there before its segment could have been announced unnoticed: a copy is announced
-first and uploaded after. What is younger than the age guard is passed over all the same.
+The caller lists the bucket first and reads the metadata after. A copy is announced in the metadata
+before its first object is uploaded. So if the metadata does not name a listed object, no copy that
+began before the listing owns it. Objects younger than the age guard are skipped all the same.
 
-Nothing is changed here: `quarantine.py` moves away what a report calls deletable, and refuses when
-the report has refusals.
+Nothing is changed here: `quarantine.py` moves the objects that a report calls deletable, and refuses
+when the report has refusals.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FINDING_COLUMNS = (
     "modified_ms", "detail", "is_deletable",
 )  # fmt: skip
 
-# Of these an object is deletable: nobody can read it through the metadata, and nobody ever will.
+# Objects of these kinds are deletable: no read reaches them through the metadata, now or later.
 _DELETABLE = (
     FindingKind.PARTIAL_UPLOAD,
     FindingKind.FAILED_COPY,
@@ -113,10 +113,10 @@ class Completeness:
 
 @dataclass(frozen=True, slots=True)
 class SweepSettings:
-    """`at_ms` is when the listing began; what is not older than `age_ms` then is passed over.
-    Objects of topics that nobody knows are deletable only if `takes_unknown_topics`: a bucket may
-    be shared by clusters. Segments of `spared` (ids as text) are in other hands: a compaction that
-    has not come to its end, as its journal says."""
+    """`at_ms` is when the listing began; objects that were not older than `age_ms` then are skipped.
+    Objects of unknown topics are deletable only if `takes_unknown_topics`: clusters may share a
+    bucket. `spared` (ids as text) are segments of compactions that have not ended, by their
+    journals."""
 
     at_ms: TimestampMs
     age_ms: int = DEFAULT_AGE_MS
@@ -397,8 +397,8 @@ def _sized(client: ObjectClient, suffix: str | None, row: dict[str, Any]) -> dic
             return None
         except (CorruptDataError, UnsupportedVersionError) as error:
             damaged = {"key": manifest_key, "size": None, "modified_ms": None}
-            told = {"kind": FindingKind.DAMAGED_MANIFEST.value, "detail": str(error)}
-            return row | damaged | told
+            finding = {"kind": FindingKind.DAMAGED_MANIFEST.value, "detail": str(error)}
+            return row | damaged | finding
     if row["size"] == expected:
         return None
     detail = f"size={row['size']} expected={expected}"

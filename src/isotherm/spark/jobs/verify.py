@@ -89,13 +89,13 @@ def verify(expected: DataFrame, found: DataFrame) -> DataFrame:
         _summary("right").alias("found"),
     )
     differences = [_difference(name) for name in fields]
-    told = sql.when(both, sql.array_compact(sql.array(*differences))).otherwise(
+    reported = sql.when(both, sql.array_compact(sql.array(*differences))).otherwise(
         sql.array(one_sided)
     )
     rows = joined.select(
         *_IDENTITY,
         sql.coalesce("left.topic", "right.topic").alias("topic"),
-        sql.explode(told).alias("difference"),
+        sql.explode(reported).alias("difference"),
     )
     return rows.select(*_IDENTITY, "topic", "difference.*").orderBy("topic", *_IDENTITY, "field")
 

@@ -1,12 +1,12 @@
 """From segments and offset ranges to read tasks. Pure: nothing here opens an object.
 
-1. `lineage_pieces`: which part of which segment is the log. Segments overlap after a change of
-   leader and after retried copies, and an unclean election leaves segments of a history that was
-   given up; every offset is taken from exactly one of them.
-2. `plan_reads`: a range of offsets as reads of the bucket, and of the broker where the bucket has
-   nothing (the tail, as a rule).
-3. `plan_tasks`: reads as tasks of about the target size: a large segment is split by offsets, small
-   reads are put together.
+1. `lineage_pieces`: the part of each segment that belongs to the log. Segments overlap after a change
+   of leader and after retried copies, and an unclean election leaves segments of a deposed leader.
+   Every offset is read from exactly one segment.
+2. `plan_reads`: a range of offsets as reads of the bucket, and of the broker where the bucket has no
+   segment (usually the tail).
+3. `plan_tasks`: reads as tasks of about the target size. A large segment is split by offsets, and
+   small reads share a task.
 
 Planning reads no index, so it does not slow down with the number of segments: a task that gets a
 part of a segment looks up its own positions (see `isotherm.spark.reading.readers`).
@@ -30,7 +30,7 @@ from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.spark.plan.offsets import OffsetRange
 from isotherm.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicPartition
 
-# What a record is taken to weigh in a partition that has nothing in the bucket to measure by.
+# Assumed size of a record in a partition without segments in the bucket.
 ASSUMED_RECORD_SIZE = 1024
 # Reads of different partitions share a task only while it is smaller than this share of the
 # target: a small task costs little, and partitions in parallel are what users of Kafka expect.

@@ -199,7 +199,7 @@ class KafkaBrokers:
                         f"topic or partition does not exist reason={error.args[0].str()!r}"
                     ) from error
                 failure = error
-            # A broker that is gone is told of at once, by its address.
+            # Raise at once, with its address, for a broker that does not answer.
             check_brokers(self._properties)
             if attempt < self._settings.retries:
                 self._clock.wait(never, self._settings.retry_interval_ms / 1000)

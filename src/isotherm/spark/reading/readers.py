@@ -1,11 +1,11 @@
-"""What a Spark task does with its reads of segments: fetch ranges ahead, verify, decode.
+"""Reads segments in a Spark task: fetch ranges ahead, verify, decode.
 
-Bounded memory per task: `fetch_ahead` + 1 blocks of `fetch_bytes` under way or waiting, one being
-decoded together with the piece of a batch left over from the block before, and the rows decoded
+Memory per task is bounded: `fetch_ahead` + 1 blocks of `fetch_bytes` in flight or waiting, one block
+being decoded together with the part of a batch left over from the block before, and the rows decoded
 from it. Nothing of a segment is kept longer, so its size does not matter.
 
-Every byte range that was planned is accounted for: an object that is missing, short or damaged
-raises CorruptObjectError.
+Every planned byte range is read: an object that is missing, short or damaged raises
+CorruptObjectError.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _fetch(
 
 
 def _nothing() -> Future[memoryview]:
-    """A read of a segment without bytes: it has to be told that it holds nothing."""
+    """The empty block of a segment without bytes, so that its missing offsets are checked too."""
     empty: Future[memoryview] = Future()
     empty.set_result(memoryview(b""))
     return empty
@@ -266,7 +266,7 @@ def _prove_outcomes(
     piece_end, before = read.beside
     begins_segment = read.start_offset <= read.segment.start_offset
     if begins_segment and before is not None and proof.next_offset < piece_end:
-        # What earlier segments hold of these transactions is read by others, who do not come here.
+        # Other tasks read the records of these transactions in earlier segments.
         proof.expect_ends(open_transactions(storage, before))
     if proof.has_undecided() and proof.next_offset < piece_end:
         rest = read.of(proof.next_offset, piece_end)
@@ -307,20 +307,20 @@ def prove_committed(
 
 
 def prove_open(
-    told: Mapping[ProducerId, Offset],
+    expected_open: Mapping[ProducerId, Offset],
     last: SegmentPiece,
     before: RemoteLogSegmentMetadata | None,
     storage: RemoteStorageManager,
     gaps: Gaps,
 ) -> None:
-    """That the transactions of `told` (first offsets by producer) are open where `last` ends.
+    """Prove that the transactions of `expected_open` (first offsets by producer) are open where `last` ends.
 
     Reads the segment from the first of them on, and the snapshot of the segment `before` for those
     that began earlier; WrongTransactionsError, and SegmentReadError as a read does.
     """
-    if not told:
+    if not expected_open:
         return
-    start = max(last.start_offset, min(told.values()))
+    start = max(last.start_offset, min(expected_open.values()))
     read = SegmentRead(last.segment, start, last.end_offset)
     begun: dict[ProducerId, Offset] = {}
     settings = ReadSettings(_LOOKUP_FETCH_BYTES, gaps=gaps)
@@ -329,10 +329,12 @@ def prove_open(
         ahead = LocatedRead(read, PositionRange(located.start, located.start))
         for run in _proven(ahead, storage, (), settings):
             verify_crcs(run.data, run.table)
-            begun |= {p: told[p] for p in check_open(told, run.data, run.table)}
-        here = {p: first for p, first in told.items() if first >= last.segment.start_offset}
+            begun |= {p: expected_open[p] for p in check_open(expected_open, run.data, run.table)}
+        here = {
+            p: first for p, first in expected_open.items() if first >= last.segment.start_offset
+        }
         check_begun(here, begun)
-    earlier = {p: first for p, first in told.items() if p not in here}
+    earlier = {p: first for p, first in expected_open.items() if p not in here}
     if earlier and before is not None:
         with _named(read):
             check_begun(earlier, open_transactions(storage, before))

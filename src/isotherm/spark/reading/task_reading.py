@@ -123,9 +123,9 @@ def _decode(
             instead = read_again(gone) if rereads_left > 0 else None
             rereads_left -= 1
             if instead is None:
-                told = CorruptObjectError(f"{error} {cause_when_gone}".rstrip())
-                told.__cause__ = error
-                _report(told, fail_on_data_loss=fail_on_data_loss)
+                reported = CorruptObjectError(f"{error} {cause_when_gone}".rstrip())
+                reported.__cause__ = error
+                _report(reported, fail_on_data_loss=fail_on_data_loss)
             waiting.extendleft(reversed([*before, *(instead or ()), *after]))
         except SegmentLacksOffsetsError as error:
             before, lacking, after = run.unread(error.read)

@@ -1,4 +1,4 @@
-"""Whether the transaction indexes and the markers of a segment agree, told as its batches pass.
+"""Checks that the transaction indexes and the markers of a segment agree, while it is read.
 
 An index that is lost, or damaged, makes aborted records look committed. The markers contradict it:
 
@@ -243,27 +243,29 @@ def drop_ended(undecided: dict[ProducerId, Offset], data: ReadBuffer, table: Bat
 
 
 def check_open(
-    told: Mapping[ProducerId, Offset], data: ReadBuffer, table: BatchTable
+    expected_open: Mapping[ProducerId, Offset], data: ReadBuffer, table: BatchTable
 ) -> set[ProducerId]:
-    """Those of `told`, first offsets of transactions by producer, that begin in these batches.
-    TransactionMismatchError when one ends in them: the snapshot that told it is of another place."""
+    """The producers of `expected_open`, first offsets of transactions, whose transactions begin in these
+    batches. TransactionMismatchError when one ends in them: the snapshot belongs to another offset."""
     rows = table[(table["attributes"] & CONTROL_FLAG) != 0]
     for producer, offset in zip(
         rows["producer_id"].tolist(), rows["base_offset"].tolist(), strict=True
     ):
-        if offset > told.get(producer, offset):
-            raise _not_open(producer, told[producer], f"marker={offset}")
+        if offset > expected_open.get(producer, offset):
+            raise _not_open(producer, expected_open[producer], f"marker={offset}")
     is_begun = ((table["attributes"] & TRANSACTIONAL_FLAG) != 0) & np.isin(
-        table["base_offset"], list(told.values())
+        table["base_offset"], list(expected_open.values())
     )
     begun = table[is_begun]
     places = zip(begun["producer_id"].tolist(), begun["base_offset"].tolist(), strict=True)
-    return {producer for producer, offset in places if told.get(producer) == offset}
+    return {producer for producer, offset in places if expected_open.get(producer) == offset}
 
 
-def check_begun(told: Mapping[ProducerId, Offset], begun: Mapping[ProducerId, Offset]) -> None:
-    """TransactionMismatchError unless all of `told` are in `begun`, with the same first offset."""
-    for producer, first in told.items():
+def check_begun(
+    expected_open: Mapping[ProducerId, Offset], begun: Mapping[ProducerId, Offset]
+) -> None:
+    """TransactionMismatchError unless all of `expected_open` are in `begun`, with the same first offset."""
+    for producer, first in expected_open.items():
         if begun.get(producer) != first:
             raise _not_open(producer, first, "it does not begin there")
 

@@ -5,7 +5,7 @@ or not in the bucket at all.
 
 - The producer snapshot of the last segment names the transactions that are open where the bucket
   ends. The bucket is read up to the first record of the earliest of them, the bucket's last stable
-  offset; from there on the brokers are asked, who know the outcome.
+  offset; from there on the brokers are read, which know the outcome.
 - The transaction indexes of a segment and of those after it name the aborted transactions that
   touch it. An entry's last stable offset says from where on no later index can matter.
 
@@ -57,7 +57,7 @@ class CommittedHistory:
     `histories` are the pieces of each partition from `lineage_pieces`, not cut. Both methods fetch
     indexes, several at a time, and raise CorruptObjectError naming the segment of one that is
     damaged, or SegmentGoneError when it is missing: without it no record of an aborted transaction
-    can be told from others. With `hides_undecided` a transaction whose marker may lie in a hole
+    can be recognised. With `hides_undecided` a transaction whose marker may lie in a hole
     counts as aborted; holes are none of this class's business otherwise. `proven_ends` are segments
     whose snapshot was held against the log; None where that is not asked for: an end that is too low
     would leave out records in silence only where no broker has them.
@@ -120,13 +120,13 @@ class CommittedHistory:
     def _last_stable_offset(self, pieces: Sequence[SegmentPiece]) -> Offset:
         last = pieces[-1]
         with _named(last.segment):
-            told = open_transactions(self._storage, last.segment)
+            named = open_transactions(self._storage, last.segment)
         proven = self._proven_ends
         if proven is not None and last.segment.segment_id.id not in proven:
             before = _beside(pieces, len(pieces) - 1).before
-            prove_open(told, last, before, self._storage, self._gaps)
+            prove_open(named, last, before, self._storage, self._gaps)
             proven.add(last.segment.segment_id.id)
-        return min(told.values(), default=last.end_offset)
+        return min(named.values(), default=last.end_offset)
 
     def _aborted_within(
         self, spans: Mapping[TopicPartition, OffsetRange], pool: ThreadPoolExecutor
@@ -175,14 +175,13 @@ class CommittedHistory:
             return
         with _named(last.segment):
             undecided = open_transactions(self._storage, last.segment)
-        told = {(entry.producer_id, entry.first_offset) for entry in listed}
-        undecided = {p: o for p, o in undecided.items() if o < span.end and (p, o) not in told}
+        named = {(entry.producer_id, entry.first_offset) for entry in listed}
+        undecided = {p: o for p, o in undecided.items() if o < span.end and (p, o) not in named}
         prove_committed(undecided, history[at + 1 :], self._storage, self._gaps)
 
     def _lost_in_holes(self, span: OffsetRange) -> list[AbortedTransaction]:
-        """Transactions whose ends may lie where no piece is: nobody can tell that they were
-        committed. Of each hole, up to its end, those that were open before it: of those in the span,
-        and of the first behind it."""
+        """Transactions whose markers may lie in a hole, so that it is unknown whether they committed:
+        for each hole in the span and the first one behind it, those open before it, up to its end."""
         lost: list[AbortedTransaction] = []
         for before, after in pairwise(self._histories[span.topic_partition]):
             if before.end_offset == after.start_offset:

@@ -16,7 +16,7 @@
 and four that its model has no need of:
 
     out-of-range             the log does not hold an offset that a reader has come to
-    unwritten-read           a value that nobody wrote, or bytes that no writer makes
+    unwritten-read           a value that no client wrote, or bytes that no writer makes
     early-read               read_committed handed out a record before its commit was asked for
     uncopied                 a record that a consume-transform-produce chain has left out
 

@@ -117,7 +117,7 @@ class Copier:
         return reads
 
     def _has_lost_a_position(self, invoked_s: float) -> bool:
-        """Whether the log does not hold an offset that the group has reached; told if so."""
+        """Whether the log lacks an offset that the group has reached; records it in the history."""
         lost = tuple(self.ends.out_of_range.items())
         if lost:
             self._workload.history.add(

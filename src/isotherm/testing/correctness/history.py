@@ -1,9 +1,9 @@
-"""What clients asked of a broker and what they were told: the evidence that `checker` judges.
+"""Requests of clients and the answers they got: the evidence that `checker` judges.
 
 A history is a sequence of operations of numbered processes. A process is one life of one client:
-it does one operation after the other, and a client made anew is a new process. Operations and
-their outcomes are those of Jepsen's Kafka workload (`jepsen.tests.kafka`); its `:info`, an
-operation nobody can tell the end of, is `Outcome.UNKNOWN` here.
+it does one operation after the other, and a new client is a new process. Operations and their
+outcomes are those of Jepsen's Kafka workload (`jepsen.tests.kafka`); its `:info`, an operation with
+an unknown outcome, is `Outcome.UNKNOWN` here.
 
 Values are numbers. A producing process writes each number once to one topic, so that a value read
 points at the attempts to write it.

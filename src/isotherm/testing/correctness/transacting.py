@@ -1,6 +1,6 @@
 """Workers that write, and read, in transactions.
 
-Errors that librdkafka meets while a broker is away are told in the report, and are no anomalies;
+Errors that librdkafka meets while a broker is away are in the report, and are no anomalies;
 it meets them with Apache Kafka as well (tests/oracle/test_coordinator_histories.py):
 
     INVALID_TXN_STATE  an abort after the partitions could not be registered: there is nothing open
@@ -79,7 +79,7 @@ class Transaction:
         return Outcome.UNKNOWN
 
     def abort(self) -> Outcome:
-        """FAIL however it ends: nobody has asked for a commit, and nobody will."""
+        """FAIL in any case: no client has requested or will request a commit."""
         self._insist(self.producer.abort_transaction)
         return Outcome.FAIL
 

@@ -25,7 +25,7 @@ VALUE_SIZE = 800
 BATCH_SIZE = 50_000
 """What producers put into a batch: within `max.message.bytes`."""
 REFUSED_VALUE_SIZE = 70_000
-"""More than `max.message.bytes`: the broker has to refuse it, and nobody may ever read it."""
+"""More than `max.message.bytes`: the broker has to refuse it, and no client may ever read it."""
 
 REQUEST_TIMEOUT_S = 30
 PATIENCE_S = 300
@@ -48,7 +48,7 @@ class Workload:
         """librdkafka's settings for a client that meets a broker that comes and goes."""
         return {
             "bootstrap.servers": self.bootstrap_servers,
-            # A broker that is away is what this is about; nobody wants to read of it.
+            # Brokers are stopped on purpose: librdkafka's lines about it would only be noise.
             "log_level": 0,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200,
