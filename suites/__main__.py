@@ -7,11 +7,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from suites import kafka_go, librdkafka, sarama
+from suites import kafka_go, librdkafka, librdkafka_kip848, sarama
 from suites.results import Outcomes, SuiteUnavailableError, lines_of
 
 # By the folder of the lists.
-SUITES = {"kafka_go": kafka_go, "librdkafka_suite": librdkafka, "sarama": sarama}
+SUITES = {
+    "kafka_go": kafka_go,
+    "librdkafka_kip848": librdkafka_kip848,
+    "librdkafka_suite": librdkafka,
+    "sarama": sarama,
+}
 
 
 def main() -> int:

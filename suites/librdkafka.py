@@ -86,7 +86,13 @@ def broker(kind: str, directory: Path) -> Iterator[str]:
         yield address
 
 
-def run(tests: Path, address: str, log: Path, only: list[str] | None = None) -> Outcomes:
+def run(
+    tests: Path,
+    address: str,
+    log: Path,
+    only: list[str] | None = None,
+    group_protocol: str = "classic",
+) -> Outcomes:
     """The tests of all numbers, or of those given; what they print goes to `log`."""
     chosen = only or numbers(tests)
     with (
@@ -97,13 +103,15 @@ def run(tests: Path, address: str, log: Path, only: list[str] | None = None) -> 
         config = Path(folder) / "test.conf"
         config.write_text(f"bootstrap.servers={address}\ntest.timeout.multiplier=2\n")
         outcomes: Outcomes = {}
-        for text in pool.map(lambda number: _run_number(tests, config, number), chosen):
+        for text in pool.map(
+            lambda number: _run_number(tests, config, number, group_protocol), chosen
+        ):
             output.write(text)
             outcomes |= of_librdkafka(text)
     return outcomes
 
 
-def _run_number(tests: Path, config: Path, number: str) -> str:
+def _run_number(tests: Path, config: Path, number: str, group_protocol: str) -> str:
     command = [str(tests / "test-runner"), *_OPTIONS]
     process = subprocess.Popen(
         command,
@@ -111,6 +119,7 @@ def _run_number(tests: Path, config: Path, number: str) -> str:
         env={
             **os.environ,
             "TESTS": number,
+            "TEST_CONSUMER_GROUP_PROTOCOL": group_protocol,
             "TEST_KAFKA_VERSION": KAFKA_VERSION,
             "RDKAFKA_TEST_CONF": str(config),
         },

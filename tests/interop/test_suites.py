@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from suites import librdkafka, librdkafka_kip848
 from suites.__main__ import SUITES
 from suites.results import (
     LISTS,
@@ -107,3 +109,25 @@ def test_a_failure_of_librdkafka_is_one_whatever_follows() -> None:
         "======= Test 0002_b PASSED =======\n======= Test 0003_c SKIPPED =======\n"
     )
     assert of_librdkafka(text) == {"0001_a": "PASS", "0002_b": "FAIL", "0003_c": "SKIP"}
+
+
+@pytest.mark.parametrize(
+    ("suite", "ran"),
+    [
+        (librdkafka, {"0001_classic": "PASS", "0002_classic": "PASS"}),
+        (librdkafka_kip848, {"0002_consumer": "PASS"}),
+    ],
+)
+def test_librdkafka_runs_the_numbers_of_a_group_protocol(
+    suite: ModuleType, ran: Outcomes, tmp_path: Path
+) -> None:
+    runner = tmp_path / "test-runner"
+    runner.write_text(
+        '#!/bin/sh\necho "=== Test ${TESTS}_$TEST_CONSUMER_GROUP_PROTOCOL PASSED ==="\n',
+        encoding="utf-8",
+    )
+    runner.chmod(0o755)
+    (tmp_path / "0001-produce.c").touch()
+    (tmp_path / "0002-consume.c").write_text("Consumer", encoding="utf-8")
+    (tmp_path / "0170-share_consumer.c").write_text("Consumer", encoding="utf-8")
+    assert suite.run(tmp_path, "127.0.0.1:1", tmp_path / "log") == ran

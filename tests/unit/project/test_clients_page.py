@@ -46,6 +46,7 @@ def test_versions_are_those_that_are_installed_or_asked_for() -> None:
         ("sarama", "sarama"),
         ("kafka_go", "kafka_go"),
         ("librdkafka_suite", "librdkafka"),
+        ("librdkafka_kip848", "librdkafka"),
     ):
         source = (ROOT / "suites" / f"{module}.py").read_text(encoding="utf-8")
         assert f'VERSION = "{versions[folder].split()[1]}"' in source
