@@ -16,7 +16,7 @@ from typing import Any
 
 from isotherm.errors import IsothermError
 from isotherm.record.batch import BatchHeader, iterate_batches
-from isotherm.record.batch_header import TRANSACTIONAL_FLAG, encode_batch
+from isotherm.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG, encode_batch
 from tests.support.model_history import START_MS, TOPIC, ModelHistory, Row, changed, rows
 
 LOG, INDEXES, MANIFEST = "log", "indexes", "rsm-manifest"
@@ -254,6 +254,9 @@ PLANTED: dict[str, Callable[[ModelHistory, int], Changes]] = {
     "transactional-bit-set": _header(
         lambda h: _is_data(h) and h.producer_id < 0,
         lambda h: h._replace(attributes=h.attributes | TRANSACTIONAL_FLAG),
+    ),
+    "control-bit-set": _header(
+        _is_data, lambda h: h._replace(attributes=h.attributes | CONTROL_FLAG)
     ),
     "producer-epoch-altered": _header(
         _is_transactional_data, lambda h: h._replace(producer_epoch=h.producer_epoch + 5)

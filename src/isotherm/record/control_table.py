@@ -25,6 +25,9 @@ NO_MARKER = -2
 # A marker as every broker writes it: one uncompressed record of 17 bytes.
 _MARKER_BATCH_SIZE = HEADER_SIZE + 17
 _MARKER_TYPE_POSITION = HEADER_SIZE + 7
+# The first eight bytes of that record: its length, attributes and deltas, a key of four bytes, the
+# key's version 0, and the first byte of the type.
+_MARKER_HEAD = 0x2000000008000000
 _COORDINATOR_EPOCH_POSITION = HEADER_SIZE + 12
 
 
@@ -57,6 +60,26 @@ def coordinator_epochs(buffer: ReadBuffer, batches: BatchTable) -> Int64Array:
         if marker.coordinator_epoch is not None:
             epochs[row] = marker.coordinator_epoch
     return epochs
+
+
+def without_control_record(buffer: ReadBuffer, batches: BatchTable) -> BoolArray:
+    """Which batches have the control bit, and hold something other than one control record that
+    Kafka writes: data, then, whose bit was altered. One that compaction has emptied is sound."""
+    is_control = (batches["attributes"] & CONTROL_FLAG) != 0
+    wrong: BoolArray = is_control & (batches["records_count"] > 1)
+    is_single = is_control & (batches["records_count"] == 1)
+    if not is_single.any():
+        return wrong
+    is_usual = is_single & _are_usual(batches)
+    heads = gather_integers(buffer, batches["position"][is_usual] + HEADER_SIZE, ">i8")
+    types = gather_integers(buffer, batches["position"][is_usual] + _MARKER_TYPE_POSITION, ">i2")
+    is_marker = np.zeros(len(batches), np.bool_)
+    is_marker[is_usual] = (heads == _MARKER_HEAD) & (types <= ControlRecordType.COMMIT)
+    is_other = is_single & ~is_marker
+    wrong |= is_other
+    for row, control in _unusual(buffer, batches, is_other):
+        wrong[row] = control.type is ControlRecordType.UNKNOWN or control.version != 0
+    return wrong
 
 
 def _are_usual(batches: BatchTable) -> BoolArray:

@@ -3,7 +3,8 @@
 The CRC vouches for what the producer sent. It does not cover a batch's offset and leader epoch, nor
 does it tell that a batch is missing. Here each batch has to begin where the one before it ends, to
 lie within its segment, to carry the leader epoch that the segment's metadata give its offsets, and
-to hold a record for each of its offsets. Work is by columns, some operations per run of batches.
+to hold a record for each of its offsets; a control batch, one control record. Work is by columns,
+some operations per run of batches.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from isotherm.record.batch_header import DELETE_HORIZON_FLAG, HEADER_SIZE, BatchHeader
 from isotherm.record.batch_table import leader_epochs
+from isotherm.record.control_table import without_control_record
 from isotherm.remote.history.gaps import Gaps
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.types import NO_LEADER_EPOCH, LeaderEpoch, Offset
@@ -95,6 +97,7 @@ def first_fault(
         and (base[1:] == nexts[:-1]).all()
         and (counts == sizes).all()
         and not spans.wrong(epochs, base).any()
+        and not without_control_record(buffer, table).any()
     ):
         return None
     is_short = counts < sizes
@@ -109,6 +112,7 @@ def first_fault(
     found((base < expected) | (nexts > end), "batch has other offsets than its segment")
     found(spans.wrong(epochs, base), "batch has another leader epoch than its segment")
     found(counts > sizes, "batch has more records than offsets")
+    found(without_control_record(buffer, table), "control batch holds no control record")
     found((counts == 0) & (table["size"] > HEADER_SIZE), "batch has bytes of records, but no count")
     row, fact = min(faults, default=(len(table), ""))
     if gaps is not Gaps.PERMITTED:
