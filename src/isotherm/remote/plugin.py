@@ -1,4 +1,4 @@
-"""Classes that the configuration names: looked at before they are used, and held off from the rest.
+"""Loads the classes that the configuration names, checks them, and contains their errors.
 
 `load_plugin` makes an object of such a class and refuses one that lacks a method of its interface.
 Every call of it then goes through `PluginCalls`: an error that the interface does not know becomes
@@ -29,7 +29,7 @@ PLACE_KEYS = frozenset({BROKER_ID, CLUSTER_ID, LOG_DIR})
 """What every plug-in is configured with besides its own keys."""
 
 CLOSE_TIMEOUT_S = 10.0
-"""How long a stop waits for a plug-in's `close`."""
+"""A stop waits this long for a plug-in's `close`."""
 
 LOG_INTERVAL_S = 10.0
 """The same kind of failure of one method is logged once in so long, with how often it was."""

@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 READ_AHEAD_POOL = "remote-read-ahead"
 """Fetches that reads may wait for, unlike the work of the other pools."""
 _STOP_POLL_S = 0.05
-"""How soon a stopped partition is looked at again while its last task still runs."""
+"""Interval of checks of a stopped partition while its last task still runs."""
 
 
 class _Task(Protocol):
@@ -197,9 +197,9 @@ class RemoteLogManager:
         return self._tier
 
     def on_leadership_change(self, logs: Iterable[PartitionLog]) -> None:
-        """Look after these logs, which this broker leads now. Logs that are not tiered are left
-        out; those that are looked after already go on as they are; those that are being stopped
-        follow when that is done, so that a deletion takes nothing that is copied after it."""
+        """Start the tasks of these logs, which this broker leads now. Logs that are not tiered are
+        left out, and running tasks stay as they are. Logs that are being stopped start when the
+        stop is done, so that its deletion deletes no segment that is copied after it."""
         tiered = {
             TopicIdPartition(log.topic_id, *log.topic_partition): log
             for log in logs
@@ -242,7 +242,7 @@ class RemoteLogManager:
     def stop_partitions(
         self, partitions: Iterable[TopicIdPartition], *, delete_remote: bool
     ) -> Future[None]:
-        """Look after these no more: at once, but for a task that is running.
+        """Stop the tasks of these partitions at once; a running task ends first.
 
         With `delete_remote` everything that the remote tier holds of them is deleted too, tried
         again until it succeeds, by the next process if need be. The future is done when all of
@@ -289,7 +289,7 @@ class RemoteLogManager:
                 )
                 succeeded = True
             except OffsetOutOfRangeError:
-                succeeded = True  # the consumer's doing, and no fault of the tier
+                succeeded = True  # the consumer caused it, not the tier
                 raise
             finally:
                 self._read_times.end(began_s)
@@ -402,7 +402,7 @@ class RemoteLogManager:
         for future in stopping:
             if not future.done():
                 future.set_exception(RemoteStorageNotReadyError("the remote log manager is closed"))
-        with ExitStack() as closing:  # each of them, in this order, whatever another raises
+        with ExitStack() as closing:  # close all in this order, also after an error
             closing.callback(self._storage.close)
             closing.callback(self._metadata.close)
             closing.callback(self._index_cache.close)

@@ -2,7 +2,7 @@
 
     kafka.log.remote:type=RemoteLogManager       idle copiers, reads and their time, retention
     kafka.log.remote:type=RemoteStorageThreadPool  the reader pool
-    kafka.server:type=RemoteLogManager           time that quotas held up
+    kafka.server:type=RemoteLogManager           throttle time of the quotas
     kafka.server:type=RLMCopy, RLMFetch          bytes per second under the quotas
     kafka.server:type=DelayedRemoteFetchMetrics, DelayedRemoteListOffsetsMetrics
 
@@ -124,7 +124,7 @@ def publish_pools(metrics: Metrics, copiers: PeriodicTasks, readers: BoundedPool
 
 
 def publish_quotas(metrics: Metrics, copy: RemoteQuota, fetch: RemoteQuota) -> None:
-    """Rates under the quotas of KIP-956, and for how long they held something up."""
+    """Rates under the quotas of KIP-956, and their throttle times."""
     for kind, group, quota in (("copy", "rlmcopy", copy), ("fetch", "rlmfetch", fetch)):
         metrics.computed_gauge(
             f"kafka_server_{group}_byte_rate",

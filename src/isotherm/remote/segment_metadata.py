@@ -1,4 +1,4 @@
-"""What is known of a segment in the remote tier (KIP-405, KIP-917).
+"""Metadata of a segment in the remote tier (KIP-405, KIP-917).
 
 Names and rules are those of Kafka's package org.apache.kafka.server.log.remote.storage.
 """

@@ -1,4 +1,4 @@
-"""Where the remote log manager's work runs: on threads, or where a simulation wants it."""
+"""Threads and pools of the remote log manager; a simulation replaces them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The batches of a segment held against what is known of it, in the order of the log. Pure.
+"""Checks the batches of a segment against its metadata, in the order of the log. Pure.
 
-The CRC vouches for what the producer sent. It does not cover a batch's offset and leader epoch, nor
-does it tell that a batch is missing. Here each batch has to begin where the one before it ends, to
-lie within its segment, to carry the leader epoch that the segment's metadata give its offsets, and
-to hold a record for each of its offsets; a control batch, one control record. Work is by columns,
-some operations per run of batches.
+The CRC covers what the producer sent. It does not cover a batch's offset and leader epoch, and does
+not show that a batch is missing. Here each batch has to begin where the one before it ends, lie
+within its segment, carry the leader epoch that the segment's metadata give its offsets, and hold a
+record for each of its offsets; a control batch, one control record. Work is by columns, some
+operations per run of batches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class EpochSpans:
         return expected
 
     def wrong(self, epochs: Int64Array, base_offsets: Int64Array) -> BoolArray:
-        """Which batches contradict. One that carries none (-1) contradicts nothing."""
+        """Which batches contradict the metadata. A batch without an epoch (-1) contradicts nothing."""
         if len(self._epochs) == 1 and (epochs == self._epochs[0]).all():
             return np.zeros(len(epochs), np.bool_)
         is_told = (epochs != NO_LEADER_EPOCH) & (base_offsets >= self._starts[0])

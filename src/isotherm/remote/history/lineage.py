@@ -1,7 +1,7 @@
 """Leader epochs as a lineage: which remote segments are part of this log's history. Pure.
 
 A segment copied by a leader whose records were later cut off (an unclean election) stays in the
-remote tier; its epochs tell that it does not belong. Epochs are given as the entries of a
+remote tier; its epochs show that it does not belong to the log. Epochs are given as the entries of a
 leader-epoch checkpoint, ascending: (epoch, start offset). Source: Kafka RemoteLogManager.
 """
 
@@ -26,7 +26,7 @@ NO_OFFSET = OffsetAndEpoch(UNKNOWN_OFFSET, NO_LEADER_EPOCH)
 
 
 def without_empty_epochs(entries: Sequence[EpochEntry]) -> list[EpochEntry]:
-    """The entries but those that share their start offset with the next one: they hold nothing."""
+    """The entries without those that start where the next one starts: they have no records."""
     kept = [entry for entry, after in pairwise(entries) if entry.start_offset != after.start_offset]
     return kept + list(entries[-1:])
 
@@ -81,10 +81,10 @@ def highest_remote_offset(
     log_end_offset: Offset,
     highest_offset_for_epoch: Callable[[LeaderEpoch], Offset | None],
 ) -> OffsetAndEpoch:
-    """Up to where the remote tier knows this log: NO_OFFSET when it knows nothing of it.
+    """The last offset of this log in the remote tier; NO_OFFSET when it has none.
 
-    The latest epoch of which the remote tier knows something decides. What it knows beyond that
-    epoch's end in this lineage was cut off here, and does not count.
+    The latest epoch with an offset in the remote tier decides. Offsets beyond that epoch's end in
+    this lineage were cut off here, and do not count.
     """
     for entry in reversed(lineage):
         highest = highest_offset_for_epoch(entry.epoch)
@@ -99,9 +99,9 @@ def remote_log_start_offset(
     local_log_start_offset: Offset,
     segments_of_epoch: Callable[[LeaderEpoch], Sequence[RemoteLogSegmentMetadata]],
 ) -> Offset:
-    """Where the log starts that both tiers hold together: at the first record of the first finished
-    segment of the earliest epoch that has any, or at the local log's start, whichever is lower. A
-    segment begins with its first epoch: what lies before was below the log start when it was copied.
+    """The log start of both tiers together: the first record of the first finished segment of the
+    earliest epoch that has any, or the local log start, whichever is lower. A segment begins with its
+    first epoch: records before it were below the log start when it was copied.
 
     Kafka counts segments in every state. Here one whose deletion has begun does not count: retention
     had raised the log start above it, and a crash forgot that. Nor does the log start ever rise above

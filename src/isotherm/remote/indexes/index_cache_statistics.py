@@ -1,4 +1,4 @@
-"""What the remote index cache tells about itself: what left it, and how often it helped."""
+"""Statistics of the remote index cache: evictions, hits and misses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isotherm.remote.indexes.index_cache_entry import IndexFiles
 
 
 class RemovalCause(enum.Enum):
-    """Caffeine's words for it."""
+    """Why an entry left the cache; the names are Caffeine's."""
 
     EXPIRED = "expired"
     SIZE = "size"
@@ -22,7 +22,7 @@ class RemovalCause(enum.Enum):
 
 
 class RemovedEntry(NamedTuple):
-    """An entry that left, and what it counted for. Its files are marked and go later."""
+    """An entry that left the cache, and its counted size. Its files are unlinked later."""
 
     files: IndexFiles
     size: int
@@ -43,13 +43,13 @@ class StatisticsSnapshot:
 
     @property
     def hit_ratio(self) -> float:
-        """1 before the first request, as Caffeine has it."""
+        """1 before the first request, as in Caffeine."""
         requests = self.hits + self.misses
         return self.hits / requests if requests else 1.0
 
 
 class CacheStatistics:
-    """Thread-safe. A cache without one keeps no books (KIP-1264: off by default)."""
+    """Thread-safe. A cache without it counts nothing (KIP-1264: off by default)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

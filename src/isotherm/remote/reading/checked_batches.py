@@ -1,6 +1,6 @@
-"""The batches of a stretch of a remote segment that were looked at and found right.
+"""Batches of a range of a remote segment that passed all checks.
 
-Each is checked once, however many consumers are given it: its header, its place (offsets within
+Each is checked once for all consumers: its header, its place (offsets within
 the segment's, none that goes back), its leader epoch and its CRC. Python works per run of batches, not per batch.
 """
 
@@ -28,7 +28,7 @@ class BatchPlace(NamedTuple):
 
 
 class CheckedBatches(NamedTuple):
-    """Whole batches that follow one another, at least one, each found right.
+    """Whole valid batches that follow one another, at least one.
 
     `data` holds the segment's bytes from `data_start` on; the arrays have an item per batch.
     """
@@ -138,7 +138,7 @@ def check_place(
     header: BatchHeader,
     next_offset: Offset,
 ) -> None:
-    """What the CRC does not cover, or what is needed before it can be checked."""
+    """Check the fields that the CRC does not cover, and those needed to compute it."""
     if position + header.size_in_bytes > metadata.segment_size_in_bytes:
         raise CorruptRecordError(
             f"batch reaches beyond its segment position={position} size={header.size_in_bytes}"
@@ -172,7 +172,7 @@ def _right_headers(window: memoryview) -> BatchTable:
     try:
         return read_batch_table(window)[0]
     except CorruptRecordError:
-        # Rare, and then the batches before it are few or many: halves find where it begins.
+        # Rare: bisect for the first wrong batch instead of checking each batch in Python.
         good, bad = 0, len(window)
         while bad - good > 1:
             middle = (good + bad) // 2

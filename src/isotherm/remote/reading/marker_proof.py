@@ -1,9 +1,9 @@
-"""Markers of transactions held against the transaction indexes that a read goes by.
+"""Checks transaction markers against the transaction indexes of a read.
 
-An index has no CRC, and a lost one looks like none. A transaction's own marker is in the log, under
-the CRC of its batch. Where an answer holds records of a transaction and the marker that aborts it, the
-indexes have to name it; else the consumer would take the records for committed. Work is by columns;
-Python looks at markers alone.
+An index has no CRC, and a lost index looks like an absent one. A transaction's marker is in the log,
+under the CRC of its batch. If an answer holds records of a transaction and its ABORT marker, the
+indexes have to name the transaction; otherwise the consumer would treat its records as committed. Work
+is by columns; Python looks at markers alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from isotherm.types import Offset
 
 
 class UnnamedAbort(NamedTuple):
-    """What an index lacks: the offset of the marker, and a fact."""
+    """The marker's offset of a transaction that no index names, and the fact for the message."""
 
     marker_offset: Offset
     fact: str

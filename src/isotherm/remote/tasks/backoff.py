@@ -1,4 +1,4 @@
-"""How long a failed task waits before it runs again. Pure but for the randomness it is given."""
+"""Time until a failed task runs again. Pure, apart from the random generator passed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a partition's task, and what the task says of its log until then."""
+"""Cancellation of a partition's task, and the offsets that it reports to its log until then."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from isotherm.types import Offset
 class Cancellation:
     """Thread-safe.
 
-    After `cancel` has returned the log hears no more of what the remote tier holds: that may be
-    deleted from then on, and the log, once it is tiered again, would let local segments go for it.
+    After `cancel` has returned, the task reports no more offsets to the log. The remote segments may
+    be deleted from then on, and a log that is tiered again later would delete local segments on the
+    strength of a stale offset.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which segments are being copied right now, so that nothing deletes them meanwhile."""
+"""The segments that are being copied, so that no task deletes them meanwhile."""
 
 from __future__ import annotations
 

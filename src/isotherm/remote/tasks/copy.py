@@ -3,10 +3,10 @@
     STARTED stored and read back -> objects copied -> FINISHED stored and read back
       -> log.highest_offset_in_remote_storage raised, and only then may local retention take it
 
-Whatever fails, the local data stays. What was copied of a segment that failed is deleted; if that
-fails too, the expiration task does it. When it is not known whether FINISHED was stored, the same
-event is published again before anything else happens: deleting the objects could take the only
-copy of a segment that the metadata already promises.
+The local data stays after every failure. The objects of a failed copy are deleted; if that fails
+too, the expiration task deletes them. While it is unknown whether FINISHED was stored, the same event
+is published again before any other work: the metadata may name the objects already, and deleting them
+could delete the only copy of the segment.
 
 Source: Kafka RLMCopyTask. There, a retriable failure leaves the objects behind.
 """
@@ -68,17 +68,17 @@ class CopyTask:
         return self._halted_at_limit == self._tier.custom_metadata_size_max()
 
     def cancel(self) -> None:
-        """Copy no further segment; the one that is being copied is finished. Any thread."""
+        """Copy no further segment; a copy in progress is finished. Callable from any thread."""
         self._cancellation.cancel()
 
     def release(self) -> None:
-        """After the last run: nothing of this task is in progress any more."""
+        """Call after the last run: no copy of this task is in progress any more."""
         if self._unconfirmed is not None:
             self._tier.copies.end(self._unconfirmed[0].segment_id)
 
     def run(self) -> None:
-        """Copy what is to be copied now; raises the first error, after which a later run goes
-        on where this one stopped."""
+        """Copy the segments that are due. Raises the first error; a later run continues where this
+        one stopped."""
         log = self._log
         if not log.remote_log_enabled or log.config.remote_log_copy_disable:
             self._report_lag(enabled=False)
@@ -99,7 +99,7 @@ class CopyTask:
         self._report_lag(enabled=True)
 
     def _note_failure(self) -> None:
-        """What is copied is asked again at the next run."""
+        """The next run looks up again how far the log is copied."""
         self._copied_offset = None
         self._tier.metrics.mark(TopicMeter.REMOTE_COPY_ERRORS, self._partition.topic)
 
@@ -128,7 +128,7 @@ class CopyTask:
             self._copy(candidate)
 
     def _learn_copied_offset(self) -> Offset:
-        """What the remote tier holds of this log, at the first run and after a failure."""
+        """Look up how far the remote tier holds this log, at the first run and after a failure."""
         log, metadata = self._log, self._tier.metadata
         lineage = log.leader_epochs.entries
         known_start_offset = log.log_start_offset
@@ -159,7 +159,7 @@ class CopyTask:
             return  # the log start has passed it meanwhile
         metadata = self._metadata_of(candidate, epochs)
         if min(epochs.values()) > start_offset:
-            # The copy does not answer for what lies below the log start.
+            # Records below the log start are deleted, so the copy need not hold them.
             self._log.make_log_start_durable()
         with ExitStack() as on_failure:
             tier.copies.begin(metadata.segment_id)
@@ -178,7 +178,7 @@ class CopyTask:
     def _copy_objects(
         self, candidate: CandidateSegment[LogSegment], metadata: RemoteLogSegmentMetadata
     ) -> bytes | None:
-        """Custom metadata of the copy. When it fails, what was copied is deleted again."""
+        """Copy the objects; the copy's custom metadata. After a failure its objects are deleted."""
         with ExitStack() as on_failure:
             on_failure.callback(self._undo, metadata, None)
             data = segment_data(self._log, candidate)
@@ -196,7 +196,7 @@ class CopyTask:
         return custom_metadata
 
     def _confirm_finished(self) -> None:
-        """Publish FINISHED of the segment whose objects are copied, until it is known stored."""
+        """Publish FINISHED of the copied segment, again until it is known to be stored."""
         if self._unconfirmed is None:
             return
         metadata, finished = self._unconfirmed
@@ -205,7 +205,7 @@ class CopyTask:
         except RemoteResourceNotFoundError:
             if not self._is_given_up(metadata):
                 raise
-            # Deleted as abandoned: no metadata will ever name these objects, so they go.
+            # The segment was deleted as abandoned: no metadata will name these objects.
             self._tier.storage.delete_log_segment_data(metadata.updated(finished))
             self._unconfirmed = None
             self._tier.copies.end(metadata.segment_id)
@@ -224,14 +224,14 @@ class CopyTask:
         )
 
     def _is_given_up(self, metadata: RemoteLogSegmentMetadata) -> bool:
-        """Whether the segment is deleted, or being deleted, which no event can take back."""
+        """Whether the segment is deleted or being deleted. No event reverts that."""
         with self._tier.exclusive.exclusively(self._partition):
             current = self._tier.exclusive.segment(metadata.segment_id)
         return current is None or current.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
     def _is_still_local(self, earlier: RemoteLogSegmentMetadata) -> bool:
-        """Whether this log holds all of an earlier copy. What it holds stays until the copy that
-        replaces the earlier one is finished: local retention counts on finished copies alone."""
+        """Whether this log holds all records of an earlier copy. They stay until the new copy is
+        finished, because local retention relies on finished copies alone."""
         first_offset = max(earlier.start_offset, self._log.durable_log_start_offset)
         return self._log.local_log_start_offset <= first_offset
 

@@ -15,7 +15,7 @@ from isotherm.types import Offset, TimestampMs
 
 
 class Segment(Protocol):
-    """What the plan looks at; a `LogSegment` is one."""
+    """The part of `LogSegment` that the plan needs."""
 
     @property
     def base_offset(self) -> Offset: ...
@@ -32,7 +32,7 @@ SegmentT = TypeVar("SegmentT", bound=Segment)
 
 @dataclass(frozen=True, slots=True)
 class CandidateSegment(Generic[SegmentT]):
-    """A closed segment and where the one after it begins."""
+    """A closed segment and the base offset of the next one."""
 
     segment: SegmentT
     next_base_offset: Offset
@@ -59,7 +59,7 @@ class CopyLag:
     def has_passed(
         self, largest_timestamp_ms: TimestampMs, bytes_after: int, now_ms: TimestampMs
     ) -> bool:
-        """A segment with a timestamp in the future is old enough: its age says nothing."""
+        """Whether a segment may be copied now. A timestamp in the future does not delay it."""
         if self.lag_ms == 0 or self.lag_bytes == 0:
             return True
         age_ms = now_ms - largest_timestamp_ms

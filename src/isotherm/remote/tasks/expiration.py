@@ -1,9 +1,9 @@
-"""Deletes what the remote tier holds of one partition and should not.
+"""Deletes expired, unreferenced and dangling remote segments of one partition.
 
-The log start is raised first; then each segment goes: DELETE_STARTED stored, objects deleted,
-DELETE_FINISHED stored. The first failure ends the run, and the next run goes on: the segment is
-still listed. A run may take minutes, and much changes meanwhile: each deletion is decided again
-under the write lock of the metadata, when its turn comes. Source: Kafka RLMExpirationTask.
+The log start is raised first. Then each segment is deleted: DELETE_STARTED stored, objects deleted,
+DELETE_FINISHED stored. The first failure ends the run; the segment stays listed, and the next run
+continues with it. A run may take minutes, and the log changes meanwhile: each deletion is decided
+again under the write lock of the metadata. Source: Kafka RLMExpirationTask.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class ExpirationTask:
         self._cancellation = Cancellation()
 
     def cancel(self) -> None:
-        """Delete no further segment. Any thread."""
+        """Delete no further segment. Callable from any thread."""
         self._cancellation.cancel()
 
     def release(self) -> None:
-        """Nothing is held between runs."""
+        """Nothing to release: a run leaves no state."""
 
     def run(self) -> list[RemoteSegmentDeletion]:
-        """Delete what is to be deleted now; what was deleted. Raises the first error."""
+        """Delete the segments that are due, and return them. Raises the first error."""
         log, tier = self._log, self._tier
         if (
             self._cancellation.is_set
@@ -66,7 +66,7 @@ class ExpirationTask:
         if not segments:
             return []
         if log.highest_offset_in_remote_storage == UNKNOWN_OFFSET:
-            # Else local copies of remote segments would count twice against retention.bytes.
+            # Without it, local copies of remote segments would count twice against retention.bytes.
             copied_offset = find_copied_offset(tier, self._partition, log)
             self._cancellation.tell_copied(log, copied_offset)
         config, state = log.config, self._state()
@@ -120,7 +120,8 @@ class ExpirationTask:
         )
 
     def _state(self, *, survives_crash: bool = False) -> ExpirationState:
-        """As the log is, or as a crash would leave it: what goes must be below its start then."""
+        """The log as expiration sees it. With `survives_crash` it has the durable log start: deleted
+        segments must be below the log start after a crash too."""
         log = self._log
         return ExpirationState(
             lineage=without_empty_epochs(log.leader_epochs.entries),

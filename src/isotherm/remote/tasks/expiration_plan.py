@@ -2,7 +2,7 @@
 
 Three kinds, besides those whose deletion has begun already:
 - expired: by the total retention of both tiers, or below the log start;
-- unreferenced: wholly of epochs that this log has left behind;
+- unreferenced: all its epochs are before the log's first one;
 - dangling: a copy by this broker that is not in progress and never finished. Kafka leaves these
   to retention.
 """
@@ -111,8 +111,8 @@ def plan_expiration(
     state: ExpirationState,
     copying: Collection[RemoteLogSegmentId],
 ) -> ExpirationPlan:
-    """What goes now. `segments` are those of every live state, ordered by start offset; none in
-    `copying` is touched."""
+    """The segments to delete now. `segments` are those of every live state, ordered by start offset;
+    none in `copying` is deleted."""
     if not segments:
         return ExpirationPlan((), None)
     settled = {
@@ -146,8 +146,8 @@ def _reason_without_retention(
 
 
 def _is_unreferenced(segment: RemoteLogSegmentMetadata, state: ExpirationState) -> bool:
-    """Wholly of epochs before the log's first one. A lineage that begins above the log start does not
-    say which epochs the records below it have, so it condemns none of them."""
+    """Whether all epochs of a segment are before the log's first one. A lineage that begins above the
+    log start does not name the epochs of the records below it, so none of these is unreferenced."""
     if not state.lineage or max(segment.segment_leader_epochs) >= state.lineage[0].epoch:
         return False
     covers_log = state.lineage[0].start_offset <= state.log_start_offset

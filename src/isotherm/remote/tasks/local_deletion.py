@@ -1,9 +1,9 @@
 """Lets a log delete a local segment only while the remote tier holds its records.
 
-The other side of `RemoteTierAccess.delete_segment`: both look and decide under the write lock of the
-partition's metadata. So a local segment goes only where finished remote segments hold its records, of
-the epochs that this log has there, at that moment, and the deletion of that remote segment begins afterwards,
-for reasons that do not count on the local copy.
+The counterpart of `RemoteTierAccess.delete_segment`: both check and decide under the write lock of the
+partition's metadata. So a local segment is deleted only if, at that moment, finished remote segments hold
+its records in the epochs of this log's lineage. A deletion of such a remote segment can begin only
+afterwards, and does not rely on the local copy then.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class RemoteCopiesOfLog:
             yield held
 
     def _held_to(self, start_offset: Offset, end_offset: Offset) -> Offset:
-        """Epoch by epoch: what both have of one epoch is the same, wherever the segment ends in this
-        log's lineage. So readers take it, too."""
+        """Compare epoch by epoch: records of the same epoch and offset are the same in both tiers.
+        Readers rely on the same rule."""
         lineage = self._log.leader_epochs.entries
         offset = start_offset
         while offset < end_offset and (entry := epoch_for_offset(lineage, offset)) is not None:

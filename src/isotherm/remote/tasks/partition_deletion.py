@@ -1,11 +1,11 @@
-"""Deletes everything that the remote tier holds of a partition that is tiered no longer.
+"""Deletes all remote segments of a partition that is not tiered any more.
 
-Where its topic is gone, the deletion itself is recorded too, as KIP-405 has it:
+If its topic is deleted, the deletion itself is recorded too, as in KIP-405:
 
     MARKED -> STARTED -> every segment deleted -> FINISHED, after which the partition is forgotten
 
-DELETE_SEGMENT_STARTED of every segment is stored before the first object goes, so that whatever
-stops the work, what is left is known to be garbage. May be run again after any failure.
+DELETE_SEGMENT_STARTED of every segment is stored before the first object is deleted. So the objects
+that an interruption leaves are known to be garbage. It may be run again after any failure.
 Source: Kafka RemoteLogManager.deleteRemoteLogPartition, which records no deletion of a partition.
 """
 
@@ -41,7 +41,7 @@ def delete_remote_partition(tier: RemoteTierAccess, partition: TopicIdPartition)
     _record_partition(tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_STARTED).result()
     count = _delete_segments(tier, partition)
     with tier.exclusive.exclusively(partition):
-        # From here on no metadata names what lies in the bucket, so nothing may be left of it.
+        # From here on no metadata names the objects, so none may be left.
         left = tier.metadata.list_remote_log_segments(partition)
         if left:
             raise RemoteStorageNotReadyError(

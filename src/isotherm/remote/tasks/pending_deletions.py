@@ -1,13 +1,13 @@
 """Partitions whose remote data is being deleted, remembered over a restart.
 
-Nothing else knows of them then: their topics are gone, or no longer tiered. A text file in the
+No other state names them: their topics are deleted, or not tiered any more. A text file in the
 first log directory, `remote-partition-deletions`, laid out like Kafka's checkpoints:
 
     0                       version
     1                       lines that follow
     <topic id> <topic> <partition>
 
-Kafka keeps no such list: what a restart cuts off stays in its bucket.
+Kafka keeps no such list: the objects of an interrupted deletion stay in its bucket.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PendingDeletions:
     """Thread-safe. Every change is durable on return."""
 
     def __init__(self, directory: Path, fs: FileSystem) -> None:
-        """CorruptCheckpointError when the file is there and cannot be read."""
+        """CorruptCheckpointError when the file exists and cannot be decoded."""
         self._path = directory / FILE_NAME
         self._fs = fs
         self._lock = threading.Lock()

@@ -27,7 +27,7 @@ class TierReplacementTarget:
         return is_gone and self.metadata.is_partition_deleted(partition)
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
-        # What is deleted on the ground of this answer must not go by less than all that is stored.
+        # Objects are deleted because of this answer: read every stored event first.
         with self.tier.exclusive.exclusively(segment_id.topic_id_partition):
             return self.metadata.segment(segment_id)
 

@@ -47,7 +47,7 @@ class RetriedWork:
                 *(self._task, self._place, self._failure_count, wait_s, _with_cause(error)),
             )
             return wait_s
-        except Exception as error:  # the background tick: whatever it is, the schedule goes on
+        except Exception as error:  # a background tick: the schedule continues after any error
             wait_s = self._wait_after_failure()
             _logger.error(  # noqa: TRY400 - an error of our own names its place
                 "remote tier task failed task=%s partition=%s failures=%d retry_s=%.1f: %s",
@@ -66,7 +66,7 @@ class RetriedWork:
 
 
 def _with_cause(error: RetriableError) -> str:
-    """With what it is from, in a line, unless it says that itself."""
+    """One line with the error's cause, unless its text already has it."""
     if error.__cause__ is None or "reason=" in str(error):
         return str(error)
     cause, _, _ = str(error.__cause__).partition("\n")

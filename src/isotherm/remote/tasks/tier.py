@@ -1,10 +1,10 @@
 """What every task on the remote tier works with, and the steps they share.
 
-A decision to delete is no licence to delete: between the two, other tasks run. So every remote
-segment is deleted by `RemoteTierAccess.delete_segment`, which looks again under the write lock of the
-partition's metadata and records DELETE_SEGMENT_STARTED in there. Local retention looks for a copy
-under the same lock (local_deletion.py). So of two copies of a record the second is never deleted on
-the word of the first (docs/destructive-acts.md).
+Other tasks run between the decision to delete a segment and its deletion. So every remote segment is
+deleted by `RemoteTierAccess.delete_segment`, which checks again under the write lock of the partition's
+metadata, and records DELETE_SEGMENT_STARTED under it. Local retention looks for a remote copy under the
+same lock (local_deletion.py). So the two tiers never both delete a record because the other one has
+it (docs/destructive-acts.md).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from isotherm.types import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicIdPartit
 _logger = logging.getLogger(__name__)
 
 StillDue: TypeAlias = Callable[[RemoteLogSegmentMetadata], bool]
-"""Whether a segment, as it is recorded now, is still to be deleted. Called under the write lock of its
-metadata: it may look at memory, and waits for nothing."""
+"""Whether a segment, in its present state, is still to be deleted. Called under the write lock of its
+metadata, so it reads memory only and never waits."""
 
 
 def in_any_case(_: RemoteLogSegmentMetadata) -> bool:
-    """Nothing but the state of the segment decided."""
+    """For deletions that depend on the state of the segment alone."""
     return True
 
 
@@ -105,15 +105,15 @@ class RemoteTierAccess:
         """Delete what an earlier attempt under this leader epoch left, before a copy is started:
         once it has taken the key, no metadata names those objects (KIP-1266, Scenario 3).
 
-        An attempt that was never finished has no reader. A finished one may have: it goes only
-        where `still_local` says that the local log holds all of it. RemoteStorageNotReadyError
+        An attempt that was never finished has no reader. A finished one may have readers: it is
+        deleted only if, by `still_local`, the local log holds all of it. RemoteStorageNotReadyError
         when it does not, and the copy is planned anew.
         """
         predecessor = self.metadata.predecessor(metadata)
         if predecessor is None:
             return
         if predecessor.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
-            # Only the one copy task of this leader could finish it, and that one is here.
+            # Only the copy task of this leader could finish it, and this is that task.
             self.storage.delete_log_segment_data(predecessor)
         elif not self.delete_segment(predecessor, still_local):
             raise RemoteStorageNotReadyError(
@@ -127,10 +127,10 @@ class RemoteTierAccess:
         """DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED, each after the other.
 
         `metadata` is the segment as it was when its deletion was decided. False, with nothing done,
-        when it is in another state now or `still_due` says no.
+        when it is in another state now or `still_due` returns False.
 
-        Whatever fails, the segment stays listed, so that the expiration task tries again. The
-        custom metadata goes along: the storage manager may need it to find the objects.
+        After a failure the segment stays listed, so that the expiration task tries again. The
+        events carry the custom metadata: the storage manager may need it to find the objects.
         """
         custom = metadata.custom_metadata
         started = self.update_of(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, custom)

@@ -1,8 +1,8 @@
-"""What is known of the remote segments of one partition, folded from its metadata events.
+"""The state of the remote segments of one partition, folded from its metadata events.
 
-Level 0 brings events: `apply_add` and `apply_update`. Level 1 brings the whole state of a segment
-under a key, and tombstones: `put` and `remove_key`; what follows depends on the last record of each
-key alone, so that compaction changes nothing. Both may come, while a topic is being migrated.
+Level 0 has events: `apply_add` and `apply_update`. Level 1 has the whole state of a segment under a
+key, and tombstones: `put` and `remove_key`; the result depends on the last record of each key alone,
+so that compaction of the topic does not change it. A topic that is being migrated has both.
 
 The rules are those of Kafka's RemoteLogMetadataCache, except where Kafka loses sight of offsets
 that a live segment holds: docs/decisions/0011. Segments lie in rows of bytes (segment_rows.py) and
@@ -64,7 +64,7 @@ class RemoteLogMetadataCache:
     """
 
     def __init__(self, partition: TopicIdPartition, contents: CacheContents | None = None) -> None:
-        """Empty, or with what was folded by columns (columnar_fold.py), which it then owns."""
+        """Empty, or with the contents of a columnar fold (columnar_fold.py), which it then owns."""
         folded = contents or CacheContents()
         self.partition = partition
         self._lock = threading.Lock()
@@ -90,7 +90,7 @@ class RemoteLogMetadataCache:
         return clock.wait(self._initialized, timeout_s)
 
     def take_over(self, folded: RemoteLogMetadataCache) -> None:
-        """Know what `folded` knows, which is not used any more, and nothing else."""
+        """Replace the state by that of `folded`, which must not be used any more."""
         with self._lock:
             self._rows, self._epochs, self._keys = folded._rows, folded._epochs, folded._keys
 
@@ -179,7 +179,7 @@ class RemoteLogMetadataCache:
             return self._segment(segment)
 
     def get(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
-        """A live segment, in whatever state."""
+        """A live segment, in any state."""
         with self._lock:
             is_live = segment_id.id.bytes in self._rows
             return self._segment(segment_id.id.bytes) if is_live else None

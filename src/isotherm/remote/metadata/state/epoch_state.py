@@ -11,7 +11,7 @@ in both, each time with the part that belongs to that epoch.
 The rules are those of Kafka's RemoteLogLeaderEpochState, except where Kafka loses sight of offsets
 that a live segment holds (docs/decisions/0011). At feature level 1 a segment also has the leader
 epoch of the broker that copied it, and of two that overlap the later leader's answers, whatever
-the order in which they are heard of (KIP-1266, Scenario 2).
+the order of their events (KIP-1266, Scenario 2).
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class RemoteLogLeaderEpochState:
         self._delete_at(index)
 
     def _leave(self, segment_id: bytes, start: Offset) -> None:
-        """A segment answers no longer; what it alone hid answers again."""
+        """Take a segment out of the look-ups. Segments that it alone covered answer again."""
         self._hidden.pop(segment_id, None)
         end = self._remove(segment_id, start)
         if end is None or not self._hidden:
@@ -238,7 +238,7 @@ class RemoteLogLeaderEpochState:
             self._enter(other_id, *other)
 
     def _remove(self, segment_id: bytes, start: Offset) -> Offset | None:
-        """Take a segment out of the finished ones: its end, or None when it was not there."""
+        """Take a segment out of the finished ones; its end, or None when it is not among them."""
         index = bisect_left(self._starts, start)
         while index < len(self._starts) and self._starts[index] == start:
             if self._ids[index] == segment_id:
@@ -255,7 +255,7 @@ class RemoteLogLeaderEpochState:
         self._restore_reach(index)
 
     def _restore_reach(self, index: int) -> None:
-        """Make `_reach` right from `index` on; stops where a value was right already."""
+        """Recompute `_reach` from `index`, until a value does not change."""
         first = index
         reach = self._reach[index - 1] if index else -1
         while index < len(self._ends):
