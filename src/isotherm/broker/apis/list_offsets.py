@@ -6,7 +6,7 @@ Behaviour Each partition has its own error. Timestamps are looked up in both tie
           need the remote tier are looked up in parallel, bounded by the request's timeout or by
           remote.list.offsets.request.timeout.ms. See isotherm.broker.partitions.offset_lookup.
           A partition named twice gets INVALID_REQUEST. A special timestamp that the version does not know gets UNSUPPORTED_VERSION.
-Not done  A replica's view (replica id >= 0 reads up to the log end; there is nobody to ask).
+Not done  A replica's view (replica id >= 0 reads up to the log end; there are no followers).
 KIPs      79 timestamps · 405 -4 · 734 -3 · 1005 -5 · 1023 -6 · 1075 remote lookups
 """
 
