@@ -23,6 +23,10 @@ COUNT = 14
 DEADLINE_S = 60
 
 
+# A time that retention.ms=-1 keeps.
+START_MS = 1_700_000_000_000
+
+
 class Hole:
     """The segment after the first is hidden from readers, as if no metadata named it."""
 
@@ -31,7 +35,8 @@ class Hole:
         admin.create_topics([NewTopic(TOPIC, 1, config=TIERED_TOPIC)])[TOPIC].result()
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         for number in range(COUNT):
-            producer.produce(TOPIC, bytes(300_000), key=str(number))
+            # No two in a millisecond: a look-up by time finds the first that has it.
+            producer.produce(TOPIC, bytes(300_000), key=str(number), timestamp=START_MS + number)
             producer.flush()
         services = broker.node.services
         partition = services.replica_manager.find_partition(TOPIC, None, 0)
