@@ -93,6 +93,8 @@ class SegmentFiles:
             if self._fs.exists(path):
                 self._fs.rename(path, self._path(suffix, temporary_suffix))
         self._temporary_suffix = temporary_suffix
+        # A segment on its way out is read by few; its place in the cache is for the others.
+        self.forget()
 
     def forget(self) -> None:
         """Drop the cached files before they change or are removed. Running readers keep theirs."""
