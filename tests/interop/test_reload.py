@@ -56,7 +56,7 @@ def test_sighup_applies_dynamic_keys_and_names_the_others(
     assert now["num.partitions"][0] == "3"
     assert now["remote.log.reader.threads"] == ("9", ConfigSource.STATIC_BROKER_CONFIG)
 
-    file.write_text("no.such.key=1\n")
+    file.write_text("log.retention.ms=never\n")
     broker.reload()
     broker.await_log("configuration is left as it was")
     assert described(admin) == now

@@ -51,9 +51,9 @@ def begin(tiers: Any) -> Iterator[Callable[..., Producer]]:
 
 
 def transactional(tiers: Any, transactional_id: str, **settings: Any) -> Producer:
-    producer = Producer(
-        {**tiers.client, "transactional.id": transactional_id, "linger.ms": 0, **settings}
-    )
+    made = {**tiers.client, "transactional.id": transactional_id, "linger.ms": 0, **settings}
+    # Without a callback a fatal error is raised by the poll that also calls `on_delivery`, in it.
+    producer = Producer({**made, "error_cb": lambda _: None})
     producer.init_transactions(TIMEOUT_S)
     return producer
 
