@@ -52,8 +52,10 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return link[0]
 
     del files
-    filled = markdown.replace("<!-- served apis -->", _served_apis())
-    return _LINK.sub(resolved, filled.replace("<!-- index -->", _index_of_decisions()))
+    for mark, table in _TABLES.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, table())
+    return _LINK.sub(resolved, markdown)
 
 
 def _served_apis() -> str:
@@ -75,3 +77,6 @@ def _command_line() -> str:
     command: Any = typer.main.get_command(app)
     context = typer.Context(command, info_name="isotherm")
     return get_docs_for_click(obj=command, ctx=context, name="isotherm", title="Command line")
+
+
+_TABLES = {"<!-- served apis -->": _served_apis, "<!-- index -->": _index_of_decisions}
