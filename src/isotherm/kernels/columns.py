@@ -11,7 +11,12 @@ from numba.extending import register_jitable
 
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.raw_memory import copy
-from isotherm.kernels.record_reader import LOG_APPEND_TIME_FLAG, read_record, read_varint
+from isotherm.kernels.record_reader import (
+    LOG_APPEND_TIME_FLAG,
+    is_wrong_max_timestamp,
+    read_record,
+    read_varint,
+)
 from isotherm.kernels.tables import (
     BATCHES,
     BYTES,
@@ -21,6 +26,7 @@ from isotherm.kernels.tables import (
     ROWS_OUT,
 )
 
+_INT64_MIN = np.iinfo(np.int64).min
 _BINARY_OUT = types.Tuple((INT32_OUT, BYTES_OUT, BYTES_OUT))
 
 
@@ -46,8 +52,8 @@ def decode_records(
     `headers_positions` gets the position of each record's headers, or -1 - position if they lie in
     `unpacked`. The arrays have the sizes that counts and payload sizes in `batches` require. Empty
     ends or positions mean that the column is not wanted.
-    Returns row and index of a damaged record (or -1, -1), the number of decoded records, bytes of
-    keys and of values, number of headers, bytes of their names and of their values.
+    Returns row and index of a damaged record (or -1, -1; the index is -1 where the batch has another
+    largest timestamp than its records), the number of decoded records, bytes of keys and of values, number of headers, bytes of their names and of their values.
     """
     offsets, timestamps, timestamp_types = rows
     key_ends, key_validity, key_data = keys
@@ -60,6 +66,7 @@ def decode_records(
         position = row.payload_start
         base_offset = row.base_offset
         is_log_append_time = row.attributes & LOG_APPEND_TIME_FLAG != 0
+        largest_delta = np.int64(_INT64_MIN)
         for index in range(row.records_count):
             (
                 is_damaged,
@@ -78,6 +85,7 @@ def decode_records(
             # The fields are used only after this single check; `read_record` explains why.
             if is_damaged or offset_delta < 0 or offset_delta > row.last_offset_delta:
                 return row_index, index, 0, 0, 0, 0, 0, 0
+            largest_delta = max(largest_delta, timestamp_delta)
             offset = base_offset + offset_delta
             if offset < offset_start or offset >= offset_end:
                 continue
@@ -106,6 +114,8 @@ def decode_records(
         # Bytes after the last record are damage, too: Kafka's reader refuses them.
         if position != row.payload_end:
             return row_index, row.records_count, 0, 0, 0, 0, 0, 0
+        if is_wrong_max_timestamp(row, largest_delta):
+            return row_index, -1, 0, 0, 0, 0, 0, 0
     return -1, -1, count, keys_size, values_size, headers_total, names_total, header_values_total
 
 

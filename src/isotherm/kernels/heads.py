@@ -8,11 +8,19 @@ See `isotherm.kernels` for the rules of kernels.
 
 from __future__ import annotations
 
+import numpy as np
 from numba import types
 
 from isotherm.kernels.kernel import kernel
-from isotherm.kernels.record_reader import LOG_APPEND_TIME_FLAG, read_varint, read_varlong
+from isotherm.kernels.record_reader import (
+    LOG_APPEND_TIME_FLAG,
+    is_wrong_max_timestamp,
+    read_varint,
+    read_varlong,
+)
 from isotherm.kernels.tables import BATCHES, BYTES, ROWS_OUT
+
+_INT64_MIN = np.iinfo(np.int64).min
 
 
 @kernel(
@@ -24,7 +32,8 @@ def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
     Like `decode_records` of isotherm.kernels.columns without other columns. The fields after a
     record's offset are skipped, not read.
 
-    Returns row and index of a damaged record (or -1, -1), and the number of decoded records.
+    Returns row and index of a damaged record (or -1, -1; the index is -1 where the batch has another
+    largest timestamp than its records), and the number of decoded records.
     """
     offsets, timestamps, timestamp_types = rows
     count = 0
@@ -34,6 +43,7 @@ def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
         position = row.payload_start
         payload_end = row.payload_end
         is_log_append_time = row.attributes & LOG_APPEND_TIME_FLAG != 0
+        largest_delta = np.int64(_INT64_MIN)
         for index in range(row.records_count):
             size, start = read_varint(source, position, payload_end)
             if size < 0 or size > payload_end - start:
@@ -43,6 +53,7 @@ def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
             offset_delta, position = read_varint(source, position, end)
             if position > end or offset_delta < 0 or offset_delta > row.last_offset_delta:
                 return row_index, index, 0
+            largest_delta = max(largest_delta, timestamp_delta)
             # The record's size gives the next position, whatever its other fields contain.
             position = end
             offset = row.base_offset + offset_delta
@@ -55,4 +66,6 @@ def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
             count += 1
         if position != payload_end:
             return row_index, row.records_count, 0
+        if is_wrong_max_timestamp(row, largest_delta):
+            return row_index, -1, 0
     return -1, -1, count

@@ -15,55 +15,26 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
+from isotherm.kernels.event_table import (
+    ADD,
+    EPOCH_SIZE,
+    EVENT,
+    NOTHING,
+    ODD,
+    PARTITION_DELETE,
+    PARTITION_TOMBSTONE,
+    PUT,
+    TOMBSTONE,
+    UPDATE,
+)
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.record_reader import read_int
 from isotherm.kernels.tables import BYTES, table_of
-
-EVENT = np.dtype(
-    [
-        ("kind", np.int64),
-        ("state", np.int64),
-        # Of the whole segment; `end` is inclusive. For a tombstone, `end` and `leader` of its key.
-        ("start", np.int64),
-        ("end", np.int64),
-        ("leader", np.int64),
-        ("max_timestamp", np.int64),
-        ("event_timestamp", np.int64),
-        ("broker", np.int64),
-        ("size", np.int64),
-        ("txn_index_empty", np.int64),
-        # Positions in the column of values. `custom_size` is -1 for null.
-        ("epochs_start", np.int64),
-        ("epochs_count", np.int64),
-        ("custom_start", np.int64),
-        ("custom_size", np.int64),
-        # Big-endian halves of the topic id and of the segment's id.
-        ("topic_high", np.int64),
-        ("topic_low", np.int64),
-        ("id_high", np.int64),
-        ("id_low", np.int64),
-        ("partition", np.int64),
-        ("name_hash", np.int64),
-        # Index into the fold's table of partitions, -1 for none.
-        ("place", np.int64),
-    ]
-)
-
-ADD = 0
-UPDATE = 1
-PARTITION_DELETE = 2
-PUT = 3
-TOMBSTONE = 4
-PARTITION_TOMBSTONE = 5
-ODD = 6
-# A tombstone that was ODD and that Python has checked: its key names no segment and no partition.
-NOTHING = 7
 
 _FRAME_VERSION = 1
 _VERSION_MAX = 1
 _ID_SIZE = 16
 _KEY_ID_SIZE = 22
-_EPOCH_SIZE = 13
 _STATE_MAX = 3
 _PARTITION_STATE_MAX = 2
 _INT32_MAX = 2**31 - 1
@@ -121,7 +92,7 @@ def _read_epochs(data, position, end, row):
     """Skip the epochs of a segment, which must ascend; the next position, end + 1 if odd."""
     count, position = _read_length(data, position, end)
     count -= 1
-    if count <= 0 or count * _EPOCH_SIZE > end - position:
+    if count <= 0 or count * EPOCH_SIZE > end - position:
         return end + 1
     row.epochs_start = position
     row.epochs_count = count
@@ -131,7 +102,7 @@ def _read_epochs(data, position, end, row):
         if epoch <= last or data[position + 12] != 0:
             return end + 1
         last = epoch
-        position += _EPOCH_SIZE
+        position += EPOCH_SIZE
     return position
 
 
@@ -332,7 +303,6 @@ def decode_events(keys, values, is_vouched, events):
         row = events[index]
         row.leader = -1
         row.txn_index_empty = 0
-        row.place = -1
         kind = ODD
         is_segment_key = -1
         high = low = partition = end_offset = leader = np.int64(0)

@@ -16,6 +16,7 @@ from numba.extending import register_jitable
 from isotherm.kernels.raw_memory import byte_at
 
 LOG_APPEND_TIME_FLAG = 8
+_NO_TIMESTAMP = np.int64(-1)
 
 
 @register_jitable(forceinline=True)
@@ -128,3 +129,12 @@ def read_record(source, position, payload_end):
         names_size,
         header_values_size,
     )
+
+
+@register_jitable(forceinline=True)
+def is_wrong_max_timestamp(row, largest_delta):
+    """Whether a batch of BATCH has another largest timestamp than its records, the largest delta of
+    which is given. Every leader sets it, and every cleaner (Kafka: LogValidator,
+    MemoryRecords.filterTo); with LogAppendTime the records say nothing about it."""
+    is_told = row.records_count > 0 and row.attributes & LOG_APPEND_TIME_FLAG == 0
+    return is_told and max(_NO_TIMESTAMP, row.base_timestamp + largest_delta) != row.max_timestamp

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from isotherm.clock import Clock, SystemClock
+from isotherm.clock import SystemClock
 from isotherm.errors import BrokerUnreachableError, ConfigError
 
 PROBE_TIMEOUT_S = 4.0
@@ -68,9 +68,7 @@ def _address(text: str) -> BrokerAddress:
     return BrokerAddress(match["host"].strip("[]"), port)
 
 
-def check_brokers(
-    properties: Mapping[str, Any], *, timeout_s: float = PROBE_TIMEOUT_S, clock: Clock | None = None
-) -> None:
+def check_brokers(properties: Mapping[str, Any], *, timeout_s: float = PROBE_TIMEOUT_S) -> None:
     """Return once one of the addresses in a client's properties answers like Kafka.
 
     Raises BrokerUnreachableError with each address and its cause, and ConfigError for an invalid
@@ -82,7 +80,7 @@ def check_brokers(
         return
     addresses = bootstrap_addresses(text)
     with_tls = str(properties.get("security.protocol", "plaintext")).lower().endswith("ssl")
-    clock = clock or SystemClock()
+    clock = SystemClock()
     deadline_s = clock.monotonic_s() + timeout_s
     answers: queue.Queue[tuple[BrokerAddress, str | None]] = queue.Queue()
 

@@ -61,7 +61,7 @@ def blank_value(field: SchemaField, value: Any = None) -> Any:
             return tuple(items)
         return tuple(blank_entity(field.entity_type, item) for item in items)
     if value is not None:
-        return value
+        return value if field.entity_type is None else blank_entity(field.entity_type, value)
     if field.is_nullable:
         return None
     if field.entity_type is not None:

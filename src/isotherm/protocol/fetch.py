@@ -56,11 +56,14 @@ FIRST_TOPIC_ID_VERSION = 13
 FIRST_REPLICA_STATE_VERSION = 15
 
 CONSUMER_REPLICA_ID = -1
+NO_REPLICA: BrokerId = -1
+"""In the place of a preferred replica: the consumer stays where it is."""
 
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _ERROR_AND_SESSION = struct.Struct(">hi")
 _REPLICA_STATE_TAG = 1
+_REPLICA_STATE = struct.Struct(">iq")
 _ABORTED_TRANSACTION = struct.Struct(">qq")
 _EPOCH_END_OFFSET = struct.Struct(">iq")
 _TOPIC_ID_CACHE_SIZE = 4096  # about 300 bytes per id; creating one takes a microsecond
@@ -100,6 +103,7 @@ class FetchRequest(NamedTuple):
     topics: list[FetchTopic]
     forgotten_topics: list[ForgottenTopic]
     rack_id: str
+    replica_epoch: int = -1
 
 
 class EpochEndOffset(NamedTuple):
@@ -121,7 +125,7 @@ class FetchPartitionResponse(NamedTuple):
     log_start_offset: Offset = -1
     aborted_transactions: Sequence[tuple[ProducerId, Offset]] | None = None
     records: Sequence[bytes | bytearray | memoryview] = ()
-    preferred_read_replica: BrokerId = -1
+    preferred_read_replica: BrokerId = NO_REPLICA
     diverging_epoch: EpochEndOffset | None = None
     current_leader: LeaderIdAndEpoch | None = None
 
@@ -226,15 +230,15 @@ def _topics_reader(
     return read
 
 
-def _read_replica_state(buffer: Buffer, position: int) -> tuple[BrokerId, int]:
-    """The replica id among the request's tagged fields, and the position after them."""
-    replica_id = CONSUMER_REPLICA_ID
+def _read_replica_state(buffer: Buffer, position: int) -> tuple[BrokerId, int, int]:
+    """The replica's id and epoch among the request's tagged fields, and the position after them."""
+    replica_id, replica_epoch = CONSUMER_REPLICA_ID, -1
     count, position = read_unsigned_varint(buffer, position)
     for _ in range(count):
         tag, start, position = read_tag_header(buffer, position)
         if tag == _REPLICA_STATE_TAG:
-            (replica_id,) = _INT32.unpack_from(buffer[start:position])
-    return replica_id, position
+            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(buffer[start:position])
+    return replica_id, replica_epoch, position
 
 
 def request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, int]]:
@@ -259,13 +263,13 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, 
         session_id, session_epoch = session or (0, -1)
         topics, position = read_topics(buffer, position + layout.size)
         forgotten: list[ForgottenTopic] = []
-        rack_id = ""
+        rack_id, replica_epoch = "", -1
         if version >= 7:
             forgotten, position = read_forgotten(buffer, position)
         if version >= 11:
             rack_id, position = dialect.read_string(buffer, position)
         if has_replica_state:
-            replica_id, position = _read_replica_state(buffer, position)
+            replica_id, replica_epoch, position = _read_replica_state(buffer, position)
         else:
             position = dialect.skip_tags(buffer, position)
         request = FetchRequest(
@@ -279,6 +283,7 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, 
             topics,
             forgotten,
             rack_id,
+            replica_epoch,
         )
         return request, position
 

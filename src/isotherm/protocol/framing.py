@@ -21,7 +21,12 @@ from isotherm.protocol import fetch, produce
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.errors import ProtocolError
-from isotherm.protocol.primitives import Buffer, element_budget, skip_tagged_fields
+from isotherm.protocol.primitives import (
+    Buffer,
+    element_budget,
+    skip_tagged_fields,
+    write_legacy_nullable_string,
+)
 
 # Only Produce requests carry data. Others have names and numbers: the largest real ones, fetches of
 # thousands of partitions, are about 100 KB. Decoding takes a small object for every few bytes, so
@@ -43,6 +48,7 @@ REQUEST_KIND = struct.Struct(">hh")
 
 _REQUEST_HEADER_START = struct.Struct(">hhih")
 _RESPONSE_START = struct.Struct(">ii")
+_CORRELATION_ID = struct.Struct(">i")
 
 ResponseBuffers: TypeAlias = Sequence[bytes | bytearray | memoryview]
 
@@ -96,6 +102,30 @@ def read_request_frame(
     except (ValueError, OverflowError) as error:
         raise ProtocolError("a field has no legal value message=RequestHeader") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id), payload[position:]
+
+
+def write_request_header(header: RequestHeader, *, is_flexible: bool) -> bytearray:
+    """The bytes of `header`, to be followed by a body."""
+    api_key, api_version, correlation_id, client_id = header
+    out = bytearray(REQUEST_KIND.pack(api_key, api_version))
+    out += _CORRELATION_ID.pack(correlation_id)
+    write_legacy_nullable_string(client_id, out)
+    if is_flexible:
+        out.append(0)
+    return out
+
+
+def read_response_frame(payload: memoryview, *, has_tags: bool) -> tuple[int, memoryview]:
+    """The correlation id of a response without its size, and its body as a view.
+
+    Raises ProtocolError if there is no header.
+    """
+    try:
+        (correlation_id,) = _CORRELATION_ID.unpack_from(payload)
+        position = _skip_tags(payload, _CORRELATION_ID.size) if has_tags else _CORRELATION_ID.size
+    except (IndexError, struct.error) as error:
+        raise ProtocolError("the bytes end within a message message=ResponseHeader") from error
+    return correlation_id, payload[position:]
 
 
 def _skip_tags(payload: memoryview, position: int) -> int:

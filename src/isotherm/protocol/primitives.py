@@ -26,7 +26,6 @@ from isotherm.protocol.errors import ProtocolError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 ZERO_UUID_BYTES = bytes(16)
-ZERO_UUID = uuid.UUID(int=0)
 
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 _UNIX_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

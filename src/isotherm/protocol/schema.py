@@ -53,12 +53,13 @@ def _schema_field(field: dataclasses.Field[Any], annotation: Any) -> SchemaField
         inner, _ = _without_none(typing.get_args(inner)[0])
     entity_type: type[Any] | None = inner if dataclasses.is_dataclass(inner) else None  # type: ignore[assignment]
     kafka_type = None if entity_type else field.metadata["kafka_type"]
-    tag = field.metadata.get("tag")
-    if tag is not None and field.default is dataclasses.MISSING:
-        raise TypeError(f"a tagged field needs a default field={field.name}")
-    return SchemaField(
-        field.name, kafka_type, entity_type, is_array, is_nullable, tag, field.default
-    )
+    tag, default = field.metadata.get("tag"), field.default
+    if tag is not None and default is dataclasses.MISSING:
+        if entity_type is None or is_array:
+            raise TypeError(f"a tagged field needs a default field={field.name}")
+        # kio leaves the default of such a struct out; in Kafka each of its numbers is zero.
+        default = entity_type(**dict.fromkeys((f.name for f in schema_fields(entity_type)), 0))
+    return SchemaField(field.name, kafka_type, entity_type, is_array, is_nullable, tag, default)
 
 
 def schema_fields(entity_type: type[Any]) -> Sequence[SchemaField]:

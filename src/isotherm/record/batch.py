@@ -161,12 +161,11 @@ def recompress_batch(
     compression: CompressionType,
     *,
     compression_level: int | None = None,
-    size_max: int = DECOMPRESSED_SIZE_MAX,
 ) -> bytearray:
     """The batch with the same records, compressed by another codec."""
     return encode_batch(
         header._replace(attributes=header.attributes & ~CODEC_MASK | compression),
-        compress(compression, read_payload(buffer, position, header, size_max), compression_level),
+        compress(compression, read_payload(buffer, position, header), compression_level),
     )
 
 

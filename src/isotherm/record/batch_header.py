@@ -67,6 +67,8 @@ _MAGIC_POSITION = 16
 _CRC_POSITION = 17
 _ATTRIBUTES_POSITION = 21
 _MAX_TIMESTAMP_POSITION = 35
+PRODUCER_EPOCH_POSITION = 51
+BASE_SEQUENCE_POSITION = 53
 _LENGTH_MIN = HEADER_SIZE - LOG_OVERHEAD
 
 assert _HEADER.size == HEADER_SIZE
@@ -210,29 +212,27 @@ def iterate_batches(
         position += header.size_in_bytes
 
 
-def read_magic(buffer: ReadBuffer, position: Position = 0) -> int:
+def read_magic(batch: ReadBuffer) -> int:
     """The magic byte, at the same place in all formats. Raises CorruptRecordError if cut off."""
-    if len(buffer) - position <= _MAGIC_POSITION:
-        raise CorruptRecordError(
-            f"batch is cut off before its magic position={position} size={len(buffer) - position}"
-        )
-    return buffer[position + _MAGIC_POSITION]
+    if len(batch) <= _MAGIC_POSITION:
+        raise CorruptRecordError(f"batch is cut off before its magic size={len(batch)}")
+    return batch[_MAGIC_POSITION]
 
 
-def read_attributes(buffer: ReadBuffer, position: Position = 0) -> int:
-    attributes: int = _ATTRIBUTES.unpack_from(buffer, position + _ATTRIBUTES_POSITION)[0]
+def read_attributes(batch: ReadBuffer) -> int:
+    attributes: int = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_POSITION)[0]
     return attributes
 
 
-def read_batch_size(buffer: ReadBuffer, position: Position = 0) -> int:
+def read_batch_size(batch: ReadBuffer) -> int:
     """Size of the whole batch by its header, unchecked."""
-    length: int = _LENGTH.unpack_from(buffer, position + _LENGTH_POSITION)[0]
+    length: int = _LENGTH.unpack_from(batch, _LENGTH_POSITION)[0]
     return length + LOG_OVERHEAD
 
 
-def read_codec(buffer: ReadBuffer, position: Position = 0) -> int:
+def read_codec(batch: ReadBuffer) -> int:
     """The codec bits, unchecked: they may name no CompressionType."""
-    return buffer[position + _ATTRIBUTES_POSITION + 1] & CODEC_MASK
+    return batch[_ATTRIBUTES_POSITION + 1] & CODEC_MASK
 
 
 def verify_batch_crc(buffer: ReadBuffer, position: Position, header: BatchHeader) -> None:

@@ -308,6 +308,8 @@ def _decode(
         damaged_row, damaged_record, count = decode_heads(
             *(data, unpacked, batches, start, end, rows)
         )
+    if damaged_row >= 0 and damaged_record < 0:
+        raise damaged(batches, damaged_row, "batch has another largest timestamp than its records")
     if damaged_row >= 0:
         raise damaged(batches, damaged_row, f"record is damaged record_index={damaged_record}")
     headers = None

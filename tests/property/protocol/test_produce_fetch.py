@@ -148,6 +148,7 @@ def test_fetch_request_reads_what_kio_wrote(version, entities, data):
             for topic in getattr(entity, "forgotten_topics_data", ())
         ],
         getattr(entity, "rack_id", ""),
+        entity.replica_state.replica_epoch if version >= 15 else -1,
     )
 
 

@@ -22,12 +22,14 @@ def batch_runs(draw, codecs=tuple(CompressionType)) -> bytearray:
     run = bytearray()
     base_offset = draw(st.integers(0, 2**40))
     for records in draw(st.lists(st.lists(RECORDS, min_size=1, max_size=6), max_size=4)):
+        timestamp_type = draw(st.sampled_from(TimestampType))
+        is_appended = timestamp_type is TimestampType.LOG_APPEND_TIME
         run += build_batch(
             records,
             base_offset=base_offset,
             compression=draw(st.sampled_from(codecs)),
-            timestamp_type=draw(st.sampled_from(TimestampType)),
-            max_timestamp=draw(TIMESTAMPS),
+            timestamp_type=timestamp_type,
+            max_timestamp=draw(TIMESTAMPS) if is_appended else None,
             base_sequence=draw(st.sampled_from([-1, 0, 2**31 - 3])),
             is_control=draw(st.integers(0, 4)) == 4,
         )

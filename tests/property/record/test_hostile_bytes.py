@@ -19,8 +19,11 @@ from hypothesis import strategies as st
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import CorruptRecordError, RejectedError
 from isotherm.record.batch import (
+    BatchHeader,
     CompressionType,
     NewRecord,
+    Record,
+    TimestampType,
     build_batch,
     iterate_batches,
     read_batch_header,
@@ -119,6 +122,14 @@ def decoded_or_none(
         return None
 
 
+def has_wrong_max_timestamp(header: BatchHeader, records: list[Record]) -> bool:
+    """Columns are of batches that a leader appended: it sets the largest timestamp (the reader of
+    single records is also for those that a producer sends)."""
+    if not records or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return False
+    return max(-1, *(record.timestamp_ms for record in records)) != header.max_timestamp
+
+
 def records_or_none(buffer: memoryview | bytearray) -> list[tuple] | None:
     records: list[tuple] = []
     next_offset = 0
@@ -128,7 +139,10 @@ def records_or_none(buffer: memoryview | bytearray) -> list[tuple] | None:
                 return None
             next_offset = header.next_offset
             if not header.is_control:
-                records += read_records(buffer, position, header, SIZE_MAX)
+                found = read_records(buffer, position, header, SIZE_MAX)
+                if has_wrong_max_timestamp(header, found):
+                    return None
+                records += found
     except CorruptRecordError:
         return None
     return [record[:5] for record in records]
@@ -165,7 +179,7 @@ def test_columns_and_reader_agree_on_damaged_batches(strategies, guarded, data) 
 def test_columns_of_a_record_body_made_of_anything(guarded, data) -> None:
     """Random bytes where the records should be, with a header that is right."""
     body = data.draw(st.binary(max_size=60))
-    batch = build_batch([NewRecord(0, None, None)])[:61] + body
+    batch = build_batch([NewRecord(0, None, None)], max_timestamp=BODY_TIMESTAMP)[:61] + body
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     count = data.draw(st.integers(1, 3) | st.just(2**31 - 1))
     struct.pack_into(">i", batch, 57, count)
@@ -177,11 +191,16 @@ def test_columns_of_a_record_body_made_of_anything(guarded, data) -> None:
 
 # attributes, timestamp, offset, key of 2, value of 3, two headers: one with a value, one null
 BODY = bytes.fromhex("00 82 02 00 04 6b6b 06 767676 04 02 61 04 7878 02 62 01")
+BODY_TIMESTAMP = 129
 
 
 def record_at_the_guard(guarded: GuardedMemory, size: int, body: bytes) -> memoryview:
     """A batch of one record that claims `size` bytes and ends with `body` before the guard."""
-    batch = build_batch([NewRecord(0, None, None)])[:61] + bytes([2 * size]) + body
+    batch = (
+        build_batch([NewRecord(0, None, None)], max_timestamp=BODY_TIMESTAMP)[:61]
+        + bytes([2 * size])
+        + body
+    )
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     fix_crcs(batch)
     return guarded.put(batch)

@@ -154,7 +154,7 @@ def test_process_of_the_lowest_priority_waits_for_none(
     assert "waited for" not in said
 
 
-def test_who_has_waited_long_enough_compiles(lock_held: contextlib.ExitStack) -> None:
+def test_process_that_has_waited_long_enough_compiles(lock_held: contextlib.ExitStack) -> None:
     entered = []
     with machine_code.made_by_one(stamp(), "heads.decode_heads", wait_max_s=0):
         entered.append("without the lock")
@@ -190,7 +190,7 @@ def test_every_kernel_can_be_shipped_in_a_folder(zipped: Path, tmp_path: Path) -
     said, _ = run("-m", "isotherm.kernels", path=zipped, NUMBA_CACHE_DIR=folder, **bare)
     kernels, compiled = (word.partition("=")[2] for word in said.split()[:2])
     shipped = list((tmp_path / "shipped").glob("isotherm-kernels/*/*"))
-    assert int(kernels) == len(shipped) > 20
+    assert int(kernels) == len(shipped) > 10
     assert compiled == "0"
 
 

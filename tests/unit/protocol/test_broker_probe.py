@@ -118,7 +118,7 @@ def test_one_broker_of_several_is_enough() -> None:
         check_brokers({"bootstrap.servers": f"127.0.0.1:{dead},127.0.0.1:{port}"})
 
 
-def test_each_address_is_told_with_what_is_wrong_there() -> None:
+def test_each_address_is_reported_with_its_cause() -> None:
     (dead,) = free_ports(1)
     with server(web) as port:
         text = refusal({"bootstrap.servers": f"127.0.0.1:{dead},127.0.0.1:{port},nowhere.invalid"})
@@ -141,7 +141,7 @@ def test_silence_is_given_up() -> None:
     assert text.endswith(f"127.0.0.1:{port}: no answer in 0.2 s")
 
 
-def test_listener_of_the_other_protocol_is_told(tmp_path: Path) -> None:
+def test_listener_of_the_other_protocol_is_reported(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate(tmp_path / "cert.pem"))
 

@@ -9,6 +9,7 @@ import pytest
 
 from isotherm.errors import CorruptRecordError
 from isotherm.record.batch import (
+    HEADER_SIZE,
     CompressionType,
     NewRecord,
     Record,
@@ -17,6 +18,7 @@ from isotherm.record.batch import (
     read_batch_header,
     read_records,
 )
+from isotherm.record.batch_header import encode_batch
 from isotherm.record.columns import COLUMNS, RecordColumns, decode_columns
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.crc import crc32c
@@ -207,7 +209,7 @@ def test_call_ends_before_the_batch_that_is_too_much() -> None:
     assert decode_columns(run[: len(batch_at(0)) * 1], decoded_size_max=1).count == 3
 
 
-def test_crc_is_verified_unless_told_otherwise() -> None:
+def test_crc_is_verified_by_default() -> None:
     run = batch_at(0) + batch_at(3)
     run[-2] ^= 1
     with pytest.raises(CorruptRecordError, match=r"fails its crc .*base_offset=3"):
@@ -274,7 +276,7 @@ def test_wrong_count_is_corrupt_and_costs_no_memory(codec: CompressionType, coun
 
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD])
-def test_offsets_alone_are_told_by_the_headers(codec: CompressionType) -> None:
+def test_offsets_alone_come_from_the_headers(codec: CompressionType) -> None:
     run = batch_at(0, 3, compression=codec) + batch_at(5, 2, compression=codec)
     for position in (61, len(run) - 1):
         run[position] ^= 0xFF
@@ -288,7 +290,7 @@ def test_offsets_alone_are_told_by_the_headers(codec: CompressionType) -> None:
         decode_columns(run, columns=frozenset({"timestamp"}), verify_crc=False)
 
 
-def test_append_times_are_told_by_the_headers() -> None:
+def test_append_times_come_from_the_headers() -> None:
     run = batch_at(0, 3, timestamp_type=TimestampType.LOG_APPEND_TIME, max_timestamp=NOW + 2)
     run[61] ^= 0xFF
     columns = decode_columns(run, columns=frozenset({"timestamp"}), verify_crc=False)
@@ -329,3 +331,24 @@ def test_columns_outlive_the_buffer() -> None:
     batch[:] = bytes(len(batch))
     batch.clear()  # no view is left behind
     assert rows(columns) == expected
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, frozenset({"timestamp"})])
+@pytest.mark.parametrize(
+    ("fields", "changed"),
+    [
+        ({}, {"max_timestamp": NOW + 1}),
+        ({}, {"base_timestamp": NOW - 1}),
+        (
+            {"timestamp_type": TimestampType.LOG_APPEND_TIME, "max_timestamp": NOW + 77},
+            {"attributes": 0},
+        ),
+    ],
+)
+def test_batch_with_another_largest_timestamp_than_its_records_is_damage(
+    columns: frozenset[str], fields: dict, changed: dict
+) -> None:
+    sound = batch_at(0, **fields)
+    header = read_batch_header(sound)._replace(**changed)
+    with pytest.raises(CorruptRecordError, match="another largest timestamp"):
+        decode_columns(encode_batch(header, bytes(sound[HEADER_SIZE:])), columns=columns)
