@@ -37,11 +37,13 @@ META_PROPERTIES_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """`meta.properties`: the owner of a log directory. Ids are Kafka's 22-character texts."""
+    """`meta.properties`: the owner of a log directory. Ids are Kafka's 22-character texts.
+
+    Directories that Kafka formatted before 3.7 have no `directory_id` yet."""
 
     cluster_id: str
     node_id: int
-    directory_id: str
+    directory_id: str | None
 
 
 def read_offset_checkpoint(data: bytes | str) -> dict[TopicPartition, Offset]:
@@ -103,7 +105,7 @@ def load_meta_properties(fs: FileSystem, log_dir: Path) -> MetaProperties | None
         return MetaProperties(
             cluster_id=fields["cluster.id"],
             node_id=int(fields["node.id"]),
-            directory_id=fields["directory.id"],
+            directory_id=fields.get("directory.id"),
         )
     except (KeyError, ValueError) as error:
         raise CorruptCheckpointError(
@@ -129,14 +131,19 @@ def save_clean_shutdown(fs: FileSystem, log_dir: Path, broker_epoch: int = NO_BR
     fs.write_atomically(log_dir / CLEAN_SHUTDOWN_NAME, data.encode())
 
 
-def take_clean_shutdown(fs: FileSystem, log_dir: Path) -> bool:
-    """Whether the last stop was clean. Removes the marker, so that a crash leaves none."""
+def take_clean_shutdown(fs: FileSystem, log_dir: Path) -> int | None:
+    """The broker epoch of the last stop if that was clean, else None. Removes the marker, so that a
+    crash leaves none. NO_BROKER_EPOCH if the marker does not tell."""
     path = log_dir / CLEAN_SHUTDOWN_NAME
-    was_clean = fs.exists(path)
-    if was_clean:
-        fs.remove(path)
-        fs.sync_directory(log_dir)
-    return was_clean
+    if not fs.exists(path):
+        return None
+    try:
+        epoch = int(json.loads(fs.read_bytes(path))["brokerEpoch"])
+    except (ValueError, KeyError, TypeError):
+        epoch = NO_BROKER_EPOCH  # older brokers leave the marker empty
+    fs.remove(path)
+    fs.sync_directory(log_dir)
+    return epoch
 
 
 def _properties(data: bytes, separator: str) -> dict[str, str]:

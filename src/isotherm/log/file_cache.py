@@ -69,15 +69,10 @@ class BoundedCache(Generic[Value]):
 
 
 class FileCache:
-    def __init__(
-        self,
-        fs: FileSystem,
-        open_files_max: int = OPEN_FILES_MAX,
-        index_size_max: int = INDEX_CACHE_SIZE_MAX,
-    ) -> None:
+    def __init__(self, fs: FileSystem, open_files_max: int = OPEN_FILES_MAX) -> None:
         self.fs = fs
         self._files: BoundedCache[File] = BoundedCache(open_files_max, lambda file: 1)
-        self._indexes: BoundedCache[bytes] = BoundedCache(index_size_max, len)
+        self._indexes: BoundedCache[bytes] = BoundedCache(INDEX_CACHE_SIZE_MAX, len)
 
     def file(self, key: Hashable, load: Callable[[], File]) -> File:
         """The open file of a segment, for reading."""

@@ -59,9 +59,10 @@ class IndexFile:
         if len(stored) > self._written_size:
             self._truncate_file(self._written_size)
 
-    def append(self, entry: bytes) -> None:
-        assert len(entry) == self._entry_size
-        self.entries += entry
+    def append(self, entries: bytes) -> None:
+        """Append an entry, or several."""
+        assert len(entries) % self._entry_size == 0
+        self.entries += entries
         self._is_dirty = True
         if len(self.entries) - self._written_size >= UNWRITTEN_SIZE_MAX:
             self.write_out()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -124,7 +125,11 @@ class LeaderEpochCache:
             self._cut = ()
 
     def clear(self) -> None:
-        self._replace((), ())
+        self.restore(())
+
+    def restore(self, entries: Iterable[EpochEntry]) -> None:
+        """Replace all entries, durably."""
+        self._replace((), tuple(entries))
 
     def flush(self, end_offset: Offset) -> None:
         """Store the epochs that have records below `end_offset`. Any thread."""

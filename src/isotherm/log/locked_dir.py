@@ -48,13 +48,20 @@ class LockedDir:
 
     log_dir: LogDir
     lock: FileLock
-    was_clean: bool
+    clean_broker_epoch: int | None
+    """The broker epoch of the last stop; None if that was not clean."""
     recovery_points: Mapping[TopicPartition, Offset]
     log_start_offsets: Mapping[TopicPartition, Offset] | None
     """None if the file is lost: then it does not tell what lies below a log's start."""
     high_watermarks: Mapping[TopicPartition, Offset]
     named: set[TopicPartition] = field(default_factory=set)
     """Partitions that are in the files on disk now."""
+    stored_high_watermarks: _OffsetCheckpoint = field(default_factory=dict)
+    """Those that this process wrote last."""
+
+    @property
+    def was_clean(self) -> bool:
+        return self.clean_broker_epoch is not None
 
     def checkpoints(self, topic_partition: TopicPartition) -> LogCheckpoints:
         starts = self.log_start_offsets
@@ -73,13 +80,12 @@ class LockedDir:
         offsets that were found. Raises OSError."""
         logs, offline = list(logs), list(offline)
         recovery_points = _of(self.recovery_points, offline)
-        high_watermarks = _of(self.high_watermarks, offline)
         for log in logs:
             recovery_points[log.topic_partition] = log.recovery_point
-            high_watermarks[log.topic_partition] = log.high_watermark
         self._write(fs, RECOVERY_POINT_CHECKPOINT_NAME, recovery_points)
         self.save_log_starts(fs, logs, offline)
-        self._write(fs, REPLICATION_OFFSET_CHECKPOINT_NAME, high_watermarks)
+        self.stored_high_watermarks.clear()
+        self.save_high_watermarks(fs, logs, offline)
         self.named.clear()
         self.named.update(recovery_points)
 
@@ -88,7 +94,7 @@ class LockedDir:
     ) -> None:
         """Write the file of log starts only, and confirm it to the logs. Raises OSError."""
         log_start_offsets = _of(self.log_start_offsets or {}, offline)
-        starts = [(log, log.log_start_offset) for log in logs]
+        starts = [(log, log.log_start_offset_to_store) for log in logs]
         for log, log_start_offset in starts:
             # For other logs the base of the first segment is enough. A tiered log may start far below.
             if log.remote_log_enabled or log_start_offset > log.segments()[0].base_offset:
@@ -97,6 +103,18 @@ class LockedDir:
         self.named.update(log_start_offsets)
         for log, log_start_offset in starts:
             log.log_start_is_durable(log_start_offset)
+
+    def save_high_watermarks(
+        self, fs: FileSystem, logs: Iterable[PartitionLog], offline: Iterable[TopicPartition]
+    ) -> None:
+        """Write the file of high watermarks only, if one has moved. Raises OSError."""
+        high_watermarks = _of(self.high_watermarks, offline)
+        high_watermarks |= {log.topic_partition: log.high_watermark for log in logs}
+        if high_watermarks != self.stored_high_watermarks:
+            self._write(fs, REPLICATION_OFFSET_CHECKPOINT_NAME, high_watermarks)
+            self.stored_high_watermarks.clear()
+            self.stored_high_watermarks.update(high_watermarks)
+            self.named.update(high_watermarks)
 
     def _write(self, fs: FileSystem, name: str, offsets: _OffsetCheckpoint) -> None:
         fs.write_atomically(self.log_dir.path / name, encode_offset_checkpoint(offsets))
@@ -114,7 +132,7 @@ def lock_directory(fs: FileSystem, log_dir: LogDir) -> LockedDir:
             f" log.dirs dir={path}"
         ) from error
     # The marker is removed before anything is written, so that a crash is seen as one.
-    was_clean = take_clean_shutdown(fs, path)
+    clean_broker_epoch = take_clean_shutdown(fs, path)
     # The files are written together. If one exists, the others existed, too.
     is_new = not any(fs.exists(path / name) for name in _NAMES)
     recovery_points, log_starts, high_watermarks = (
@@ -123,7 +141,7 @@ def lock_directory(fs: FileSystem, log_dir: LogDir) -> LockedDir:
     return LockedDir(
         log_dir,
         lock,
-        was_clean,
+        clean_broker_epoch,
         recovery_points or {},
         log_starts,
         high_watermarks or {},

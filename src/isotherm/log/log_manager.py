@@ -12,9 +12,9 @@ import logging
 import random
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from isotherm.errors import (
     NotLeaderOrFollowerError,
 )
 from isotherm.log.checkpoints import (
+    NO_BROKER_EPOCH,
     load_partition_metadata,
     save_clean_shutdown,
     save_partition_metadata,
@@ -38,17 +39,20 @@ from isotherm.log.environment import LogEnvironment, StartedLog
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import FileSystem
 from isotherm.log.locked_dir import LockedDir, lock_directory
+from isotherm.log.log_copy import MOVED_MARK, LogCopy
 from isotherm.log.log_dir import LogDir
-from isotherm.log.log_loader import load_log
+from isotherm.log.log_loader import LogCheckpoints, load_log
 from isotherm.log.offline_logs import OfflineLog, partitions_of
 from isotherm.log.partition_directories import (
     CLUSTER_METADATA_PARTITION,
     FoundDirectories,
+    IdentifiedDirectories,
     PartitionCatalog,
     PartitionDirectory,
     find_directories,
     identify,
     missing_directories,
+    replaced_by_moves,
 )
 from isotherm.log.partition_log import PartitionLog
 from isotherm.log.retention import DeletedSegment
@@ -57,7 +61,9 @@ from isotherm.segment.file_names import (
     partition_directory_name,
     retired_partition_directory_name,
 )
-from isotherm.types import Offset, TimestampMs, TopicPartition
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.segment.producer_snapshot import ProducerSnapshotEntry
+from isotherm.types import UNKNOWN_OFFSET, Offset, TimestampMs, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -102,17 +108,21 @@ class LogManager:
         self._offline: dict[TopicPartition, OfflineLog] = {}
         self._deleted_directories: list[tuple[TimestampMs, LogDir, Path]] = []
         self._lock = threading.RLock()
+        self.broker_epoch = NO_BROKER_EPOCH
+        """Of this broker in its cluster, for the marker of a clean shutdown."""
+        self.interrupted_moves: dict[TopicPartition, LogDir] = {}
+        """Logs that were on their way to another directory when the last process ended."""
         self.cleaner_manager = LogCleanerManager(self.logs, clock=clock, fs=fs)
 
     # ---- start and stop
 
     def open_metadata_log(self, config: TopicConfig, topic_id: uuid.UUID) -> PartitionLog:
-        """Open the log of `__cluster_metadata-0`, in the first directory. Call it before `startup`.
+        """Open the log of `__cluster_metadata-0`, in metadata.log.dir. Call it before `startup`.
 
         It is loaded first because it has the topics' configurations.
         """
         self._lock_directories()
-        log_dir = self._log_dirs[0]
+        log_dir = self.metadata_log_dir
         log_dir.check_online()
         with self._lock:
             directory = log_dir.path / partition_directory_name(CLUSTER_METADATA_PARTITION)
@@ -144,11 +154,10 @@ class LogManager:
             raise
 
     def _load_directories(self) -> None:
-        found: dict[Path, FoundDirectories] = {}
-        for log_dir in self.live_log_dirs():
-            with suppress(LogDirFailedError):  # the directory is offline, which was logged
-                found[log_dir.path] = find_directories(self._fs, log_dir)
+        found = self._find_directories()
         partitions = [each for listed in found.values() for each in listed.partitions]
+        replaced = replaced_by_moves(self._fs, partitions)
+        partitions = [each for each in partitions if each not in replaced]
         identified = identify(self._fs, partitions, self._catalog)
         offline = missing_directories(
             self._locked.values(), {each.topic_partition for each in partitions}, self._catalog
@@ -160,11 +169,10 @@ class LogManager:
             for path in found[log_dir.path].deleted:
                 self._delete_later(log_dir, path, delay_ms)
             with suppress(LogDirFailedError):
-                for directory in identified.deleted:
-                    if directory.log_dir is log_dir:
-                        self._retire(log_dir, directory.path, directory.topic_partition, delay_ms)
+                self._set_aside(log_dir, identified, replaced, delay_ms)
                 mine = [each for each in identified.loaded if each[0].log_dir is log_dir]
                 self._load_directory(log_dir, mine)
+        self._note_interrupted_moves(each for listed in found.values() for each in listed.copies)
         for topic_partition in self._logs.keys() & self._offline.keys():
             del self._offline[topic_partition]  # its log is in another directory
         for damaged in self.offline_logs():
@@ -173,6 +181,38 @@ class LogManager:
             raise LogDirFailedError(
                 f"no log directory is usable dirs={[str(d.path) for d in self._log_dirs]}"
             )
+
+    def _set_aside(
+        self,
+        log_dir: LogDir,
+        identified: IdentifiedDirectories,
+        replaced: Iterable[PartitionDirectory],
+        delay_ms: int,
+    ) -> None:
+        for directory in (*identified.deleted, *replaced):
+            if directory.log_dir is log_dir:
+                self._retire(log_dir, directory.path, directory.topic_partition, delay_ms)
+        for directory in identified.stray:
+            if directory.log_dir is log_dir:
+                self._rename(directory, PartitionDirectoryState.STRAY)
+
+    def _find_directories(self) -> dict[Path, FoundDirectories]:
+        found: dict[Path, FoundDirectories] = {}
+        for log_dir in self.live_log_dirs():
+            with suppress(LogDirFailedError):  # the directory is offline, which was logged
+                found[log_dir.path] = find_directories(self._fs, log_dir)
+        return found
+
+    def _note_interrupted_moves(self, copies: Iterable[PartitionDirectory]) -> None:
+        """A copy without its log is left alone: the log may be in a directory that is offline."""
+        for log_dir, path, topic_partition in copies:
+            log = self._logs.get(topic_partition)
+            if log is None or log.log_dir is log_dir:
+                logger.warning("copy of a log is left alone path=%s", path)
+                continue
+            self.interrupted_moves[topic_partition] = log_dir
+            with suppress(LogDirFailedError):
+                self._retire(log_dir, path, topic_partition, delay_ms=0)
 
     def _load_directory(
         self,
@@ -251,13 +291,24 @@ class LogManager:
                     is_whole if path in self._loaded else locked.was_clean
                 ):
                     self._for_dir(
-                        locked.log_dir, "shut down", partial(save_clean_shutdown, self._fs, path)
+                        locked.log_dir,
+                        "shut down",
+                        partial(save_clean_shutdown, self._fs, path, self.broker_epoch),
                     )
                 locked.lock.release()
             self._locked = {}
             self._loaded = set()
             self._logs = {}
             self._offline = {}
+
+    def previous_broker_epoch(self) -> int:
+        """The broker epoch of the last stop if it was clean in every directory, else -1. The logs may
+        then have lost their ends. Call it with the directories locked."""
+        epochs = {each.clean_broker_epoch for each in self._locked.values()}
+        if len(self._locked) < len(self._log_dirs) or len(epochs) != 1:
+            return NO_BROKER_EPOCH
+        (epoch,) = epochs
+        return NO_BROKER_EPOCH if epoch is None else epoch
 
     def _lock_directories(self) -> None:
         with self._lock:
@@ -286,6 +337,14 @@ class LogManager:
     def is_damaged(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self._offline
 
+    @property
+    def metadata_log_dir(self) -> LogDir:
+        """The one without which the broker has failed."""
+        if self._config.quorum.metadata_log_dir is None:
+            return self._log_dirs[0]
+        wanted = self._config.metadata_log_dir
+        return next(each for each in self._log_dirs if each.path == wanted)
+
     def log_dirs(self) -> tuple[LogDir, ...]:
         return tuple(self._log_dirs)
 
@@ -296,9 +355,15 @@ class LogManager:
         return tuple(log_dir for log_dir in self._log_dirs if not log_dir.is_online)
 
     def create_log(
-        self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: TopicConfig
+        self,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID,
+        config: TopicConfig,
+        *,
+        log_dir: LogDir | None = None,
     ) -> PartitionLog:
-        """The partition's log. A missing log is created in the live directory with the fewest logs.
+        """The partition's log. A missing log is created in `log_dir`, or if that is None in the live
+        directory with the fewest logs.
 
         An existing log with another topic id belongs to an earlier topic: delete it first.
         """
@@ -316,8 +381,8 @@ class LogManager:
             live = self.live_log_dirs()
             if not live:
                 raise LogDirFailedError(f"no log directory is online partition={topic_partition}")
-            log_dir = min(live, key=self._log_count)
-            return self._create_in(log_dir, topic_partition, topic_id, config)
+            target = log_dir or min(live, key=self._log_count)
+            return self._create_in(target, topic_partition, topic_id, config)
 
     def _log_count(self, log_dir: LogDir) -> int:
         return sum(1 for log in self._logs.values() if log.log_dir is log_dir)
@@ -366,21 +431,116 @@ class LogManager:
             delay_ms = log.config.file_delete_delay_ms
             self._retire(log.log_dir, log.directory, topic_partition, delay_ms)
 
+    # ---- moves to another directory
+
+    def begin_copy(self, log: PartitionLog, log_dir: LogDir) -> LogCopy:
+        """Raises LogDirFailedError."""
+        with log.log_dir.errors_fail_it(f"move {log.topic_partition}"):
+            # Of an earlier move, if a crash came after the deletion of its old directory.
+            self._fs.remove(log.directory / MOVED_MARK)
+        name = retired_partition_directory_name(
+            log.topic_partition,
+            uuid.UUID(int=self._rng.getrandbits(128)),
+            PartitionDirectoryState.FUTURE,
+        )
+        return LogCopy(self._fs, log, log_dir, log_dir.path / name)
+
+    def discard_copy(self, copy: LogCopy) -> None:
+        """The move is given up. No error if the directory of the copy has failed."""
+        with suppress(LogDirFailedError):
+            self._retire(copy.log_dir, copy.directory, copy.log.topic_partition, delay_ms=0)
+
+    def move_log(self, copy: LogCopy) -> PartitionLog:
+        """Close a log, complete its copy, and open that instead; the old directory is deleted later.
+
+        Call it with the cleaning of the log paused. If the copy cannot be completed, the log that
+        is returned is in the old directory again. Raises LogDirFailedError, with the log closed, if
+        that one has failed, or the new one after it has become the log's.
+        """
+        source = copy.log
+        topic_partition = source.topic_partition
+        with self._lock:
+            source.close()
+            at_close = LogCheckpoints(
+                source.log_end_offset,
+                source.log_start_offset,
+                source.high_watermark,
+                clean_shutdown=True,
+            )
+            log_dir, directory = (
+                copy.log_dir,
+                copy.log_dir.path / partition_directory_name(topic_partition),
+            )
+            try:
+                self._make_ready(copy, directory)
+            except LogDirFailedError:
+                source.log_dir.check_online()
+                logger.exception("log stays where it is log=%r", source)
+                log_dir, directory = source.log_dir, source.directory
+            with log_dir.errors_fail_it(f"move {topic_partition}"):
+                self._fs.sync_directory(log_dir.path)
+            log = self._logs[topic_partition] = load_log(
+                self._environment,
+                log_dir,
+                directory,
+                topic_partition,
+                self._topic_config_for(topic_partition.topic),
+                topic_id=source.topic_id,
+                checkpoints=at_close,
+            )
+            source.abandon()
+        if log.log_dir is copy.log_dir:
+            self._leave_behind(copy, log)
+        return log
+
+    def _make_ready(self, copy: LogCopy, directory: Path) -> None:
+        """All that is done before the log lies in `directory`. The rename is the last act: from
+        there on a start uses the copy, and so must this process."""
+        source, log_dir = copy.log, copy.log_dir
+        copy.complete()
+        with log_dir.errors_fail_it(f"move {source.topic_partition}"):
+            # A crash after the rename must find the offsets of the log.
+            logs = [each for each in self.logs() if each.log_dir is log_dir]
+            offline = partitions_of(self.offline_logs(), log_dir)
+            self._locked[log_dir.path].save(self._fs, [*logs, source], offline)
+            mark = copy.directory / MOVED_MARK
+            self._fs.write_bytes(mark, b"")
+            self._fs.sync_file(mark)
+            self._fs.sync_directory(copy.directory)
+            self._fs.rename(copy.directory, directory)
+
+    def _leave_behind(self, copy: LogCopy, log: PartitionLog) -> None:
+        """The old directory is deleted, and no checkpoint names the log there any more."""
+        self.cleaner_manager.move_checkpoint(copy.log, log)
+        with suppress(LogDirFailedError):
+            self._retire(
+                copy.log.log_dir,
+                copy.log.directory,
+                log.topic_partition,
+                log.config.file_delete_delay_ms,
+            )
+        with log.log_dir.errors_fail_it(f"unmark {log.topic_partition}"):
+            self._fs.remove(log.directory / MOVED_MARK)
+            self._fs.sync_directory(log.directory)
+        self.checkpoint()
+
     def _retire(
         self, log_dir: LogDir, directory: Path, topic_partition: TopicPartition, delay_ms: int
     ) -> None:
-        retired = directory.with_name(
-            retired_partition_directory_name(
-                topic_partition,
-                uuid.UUID(int=self._rng.getrandbits(128)),
-                PartitionDirectoryState.DELETED,
-            )
+        # Renamed at once: the topic can be created again, and a start completes the deletion.
+        retired = self._rename(
+            PartitionDirectory(log_dir, directory, topic_partition), PartitionDirectoryState.DELETED
         )
-        with log_dir.errors_fail_it(f"delete {topic_partition}"):
-            # Renamed at once: the topic can be created again, and a start completes the deletion.
-            self._fs.rename(directory, retired)
-            self._fs.sync_directory(log_dir.path)
         self._delete_later(log_dir, retired, delay_ms)
+
+    def _rename(self, directory: PartitionDirectory, state: PartitionDirectoryState) -> Path:
+        log_dir, path, topic_partition = directory
+        unique = uuid.UUID(int=self._rng.getrandbits(128))
+        renamed = path.with_name(retired_partition_directory_name(topic_partition, unique, state))
+        with log_dir.errors_fail_it(f"rename {topic_partition}"):
+            self._fs.rename(path, renamed)
+            self._fs.sync_directory(log_dir.path)
+        return renamed
 
     def _delete_later(self, log_dir: LogDir, path: Path, delay_ms: int) -> None:
         with self._lock:
@@ -388,9 +548,41 @@ class LogManager:
 
     def truncate_log(self, log: PartitionLog, offset: Offset) -> None:
         """Drop the records at `offset` and above, and lower the cleaner's checkpoint."""
-        with self.cleaner_manager.paused(log.topic_partition):
+        if offset >= log.log_end_offset:
             log.truncate_to(offset)
-            self.checkpoint()  # the recovery point must not be above the new end
+            return
+        with self._truncating(log, offset):
+            log.truncate_to(offset)
+
+    def truncate_log_fully_and_start_at(
+        self,
+        log: PartitionLog,
+        offset: Offset,
+        *,
+        log_start_offset: Offset | None = None,
+        leader_epochs: Sequence[EpochEntry] = (),
+        producers: Sequence[ProducerSnapshotEntry] | None = None,
+    ) -> None:
+        """See `PartitionLog.truncate_fully_and_start_at`. Lowers the cleaner's checkpoint as well."""
+        start_offset = offset if log_start_offset is None else log_start_offset
+        with self._truncating(log, UNKNOWN_OFFSET, start_offset):
+            log.truncate_fully_and_start_at(
+                offset,
+                log_start_offset=log_start_offset,
+                leader_epochs=leader_epochs,
+                producers=producers,
+            )
+
+    @contextmanager
+    def _truncating(
+        self, log: PartitionLog, offset: Offset, log_start_offset: Offset | None = None
+    ) -> Iterator[None]:
+        with self.cleaner_manager.paused(log.topic_partition):
+            with log.about_to_truncate(offset, log_start_offset):
+                self.checkpoint()
+                yield
+            # The log start may have changed. A start that finds an older one may empty the log.
+            self.checkpoint()
             active = log.segments()[-1]
             self.cleaner_manager.truncate_checkpoint(log, active.base_offset)
 
@@ -458,13 +650,41 @@ class LogManager:
         One thread at a time: the latest offsets are written last, and a topic that is deleted
         meanwhile is not written again.
         """
+        self._checkpoint_with(LockedDir.save)
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write the high watermarks of every live directory where one has moved.
+
+        A follower begins with its stored high watermark. A leader without followers needs none.
+        """
+
+        def save(
+            locked: LockedDir,
+            fs: FileSystem,
+            logs: Iterable[PartitionLog],
+            offline: Iterable[TopicPartition],
+        ) -> None:
+            # At first all files are written together: a missing one counts as lost.
+            write = locked.save_high_watermarks if locked.named else locked.save
+            write(fs, logs, offline)
+
+        self._checkpoint_with(save)
+
+    def _checkpoint_with(
+        self,
+        save: Callable[
+            [LockedDir, FileSystem, Iterable[PartitionLog], Iterable[TopicPartition]], None
+        ],
+    ) -> None:
         with self._lock:
             for log_dir in self.live_log_dirs():
                 if log_dir.path in self._loaded:
                     logs = [log for log in self.logs() if log.log_dir is log_dir]
                     offline = partitions_of(self.offline_logs(), log_dir)
-                    save = partial(self._locked[log_dir.path].save, self._fs, logs, offline)
-                    self._for_dir(log_dir, "checkpoint", save)
+                    locked = self._locked[log_dir.path]
+                    self._for_dir(
+                        log_dir, "checkpoint", partial(save, locked, self._fs, logs, offline)
+                    )
 
     def _checkpoint_log_start(self, log: StartedLog) -> None:
         """Writes all logs of the directory: calls that wait for the lock find theirs written."""

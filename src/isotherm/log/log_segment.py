@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from isotherm.log.batch_scan import (
     BatchSpan,
@@ -60,6 +62,9 @@ from isotherm.segment.transaction_index import (
     truncated_transaction_index_size,
 )
 from isotherm.types import LeaderEpoch, Offset, Position, TimestampMs
+
+if TYPE_CHECKING:
+    from isotherm.record.filter import WrittenTable
 
 
 class SegmentRead(NamedTuple):
@@ -173,6 +178,39 @@ class LogSegment:
         for header in headers:
             self.index_batch(header, position, index_interval_bytes)
             position += header.size_in_bytes
+        self.size_in_bytes = position
+
+    def append_batches(
+        self, records: Buffer, batches: WrittenTable, index_interval_bytes: int
+    ) -> None:
+        """Like `append`, for many batches. `batches` are those of `records`, in order."""
+        from isotherm.kernels.indexes import INDEXING
+        from isotherm.segment.cleaning.written_indexes import index_entries
+
+        assert self._file is not None
+        assert self._offset_index is not None
+        assert self._time_index is not None
+        self._file.write_at(self.size_in_bytes, records)
+        self._is_dirty = True
+        if self.size_in_bytes == 0:
+            self._first_batch_timestamp_ms = int(batches["max_timestamp"][0])
+        largest = self.largest_timestamp
+        last = last_time_index_entry(self._time_index.entries, self.base_offset)
+        state = (
+            self.base_offset,
+            self.size_in_bytes,
+            self._bytes_since_index_entry,
+            largest.timestamp_ms,
+            largest.offset - self.base_offset,
+            last.timestamp_ms,
+        )
+        indexing = np.array([state], dtype=INDEXING)
+        offset_entries, time_entries = index_entries(batches, indexing, index_interval_bytes)
+        self._offset_index.append(offset_entries)
+        self._time_index.append(time_entries)
+        _, position, size_since_entry, timestamp_ms, relative_offset, _ = indexing[0].tolist()
+        self._largest = TimestampOffset(timestamp_ms, self.base_offset + relative_offset)
+        self._bytes_since_index_entry = size_since_entry
         self.size_in_bytes = position
 
     def index_batch(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import LogCleaningAbortedError
@@ -16,8 +17,18 @@ from isotherm.log.log_read import floor_index
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.roll import IncomingRecords, roll_jitter_ms, roll_reason
 from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
-from isotherm.record.validation import ValidatedRecords
 from isotherm.types import Offset, TimestampMs
+
+
+class IncomingBatches(Protocol):
+    """Batches that are to be appended."""
+
+    @property
+    def records(self) -> memoryview: ...
+    @property
+    def last_offset(self) -> Offset: ...
+    @property
+    def max_timestamp(self) -> TimestampMs: ...
 
 
 class LogSegments:
@@ -55,18 +66,18 @@ class LogSegments:
         return self.all[max(0, floor_index(self.all, offset)) :]
 
     def must_roll_for(
-        self, validated: ValidatedRecords, config: TopicConfig, now_ms: TimestampMs
+        self, records: IncomingBatches, config: TopicConfig, now_ms: TimestampMs
     ) -> bool:
         incoming = IncomingRecords(
-            len(validated.records),
-            validated.max_timestamp,
-            self.active.offset_fits(validated.last_offset),
+            len(records.records),
+            records.max_timestamp,
+            self.active.offset_fits(records.last_offset),
         )
         state = self.active.roll_state(self._jitter_ms)
         return roll_reason(state, incoming, config, now_ms) is not None
 
     def roll(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> None:
-        """Close the active segment and start one at `base_offset`, the log end."""
+        """Close the active segment and start one at `base_offset`, the log end or above."""
         self.active.deactivate()
         self.all = (*self.all, self._begin(base_offset, config, now_ms))
         self.transaction_indexes.follow(self.all[:-1])

@@ -1,8 +1,9 @@
 """Identifies the partition directories that a start finds, and decides what happens to each.
 
 The topic id in `partition.metadata` identifies the topic. The cluster's metadata knows every topic,
-past and present. A log is deleted only if its topic was. A directory of a topic that the cluster
-never had means that the metadata has lost records: the broker does not start then.
+past and present. A log is deleted only if its topic was. A log of a partition that was moved to other
+brokers while this one was down is set aside as `-stray`, which only an operator deletes. A directory of a
+topic that the cluster never had means that the metadata has lost records: the broker does not start then.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Container, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -23,6 +25,7 @@ from isotherm.errors import (
 from isotherm.log.checkpoints import load_partition_metadata, save_partition_metadata
 from isotherm.log.fs import FileSystem
 from isotherm.log.locked_dir import LockedDir
+from isotherm.log.log_copy import MOVED_MARK
 from isotherm.log.log_dir import LogDir
 from isotherm.log.offline_logs import GIVE_UP_HINT, OfflineLog
 from isotherm.segment.file_names import (
@@ -48,6 +51,9 @@ class PartitionCatalog(Protocol):
     def was_removed(self, topic_id: uuid.UUID) -> bool:
         """Whether a topic of this id was deleted. Its logs may still exist."""
 
+    def is_elsewhere(self, topic_partition: TopicPartition) -> bool:
+        """Whether an existing partition has its replicas on other brokers only."""
+
 
 class PartitionDirectory(NamedTuple):
     log_dir: LogDir
@@ -59,6 +65,8 @@ class FoundDirectories(NamedTuple):
     partitions: list[PartitionDirectory]
     deleted: list[Path]
     """Directories that were marked for deletion before."""
+    copies: list[PartitionDirectory]
+    """Directories of logs that were on their way to another log directory."""
 
 
 class IdentifiedDirectories(NamedTuple):
@@ -66,12 +74,14 @@ class IdentifiedDirectories(NamedTuple):
     """Directories to load, with their topic ids."""
     deleted: list[PartitionDirectory]
     """Directories to delete, because their topics were deleted."""
+    stray: list[PartitionDirectory]
+    """Directories of partitions that have no replica here any more."""
     offline: list[OfflineLog]
 
 
 def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
     """Raises LogDirFailedError if they cannot be listed: the directory goes offline."""
-    found = FoundDirectories([], [])
+    found = FoundDirectories([], [], [])
     with log_dir.errors_fail_it("list"):
         names = fs.list_names(log_dir.path)
     for name in names:
@@ -83,9 +93,36 @@ def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
             found.partitions.append(PartitionDirectory(log_dir, path, parsed.topic_partition))
         elif parsed.state is PartitionDirectoryState.DELETED:
             found.deleted.append(path)
+        elif parsed.state is PartitionDirectoryState.FUTURE:
+            found.copies.append(PartitionDirectory(log_dir, path, parsed.topic_partition))
         else:
             logger.warning("directory is left alone path=%s", path)
     return found
+
+
+def replaced_by_moves(
+    fs: FileSystem, directories: Iterable[PartitionDirectory]
+) -> list[PartitionDirectory]:
+    """Of partitions with two directories the one that a move has replaced: a crash came before its
+    deletion. None of those in a directory that fails meanwhile."""
+    by_partition: dict[TopicPartition, list[PartitionDirectory]] = {}
+    for each in directories:
+        by_partition.setdefault(each.topic_partition, []).append(each)
+    replaced: list[PartitionDirectory] = []
+    for found in by_partition.values():
+        if len(found) > 1:
+            moved = [each for each in found if _has_moved(fs, each)]
+            replaced += [each for each in found if each not in moved] if len(moved) == 1 else []
+    return replaced
+
+
+def _has_moved(fs: FileSystem, directory: PartitionDirectory) -> bool:
+    with (
+        suppress(LogDirFailedError),
+        directory.log_dir.errors_fail_it(f"identify {directory.topic_partition}"),
+    ):
+        return fs.exists(directory.path / MOVED_MARK)
+    return False
 
 
 def identify(
@@ -97,7 +134,7 @@ def identify(
     the cluster's metadata lacks a partition that it should have. Directories that fail are
     offline.
     """
-    found = IdentifiedDirectories([], [], [])
+    found = IdentifiedDirectories([], [], [], [])
     counted = Counter(each.topic_partition for each in directories)
     twice = {each for each, count in counted.items() if count > 1}
     for each in directories:
@@ -126,7 +163,11 @@ def _identify(
         topic_id, fault = None, str(error)
     current = catalog.topic_id(partition) if catalog is not None else None
     if catalog is None or (topic_id is not None and topic_id == current):
-        found.loaded.append((directory, topic_id))
+        if catalog is not None and catalog.is_elsewhere(partition):
+            logger.warning("log of a partition that is on other brokers is set aside dir=%s", path)
+            found.stray.append(directory)
+        else:
+            found.loaded.append((directory, topic_id))
     elif topic_id is None and current is not None:
         _name_again(fs, directory, current, fault, found_twice)
         found.loaded.append((directory, current))
@@ -174,6 +215,7 @@ def missing_directories(
         and partition not in found
         and catalog is not None
         and catalog.topic_id(partition) is not None
+        and not catalog.is_elsewhere(partition)
     ]
 
 

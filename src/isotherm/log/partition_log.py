@@ -16,17 +16,27 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from isotherm.config.topic import TopicConfig
-from isotherm.errors import NotLeaderOrFollowerError, OffsetOutOfRangeError
+from isotherm.errors import (
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    UnexpectedAppendOffsetError,
+)
 from isotherm.log.append import AppendInfo, check_fits_segment, check_producers, producer_batches
 from isotherm.log.deletion_queue import DeletionQueue
 from isotherm.log.environment import LogEnvironment
+from isotherm.log.follower_records import (
+    NOTHING_APPENDED,
+    FollowerAppendInfo,
+    FollowerRecords,
+    check_follower_records,
+)
 from isotherm.log.leader_epoch_cache import LeaderEpochCache
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_read import (
@@ -53,13 +63,18 @@ from isotherm.log.retention import (
 from isotherm.log.segment_swap import swap_segments
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
+from isotherm.record.batch import BatchHeader
+from isotherm.record.batch_header import OFFSET_MAX
 from isotherm.record.validation import AppendOrigin, ValidatedRecords, validate_and_assign_offsets
-from isotherm.segment.producer_snapshot import LastRecord
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.segment.offset_index import RELATIVE_OFFSET_MAX
+from isotherm.segment.producer_snapshot import LastRecord, ProducerSnapshotEntry
 from isotherm.types import (
     NO_TIMESTAMP,
     UNKNOWN_OFFSET,
     LeaderEpoch,
     Offset,
+    Position,
     ProducerId,
     TimestampMs,
     TopicPartition,
@@ -109,9 +124,15 @@ class PartitionLog:
         self._log_end_offset = loaded.log_end_offset
         self._high_watermark = loaded.log_start_offset
         self._recovery_point = loaded.recovery_point
+        # Where a truncation that is about to happen may end; far above otherwise.
+        self._truncated_from: Offset = OFFSET_MAX
+        self._log_start_after_truncation: Offset | None = None
         self._highest_offset_in_remote_storage = UNKNOWN_OFFSET
         self.remote_copies: RemoteCopies | None = None
         """Asked before a local segment is deleted because the remote tier has it."""
+        self.removals = 0
+        """Grows when records are dropped other than by retention: what was copied of the files before
+        is not the log's any more."""
         self._deletions = DeletionQueue(environment.cache.fs, loaded.snapshots)
         self._last_flush_ms = environment.clock.now_ms()
         self._is_closed = False
@@ -130,6 +151,12 @@ class PartitionLog:
     def log_start_offset(self) -> Offset:
         """The first offset that a consumer can read, in either tier."""
         return self._log_start_offset
+
+    @property
+    def log_start_offset_to_store(self) -> Offset:
+        """The log start for the next process (`about_to_truncate`)."""
+        after = self._log_start_after_truncation
+        return self._log_start_offset if after is None else after
 
     @property
     def durable_log_start_offset(self) -> Offset:
@@ -165,7 +192,8 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> Offset:
-        return self._recovery_point
+        """Everything below it is durable, and stays in the log if a crash cuts a truncation off."""
+        return min(self._recovery_point, self._truncated_from)
 
     @property
     def highest_offset_in_remote_storage(self) -> Offset:
@@ -268,10 +296,70 @@ class PartitionLog:
         segment = self._segments.active
         segment.append(validated.records, validated.batch_headers, self.config.index_interval_bytes)
         self._log_end_offset = validated.last_offset + 1
-        for position, header in producer_batches(validated):
-            aborted = self.producers.apply(header, validated.records, position)
+        self._apply_to_producers(producer_batches(validated), validated.records)
+
+    def append_as_follower(
+        self, records: memoryview, leader_epoch: LeaderEpoch
+    ) -> FollowerAppendInfo:
+        """Append the batches of a leader as they are. `leader_epoch` is that of the fetch request.
+
+        See `check_follower_records` for what is checked and left out, and what it raises. Raises
+        UnexpectedAppendOffsetError if they begin below the log end. Nothing is appended then. Only
+        one thread fetches for a log.
+        """
+        checked = check_follower_records(records, leader_epoch, self.topic_partition)
+        if not len(checked.batches):
+            return NOTHING_APPENDED
+        with self._lock, self._errors_fail_dir("append"):
+            if checked.first_offset < self._log_end_offset:
+                raise UnexpectedAppendOffsetError(
+                    f"fetched batches begin below the log end partition={self.topic_partition}"
+                    f" base_offset={checked.first_offset} log_end_offset={self._log_end_offset}"
+                    f" log_start_offset={self._log_start_offset}",
+                    checked.first_offset,
+                    checked.last_offset,
+                )
+            # All are read before one is written: a marker that cannot be read stops the append.
+            pieces = [
+                (piece, piece.producer_batches())
+                for piece in checked.pieces(self.config.effective_segment_bytes)
+            ]
+            # Assigned first, so that no reader finds a record without its epoch.
+            for epoch, offset in checked.starts_of_epochs():
+                self.leader_epochs.assign(epoch, offset)
+            now_ms = self.environment.clock.now_ms()
+            for piece, producer_batches in pieces:
+                self._append_piece(piece, producer_batches, now_ms)
+            return FollowerAppendInfo(
+                checked.first_offset,
+                checked.last_offset,
+                int(checked.epochs[-1]),
+                len(checked.records),
+                self._needs_flush,
+            )
+
+    def _append_piece(
+        self,
+        piece: FollowerRecords,
+        producer_batches: Iterable[tuple[Position, BatchHeader]],
+        now_ms: TimestampMs,
+    ) -> None:
+        if self._segments.must_roll_for(piece, self.config, now_ms):
+            # Compaction may have left more offsets out than the indexes of a segment can span.
+            is_far = piece.last_offset - self._log_end_offset > RELATIVE_OFFSET_MAX
+            self._roll(now_ms, piece.first_offset if is_far else None)
+        segment = self._segments.active
+        segment.append_batches(piece.records, piece.written(), self.config.index_interval_bytes)
+        self._log_end_offset = piece.last_offset + 1
+        self._apply_to_producers(producer_batches, piece.records)
+
+    def _apply_to_producers(
+        self, batches: Iterable[tuple[Position, BatchHeader]], records: memoryview
+    ) -> None:
+        for position, header in batches:
+            aborted = self.producers.apply(header, records, position)
             if aborted is not None:
-                segment.append_aborted_transaction(aborted)
+                self._segments.active.append_aborted_transaction(aborted)
         self.producers.map_end_offset = self._log_end_offset
 
     # ---- reading
@@ -388,10 +476,13 @@ class PartitionLog:
             if self._segments.active.size_in_bytes > 0:
                 self._roll(self.environment.clock.now_ms())
 
-    def _roll(self, now_ms: TimestampMs) -> None:
+    def _roll(self, now_ms: TimestampMs, base_offset: Offset | None = None) -> None:
+        """`base_offset` is the start of the new segment if it is above the log end."""
+        base_offset = self._log_end_offset if base_offset is None else base_offset
+        self.producers.map_end_offset = base_offset
         # A snapshot at each segment's start: recovery and copies to the remote tier need it.
         self.snapshots.take(self.producers)
-        self._segments.roll(self._log_end_offset, self.config, now_ms)
+        self._segments.roll(base_offset, self.config, now_ms)
 
     def flush(self, *, closed_segments_only: bool = False) -> None:
         """Make the log durable up to its end, or up to the active segment's base."""
@@ -399,9 +490,10 @@ class PartitionLog:
             with self._lock:
                 active = self._segments.active
                 end_offset = active.base_offset if closed_segments_only else self._log_end_offset
-            self._flush(active, end_offset)
+                removals = self.removals
+            self._flush(active, end_offset, removals)
 
-    def _flush(self, active: LogSegment, end_offset: Offset) -> None:
+    def _flush(self, active: LogSegment, end_offset: Offset, removals: int) -> None:
         """Call it under the flush lock, which is taken before any other, never after."""
         with self._lock:
             start_offset = self._recovery_point
@@ -412,7 +504,10 @@ class PartitionLog:
             if segment.base_offset < end_offset:
                 segment.sync()
         self.snapshots.sync(start_offset)
-        self.leader_epochs.flush(end_offset)
+        with self._lock:
+            if self.removals != removals:
+                return  # truncated meanwhile: `end_offset` is of an earlier log, and so are its epochs
+            self.leader_epochs.flush(end_offset)
         self._segments.transaction_indexes.store()
         if segments[-1].base_offset >= start_offset:  # new file names, as in Kafka
             self.environment.cache.fs.sync_directory(self.directory)
@@ -505,6 +600,7 @@ class PartitionLog:
             swap_segments(
                 fs, self.directory, old, new, partial(self._deletions.mark, due_ms=due_ms)
             )
+            self.removals += 1
             self._segments.replace(old, new)
             self._segments.transaction_indexes.store()
 
@@ -528,33 +624,96 @@ class PartitionLog:
 
     # ---- truncating and closing
 
+    @contextmanager
+    def about_to_truncate(
+        self, offset: Offset, log_start_offset: Offset | None = None
+    ) -> Iterator[None]:
+        """Within it, checkpoints are written that hold wherever a crash cuts the truncation off.
+
+        `recovery_point` is as low as the log end may become: a log that ends below its recovery
+        point would count as damaged. `log_start_offset` is the log's new start if every record goes;
+        `offset` is UNKNOWN_OFFSET then. The caller writes the checkpoints before it truncates.
+        """
+        with self._lock:
+            base_offset = self._segments.from_offset(offset)[0].base_offset
+            # 0 if every segment goes: what a crash leaves of them is read again.
+            self._truncated_from = base_offset if base_offset <= offset else 0
+            self._log_start_after_truncation = log_start_offset
+        try:
+            yield
+        finally:
+            self._truncated_from = OFFSET_MAX
+            self._log_start_after_truncation = None
+
     def truncate_to(self, offset: Offset) -> None:
         """Drop the records at `offset` and above. A batch that contains it is dropped as a whole.
 
-        Durable on return: records that return after a crash would overlap later ones.
+        Durable on return: records that return after a crash would overlap later ones. An `offset`
+        below the log start lowers that, too: a leader's log ended there.
         """
         with self._deletions.lock, self._lock, self._errors_fail_dir("truncate"):
             # No record to drop, but an epoch may have been assigned without records.
             if offset >= self._log_end_offset:
-                self.leader_epochs.truncate_from_end(offset)
+                self.leader_epochs.truncate_from_end(self._log_end_offset)
                 return
             if self._segments.first_base_offset > offset:
-                self._truncate_fully_and_start_at(offset)
+                # What lies below is in the remote tier, and so is its history.
+                epochs = [e for e in self.leader_epochs.entries if e.start_offset < offset]
+                self._begin_anew(offset, min(self._log_start_offset, offset), epochs)
                 return
             doomed = self._segments.truncate_to(offset, self.config)
             # Newest first, so that a crash in between leaves no gap.
             self._mark_for_deletion(doomed[::-1], self.environment.clock.now_ms())
             # The batch that contained `offset` may have started below the log start.
+            self._log_start_offset = min(self._log_start_offset, offset)
             self._set_end(max(self._log_start_offset, self._segments.active.read_next_offset()))
 
-    def _truncate_fully_and_start_at(self, offset: Offset) -> None:
+    def truncate_fully_and_start_at(
+        self,
+        offset: Offset,
+        *,
+        log_start_offset: Offset | None = None,
+        leader_epochs: Sequence[EpochEntry] = (),
+        producers: Sequence[ProducerSnapshotEntry] | None = None,
+    ) -> None:
+        """Drop every record; the next one gets `offset`, which may be above the old log end.
+
+        The log starts there too, unless `log_start_offset` says that the remote tier has what lies
+        below. `leader_epochs` and `producers` are the history of that part: the lineage up to
+        `offset`, and the state of the producers at `offset`. Durable on return.
+        """
+        with self._deletions.lock, self._lock, self._errors_fail_dir("truncate"):
+            start_offset = offset if log_start_offset is None else log_start_offset
+            self._begin_anew(offset, start_offset, leader_epochs, producers)
+
+    def _begin_anew(
+        self,
+        offset: Offset,
+        log_start_offset: Offset,
+        leader_epochs: Sequence[EpochEntry] = (),
+        producers: Sequence[ProducerSnapshotEntry] | None = None,
+    ) -> None:
         now_ms = self.environment.clock.now_ms()
-        self._mark_for_deletion(self._segments.all, now_ms)
+        # Newest first, so that a crash in between leaves no gap.
+        self._mark_for_deletion(self._segments.all[::-1], now_ms)
+        # Neither the epochs of another lineage beside the old batches, nor the new log's end beside old
+        # epochs: after a crash in between the log is empty, and no epoch is of it.
+        self.environment.cache.fs.sync_directory(self.directory)
+        self.leader_epochs.restore(leader_epochs)
         self._segments.begin_anew(offset, self.config, now_ms)
-        self._log_start_offset = min(self._log_start_offset, offset)
+        self.environment.cache.fs.sync_directory(self.directory)
+        self._log_start_offset = log_start_offset
+        # As in Kafka: what lies below is committed, in the remote tier or deleted by the leader.
+        self._high_watermark = offset
+        self.leader_epochs.truncate_from_start(log_start_offset)
+        self.snapshots.remove_where_above(-1)
+        if producers is not None:
+            self.snapshots.put(offset, producers)
+            self.snapshots.sync(offset)
         self._set_end(offset)
 
     def _set_end(self, end_offset: Offset) -> None:
+        self.removals += 1
         self._log_end_offset = end_offset
         self._recovery_point = min(self._recovery_point, end_offset)
         self._high_watermark = min(self._high_watermark, end_offset)
@@ -585,7 +744,7 @@ class PartitionLog:
                     active.sync()
                     self.snapshots.sync(self._log_end_offset)
                     self.environment.cache.fs.sync_directory(self.directory)
-                self._flush(active, self._log_end_offset)
+                self._flush(active, self._log_end_offset, self.removals)
             self._is_closed = True
 
     def abandon(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from isotherm.errors import CorruptSnapshotError
@@ -21,7 +21,11 @@ from isotherm.segment.file_names import (
     parse_segment_file_name,
     segment_file_name,
 )
-from isotherm.segment.producer_snapshot import encode_producer_snapshot, read_producer_snapshot
+from isotherm.segment.producer_snapshot import (
+    ProducerSnapshotEntry,
+    encode_producer_snapshot,
+    read_producer_snapshot,
+)
 from isotherm.types import Offset, TimestampMs
 
 logger = logging.getLogger(__name__)
@@ -58,11 +62,14 @@ class ProducerSnapshots:
         offset = state.map_end_offset
         if offset == 0 or offset in self._offsets:
             return False
-        data = encode_producer_snapshot(state.snapshot_entries())
-        self._fs.write_bytes(self.path(offset), data)
+        self.put(offset, state.snapshot_entries())
+        return True
+
+    def put(self, offset: Offset, entries: Sequence[ProducerSnapshotEntry]) -> None:
+        """Write a snapshot, which must not exist yet."""
+        self._fs.write_bytes(self.path(offset), encode_producer_snapshot(entries))
         with self._lock:
             insort(self._offsets, offset)
-        return True
 
     def load_latest(
         self, state: ProducerStateManager, end_offset: Offset, now_ms: TimestampMs

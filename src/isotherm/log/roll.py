@@ -41,7 +41,9 @@ def roll_reason(
     now_ms: TimestampMs,
 ) -> RollReason | None:
     """Why the segment must be rolled before `incoming` is appended; None if it need not be."""
-    if segment.size > config.effective_segment_bytes - incoming.size:
+    if segment.size > 0 and segment.size > config.effective_segment_bytes - incoming.size:
+        # An empty segment takes even a batch that is larger: a leader refuses it, but a follower
+        # may get one that was appended when segment.bytes was larger.
         return RollReason.SIZE
     if segment.size > 0 and _age_ms(segment, incoming, now_ms) > (
         config.effective_segment_ms - segment.jitter_ms

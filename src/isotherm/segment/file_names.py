@@ -18,13 +18,6 @@ OFFSET_INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 PRODUCER_SNAPSHOT_SUFFIX = ".snapshot"
-SEGMENT_FILE_SUFFIXES = (
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
-    PRODUCER_SNAPSHOT_SUFFIX,
-)
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
@@ -96,6 +89,12 @@ def retired_partition_directory_name(
     """
     suffix = f"-{topic_partition.partition}.{unique_id.hex}-{state.value}"
     return f"{topic_partition.topic[: DIRECTORY_NAME_LENGTH_MAX - len(suffix)]}{suffix}"
+
+
+def future_directory_name_fits(topic_partition: TopicPartition) -> bool:
+    """Whether the directory of a copy can be named after the whole topic: a start reads it there."""
+    name = f"{partition_directory_name(topic_partition)}.{'0' * 32}-"
+    return len(name) + len(PartitionDirectoryState.FUTURE.value) <= DIRECTORY_NAME_LENGTH_MAX
 
 
 def parse_partition_directory(name: str) -> PartitionDirectory | None:

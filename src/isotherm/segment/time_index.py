@@ -102,18 +102,6 @@ def last_entries_before(
     return [_entry_at(buffer, base_offset, index) for index in range(max(0, end - count), end)]
 
 
-def first_younger_entry(
-    buffer: Buffer, base_offset: Offset, target_ms: TimestampMs
-) -> TimestampOffset | None:
-    """The entry after that of `lookup_timestamp`; None if there is none.
-
-    A record at or below its offset has a timestamp above `target_ms`.
-    """
-    index = _count_not_younger(buffer, target_ms)
-    has_entry = index < time_index_entry_count(buffer)
-    return _entry_at(buffer, base_offset, index) if has_entry else None
-
-
 def last_time_index_entry(buffer: Buffer, base_offset: Offset) -> TimestampOffset:
     """The last entry; (-1, base_offset) if there is none."""
     return _entry_before(buffer, base_offset, time_index_entry_count(buffer))

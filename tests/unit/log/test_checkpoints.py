@@ -41,7 +41,7 @@ def test_malformed_offset_checkpoint_is_refused(data: bytes) -> None:
         read_offset_checkpoint(data)
 
 
-def test_absent_files_are_told_apart_from_damaged_ones(tmp_path: Path) -> None:
+def test_absent_files_are_distinguished_from_damaged_ones(tmp_path: Path) -> None:
     assert load_offset_checkpoint(FS, tmp_path / "none") == {}
     assert load_partition_metadata(FS, tmp_path) is None
     assert load_meta_properties(FS, tmp_path) is None
@@ -79,9 +79,9 @@ def test_meta_properties_without_a_node_id_are_refused(tmp_path: Path) -> None:
 
 
 def test_clean_shutdown_mark_is_taken_once(tmp_path: Path) -> None:
-    assert not take_clean_shutdown(FS, tmp_path)
+    assert take_clean_shutdown(FS, tmp_path) is None
     save_clean_shutdown(FS, tmp_path, 5)
     content = json.loads((tmp_path / ".kafka_cleanshutdown").read_text())
     assert content == {"version": 0, "brokerEpoch": 5}
-    assert take_clean_shutdown(FS, tmp_path)
-    assert not take_clean_shutdown(FS, tmp_path)
+    assert take_clean_shutdown(FS, tmp_path) == 5
+    assert take_clean_shutdown(FS, tmp_path) is None

@@ -53,7 +53,7 @@ def test_discarded_value_is_loaded_again() -> None:
     assert loads.names == ["a", "a"]
 
 
-def test_evicted_file_stays_readable_for_who_holds_it(tmp_path: Path) -> None:
+def test_evicted_file_stays_readable_for_its_holders(tmp_path: Path) -> None:
     fs = OsFileSystem()
     for name in ("a", "b"):
         (tmp_path / name).write_text(name)

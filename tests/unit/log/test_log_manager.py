@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from isotherm.config.broker import BrokerConfig
+from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import CorruptMetadataError, LogDirFailedError, NotLeaderOrFollowerError
@@ -163,6 +164,34 @@ def test_logs_are_recovered_from_the_recovery_point_after_a_crash(
     assert recovered.log_start_offset == 0
 
 
+def test_high_watermarks_are_checkpointed_alone_and_only_when_one_moved(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    manager = open_manager("one")
+    log = manager.create_log(A, TOPIC_ID, CONFIG)
+    manager.create_log(B, TOPIC_ID, CONFIG)
+    for _ in range(5):
+        log.append_as_leader(build_batch([(T0, b"k", b"v", ())]), 0, now_ms=T0)
+    log.update_high_watermark(3)
+    manager.checkpoint_high_watermarks()
+    file = tmp_path / "one" / "replication-offset-checkpoint"
+    assert file.read_text() == "0\n2\na 0 3\nb 0 0\n"
+    starts = tmp_path / "one" / LOG_STARTS
+    assert starts.exists()  # at first all files are written: a missing one would count as lost
+    starts.write_text("0\n0\n")
+    file.unlink()
+    manager.checkpoint_high_watermarks()
+    assert not file.exists()
+    log.update_high_watermark(4)
+    manager.checkpoint_high_watermarks()
+    assert file.read_text() == "0\n2\na 0 4\nb 0 0\n"
+    assert starts.read_text() == "0\n0\n"
+    crash(manager)
+    found = open_manager("one").log(A)
+    assert found is not None
+    assert (found.high_watermark, found.log_end_offset) == (4, 5)
+
+
 def test_checkpoints_hold_what_loading_needs(
     open_manager: Open, tmp_path: Path, clock: SimClock
 ) -> None:
@@ -295,7 +324,7 @@ def test_damaged_checkpoint_costs_recovery_and_nothing_else(
     assert log.log_end_offset == 12
 
 
-def test_second_process_is_told_who_is_in_the_way(open_manager: Open, tmp_path: Path) -> None:
+def test_second_process_gets_the_holder_of_the_lock(open_manager: Open, tmp_path: Path) -> None:
     open_manager("one")
     script = (
         "import sys, random, pathlib\n"
@@ -394,16 +423,44 @@ class Catalog:
     """Topics by partition, and the ids of those that were removed."""
 
     def __init__(
-        self, topics: dict[TopicPartition, uuid.UUID], removed: frozenset[uuid.UUID] = frozenset()
+        self,
+        topics: dict[TopicPartition, uuid.UUID],
+        removed: frozenset[uuid.UUID] = frozenset(),
+        elsewhere: frozenset[TopicPartition] = frozenset(),
     ) -> None:
         self._topics = topics
         self._removed = removed
+        self._elsewhere = elsewhere
 
     def topic_id(self, topic_partition: TopicPartition) -> uuid.UUID | None:
         return self._topics.get(topic_partition)
 
     def was_removed(self, topic_id: uuid.UUID) -> bool:
         return topic_id in self._removed
+
+    def is_elsewhere(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self._elsewhere
+
+
+def test_log_of_a_partition_that_has_moved_to_other_brokers_is_set_aside(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    manager = open_manager("one")
+    append(manager.create_log(A, TOPIC_ID, CONFIG), 3)
+    append(manager.create_log(B, TOPIC_ID, CONFIG), 2)
+    manager.shutdown()
+    catalog = Catalog({A: TOPIC_ID, B: TOPIC_ID}, elsewhere=frozenset({A}))
+    for _ in range(2):
+        second = open_manager("one", catalog=catalog)
+        assert (second.log(A), second.is_damaged(A)) == (None, False)
+        assert second.log(B) is not None
+        second.shutdown()
+        (stray,) = (tmp_path / "one").glob("a-0*")
+        assert stray.name.endswith("-stray")
+        assert (stray / f"{0:020d}.log").stat().st_size > 0
+    # It comes back as an empty replica, which fetches everything.
+    back = open_manager("one", catalog=Catalog({A: TOPIC_ID, B: TOPIC_ID}))
+    assert back.create_log(A, TOPIC_ID, CONFIG).log_end_offset == 0
 
 
 def test_partition_that_is_offline_keeps_its_checkpoints_for_the_next_start(
@@ -719,3 +776,57 @@ def test_directory_marked_for_deletion_goes_though_its_partition_is_there_again(
     second.delete_marked_files()
     left = [path.name for path in tmp_path.glob("*/a-0*")]
     assert left == ["a-0"]
+
+
+def test_clean_stop_of_every_directory_tells_the_broker_epoch(open_manager: Open) -> None:
+    first = open_manager()
+    assert first.previous_broker_epoch() == -1
+    first.broker_epoch = 55
+    first.shutdown()
+    assert open_manager("one", "two", "new").previous_broker_epoch() == -1
+
+
+def test_broker_epoch_is_known_until_a_crash(open_manager: Open) -> None:
+    first = open_manager()
+    first.broker_epoch = 55
+    first.shutdown()
+    second = open_manager()
+    assert second.previous_broker_epoch() == 55
+    second.broker_epoch = 66
+    crash(second)
+    assert open_manager().previous_broker_epoch() == -1
+
+
+def test_directories_that_stopped_at_different_times_tell_no_broker_epoch(
+    open_manager: Open,
+) -> None:
+    for epoch, names in ((55, ("one", "two")), (66, ("one",))):
+        manager = open_manager(*names)
+        manager.broker_epoch = epoch
+        manager.shutdown()
+    assert open_manager().previous_broker_epoch() == -1
+
+
+def test_metadata_log_is_opened_in_its_directory(tmp_path: Path, clock: SimClock) -> None:
+    dirs = (tmp_path / "one", tmp_path / "two")
+    manager = LogManager(
+        dirs,
+        config=BrokerConfig(
+            process_roles=("broker",),
+            node_id=5,
+            controller_quorum_bootstrap_servers=("localhost:9093",),
+            controller_listener_names=("CONTROLLER",),
+            log_dirs=dirs,
+            quorum=QuorumConfig(metadata_log_dir=str(dirs[1])),
+        ),
+        topic_config_for=lambda topic: CONFIG,
+        clock=clock,
+        fs=OsFileSystem(),
+        rng=random.Random(0),
+    )
+    try:
+        log = manager.open_metadata_log(CONFIG, TOPIC_ID)
+        assert log.directory == dirs[1] / "__cluster_metadata-0"
+        assert manager.metadata_log_dir.path == dirs[1]
+    finally:
+        manager.shutdown()

@@ -160,7 +160,7 @@ def test_first_unstable_offset_is_that_of_the_oldest_open_transaction() -> None:
     assert state.first_unstable_offset == 11
 
 
-def test_aborted_transaction_is_told_with_its_last_stable_offset() -> None:
+def test_aborted_transaction_is_returned_with_its_last_stable_offset() -> None:
     state = manager()
     write(state, batch(4, 0, is_transactional=True))
     assert end_transaction(state, 5, ControlRecordType.ABORT) == (7, 4, 5, 6)

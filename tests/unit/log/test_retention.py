@@ -106,7 +106,7 @@ def test_segments_below_the_log_start_go_whatever_the_policy(
         assert all(deletion.reason is DeletionReason.LOG_START for deletion in plan.deletions)
 
 
-def test_reasons_are_told_in_order() -> None:
+def test_reasons_are_reported_in_order() -> None:
     retention = state(log_start_offset=10, local_log_start_offset=10)
     config = TopicConfig(retention_bytes=200, retention_ms=15)
     plan = plan_retention(retention, config, NOW)

@@ -9,7 +9,6 @@ from isotherm.segment.time_index import (
     TimestampOffset,
     check_time_index,
     encode_time_index,
-    first_younger_entry,
     last_time_index_entry,
     lookup_timestamp,
     read_time_index,
@@ -86,7 +85,5 @@ def test_lookups_agree_with_a_linear_search(steps: list[tuple[int, int]], target
     assert read_time_index(buffer, 500) == entries
     below = [entry for entry in entries if entry.timestamp_ms <= target]
     assert lookup_timestamp(buffer, 500, target) == (below or [(-1, 500)])[-1]
-    above = entries[len(below) :]
-    assert first_younger_entry(buffer, 500, target) == (above[0] if above else None)
     kept = [entry for entry in entries if entry.offset < target]
     assert truncated_time_index_size(buffer, 500, target) == 12 * len(kept)

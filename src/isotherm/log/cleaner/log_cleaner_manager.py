@@ -186,6 +186,14 @@ class LogCleanerManager:
         with self._lock:
             self._save_checkpoint(log, None)
 
+    def move_checkpoint(self, source: PartitionLog, log: PartitionLog) -> None:
+        """`log` is `source` in another directory. Call within `paused`."""
+        with self._lock:
+            checkpoint = self.cleaner_checkpoint(source)
+            if checkpoint is not None:
+                self._save_checkpoint(source, None)
+                self._save_checkpoint(log, checkpoint)
+
     def truncate_checkpoint(self, log: PartitionLog, offset: Offset) -> None:
         """Lower the checkpoint to `offset` if it is above. Call within `paused`."""
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,21 @@ _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
 
 assert _OFFSET_ENTRY.itemsize == OFFSET_INDEX_ENTRY_SIZE
 assert _TIME_ENTRY.itemsize == TIME_INDEX_ENTRY_SIZE
+
+
+def index_entries(
+    batches: WrittenTable, indexing: np.ndarray[Any, np.dtype[np.void]], interval_bytes: int
+) -> tuple[bytes, bytes]:
+    """The entries of the offset index and of the time index for batches that are appended.
+
+    `indexing` has one row, of `kernels.indexes.INDEXING`: the state before, and then after, them.
+    """
+    offsets = np.empty((len(batches), 2), dtype=np.int64)
+    times = np.empty((len(batches), 2), dtype=np.int64)
+    offset_count, time_count = kernels.index_batches(
+        batches, indexing, interval_bytes, offsets, times
+    )
+    return _encode(offsets[:offset_count], _OFFSET_ENTRY), _encode(times[:time_count], _TIME_ENTRY)
 
 
 class WrittenIndexes:
@@ -52,13 +67,9 @@ class WrittenIndexes:
         return int(self._indexing["largest_timestamp"][0])
 
     def append(self, batches: WrittenTable) -> None:
-        offsets = np.empty((len(batches), 2), dtype=np.int64)
-        times = np.empty((len(batches), 2), dtype=np.int64)
-        offset_count, time_count = kernels.index_batches(
-            batches, self._indexing, self._interval_bytes, offsets, times
-        )
-        self._offset_entries += _encode(offsets[:offset_count], _OFFSET_ENTRY)
-        self._time_entries += _encode(times[:time_count], _TIME_ENTRY)
+        offset_entries, time_entries = index_entries(batches, self._indexing, self._interval_bytes)
+        self._offset_entries += offset_entries
+        self._time_entries += time_entries
 
     def append_aborted(self, transactions: Sequence[AbortedTransaction]) -> None:
         """Add transactions whose abort markers are in the segment, in the order of the markers."""

@@ -221,7 +221,9 @@ def test_log_that_was_paused_twice_is_begun_after_two_resumes(
     assert begin(manager).log is log
 
 
-def test_two_who_abort_the_same_round_both_go_on(logs: Any, manager: LogCleanerManager) -> None:
+def test_two_threads_that_abort_the_same_round_both_go_on(
+    logs: Any, manager: LogCleanerManager
+) -> None:
     """Kafka allows one at a time: a second one is an IllegalStateException there."""
     log = logs.filled("a", records=10)
     cleaning = begin(manager)
@@ -380,7 +382,7 @@ def test_checkpoint_that_cannot_be_written_takes_the_directory_offline(
     assert manager.begin_filthiest() is None
 
 
-def test_time_since_the_last_look_is_told(
+def test_time_since_the_last_look_is_reported(
     logs: Any, clock: SimClock, manager: LogCleanerManager
 ) -> None:
     clock.advance(500)
