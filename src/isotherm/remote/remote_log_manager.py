@@ -27,7 +27,6 @@ from typing import Protocol
 from isotherm.clock import Clock
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.errors import IsothermError, OffsetOutOfRangeError, RemoteStorageNotReadyError
-from isotherm.log.log_read import FetchIsolation
 from isotherm.log.log_segment import TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
@@ -40,7 +39,8 @@ from isotherm.remote.metadata.exclusive import exclusive_metadata
 from isotherm.remote.periodic_tasks import PeriodicTasks
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
-from isotherm.remote.reading.read_wait import NO_WAIT, ReadWait
+from isotherm.remote.reading.read_request import ReadRequest
+from isotherm.remote.reading.read_wait import NO_WAIT
 from isotherm.remote.reading.remote_log_reader import RemoteLogReader, RemoteRead
 from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
@@ -56,6 +56,7 @@ from isotherm.remote.tasks.backoff import RetryBackoff
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
+from isotherm.remote.tasks.follow import FollowTask
 from isotherm.remote.tasks.local_deletion import RemoteCopiesOfLog
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
@@ -86,6 +87,21 @@ class _Led:
 
     copy: _Task
     expiration: _Task
+
+    @property
+    def tasks(self) -> tuple[_Task, ...]:
+        return (self.copy, self.expiration)
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """A partition that another broker leads. What it would copy or delete is the leader's to."""
+
+    follow: _Task
+
+    @property
+    def tasks(self) -> tuple[_Task, ...]:
+        return (self.follow,)
 
 
 class RemoteLogManager:
@@ -163,7 +179,9 @@ class RemoteLogManager:
         publish_pools(metrics, self._copies, self._readers)
         publish_quotas(metrics, self._copy_quota, self.fetch_quota)
         self._lock = threading.Lock()
-        self._led: dict[TopicIdPartition, _Led] = {}
+        self._roles: dict[TopicIdPartition, _Led | _Followed] = {}
+        # Partitions that start once a stop is done, by the last call that asked for it.
+        self._restarts: dict[TopicIdPartition, object] = {}
         self._stopping: dict[TopicIdPartition, Future[None]] = {}
         self._closed = False
 
@@ -196,40 +214,83 @@ class RemoteLogManager:
         """What the tasks work with, for other work on the tier."""
         return self._tier
 
-    def on_leadership_change(self, logs: Iterable[PartitionLog]) -> None:
-        """Start the tasks of these logs, which this broker leads now. Logs that are not tiered are
-        left out, and running tasks stay as they are. Logs that are being stopped start when the
-        stop is done, so that its deletion deletes no segment that is copied after it."""
-        tiered = {
-            TopicIdPartition(log.topic_id, *log.topic_partition): log
-            for log in logs
-            if log.remote_log_enabled and log.topic_id is not None
-        }
+    def leads(self, partition: TopicIdPartition) -> bool:
+        """Whether the tasks of the partition's leader run here."""
+        return isinstance(self._roles.get(partition), _Led)
+
+    def on_leadership_change(
+        self, leaders: Iterable[PartitionLog], followers: Iterable[PartitionLog] = ()
+    ) -> None:
+        """Start the tasks of these logs: this broker leads or follows them now. Logs that are not
+        tiered are left out, and running tasks of the same role stay as they are. Those of the other
+        role are stopped first. Logs that are being stopped start when the stop is done, so that its
+        deletion deletes no segment that is copied after it."""
+        led, followed = _tiered(leaders), _tiered(followers)
         with self._lock:
             if self._closed:
                 return
-            stopping = {each: self._stopping[each] for each in tiered if each in self._stopping}
+            turned = [
+                *(each for each in led if isinstance(self._roles.get(each), _Followed)),
+                *(each for each in followed if isinstance(self._roles.get(each), _Led)),
+            ]
+        for partition in turned:
+            self._stop(partition, delete_remote=False)
+        with self._lock:
+            stopping = {
+                each: self._stopping[each] for each in (*led, *followed) if each in self._stopping
+            }
+            tokens = {each: object() for each in stopping}
+            self._restarts.update(tokens)
         for partition, done in stopping.items():
-            done.add_done_callback(partial(self._lead_again, tiered.pop(partition)))
-        self._metadata.on_partition_leadership_changes(tiered, ())
-        for partition, log in tiered.items():
-            with self._lock:
-                if partition in self._led or self._closed:
-                    continue
-                self._topic_metrics.follow(partition.topic, partition.partition)
-                self._retention_shares.follow(partition.topic, partition.partition)
-                led = self._led[partition] = _Led(
-                    CopyTask(log, partition, self._tier), ExpirationTask(log, partition, self._tier)
-                )
-            log.remote_copies = RemoteCopiesOfLog(log, partition, self._tier)
-            self._copies.schedule(partition, self._tick("copy", partition, led.copy))
-            self._expirations.schedule(
-                partition, self._tick("expiration", partition, led.expiration)
+            is_led = partition in led
+            log = (led if is_led else followed).pop(partition)
+            done.add_done_callback(
+                partial(self._start_again, partition, log, tokens[partition], is_led)
             )
+        self._metadata.on_partition_leadership_changes(led, followed)
+        for partition, log in led.items():
+            self._lead(partition, log)
+        for partition, log in followed.items():
+            self._follow(partition, log)
         self._expirations.schedule("index-cache", self._evict_indexes, self._interval_s)
 
-    def _lead_again(self, log: PartitionLog, _: Future[None]) -> None:
-        self.on_leadership_change([log])
+    def _lead(self, partition: TopicIdPartition, log: PartitionLog) -> None:
+        with self._lock:
+            if partition in self._roles or self._closed:
+                return
+            self._topic_metrics.follow(partition.topic, partition.partition)
+            self._retention_shares.follow(partition.topic, partition.partition)
+            led = self._roles[partition] = _Led(
+                CopyTask(log, partition, self._tier), ExpirationTask(log, partition, self._tier)
+            )
+        log.remote_copies = RemoteCopiesOfLog(log, partition, self._tier)
+        self._copies.schedule(partition, self._tick("copy", partition, led.copy))
+        self._expirations.schedule(partition, self._tick("expiration", partition, led.expiration))
+
+    def _follow(self, partition: TopicIdPartition, log: PartitionLog) -> None:
+        with self._lock:
+            if partition in self._roles or self._closed:
+                return
+            followed = self._roles[partition] = _Followed(FollowTask(log, partition, self._tier))
+        log.remote_copies = RemoteCopiesOfLog(log, partition, self._tier)
+        self._expirations.schedule(partition, self._tick("follow", partition, followed.follow))
+
+    def _start_again(
+        self,
+        partition: TopicIdPartition,
+        log: PartitionLog,
+        token: object,
+        is_led: bool,
+        _: Future[None],
+    ) -> None:
+        with self._lock:
+            if self._restarts.get(partition) is not token:
+                return  # it has another role by now, or was stopped for good
+            del self._restarts[partition]
+        if is_led:
+            self.on_leadership_change([log])
+        else:
+            self.on_leadership_change((), [log])
 
     def resume_deletions(self, removed: Iterable[TopicIdPartition] = ()) -> Future[None]:
         """Continue the deletions of `stop_partitions` that an earlier process left unfinished, and
@@ -249,67 +310,43 @@ class RemoteLogManager:
         that is.
         """
         stopped = set(partitions)
+        with self._lock:
+            for each in stopped:
+                self._restarts.pop(each, None)
         if delete_remote:
             self._pending_deletions.add(stopped)
         return _all_done(
             [self._stop(partition, delete_remote=delete_remote) for partition in stopped]
         )
 
-    def read(
-        self,
-        log: PartitionLog,
-        partition: TopicIdPartition,
-        offset: Offset,
-        max_bytes: int,
-        *,
-        isolation: FetchIsolation,
-        min_one_message: bool,
-        wait: ReadWait,
-    ) -> Future[RemoteRead]:
+    def read(self, asked: ReadRequest) -> Future[RemoteRead]:
         """`RemoteLogReader.read` on the reader pool; cancelling drops a read that has not begun,
-        and one that waits for the store ends with its `wait`.
+        and one that waits for the store ends with `asked.wait`.
 
         NotEnoughMemoryError at once when remote.log.reader.max.pending.tasks wait already.
         """
 
         def work() -> RemoteRead:
-            topic = partition.topic
+            topic = asked.partition.topic
             self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, topic)
             began_s = self._read_times.begin()
             succeeded = False
             try:
-                found = self._reader.read(
-                    log,
-                    partition,
-                    offset,
-                    max_bytes,
-                    isolation=isolation,
-                    min_one_message=min_one_message,
-                    wait=wait,
-                )
+                found = self._reader.read(asked)
                 succeeded = True
             except OffsetOutOfRangeError:
                 succeeded = True  # the consumer caused it, not the tier
                 raise
             finally:
                 self._read_times.end(began_s)
-                if not (succeeded or wait.is_over):
+                if not (succeeded or asked.wait.is_over):
                     self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_ERRORS, topic)
-            self._note_read(partition, found)
+            self._note_read(asked.partition, found)
             return found
 
         return self._readers.submit(work)
 
-    def read_now(
-        self,
-        log: PartitionLog,
-        partition: TopicIdPartition,
-        offset: Offset,
-        max_bytes: int,
-        *,
-        isolation: FetchIsolation,
-        min_one_message: bool,
-    ) -> RemoteRead | None:
+    def read_now(self, asked: ReadRequest) -> RemoteRead | None:
         """The same from memory alone, in the caller's thread, in a tenth of a millisecond or so.
 
         None when it is not there, or is an error: that is for `read` to tell.
@@ -317,19 +354,11 @@ class RemoteLogManager:
         began_s = self._read_times.begin()
         found = None
         with suppress(IsothermError):
-            found = self._reader.read(
-                log,
-                partition,
-                offset,
-                max_bytes,
-                isolation=isolation,
-                min_one_message=min_one_message,
-                wait=NO_WAIT,
-            )
+            found = self._reader.read(asked._replace(wait=NO_WAIT))
         if found is not None:
-            self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, partition.topic)
+            self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, asked.partition.topic)
             self._read_times.end(began_s)
-            self._note_read(partition, found)
+            self._note_read(asked.partition, found)
         return found
 
     def _note_read(self, partition: TopicIdPartition, found: RemoteRead) -> None:
@@ -374,10 +403,13 @@ class RemoteLogManager:
     def run_tasks(self) -> None:
         """One run of every task of every partition, in the caller's thread, for tests."""
         with self._lock:
-            led = dict(self._led)
-        for partition, tasks in led.items():
-            self._tick("copy", partition, tasks.copy)()
-            self._tick("expiration", partition, tasks.expiration)()
+            roles = dict(self._roles)
+        for partition, role in roles.items():
+            if isinstance(role, _Led):
+                self._tick("copy", partition, role.copy)()
+                self._tick("expiration", partition, role.expiration)()
+            else:
+                self._tick("follow", partition, role.follow)()
 
     def close(self, timeout_s: float | None = None) -> None:
         """Stop: a segment being copied or deleted is finished, no other is begun. Idempotent.
@@ -387,11 +419,11 @@ class RemoteLogManager:
         """
         with self._lock:
             self._closed = True
-            led = list(self._led.values())
+            roles = list(self._roles.values())
             stopping = list(self._stopping.values())
-        for tasks in led:
-            tasks.copy.cancel()
-            tasks.expiration.cancel()
+        for role in roles:
+            for task in role.tasks:
+                task.cancel()
         ending = threading.Thread(
             target=self._end_running, name="isotherm-remote-log-manager-close", daemon=True
         )
@@ -415,13 +447,13 @@ class RemoteLogManager:
 
     def _stop(self, partition: TopicIdPartition, *, delete_remote: bool) -> Future[None]:
         with self._lock:
-            led = self._led.pop(partition, None)
+            role = self._roles.pop(partition, None)
             earlier = self._stopping.get(partition)
             done = self._stopping[partition] = Future()
         running = [earlier] if earlier is not None else []
-        if led is not None:
-            led.copy.cancel()
-            led.expiration.cancel()
+        if role is not None:
+            for task in role.tasks:
+                task.cancel()
             running += [self._copies.cancel(partition), self._expirations.cancel(partition)]
         if delete_remote:
             self._metadata.on_partition_leadership_changes([partition], ())
@@ -437,17 +469,21 @@ class RemoteLogManager:
                 if wait_s is not None:
                     return wait_s
                 self._pending_deletions.remove(partition)
-            self._ended(partition, led, done)
+            self._ended(partition, role, done)
             done.set_result(None)
             return None
 
         self._expirations.schedule(("stop", partition, id(done)), stop)
         return done
 
-    def _ended(self, partition: TopicIdPartition, led: _Led | None, stopped: Future[None]) -> None:
-        if led is not None:
-            led.copy.release()
-            led.expiration.release()
+    def _ended(
+        self,
+        partition: TopicIdPartition,
+        role: _Led | _Followed | None,
+        stopped: Future[None],
+    ) -> None:
+        for task in () if role is None else role.tasks:
+            task.release()
         self._topic_metrics.forget(partition.topic, partition.partition)
         self._retention_shares.forget(partition.topic, partition.partition)
         self.expirations.forget(partition.topic, partition.partition)
@@ -473,6 +509,14 @@ class RemoteLogManager:
 
     def _retried(self, task: str, place: object) -> RetriedWork:
         return RetriedWork(task, place, backoff=self._backoff, rng=self._rng, metrics=self._metrics)
+
+
+def _tiered(logs: Iterable[PartitionLog]) -> dict[TopicIdPartition, PartitionLog]:
+    return {
+        TopicIdPartition(log.topic_id, *log.topic_partition): log
+        for log in logs
+        if log.remote_log_enabled and log.topic_id is not None
+    }
 
 
 def _all_done(futures: Sequence[Future[None]]) -> Future[None]:

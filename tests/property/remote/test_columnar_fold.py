@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.folding.fold import Folded, fold_metadata_partition
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
-from tests.support.metadata_histories import UNWANTED, Record, histories
+from tests.support.metadata_histories import UNWANTED, Record, histories, orderly_histories
 
 
 def folded(
@@ -57,7 +57,7 @@ def described(result: Folded) -> dict[str, Any]:
     }
 
 
-@given(histories, st.sampled_from([1, 150, 700, 1 << 20]))
+@given(st.one_of(histories, orderly_histories()), st.sampled_from([1, 150, 700, 1 << 20]))
 @settings(max_examples=300)
 def test_fold_by_columns_is_the_fold_record_by_record(
     records: list[Record], run_max_bytes: int

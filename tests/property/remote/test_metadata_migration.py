@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from isotherm.clock import SystemClock
 from isotherm.errors import LogDirFailedError
+from isotherm.remote.history.lineage import epoch_spans
 from isotherm.remote.metadata.folding.fold import fold_metadata_partition
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.state.epoch_state import epoch_spans
 from isotherm.remote.metadata.upkeep import migration
 from isotherm.remote.metadata.upkeep.migration import PartitionMigration
 from isotherm.remote.metadata.wire.serde import encode_event

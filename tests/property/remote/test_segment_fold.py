@@ -14,7 +14,7 @@ from isotherm.remote.metadata.wire.events import columns_of
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.types import uuid_to_text
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
-from tests.support.metadata_histories import UNWANTED, Record, histories
+from tests.support.metadata_histories import UNWANTED, Record, histories, orderly_histories
 
 
 def topic_of(records: list[Record]) -> MemoryMetadataTopic:
@@ -62,7 +62,7 @@ def as_known(state: FoldState) -> tuple[object, ...]:
     return rows, sorted(state.other_keys), sorted(state.deletions)
 
 
-@given(histories)
+@given(st.one_of(histories, orderly_histories()))
 @settings(max_examples=100)
 def test_rows_are_the_segments_of_the_brokers_cache(records: list[Record]) -> None:
     topic = topic_of(records)
@@ -81,7 +81,7 @@ def test_rows_are_the_segments_of_the_brokers_cache(records: list[Record]) -> No
         assert value is not None
 
 
-@given(histories, st.lists(st.integers(0, 40), max_size=3))
+@given(st.one_of(histories, orderly_histories()), st.lists(st.integers(0, 40), max_size=3))
 @settings(max_examples=200)
 def test_state_taken_up_again_goes_on_as_if_nothing_had_happened(
     records: list[Record], cuts: list[int]

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from isotherm.errors import CorruptRecordError
-from isotherm.record.batch import build_batch
+from isotherm.record.batch import HEADER_SIZE, build_batch, read_batch_header
+from isotherm.record.batch_header import encode_batch
 from isotherm.remote.reading.checked_batches import BatchPlace, CheckedBatches, check_batches
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.types import TopicIdPartition
@@ -166,3 +167,27 @@ def test_epoch_is_the_one_that_the_metadata_give_the_offset() -> None:
 def test_batch_without_an_epoch_contradicts_nothing() -> None:
     data = build_batch([(0, None, b"v", ())], base_offset=10, partition_leader_epoch=-1)
     assert checked(data).end == START + len(data)
+
+
+CONTRADICTIONS = {
+    "marker without the control bit": {"attributes": 0x10, "base_sequence": -1},
+    "data with the control bit": {"attributes": 0x30, "base_sequence": 4},
+    "data without a sequence": {"attributes": 0, "base_sequence": -1},
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+@pytest.mark.parametrize("index", [0, 1])
+def test_batch_that_contradicts_itself_under_a_right_crc_is_damage(name: str, index: int) -> None:
+    fields = CONTRADICTIONS[name]
+    header = read_batch_header(GOOD[index])._replace(producer_id=5, producer_epoch=0, **fields)
+    bad = [*GOOD]
+    bad[index] = encode_batch(header, bytes(GOOD[index][HEADER_SIZE:]))
+    data = b"".join(bad)
+    if index > 0:
+        assert checked(data).end == ENDS[index - 1]
+    else:
+        with pytest.raises(
+            CorruptRecordError, match=r"control batch holds|control bit, or neither"
+        ):
+            check(data)

@@ -212,7 +212,7 @@ def test_plugin_that_cannot_be_imported_is_refused_with_the_cause(
         load_plugin(STORAGE_MANAGER, "half_a_plugin.Storage", {})
 
 
-def test_storage_manager_is_the_object_store_unless_told_otherwise() -> None:
+def test_storage_manager_is_the_object_store_unless_reported_otherwise() -> None:
     class_name = RemoteLogManagerConfig().remote_log_storage_manager_class_name
     config = place_config({"url": "memory://"}, broker_id=1, cluster_id="c", log_dir="/d")
     storage = load_storage_manager(class_name, config)
@@ -255,7 +255,7 @@ STORAGE_CALLS: dict[str, Callable[[Any, MadeSegment], object]] = {
 
 @pytest.mark.parametrize("method", STORAGE_CALLS)
 @pytest.mark.parametrize("foreign", [KeyError("k"), ConfigError("c"), TimeoutError(), ValueError()])
-def test_foreign_error_of_a_storage_manager_is_told_with_its_cause(
+def test_foreign_error_of_a_storage_manager_is_reported_with_its_cause(
     method: str,
     foreign: Exception,
     clock: SimClock,
@@ -476,7 +476,7 @@ def metadata_calls(made: MadeSegment) -> dict[str, Callable[[Any], object]]:
         "write",
     ],
 )
-def test_foreign_error_of_a_metadata_manager_is_told_with_its_cause(
+def test_foreign_error_of_a_metadata_manager_is_reported_with_its_cause(
     method: str, clock: SimClock, segment: MadeSegment, caplog: pytest.LogCaptureFixture
 ) -> None:
     call = metadata_calls(segment)[method]

@@ -117,7 +117,7 @@ def test_cancelled_waiter_is_not_admitted_and_lets_the_next_one_pass() -> None:
     assert quota.byte_rate() > 0
 
 
-def test_those_who_wait_are_admitted_in_their_order() -> None:
+def test_waiters_are_admitted_in_their_order() -> None:
     clock = SimClock()
     quota = RemoteQuota(100, WINDOWS, clock)
     quota.record(300)

@@ -229,7 +229,7 @@ def test_reader_near_a_segments_end_has_the_following_segment_fetched() -> None:
     assert fetched[3] == (2, (0, 100))
 
 
-def test_reader_who_goes_back_finds_what_he_left() -> None:
+def test_reader_that_goes_back_finds_the_ranges_that_it_read() -> None:
     store = CountingStore()
     ahead, segment = read_ahead(store), make_metadata(10_000)
     for position in range(0, 500, 20):
@@ -239,7 +239,7 @@ def test_reader_who_goes_back_finds_what_he_left() -> None:
     assert len(store.ranges) == count
 
 
-def test_reader_who_goes_back_to_what_was_dropped_fetches_up_to_what_is_there() -> None:
+def test_reader_that_goes_back_to_a_dropped_range_fetches_up_to_the_next() -> None:
     store = CountingStore()
     ahead, segment = read_ahead(store, size_max=256), make_metadata(10_000)
     ahead.read(segment, 1040, 10, ReadWait())
@@ -288,7 +288,7 @@ def test_readers_of_the_same_range_share_one_get() -> None:
     assert store.ranges == [(0, 64)]
 
 
-def test_read_without_time_asks_nobody() -> None:
+def test_read_without_time_makes_no_request() -> None:
     store, executor = CountingStore(), HeldExecutor()
     ahead = read_ahead(store, executor)
     with pytest.raises(NotInMemoryError):
@@ -330,7 +330,7 @@ class NotedPatience(ReadWait):
             yield
 
 
-def test_reader_who_has_left_ends_the_fetch_and_what_was_to_follow() -> None:
+def test_reader_that_has_left_ends_the_fetch_and_its_read_ahead() -> None:
     """The GET ends at its next step; of what was to be fetched ahead only what is begun comes."""
     store, executor = CountingStore(step=16), HeldExecutor()
     ahead = ReadAhead(store, ReadAheadSettings(4096, 64, 64), executor, SimClock())  # type: ignore[arg-type]
@@ -359,7 +359,7 @@ def test_reader_who_has_left_ends_the_fetch_and_what_was_to_follow() -> None:
     assert bytes(ahead.read(segment, 128, 64, NO_WAIT)) == store.content(128, 192)
 
 
-def test_reader_who_gives_up_for_now_leaves_the_fetch_going() -> None:
+def test_reader_that_times_out_leaves_the_fetch_going() -> None:
     """His client asks again: the bytes are there then."""
     store, executor = CountingStore(), HeldExecutor()
     ahead, segment = read_ahead(store, executor), make_metadata(10_000)

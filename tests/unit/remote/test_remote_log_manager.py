@@ -25,6 +25,7 @@ from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_read import FetchIsolation
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME
 from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE
+from isotherm.remote.reading.read_request import ReadRequest
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.remote_log_manager import READ_AHEAD_POOL, RemoteLogManager
 from isotherm.remote.remote_tier_metrics import (
@@ -87,13 +88,15 @@ def manager(open_manager: Callable[..., RemoteLogManager]) -> RemoteLogManager:
 
 def read(manager: RemoteLogManager, partition: TieredPartition, offset: int) -> list[bytes | None]:
     future = manager.read(
-        partition.log,
-        partition.partition,
-        offset,
-        1 << 20,
-        isolation=FetchIsolation.HIGH_WATERMARK,
-        min_one_message=True,
-        wait=ReadWait(),
+        ReadRequest(
+            partition.log,
+            partition.partition,
+            offset,
+            1 << 20,
+            isolation=FetchIsolation.HIGH_WATERMARK,
+            min_one_message=True,
+            wait=ReadWait(),
+        )
     )
     records = memoryview(b"".join(future.result(WAIT_S).records))
     return [record.value for record in records_of(records)]
@@ -211,16 +214,19 @@ def test_reads_beyond_the_queue_are_refused(
         return find(*args)  # type: ignore[arg-type]
 
     partition.metadata.remote_log_segment_metadata = held  # type: ignore
-    options = {
-        "isolation": FetchIsolation.LOG_END,
-        "min_one_message": True,
-        "wait": ReadWait(),
-    }
-    asked = (partition.log, partition.partition, 0, 100)
-    first = manager.read(*asked, **options)  # type: ignore[arg-type]
-    second = manager.read(*asked, **options)  # type: ignore[arg-type]
+    asked = ReadRequest(
+        partition.log,
+        partition.partition,
+        0,
+        100,
+        isolation=FetchIsolation.LOG_END,
+        min_one_message=True,
+        wait=ReadWait(),
+    )
+    first = manager.read(asked)
+    second = manager.read(asked)
     with pytest.raises(NotEnoughMemoryError):
-        manager.read(*asked, **options)  # type: ignore[arg-type]
+        manager.read(asked)
     assert second.cancel()
     go.set()
     assert len(first.result(WAIT_S).records) > 0
@@ -428,13 +434,15 @@ def test_pools_and_reads_are_published_as_kafka_names_them(
     assert (value(READERS_IDLE), value(READER_QUEUE), value(COPIERS_IDLE)) == (1, 0, 1)
     futures = [
         manager.read(
-            partition.log,
-            partition.partition,
-            0,
-            1,
-            isolation=FetchIsolation.HIGH_WATERMARK,
-            min_one_message=True,
-            wait=ReadWait(),
+            ReadRequest(
+                partition.log,
+                partition.partition,
+                0,
+                1,
+                isolation=FetchIsolation.HIGH_WATERMARK,
+                min_one_message=True,
+                wait=ReadWait(),
+            )
         )
         for _ in range(3)
     ]
@@ -591,7 +599,7 @@ def test_failed_copies_wait_as_the_retry_keys_say(
     assert all(step >= wait for step, wait in zip(steps, (55_000, 125_000, 135_000), strict=True))
 
 
-def test_cached_indexes_that_nobody_asks_for_are_swept(
+def test_unused_cached_indexes_are_swept(
     open_manager: Callable[..., RemoteLogManager], partition: TieredPartition
 ) -> None:
     partition.copy_task.run()

@@ -240,7 +240,7 @@ def test_segment_deleted_while_it_is_read_is_out_of_range(cold: TieredPartition)
         cold.read(0)
 
 
-def test_reader_at_a_hole_is_told_once_what_lies_around_it(
+def test_reader_at_a_hole_is_reported_once_what_lies_around_it(
     cold: TieredPartition, caplog: pytest.LogCaptureFixture
 ) -> None:
     before, lost, after, *_ = cold.segments()

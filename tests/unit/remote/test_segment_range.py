@@ -133,7 +133,7 @@ def test_offset_that_goes_back_is_found_across_two_checks() -> None:
         segment_range.check(STARTS[3])
 
 
-def test_failed_fetch_is_told_to_those_who_wait_and_what_came_before_it_serves() -> None:
+def test_failed_fetch_is_asked_to_those_who_wait_and_what_came_before_it_serves() -> None:
     store = SteppingStore(CONTENT, STARTS[3])
 
     def fail(position: int) -> None:

@@ -1,7 +1,7 @@
-"""The broker's part of a compaction in place: publish what a job has staged, and clear up after it.
+"""The broker's part of a compaction in place: publishes staged segments, and deletes the old ones.
 
-A job stages new segments and hands over a journal that says which take the place of which
-(journal.py). The broker that owns the topic does the rest, because its metadata has one writer:
+A job stages new segments, and its journal maps them to the old ones (journal.py). The broker of the
+topic does the rest, because its metadata has one writer:
 
     for each segment, oldest first    commit its manifest, publish it under the old one's key
     the journal says `published`      from here on no new read finds the old segments
@@ -45,20 +45,20 @@ FINISH_ERRORS_TEXT = "Looks at a compaction of a tiered topic that failed; the n
 
 
 class ReplacementTarget(Protocol):
-    """The remote tier of the broker, as far as a replacement touches it."""
+    """The remote tier of the broker, for replacements."""
 
     def serves(self, partition: TopicIdPartition) -> bool:
-        """Whether its metadata is known here, and written here."""
+        """Whether this broker leads the partition and has its metadata."""
 
     def is_deleted(self, partition: TopicIdPartition) -> bool:
-        """Whether the partition was one of this cluster, and its deletion is finished."""
+        """Whether the partition belonged to this cluster and its deletion is finished."""
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """A live segment."""
 
     def replace(self, compacted: RemoteLogSegmentMetadata) -> None:
-        """Returns when the new segment answers; RemoteResourceNotFoundError when there is none to
-        replace, UnsupportedVersionError at feature level 0."""
+        """Replace the old segment in the metadata. Raises RemoteResourceNotFoundError if there is
+        none to replace, UnsupportedVersionError at feature level 0."""
 
     def forget_indexes(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None: ...
 
@@ -77,7 +77,7 @@ class CompactionFinisher:
         metrics: Metrics,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """A run that has stored nothing for `abandoned_after_ms`, and is not staged, is undone."""
+        """An unfinished run that has stored nothing for `abandoned_after_ms` is undone."""
         self._journals = journals
         self._storage = storage
         self._target = target
@@ -88,11 +88,10 @@ class CompactionFinisher:
         self._waiting: dict[ListedRun, TimestampMs] = {}
 
     def run(self) -> None:
-        """One look at all runs in the bucket: one listing, and a request for each journal that may
-        have something to do. What fails is logged and counted; the store's own failure to list
-        them is raised."""
+        """Check all runs in the bucket: one listing, and a request for each journal that may be
+        due. Failures of a run are logged and counted; a failed listing raises."""
         listed = self._journals.list_runs()
-        # A journal may be large, and has nothing to do while readers may still need old segments.
+        # A journal may be large, and nothing is due while readers may still need the old segments.
         self._waiting = {run: due for run, due in self._waiting.items() if run in listed}
         for run in listed:
             if self._is_cancelled():
@@ -132,7 +131,8 @@ class CompactionFinisher:
                 self._waiting[listed] = due_ms
 
     def _end_with_partition(self, found: FoundRun) -> None:
-        """No metadata names a segment of the partition any more, nor will."""
+        """Delete all objects of the run: no metadata names a segment of the partition any more, nor
+        will."""
         if found.journal is not None and not found.journal.in_place:
             return  # its old segments are another bucket's
         _logger.info("compaction ends with its partition run=%s", found.run)
@@ -162,7 +162,7 @@ class CompactionFinisher:
             else:
                 self._metrics.counter(REPLACED, REPLACED_TEXT).inc()
                 return
-        # It is being deleted, or is gone.
+        # It is being deleted, or is deleted.
         self._storage.delete_log_segment_data(replacement.new)
 
     def _clear(self, found: FoundRun, journal: CompactionJournal) -> None:
@@ -176,6 +176,6 @@ class CompactionFinisher:
         self._journals.forget(found)
 
     def _is_superseded(self, replacement: SegmentReplacement) -> bool:
-        """Whether no metadata names the old segment any more. If some does, the task that began the
+        """Whether no metadata names the old segment any more. Otherwise the task that began the
         segment's deletion deletes its objects."""
         return self._target.segment(replacement.old.segment_id) is None

@@ -41,7 +41,7 @@ from isotherm.types import Offset, TimestampMs, TopicIdPartition, uuid_from_text
 JOURNALS_FOLDER = "isotherm-compactions"
 JOURNAL_VERSION = 1
 JOURNAL_SIZE_MAX = 1024 * 1024 * 1024
-"""Some KB a segment, of which a partition may have very many."""
+"""The size limit of a journal: some KB for each segment, and a partition may have very many."""
 
 _JOURNAL = "journal"
 _STAGING_SUFFIX = "staging"
@@ -55,7 +55,7 @@ class JournalState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentReplacement:
-    """`new` takes the place of `old`, in state COPY_SEGMENT_FINISHED, once `manifest` is stored."""
+    """`new` replaces `old`, in state COPY_SEGMENT_FINISHED, after `manifest` is stored."""
 
     old: RemoteLogSegmentMetadata
     new: RemoteLogSegmentMetadata
@@ -64,8 +64,8 @@ class SegmentReplacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionJournal:
-    """`time_ms` is when the state was reached; the old segments are deleted `keep_old_ms` after they
-    were superseded. A copy replaces nothing: its `old` segments are the source's, left alone.
+    """`time_ms` is the time of the state. The old segments are deleted `keep_old_ms` after they
+    were superseded. A copy replaces nothing: its `old` segments are the source's, and stay.
     `replacements` ascend, and are empty while STAGING."""
 
     run: str
@@ -79,7 +79,7 @@ class CompactionJournal:
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """What lies in the folder of a run: `modified_ms` is of the newest object."""
+    """The objects in the folder of a run. `modified_ms` is that of the newest one."""
 
     partition: TopicIdPartition
     run: str
@@ -90,7 +90,7 @@ class ListedRun:
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """The same with the journal: None when it is not there (the run's last step was cut off)."""
+    """The same with the journal: None if it is missing (the run's last step was interrupted)."""
 
     partition: TopicIdPartition
     run: str
@@ -113,11 +113,11 @@ class CompactionJournals:
         )
 
     def announce(self, run: str, segment_id: RemoteLogSegmentId, start_offset: Offset) -> None:
-        """Before the first object of a segment is put."""
+        """Announce a segment. Call before its first object is put."""
         self._client.put(self._staging_key(run, segment_id, start_offset), b"")
 
     def list_runs(self) -> list[ListedRun]:
-        """Every run that is not over: one listing."""
+        """Every unfinished run, by one listing."""
         folders: dict[tuple[TopicIdPartition, str], list[tuple[str, TimestampMs]]] = {}
         for stored in self._client.list_objects(self._root):
             place = self._parse(stored.key)
@@ -127,7 +127,8 @@ class CompactionJournals:
         return [_listed(*place, found) for place, found in sorted(folders.items())]
 
     def read(self, listed: ListedRun) -> FoundRun:
-        """One request more, for the journal. CorruptMetadataError names one that cannot be read."""
+        """Read the run's journal, by one more request. CorruptMetadataError names an unreadable
+        one."""
         journal = None
         if listed.has_journal:
             key = self._folder(listed.partition, listed.run) + _JOURNAL
@@ -138,11 +139,11 @@ class CompactionJournals:
         return FoundRun(listed.partition, listed.run, journal, listed.staged, listed.modified_ms)
 
     def find(self) -> list[FoundRun]:
-        """Every run that is not over, with its journal."""
+        """Every unfinished run, with its journal."""
         return [self.read(listed) for listed in self.list_runs()]
 
     def forget(self, found: FoundRun) -> None:
-        """The run is over: the journal goes last."""
+        """Remove the run's folder; the journal last."""
         for start_offset, segment_id in found.staged:
             self._client.delete(self._staging_key(found.run, segment_id, start_offset))
         self._client.delete(self._folder(found.partition, found.run) + _JOURNAL)

@@ -1,4 +1,4 @@
-"""The first pass over a piece: where each key was last written, and which transactions are open.
+"""The first pass over a piece: the newest place of each key, and the open transactions.
 
 A place is one number, so that the newest place of a key is a maximum: the piece's number in the
 upper half, the offset relative to its start in the lower one (segments span less than 2^31).

@@ -1,9 +1,9 @@
-"""The parts of a tiered log that compaction works on, one for each segment that it is made of."""
+"""The pieces of a tiered log for compaction, one for each segment."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,17 +15,19 @@ from isotherm.errors import (
     CorruptRecordError,
     RemoteResourceNotFoundError,
 )
+from isotherm.record.header_contradictions import header_contradictions
+from isotherm.remote.reading.segment_blocks import segment_blocks_ahead, unreadable_records
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.cleaning.chunk import Chunk, read_chunk
 from isotherm.segment.producer_snapshot import LastRecord
 from isotherm.segment.transaction_index import AbortedTransaction
-from isotherm.types import Offset, Position, ProducerId
+from isotherm.types import Offset, ProducerId
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Offsets [start_offset, end_offset) of a partition, which `segment` holds.
+    """Offsets [start_offset, end_offset) of a partition, in `segment`.
 
     `number` is dense over all pieces of a job, and rises with the offsets of a partition.
     `aborted` are the aborted transactions that touch the piece, by the offset of their markers;
@@ -59,16 +61,16 @@ def read_chunks(
     Raises CorruptObjectError naming the segment when it is missing, cut off, or its batches are
     not in order; the CRCs are the caller's to check.
     """
-    size = piece.segment.segment_size_in_bytes
     rest = memoryview(b"")
     next_offset = piece.segment.start_offset
     waiting: Chunk | None = None
     with located(piece), ThreadPoolExecutor(1, "isotherm-compaction-fetch") as pool:
-        for block in _blocks(storage, piece, size, fetch_bytes, pool):
+        for block in segment_blocks_ahead(storage, piece.segment, fetch_bytes, pool):
             rest = memoryview(bytes(rest) + block) if len(rest) else block
             while (chunk := read_chunk(rest)) is not None:
                 rest = rest[chunk.size :]
                 chunk.check_order(next_offset)
+                _check_headers(chunk)
                 next_offset = int(chunk.last_offsets[-1]) + 1
                 if next_offset > piece.segment.end_offset_inclusive + 1:
                     raise CorruptRecordError(
@@ -86,24 +88,10 @@ def read_chunks(
             yield waiting, True
 
 
-def _blocks(
-    storage: RemoteStorageManager,
-    piece: Piece,
-    size: int,
-    fetch_bytes: int,
-    pool: ThreadPoolExecutor,
-) -> Iterator[memoryview]:
-    def fetch(start: Position) -> Future[memoryview]:
-        end = min(start + fetch_bytes, size) - 1
-        return pool.submit(storage.fetch_log_segment, piece.segment, start, end)
-
-    ahead = fetch(0) if size else None
-    for start in range(fetch_bytes, size + fetch_bytes, fetch_bytes):
-        if ahead is None:
-            return
-        block = ahead.result()
-        ahead = fetch(start) if start < size else None
-        yield block
+def _check_headers(chunk: Chunk) -> None:
+    for fact, is_wrong in header_contradictions(chunk.data, chunk.batches):
+        offset = int(chunk.batches["base_offset"][is_wrong.argmax()])
+        raise CorruptRecordError(f"{fact} base_offset={offset}")
 
 
 def _within(piece: Piece, chunk: Chunk) -> Chunk | None:
@@ -126,14 +114,10 @@ def _within(piece: Piece, chunk: Chunk) -> Chunk | None:
 
 @contextmanager
 def located(piece: Piece) -> Iterator[None]:
-    """Data that is lost or damaged becomes a CorruptObjectError that says which records."""
+    """Turns lost or damaged data into a CorruptObjectError that names the records."""
     try:
         yield
     except (RemoteResourceNotFoundError, CorruptDataError) as error:
-        partition = piece.segment.topic_id_partition
         raise CorruptObjectError(
-            f"records cannot be read from the tier topic={partition.topic}"
-            f" partition={partition.partition} start_offset={piece.start_offset}"
-            f" end_offset={piece.end_offset} segment={piece.segment.segment_id}"
-            f" reason={str(error)!r}"
+            unreadable_records(piece.segment, piece.start_offset, piece.end_offset, error)
         ) from error

@@ -1,4 +1,4 @@
-"""Finishing or undoing what a compaction staged. Light: the broker loads it when it starts."""
+"""Finishes or undoes a compaction. A light module: the broker imports it at its start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isotherm.types import Offset
 
 
 class StagingStorage(Protocol):
-    """What of ObjectStoreRemoteStorageManager is needed once segments are staged."""
+    """The part of ObjectStoreRemoteStorageManager for staged segments."""
 
     def commit_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, manifest: bytes
@@ -21,13 +21,13 @@ class StagingStorage(Protocol):
 
 
 def undo_run(storage: StagingStorage, journals: CompactionJournals, found: FoundRun) -> None:
-    """Delete what a run staged that came to nothing, and forget the run. Idempotent."""
+    """Delete the staged segments of a failed run, and its journal. Idempotent."""
     delete_staged(storage, found, kept=())
     journals.forget(found)
 
 
 def finish_copy(storage: StagingStorage, journals: CompactionJournals, found: FoundRun) -> None:
-    """Make the segments of a copy whole, oldest first, and forget the run. Idempotent."""
+    """Store the manifests of a copy, oldest first, and remove the run's journal. Idempotent."""
     assert found.journal is not None, "a run without a journal has nothing to finish"
     replacements = found.journal.replacements
     for replacement in replacements:
@@ -42,14 +42,14 @@ def delete_staged(
     *,
     kept: Collection[RemoteLogSegmentId],
 ) -> None:
-    """Delete the segments that a run announced, but for `kept`: those of attempts that failed."""
+    """Delete the announced segments of a run except `kept`: those of failed attempts."""
     for start_offset, segment_id in found.staged:
         if segment_id not in kept:
             storage.delete_log_segment_data(_place_of(segment_id, start_offset))
 
 
 def _place_of(segment_id: RemoteLogSegmentId, start_offset: Offset) -> RemoteLogSegmentMetadata:
-    """As much of a segment as names its objects."""
+    """The fields of a segment that its object keys need."""
     return RemoteLogSegmentMetadata(
         segment_id=segment_id,
         start_offset=start_offset,

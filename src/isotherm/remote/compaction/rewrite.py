@@ -1,8 +1,8 @@
-"""The second pass over a piece: its segment written again, in files, without what is superseded.
+"""The second pass over a piece: writes its segment again, in files, without superseded records.
 
-The rules are the log cleaner's (isotherm.segment.cleaning.filtering), with two of its own: a
-segment is written again by itself, and its last batch stays though it is empty, so that no
-segment is without bytes and each says in them where it ends (docs/decisions/0050).
+The rules are the log cleaner's (isotherm.segment.cleaning.filtering), with two additions: segments
+are not merged, and the last batch stays even if it is empty. So every segment has bytes, and they
+contain its end offset (docs/decisions/0050).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RewriteCounts:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenSegment:
-    """`data` are files in the folder that was given; `digest` is of the `.log` file."""
+    """`data` are files in the given folder; `digest` is that of the `.log` file."""
 
     metadata: RemoteLogSegmentMetadata
     data: LogSegmentData
@@ -74,7 +74,7 @@ class RewrittenSegment:
 
     @property
     def is_changed(self) -> bool:
-        """Whether it differs from what it was made of: a horizon that was set counts."""
+        """Whether it differs from its source. A new delete horizon counts."""
         return self.has_new_batches or self.counts.bytes_read != self.counts.bytes_written
 
 
@@ -87,7 +87,7 @@ def rewrite_piece(
     segment_id: RemoteLogSegmentId,
     directory: Path,
 ) -> RewrittenSegment:
-    """Write the files of the segment that takes the place of a piece.
+    """Write the files of the segment that replaces a piece.
 
     `newest` are the offsets, relative to the piece's start and ascending, of the records that are
     their keys' newest; `open_producers` those with a transaction that is open where it starts.

@@ -13,6 +13,7 @@ from isotherm.remote.compaction.journal import (
     SegmentReplacement,
 )
 from isotherm.remote.compaction.rewrite import RewrittenSegment
+from isotherm.remote.reading.segment_blocks import segment_blocks
 from isotherm.remote.segment_metadata import (
     IndexType,
     LogSegmentData,
@@ -56,7 +57,7 @@ def verify_staged(
     records = 0
     next_offset = metadata.start_offset
     rest = b""
-    for block in _blocks(storage, metadata, fetch_bytes):
+    for block in segment_blocks(storage, metadata, fetch_bytes):
         digest.update(block)
         data = rest + block
         try:
@@ -79,15 +80,6 @@ def verify_staged(
     for index_type, content in _index_contents(rewritten.data):
         if storage.fetch_index(metadata, index_type) != content:
             raise _differs(metadata, f"its index {index_type.value} is not that written")
-
-
-def _blocks(
-    storage: ObjectStoreRemoteStorageManager, metadata: RemoteLogSegmentMetadata, fetch_bytes: int
-) -> Iterator[bytes]:
-    size = metadata.segment_size_in_bytes
-    for start in range(0, size, fetch_bytes):
-        end = min(start + fetch_bytes, size)
-        yield bytes(storage.fetch_log_segment(metadata, start, end - 1))
 
 
 def _index_contents(data: LogSegmentData) -> Iterator[tuple[IndexType, bytes]]:

@@ -2,8 +2,8 @@
 
 The CRC covers what the producer sent. It does not cover a batch's offset and leader epoch, and does
 not show that a batch is missing. Here each batch has to begin where the one before it ends, lie
-within its segment, carry the leader epoch that the segment's metadata give its offsets, and hold a
-record for each of its offsets; a control batch, one control record. Work is by columns, some
+within its segment, carry the leader epoch that the segment's metadata give its offsets, hold a
+record for each of its offsets, and not contradict itself. Work is by columns, some
 operations per run of batches.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from isotherm.record.batch_header import DELETE_HORIZON_FLAG, HEADER_SIZE, BatchHeader
 from isotherm.record.batch_table import leader_epochs
-from isotherm.record.control_table import without_control_record
+from isotherm.record.header_contradictions import header_contradictions
 from isotherm.remote.history.gaps import Gaps
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.types import NO_LEADER_EPOCH, LeaderEpoch, Offset
@@ -88,6 +88,7 @@ def first_fault(
     expected[0] = segment.start_offset if is_start else next_offset
     expected[1:] = nexts[:-1]
     epochs = leader_epochs(buffer, table)
+    contradictions = header_contradictions(buffer, table)
     counts = np.ascontiguousarray(table["records_count"])
     begins_well = base[0] == next_offset or (is_start and expected[0] <= base[0] <= next_offset)
     end = segment.end_offset_inclusive + 1
@@ -97,7 +98,7 @@ def first_fault(
         and (base[1:] == nexts[:-1]).all()
         and (counts == sizes).all()
         and not spans.wrong(epochs, base).any()
-        and not without_control_record(buffer, table).any()
+        and not contradictions
     ):
         return None
     is_short = counts < sizes
@@ -112,7 +113,8 @@ def first_fault(
     found((base < expected) | (nexts > end), "batch has other offsets than its segment")
     found(spans.wrong(epochs, base), "batch has another leader epoch than its segment")
     found(counts > sizes, "batch has more records than offsets")
-    found(without_control_record(buffer, table), "control batch holds no control record")
+    for contradiction in contradictions:
+        found(contradiction.is_wrong, contradiction.fact)
     found((counts == 0) & (table["size"] > HEADER_SIZE), "batch has bytes of records, but no count")
     row, fact = min(faults, default=(len(table), ""))
     if gaps is not Gaps.PERMITTED:

@@ -22,6 +22,16 @@ class OffsetAndEpoch(NamedTuple):
     epoch: LeaderEpoch
 
 
+class EpochSpan(NamedTuple):
+    """The part of a segment that belongs to one leader epoch; the end is inclusive."""
+
+    epoch: LeaderEpoch
+    start_offset: Offset
+    end_offset_inclusive: Offset
+
+
+_OFFSET_MIN = -(2**63)
+
 NO_OFFSET = OffsetAndEpoch(UNKNOWN_OFFSET, NO_LEADER_EPOCH)
 
 
@@ -33,6 +43,25 @@ def without_empty_epochs(entries: Sequence[EpochEntry]) -> list[EpochEntry]:
 
 def segment_epochs(metadata: RemoteLogSegmentMetadata) -> list[EpochEntry]:
     return [EpochEntry(*entry) for entry in metadata.segment_leader_epochs.items()]
+
+
+def epoch_spans(metadata: RemoteLogSegmentMetadata) -> list[EpochSpan]:
+    """The segment cut at its epochs' borders, ascending. What lies below its first epoch, where the
+    log start was in the segment when it was copied, is in none."""
+    epochs = list(metadata.segment_leader_epochs.items())
+    return cut_at_epochs(epochs, metadata.end_offset_inclusive)
+
+
+def cut_at_epochs(
+    epochs: Sequence[tuple[LeaderEpoch, Offset]], end_offset_inclusive: Offset
+) -> list[EpochSpan]:
+    """As `epoch_spans`, of epochs with their start offsets, ascending."""
+    # Damaged metadata may have any number: an offset has 64 bits all the same.
+    ends = [max(start - 1, _OFFSET_MIN) for _, start in epochs[1:]]
+    return [
+        EpochSpan(epoch, start, end)
+        for (epoch, start), end in zip(epochs, [*ends, end_offset_inclusive], strict=True)
+    ]
 
 
 def is_segment_within_lineage(

@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -100,12 +100,15 @@ class RemoteIndexCache:
         memory_size_bytes: int = MEMORY_SIZE_BYTES,
         on_removal: RemovalListener | None = None,
         statistics: CacheStatistics | None = None,
+        rebuild_transactions: Callable[[RemoteLogSegmentMetadata], bytes] | None = None,
     ) -> None:
         """Take over what an earlier process left in `directory`. ttl_ms 0 or -1: nothing expires.
 
         `on_removal` is called in the thread that removed the entry, and must not block.
-        RemoteStorageError when the directory cannot be used.
+        `rebuild_transactions` makes a transaction index that the store lacks, or whose content
+        cannot be one. RemoteStorageError when the directory cannot be used.
         """
+        self._rebuild_transactions = rebuild_transactions
         self._directory = directory
         self._storage = storage
         self._total_size_bytes = total_size_bytes
@@ -173,6 +176,21 @@ class RemoteIndexCache:
                 if loading is not None:
                     loading.discarded = True
         self._report_removals()
+
+    def rebuild_transaction_index(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Make the transaction index again from the segment, whose markers contradict it. Raises as
+        `get` does. Without a way to do it the segment's indexes are fetched again."""
+        if self._rebuild_transactions is None:
+            self.remove([metadata.segment_id])
+            return
+        content = self._rebuild_transactions(metadata)
+        path = self._directory / index_files(metadata).name(IndexType.TRANSACTION)
+        with self._lock, self._disk_errors():
+            self._check_open()
+            self._store(path, content, durably=True)
+            entry = self._memory.pop(metadata.segment_id.id, None)
+            if entry is not None:
+                self._memory_size -= entry.size
 
     def evict_expired(self) -> None:
         """Evict expired entries, and unlink `.deleted` files that are due."""
@@ -336,9 +354,18 @@ class RemoteIndexCache:
             self._fs.remove(path)
         else:
             return content
-        content = self._fetch(metadata, kind)
-        check_index(kind, content, metadata.start_offset)
+        content = self._fetch_checked(metadata, kind)
         self._store(path, content, durably=kind is IndexType.TRANSACTION)
+        return content
+
+    def _fetch_checked(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
+        try:
+            content = self._fetch(metadata, kind)
+            check_index(kind, content, metadata.start_offset)
+        except CorruptIndexError:
+            if kind is not IndexType.TRANSACTION or self._rebuild_transactions is None:
+                raise
+            content = self._rebuild_transactions(metadata)
         return content
 
     def _fetch(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
@@ -352,7 +379,9 @@ class RemoteIndexCache:
             return self._storage.fetch_index(metadata, kind)
         except RemoteResourceNotFoundError:
             # Segments that older brokers copied lack the flag, whether or not they have the index.
-            return b""
+            return (
+                b"" if self._rebuild_transactions is None else self._rebuild_transactions(metadata)
+            )
 
     def _store(self, path: Path, content: bytes, *, durably: bool) -> None:
         """Write a file, a transaction index with fsync.

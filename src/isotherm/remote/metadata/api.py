@@ -48,10 +48,10 @@ class RemoteLogMetadataManager(Protocol):
     ) -> Future[None]: ...
 
     def predecessor(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
-        """The segment whose place in the metadata a start of this copy would take: an earlier
-        attempt at it under the same broker leader epoch. Its objects are to be deleted before.
-        None at feature level 0, where every attempt has a place of its own; a plug-in of which
-        that holds may lack this method."""
+        """The segment that a start of this copy would replace in the metadata: an earlier attempt
+        under the same broker leader epoch. Its objects must be deleted before. None at feature
+        level 0, where attempts do not replace each other; a plug-in with that property may lack
+        this method."""
 
     def remote_log_segment_metadata(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
@@ -81,22 +81,22 @@ class RemoteLogMetadataManager(Protocol):
     def on_stop_partitions(self, partitions: Iterable[TopicIdPartition]) -> None: ...
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Whether everything that was stored of an assigned partition is known here, be it that
-        its deletion is finished. What decides on deletions asks this first."""
+        """Whether the whole stored state of an assigned partition is known here, perhaps that its
+        deletion is finished. Callers check this before any decision on deletions."""
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class ExclusiveMetadata(Protocol):
-    """What a metadata manager may do besides: a decision and its record in one step."""
+    """Optional: a decision and its record in one step."""
 
     def exclusively(self, partition: TopicIdPartition) -> AbstractContextManager[None]:
-        """A block in which only this thread writes what is stored of the partition.
+        """Within it only this thread writes metadata of the partition.
 
-        On entry everything that was stored is known. So what the block looks up still holds when
-        the block records something: compare and set. The block may write several events; it awaits
-        their futures after its end. It may be entered again within itself.
+        On entry all stored events are applied. So a look-up in the block is still valid when the
+        block records an event: compare and set. The block may write several events; their futures
+        are awaited after it. It is reentrant.
 
         Raises what a read of the partition raises, and RemoteStorageNotReadyError while an earlier
         write is not read back.
@@ -108,8 +108,8 @@ class ExclusiveMetadata(Protocol):
 
 @runtime_checkable
 class ReplacesSegments(Protocol):
-    """What a metadata manager may do besides: let another segment answer in a finished one's place.
-    Compaction in place (`isotherm compact`) is published only where it can."""
+    """Optional: replace a finished segment by another one. Compaction in place (`isotherm compact`)
+    is published only where it can."""
 
     def is_ready(self, partition: TopicIdPartition) -> bool: ...
 
@@ -117,26 +117,29 @@ class ReplacesSegments(Protocol):
         """A live segment of an assigned partition, in whatever state."""
 
     def is_partition_deleted(self, partition: TopicIdPartition) -> bool:
-        """Whether the deletion of a partition, which need not be assigned, is recorded as finished.
-        Reads what is stored of it."""
+        """Whether the deletion of a partition (assigned or not) is recorded as finished. Reads its
+        stored events."""
 
     def replace_remote_log_segment(self, compacted: RemoteLogSegmentMetadata) -> Future[None]:
-        """Let a compacted segment answer instead of the finished one with its key and offsets.
-
-        RemoteResourceNotFoundError when there is none (any more), UnsupportedVersionError where
-        no record takes the place of another. Idempotent.
+        """Replace the finished segment with the same key and offsets by a compacted one.
+        Idempotent. Raises RemoteResourceNotFoundError if there is none (any more),
+        UnsupportedVersionError if the metadata is not keyed.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataTopicRecord:
-    """One record of `__remote_log_metadata`. A None value is a tombstone (feature level 1 only)."""
+    """One record of `__remote_log_metadata`. A None value is a tombstone (feature level 1 only).
+
+    `decided_at`, of an audited event: the end of the metadata partition that it was decided on.
+    """
 
     partition: int
     offset: Offset
     timestamp_ms: TimestampMs
     key: bytes | None
     value: bytes | None
+    decided_at: Offset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,7 @@ class NewMetadataRecord:
     key: bytes | None
     value: bytes | None
     timestamp_ms: TimestampMs
+    decided_at: Offset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ class MetadataColumns:
 
 
 class MetadataTopic(Protocol):
-    """The log that carries metadata events: the one seam under the topic-based manager.
+    """The log of metadata events, under the topic-based manager.
 
     Embedded, it is the broker's own log; against any Kafka cluster it is a client.
     """
@@ -176,8 +180,8 @@ class MetadataTopic(Protocol):
         """Append one record durably (acks=all); returns its offset."""
 
     def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
-        """Append records, at least one, in order and durably; returns the first one's offset. When
-        it raises, some of them may have been appended, never one without those before it."""
+        """Append one or more records, in order and durably; returns the first offset. After an
+        error a prefix of them may have been appended."""
 
     def read(
         self, partition: int, start_offset: Offset, max_bytes: int
@@ -185,17 +189,39 @@ class MetadataTopic(Protocol):
         """Records from `start_offset` on, at least one if there is any; empty at the end."""
 
     def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
-        """As `read`, without an object per record where that can be had. At the end of the topic
-        there are no records and `next_offset` is `start_offset`."""
+        """As `read`, if possible without an object per record. At the end of the topic there are no
+        records and `next_offset` is `start_offset`."""
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         """(first offset still kept, offset after the last record)."""
 
+    def is_current(self, partition: int) -> bool:
+        """Whether `read` now returns everything that was appended before this call, by whatever
+        process. False for a replica that is behind its leader: its reader looks again later."""
+
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class ConditionalMetadataTopic(MetadataTopic, Protocol):
+    """A metadata topic that several processes may write to at feature level 1 (docs/decisions/0103)."""
+
+    def append_at(
+        self, partition: int, end_offset: Offset, records: Sequence[NewMetadataRecord]
+    ) -> None:
+        """Append records durably, all or none, as the ones that follow `end_offset`.
+
+        LogEndMovedError, with nothing appended, if the partition does not end there. After another
+        error it is not known whether they are appended, and they may still be, as long as the
+        partition ends there.
+        """
+
+    def has_all_below(self, partition: int, end_offset: Offset) -> bool:
+        """Whether `read` returns everything below `end_offset`, now and later."""
+
+
 def check_ready(metadata: RemoteLogMetadataManager, partition: TopicIdPartition) -> None:
-    """RemoteStorageNotReadyError, to try again, while the metadata of a partition is not known:
-    not read yet, or let go of by a topic that was tiered a moment ago."""
+    """Raises RemoteStorageNotReadyError (try again) while the metadata of a partition is unknown:
+    not read yet, or dropped because the topic is no longer tiered."""
     if not metadata.is_ready(partition):
         raise RemoteStorageNotReadyError(f"remote metadata is not ready partition={partition}")

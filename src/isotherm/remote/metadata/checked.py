@@ -98,7 +98,7 @@ class CheckedMetadataManager:
         )
 
     def predecessor(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
-        """None where the plug-in has no such method: each of its segments has its own place."""
+        """None if the plug-in has no such method: its segments do not replace each other."""
         method, place = "predecessor", metadata.segment_id
         if not hasattr(self._inner, method):
             return None
@@ -153,7 +153,7 @@ class CheckedMetadataManager:
                 lambda: self._inner.next_segment_with_txn_index(partition, leader_epoch, offset),
             ),
         )
-        # One that ends below the offset would be asked for again, for ever.
+        # The caller would look up the same offset again, for ever.
         is_right = found is None or (
             found.end_offset_inclusive >= offset and not found.txn_index_empty
         )
@@ -209,7 +209,7 @@ class CheckedMetadataManager:
         return found
 
     def close(self) -> None:
-        """Ends in a bounded time, and raises nothing."""
+        """Returns in bounded time, and raises nothing."""
         self._calls.close(self._inner.close)
 
     def _segment(self, method: str, partition: TopicIdPartition, found: Answer) -> Answer:
@@ -269,7 +269,7 @@ class _CheckedReplacingMetadataManager(CheckedMetadataManager):
 
 
 class _StoredEvent(Future[None]):
-    """Waits no longer than WRITE_WAIT_S where the caller sets no bound."""
+    """Waits at most WRITE_WAIT_S if the caller sets no bound."""
 
     def __init__(self, method: str, place: object) -> None:
         super().__init__()

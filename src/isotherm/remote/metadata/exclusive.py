@@ -1,4 +1,4 @@
-"""Compare and set for a metadata manager that has KIP-405's methods and no more."""
+"""Compare and set for a metadata manager with only KIP-405's methods."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from isotherm.remote.metadata.api import (
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.types import TopicIdPartition
 
-# Partitions share locks: a lock for each would have to be forgotten with its partition.
+# Partitions share locks: a lock for each would have to be removed with its partition.
 _LOCKS = 64
 
 
 def exclusive_metadata(manager: RemoteLogMetadataManager) -> ExclusiveMetadata:
-    """The manager itself where it can decide and record in one step, else locks around it."""
+    """The manager itself if it can decide and record in one step, else locks around it."""
     return manager if isinstance(manager, ExclusiveMetadata) else LockedMetadata(manager)
 
 

@@ -62,10 +62,17 @@ class TopicBasedSettings:
         INT, 50, "Partitions of the metadata topic when it is made.", check=at_least(1)
     )
     remote_log_metadata_topic_replication_factor: int = key(
-        SHORT, 3, "Accepted for compatibility: a single broker has one replica.", check=at_least(1)
+        SHORT,
+        3,
+        "Replicas of the metadata topic when a cluster makes it. With the embedded controller there is"
+        " one.",
+        check=at_least(1),
     )
     remote_log_metadata_topic_min_isr: int = key(
-        SHORT, 2, "Accepted for compatibility: a single broker has one replica.", check=at_least(1)
+        SHORT,
+        2,
+        "min.insync.replicas of the metadata topic when a cluster makes it.",
+        check=at_least(1),
     )
     remote_log_metadata_topic_retention_ms: int = key(
         LONG,

@@ -9,8 +9,10 @@ done once it has been read back, so that its caller sees it.
 Invariants:
 - a partition is ready only when its metadata is whole: everything stored is read, and the event that
   a crash or an error cut in two (it is audited, its state is not stored) is applied;
+- a topic that is read from a replica is whole when the replica has what its leader had at the time;
 - every write is decided and recorded under the write lock of its metadata partition, after
-  everything that was stored before it has been read. `exclusively` lets a caller decide there too.
+  everything that was stored before it has been read. `exclusively` lets a caller decide there too;
+- at level 1 nothing is recorded if another broker has recorded an event since the decision.
 
 Source: Kafka TopicBasedRemoteLogMetadataManager; KIP-1266 for level 1 (docs/formats).
 """
@@ -25,14 +27,16 @@ from contextlib import contextmanager
 
 from isotherm.clock import Clock
 from isotherm.errors import (
+    EventOvertakenError,
     IsothermError,
+    LogEndMovedError,
     RemoteResourceNotFoundError,
     RemoteStorageNotReadyError,
     RetriableError,
     UnsupportedVersionError,
 )
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.metadata.api import MetadataTopic
+from isotherm.remote.metadata.api import ConditionalMetadataTopic
 from isotherm.remote.metadata.folding.fold import fold_metadata_partition
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
@@ -41,11 +45,13 @@ from isotherm.remote.metadata.state.partition_store import (
     RemotePartitionMetadataStore,
 )
 from isotherm.remote.metadata.topic.event_writer import (
+    Ends,
     KeyedMetadata,
+    LastAudited,
     MetadataEventWriter,
     is_unapplied,
 )
-from isotherm.remote.metadata.topic.keyed_writes import key_of_start
+from isotherm.remote.metadata.topic.keyed_writes import key_of_start, plan_write
 from isotherm.remote.metadata.topic.metadata_partition_reader import MetadataPartitionReader
 from isotherm.remote.metadata.wire.events import partition_of
 from isotherm.remote.metadata.wire.keys import metadata_partition
@@ -60,6 +66,12 @@ from isotherm.remote.segment_metadata import (
 from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
+
+DECISIONS_MAX = 16
+"""How often something is decided anew because another broker has recorded an event meanwhile. Each time
+one of them gets ahead, so more than a few are a sign of many writers."""
+
+_UNDECIDED = Ends(-1, -1)
 
 FOLLOW_ERRORS = "isotherm_remote_log_metadata_follow_errors"
 FOLLOW_ERRORS_TEXT = "Looks at the metadata topic that failed; each is tried again."
@@ -77,7 +89,7 @@ class TopicBasedRemoteLogMetadataManager:
 
     def __init__(
         self,
-        topic: MetadataTopic,
+        topic: ConditionalMetadataTopic,
         *,
         clock: Clock,
         metrics: Metrics,
@@ -95,6 +107,8 @@ class TopicBasedRemoteLogMetadataManager:
         self._writer = MetadataEventWriter(topic, keyed, clock, metrics)
         # The last offset that was written to a metadata partition from here.
         self._written: dict[int, Offset] = {}
+        # Where the two partitions ended when what is being done under the write lock was decided.
+        self._decided_at: dict[int, Ends] = {}
         self._unreadable: set[int] = set()
         self._stopping = threading.Event()
         self._wakeup = threading.Event()
@@ -235,26 +249,63 @@ class TopicBasedRemoteLogMetadataManager:
     def exclusively(self, partition: TopicIdPartition) -> Iterator[None]:
         """See `isotherm.remote.metadata.api.ExclusiveMetadata`."""
         number = metadata_partition(partition, self._topic.partition_count)
-        with self._writer.lock(number):
+        with self._deciding(number):
             self._catch_up(number, partition, own_writes=True)
             yield
+
+    @contextmanager
+    def _deciding(self, number: int) -> Iterator[None]:
+        """Hold the write lock. What is read first in the outermost block is what counts to its end."""
+        with self._writer.lock(number):
+            is_outermost = number not in self._decided_at
+            if is_outermost:
+                self._decided_at[number] = _UNDECIDED
+            try:
+                yield
+            finally:
+                if is_outermost:
+                    del self._decided_at[number]
 
     def is_keyed(self, number: int) -> bool:
         """Whether this metadata partition is written at feature level 1."""
         return self._writer.is_keyed(number)
 
+    @contextmanager
+    def settled(self, number: int) -> Iterator[None]:
+        """Hold the write lock of a metadata partition at level 1, every audited event of which is
+        applied: only then may something else be appended to it. RemoteStorageNotReadyError."""
+        with self._lock:
+            reader = self._readers.get(number)
+        with self._writer.lock(number):
+            self._settle(number, reader or self._new_reader(number))
+            yield
+
     def write_lock(self, number: int) -> threading.RLock:
         """Held, nothing is written to this metadata partition through this manager: for what
-        rewrites it (migration) or judges by what it holds (clean-up)."""
+        rewrites it (migration)."""
         return self._writer.lock(number)
 
     def _publish(self, partition: TopicIdPartition, event: KeyedEvent) -> Future[None]:
         number = metadata_partition(partition, self._topic.partition_count)
         with self._writer.lock(number):
+            is_decided_here = number not in self._decided_at
+        attempts = DECISIONS_MAX if is_decided_here else 1
+        for attempt in range(attempts):
+            try:
+                return self._decide_and_publish(number, partition, event)
+            except EventOvertakenError:
+                if attempt + 1 == attempts:
+                    raise
+        raise AssertionError
+
+    def _decide_and_publish(
+        self, number: int, partition: TopicIdPartition, event: KeyedEvent
+    ) -> Future[None]:
+        with self._deciding(number):
             is_keyed = self._writer.is_keyed(number)
             reader = self._catch_up(number, partition, own_writes=is_keyed)
             reader.check_room()
-            offset = self._write(number, partition, event)
+            offset = self._write(number, reader, partition, event)
         if offset is None:
             return _done()
         wait_s = self._settings.remote_log_metadata_consume_wait_ms / 1000
@@ -267,14 +318,44 @@ class TopicBasedRemoteLogMetadataManager:
             self._wakeup.set()
         return future
 
-    def _write(self, number: int, partition: TopicIdPartition, event: KeyedEvent) -> Offset | None:
+    def _write(
+        self,
+        number: int,
+        reader: MetadataPartitionReader,
+        partition: TopicIdPartition,
+        event: KeyedEvent,
+    ) -> Offset | None:
+        """Record the event; the last offset that it takes, None when nothing is left to read back."""
         cache = self._store.get(partition)
         if cache is None:  # its deletion is finished: it has no segments
             cache = RemoteLogMetadataCache(partition)
-        offset = self._writer.write(number, event, cache)
-        if offset is not None:
+        if not self._writer.is_keyed(number):
+            offset = self._writer.write_event(number, event, cache)
             self._written[number] = offset
-        return offset
+            return offset
+        planned = None if self._is_behind(event) else plan_write(event, cache)
+        if planned is None:
+            return None
+        ends = self._decided_at[number]
+        self._writer.audit(number, planned, ends)
+        try:
+            end = self._writer.append_state(number, planned, ends.state)
+        except LogEndMovedError:
+            # Another broker has applied the event.
+            self._decided_at[number] = Ends(ends.audit + 1, self._settle(number, reader).state)
+            return None
+        self._decided_at[number] = Ends(ends.audit + 1, end)
+        self._writer.note_settled(number, self._decided_at[number])
+        self._written[number] = end - 1
+        return end - 1
+
+    def _is_behind(self, event: KeyedEvent) -> bool:
+        """Whether the deletion of the partition is further on."""
+        if not isinstance(event, RemotePartitionDeleteMetadata):
+            return False
+        current = self._store.deletion(event.topic_id_partition)
+        is_over = self._store.is_deleted(event.topic_id_partition)
+        return is_over or (current is not None and event.state < current.state)
 
     def _catch_up(
         self, number: int, partition: TopicIdPartition, *, own_writes: bool
@@ -295,11 +376,19 @@ class TopicBasedRemoteLogMetadataManager:
             raise RemoteResourceNotFoundError(
                 f"metadata of a partition that is not assigned partition={partition}"
             )
-        self._read(number, reader)
+        if not self._writer.is_keyed(number):
+            is_current = self._topic.is_current(number)
+            self._read(number, reader)
+        else:
+            is_current = True
+            if self._decided_at[number] is _UNDECIDED:
+                self._decided_at[number] = self._settle(number, reader)
+            else:
+                reader.poll()
         if reader.failure is not None:
             raise reader.failure
         is_read_back = not own_writes or reader.has_read(self._written.get(number, -1))
-        if not (is_read_back and self.is_ready(partition)):
+        if not (is_current and is_read_back and self.is_ready(partition)):
             raise RemoteStorageNotReadyError(
                 f"remote metadata is still being read partition={partition}"
             )
@@ -311,23 +400,60 @@ class TopicBasedRemoteLogMetadataManager:
         if not self._writer.is_torn(number) and not reader.unopened():
             return
         with self._writer.lock(number):
-            reader.poll()
-            whole = reader.unopened()
+            if reader.failure is not None:
+                return
             if self._writer.is_keyed(number):
-                self._apply_audited(number, reader)
-            if reader.failure is None:
-                self._writer.mark_whole(number)
-                reader.open(whole)
+                try:
+                    self._settle(number, reader)
+                except RemoteStorageNotReadyError as error:
+                    _logger.debug("metadata is not whole yet: %s", error)
+            elif self._topic.is_current(number):
+                reader.poll()
+                if reader.failure is None:
+                    reader.open(reader.unopened())
 
-    def _apply_audited(self, number: int, reader: MetadataPartitionReader) -> None:
-        """Apply the event that was cut in two, if there is one; the write lock is held.
+    def _settle(self, number: int, reader: MetadataPartitionReader) -> Ends:
+        """At level 1: read everything, apply the last audited event if its state is not stored, and
+        open the partitions that are whole by that. The write lock is held.
 
-        It may be about a partition that is not followed here, or not yet: a later write would
-        leave it out for good, so it is applied all the same.
+        The event may be about a partition that is not followed here, or not yet. It is applied all
+        the same, since nothing may be recorded before. RemoteStorageNotReadyError while a replica is
+        behind, or other brokers are faster again and again.
         """
-        event = self._writer.last_audited(number)
-        if event is None or reader.failure is not None:
-            return
+        for _ in range(DECISIONS_MAX):
+            audited = self._writer.last_audited(number)
+            end = self._topic.offsets(number)[1]
+            if end < audited.state_end or not self._topic.has_all_below(number, end):
+                raise RemoteStorageNotReadyError(
+                    "a replica of the metadata topic is behind"
+                    f" metadata_partition={number} end={end} known={audited.state_end}"
+                )
+            reader.poll()
+            if reader.failure is not None:
+                raise reader.failure
+            reader.note_read_to(end)
+            # More than the leader told of: it has been deposed, or the partition has grown.
+            end = max(end, reader.position)
+            whole, ends = reader.unopened(), Ends(audited.end, end)
+            try:
+                is_applied = self._apply_audited(number, reader, audited, end)
+            except LogEndMovedError:
+                continue
+            if is_applied:
+                self._writer.note_settled(number, ends)
+                reader.open(whole)
+                return ends
+        raise RemoteStorageNotReadyError(
+            f"other brokers write to a metadata partition metadata_partition={number}"
+        )
+
+    def _apply_audited(
+        self, number: int, reader: MetadataPartitionReader, audited: LastAudited, end: Offset
+    ) -> bool:
+        """Whether the last audited event is applied below `end`. Otherwise it is now."""
+        event, decided_at = audited.event, audited.decided_at
+        if event is None or (decided_at is not None and decided_at < end):
+            return True
         partition = partition_of(event)
         if reader.has_folded(partition):
             cache = self._store.get(partition)
@@ -335,10 +461,16 @@ class TopicBasedRemoteLogMetadataManager:
             stored = FoldedPartition(cache, deletion) if cache is not None else None
         else:
             stored = reader.fold_apart(partition)
-        if stored is not None and is_unapplied(event, stored.cache, stored.deletion):
-            _logger.warning("audited metadata event is applied after a stop event=%s", event)
-            self._writer.append_unapplied(number, event, stored.cache)
-            reader.poll()
+        if stored is None:
+            return True
+        if decided_at is None and not is_unapplied(event, stored.cache, stored.deletion):
+            return True
+        planned = plan_write(event, stored.cache)
+        if planned is None:
+            return True
+        _logger.warning("audited metadata event is applied after a stop event=%s", event)
+        self._writer.append_state(number, planned, end)
+        return False
 
     def _cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         cache = self._store.get(partition)
@@ -360,11 +492,13 @@ class TopicBasedRemoteLogMetadataManager:
         """The reader of a metadata partition, made when there is none. The lock is held."""
         reader = self._readers.get(number)
         if reader is None:
-            reader = MetadataPartitionReader(
-                self._topic, number, self._store, self._settings, self._metrics
-            )
-            self._readers[number] = reader
+            reader = self._readers[number] = self._new_reader(number)
         return reader
+
+    def _new_reader(self, number: int) -> MetadataPartitionReader:
+        return MetadataPartitionReader(
+            self._topic, number, self._store, self._settings, self._metrics
+        )
 
     def _reader_of(self, partition: TopicIdPartition) -> MetadataPartitionReader | None:
         with self._lock:

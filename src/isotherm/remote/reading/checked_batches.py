@@ -1,7 +1,7 @@
 """Batches of a range of a remote segment that passed all checks.
 
 Each is checked once for all consumers: its header, its place (offsets within
-the segment's, none that goes back), its leader epoch and its CRC. Python works per run of batches, not per batch.
+the segment's, none that goes back), its leader epoch, its CRC, and that its fields do not contradict one another. Python works per run of batches, not per batch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from isotherm.errors import CorruptRecordError
 from isotherm.record.batch import BatchHeader, read_batch_header, verify_batch_crc
 from isotherm.record.batch_table import leader_epochs, read_batch_table, verify_crcs
+from isotherm.record.header_contradictions import header_contradictions
 from isotherm.remote.history.batch_chain import EpochSpans
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.types import Offset, Position
@@ -104,6 +105,7 @@ def check_batches(
     count = _count_in_place(metadata, window, table, next_offset)
     if count < len(table) and count == 0:
         check_place(metadata, start, read_batch_header(window), next_offset)
+        raise _contradiction(window, table[:1], start)
     table = table[:count]
     try:
         verify_crcs(window, table)
@@ -193,7 +195,7 @@ def _count_in_place(
     table: BatchTable,
     next_offset: Offset,
 ) -> int:
-    """How many batches from the first on satisfy `check_place`."""
+    """How many batches from the first on satisfy `check_place` and do not contradict themselves."""
     base_offsets = table["base_offset"]
     last_offsets = base_offsets + table["last_offset_delta"]
     is_wrong = (base_offsets < metadata.start_offset) | (
@@ -202,8 +204,19 @@ def _count_in_place(
     is_wrong[1:] |= base_offsets[1:] <= last_offsets[:-1]
     is_wrong[:1] |= base_offsets[:1] < next_offset
     is_wrong |= EpochSpans(metadata).wrong(leader_epochs(window, table), base_offsets)
+    for contradiction in header_contradictions(window, table):
+        is_wrong |= contradiction.is_wrong
     wrong = np.flatnonzero(is_wrong)
     return int(wrong[0]) if len(wrong) else len(table)
+
+
+def _contradiction(window: memoryview, batch: BatchTable, position: Position) -> CorruptRecordError:
+    """Of a batch whose place is right."""
+    (fact, _), *_ = header_contradictions(window, batch)
+    return CorruptRecordError(
+        f"{fact} position={position} base_offset={batch['base_offset'][0]}"
+        f" producer_id={batch['producer_id'][0]}"
+    )
 
 
 def _count_with_right_crc(window: memoryview, table: BatchTable) -> int:

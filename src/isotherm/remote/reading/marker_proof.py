@@ -1,14 +1,15 @@
-"""Checks transaction markers against the transaction indexes of a read.
+"""Checks transactional batches and markers against the transaction indexes of a read.
 
 An index has no CRC, and a lost index looks like an absent one. A transaction's marker is in the log,
 under the CRC of its batch. If an answer holds records of a transaction and its ABORT marker, the
 indexes have to name the transaction; otherwise the consumer would treat its records as committed. Work
-is by columns; Python looks at markers alone.
+is by columns; Python looks at markers alone. And where an index names a transaction, all that its
+producer wrote inside belongs to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,25 +18,36 @@ from isotherm.record.batch_header import TRANSACTIONAL_FLAG
 from isotherm.record.batch_table import read_batch_table
 from isotherm.record.control import ControlRecordType
 from isotherm.record.control_table import NO_MARKER, marker_types
+from isotherm.remote.history.transaction_data import AbortedData
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.types import Offset
 
 
-class UnnamedAbort(NamedTuple):
-    """The marker's offset of a transaction that no index names, and the fact for the message."""
+class TransactionContradiction(NamedTuple):
+    """Where batches contradict the indexes, and the fact for the message."""
 
-    marker_offset: Offset
+    offset: Offset
     fact: str
 
 
-def unnamed_abort(
-    records: Sequence[memoryview], aborted: Iterable[AbortedTransaction]
-) -> UnnamedAbort | None:
-    """The first transaction whose records and ABORT marker are both in `records`, whole batches
-    that follow one another, and which `aborted` does not name; None when there is none."""
+def contradicted_transaction(
+    records: Sequence[memoryview], aborted: Collection[AbortedTransaction]
+) -> TransactionContradiction | None:
+    """The first contradiction of `records`, whole batches that follow one another; None without one.
+
+    A transaction whose records and ABORT marker are both in `records`, and which `aborted` does
+    not name; or a batch inside one of `aborted` that is not of it.
+    """
     tables = [(piece, read_batch_table(piece)[0]) for piece in records]
     if not tables:
         return None
+    if aborted:
+        # Compacted tiers are read as well: sequences may have gaps.
+        data = AbortedData(aborted, may_have_gaps=True)
+        for piece, table in tables:
+            fact = data.fault(piece, table)
+            if fact is not None:
+                return TransactionContradiction(int(table["base_offset"][0]), fact)
     markers = np.concatenate([marker_types(piece, table) for piece, table in tables])
     if not (markers == ControlRecordType.ABORT).any():
         return None
@@ -60,7 +72,7 @@ def unnamed_abort(
         entry = named.get((producer_id, marker_offset))
         if entry is None or entry.first_offset > first:
             fact = "names no such transaction" if entry is None else "has it begin later"
-            return UnnamedAbort(
+            return TransactionContradiction(
                 marker_offset,
                 f"a marker aborts a transaction, and the transaction index {fact}"
                 f" producer_id={producer_id} first_offset={first} marker_offset={marker_offset}",

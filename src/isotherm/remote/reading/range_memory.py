@@ -53,10 +53,13 @@ class RangeMemory:
         """`size` bytes of any content, writable."""
         with self._lock:
             block = self._take(size) or _Block(np.empty(_capacity(size), np.uint8), 0)
+            # A reused block may have had more bytes written than this lease will write.
             block.touched_size = max(block.touched_size, size)
             self._lent_size += block.touched_size
             self._drop_surplus()
         lease = block.pages[:size]
+        # Views of the memoryview keep `lease` alive: it is collected with the last of them. At exit
+        # the memory goes anyway.
         weakref.finalize(lease, self._take_back, block).atexit = False
         return lease.data
 
@@ -77,6 +80,7 @@ class RangeMemory:
 
     def _drop_surplus(self) -> None:
         while self._kept and self._kept_size + self._lent_size > self._size_max:
+            # The oldest first: sizes that are in use come back to the end of the list.
             self._kept_size -= self._kept.pop(0).touched_size
 
 

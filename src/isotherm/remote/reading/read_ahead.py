@@ -35,12 +35,14 @@ from isotherm.types import Position
 
 _MIB = 1024 * 1024
 AHEAD_AT_ONCE = 4
-"""Ranges fetched ahead at once. Ranges that a reader waits for do not count."""
+"""Ranges fetched ahead at once, over all readers. Ranges that a reader waits for do not count:
+read-ahead takes only so many threads, and the others stay free for waiting readers."""
 _PLANS_PER_RANGE = 16
 """Plans of the next ranges while a reader moves through one range. A plan at every read would cost
 more than it gives: one read is a small part of a range."""
 _IDLE_S = 10.0
-"""A run without a read for this long loses its share."""
+"""A run without a read for this long loses its share. Long enough for a consumer that
+processes a batch between two fetches; short enough to free the share of a reader that has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ class ReadAhead:
         self._clock = clock
         self._memory = RangeMemory(settings.size_max)
         self._lock = threading.Lock()
+        # In the order of their last read: ranges are dropped from the front.
         self._held: OrderedDict[SegmentRange, _Held] = OrderedDict()
         self._by_segment: dict[RemoteLogSegmentId, list[SegmentRange]] = {}
         self._size = 0
@@ -146,6 +149,7 @@ class ReadAhead:
         NotInMemoryError when there is none and `wait` may not wait.
         """
         check_from = position if is_batch else None
+        # Only the reservation is under the lock. GETs run outside of it: they take tens of ms.
         with self._lock:
             found = self._find(metadata.segment_id, position)
             if found is None:
@@ -154,6 +158,8 @@ class ReadAhead:
                 found = self._demand(metadata, position, size, check_from)
             must_fetch = found is not None and found.begin()
         if found is None:
+            # No room: fetch the wanted bytes in this thread and keep nothing. A reader is never
+            # refused because other readers hold the memory.
             end = min(position + size, metadata.segment_size_in_bytes)
             found = SegmentRange(metadata, position, end, check_from)
             found.fetch(self._storage, self._memory)
@@ -198,6 +204,7 @@ class ReadAhead:
             if read is not None:
                 held = self._held[read]
                 self._held.move_to_end(read)
+                # Bytes below `read_end` are read again: there is a trailing reader.
                 held.run.is_shared = held.run.is_shared or end <= held.read_end
                 held.read_end = max(held.read_end, end)
                 held.run.read_at_s = self._clock.monotonic_s()
@@ -231,9 +238,11 @@ class ReadAhead:
 
     def _start_ahead(self) -> None:
         starting = []
+        # Submit outside of the lock: the work takes it, too.
         with self._lock:
             while self._ahead and self._ahead_count < AHEAD_AT_ONCE:
                 wanted = self._ahead.popleft()
+                # It may have been dropped meanwhile, or begun for a reader that waits.
                 if wanted in self._held and wanted.begin():
                     self._ahead_count += 1
                     starting.append(wanted)
@@ -309,6 +318,7 @@ class ReadAhead:
         if before is not None:
             run = self._held[before].run
             wanted_size = max(size, 2 * before.size)
+        # A new run does not count as active yet, but needs a share.
         run_count = self._active_run_count() + (before is None)
         range_size = self._settings.range_size(wanted_size, run_count)
         if range_size < size:
@@ -335,6 +345,7 @@ class ReadAhead:
             return None
         run_count = max(1, self._active_run_count())
         run_size = self._settings.run_size(run_count, is_shared=run.is_shared)
+        # The range being read counts against the run up to the reader's position.
         size_max = run_size - (position - reading.start)
         reach = max(2 * reading.size, run.read_size)
         return _Plan(run, run_count, position, reading.size, size_max, reach)
@@ -351,6 +362,8 @@ class ReadAhead:
                 size = -(-rest // -(-rest // size))
                 if not plan.has_room or plan.ahead_size + size > plan.size_max:
                     break
+                # A batch begins at the segment's start, and at the end of a checked range before. Any
+                # other range waits for that position (`_hand_on`).
                 before = self._before(segment.segment_id, at)
                 check_from = before.last_batch_end if before is not None else 0 if at == 0 else None
                 found = self._reserve(segment, at, size, plan.run, check_from, is_ahead=True)
@@ -375,6 +388,7 @@ class ReadAhead:
         """Reserve a range from `position`, cut where the next range begins; None without room."""
         segment_id, segment_size = metadata.segment_id, metadata.segment_size_in_bytes
         of_segment = self._by_segment.get(segment_id, ())
+        # Ranges of a segment never overlap: each byte is held once.
         behind = [each.start for each in of_segment if each.start > position]
         end = min(position + size, segment_size, *behind)
         if not self._make_room(end - position, is_ahead=is_ahead):

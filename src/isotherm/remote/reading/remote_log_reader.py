@@ -28,7 +28,6 @@ from isotherm.errors import (
     RemoteStorageError,
 )
 from isotherm.log.log_read import FetchIsolation, aborted_transactions
-from isotherm.log.partition_log import PartitionLog
 from isotherm.remote.damage_log import DamageLog
 from isotherm.remote.history.holes import hole_error
 from isotherm.remote.history.lineage import (
@@ -39,9 +38,10 @@ from isotherm.remote.history.lineage import (
 )
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
-from isotherm.remote.reading.marker_proof import unnamed_abort
+from isotherm.remote.reading.marker_proof import contradicted_transaction
 from isotherm.remote.reading.read_ahead import ReadAhead
-from isotherm.remote.reading.read_wait import NO_WAIT, NotInMemoryError, ReadWait
+from isotherm.remote.reading.read_request import ReadRequest
+from isotherm.remote.reading.read_wait import NO_WAIT, NotInMemoryError
 from isotherm.remote.reading.segment_reader import (
     ANSWER_SIZE_MIN,
     BatchRun,
@@ -127,36 +127,23 @@ class RemoteLogReader:
         self._damage_log = damage_log or DamageLog()
         self._stops: OrderedDict[tuple[TopicIdPartition, Offset], _Stop] = OrderedDict()
 
-    def read(
-        self,
-        log: PartitionLog,
-        partition: TopicIdPartition,
-        offset: Offset,
-        max_bytes: int,
-        *,
-        isolation: FetchIsolation,
-        min_one_message: bool,
-        wait: ReadWait,
-    ) -> RemoteRead:
-        """Batches from the one that holds `offset` on, at most `max_bytes` of them.
-
-        The first batch is returned even when it is larger, if `min_one_message`; else the answer
-        is empty. Raises OffsetOutOfRangeError outside of the offsets that the tier should hold,
+    def read(self, asked: ReadRequest) -> RemoteRead:
+        """Raises OffsetOutOfRangeError outside of the offsets that the tier should hold,
         RemoteHoleError for a hole among them, CorruptObjectError when a segment is damaged or its
         objects are missing, what the storage and metadata managers raise when they cannot answer
-        now (try again), and what `wait` raises: with NO_WAIT NotInMemoryError, before any request
-        to the store.
+        now (try again), and what `asked.wait` raises: with NO_WAIT NotInMemoryError, before any
+        request to the store.
         """
+        log, partition = asked.log, asked.partition
         check_ready(self._metadata, partition)
         lineage = without_empty_epochs(log.leader_epochs.entries)
         with self._lock:
-            went_on = (partition, offset) in self._stops
-        asked = (log, partition, lineage, offset, max_bytes, min_one_message, wait)
+            went_on = (partition, asked.offset) in self._stops
         try:
             try:
-                taken = self._take_spans(*asked)
+                taken = self._take_spans(asked, lineage)
             except _SegmentReplacedError:
-                taken = self._take_spans(*asked)
+                taken = self._take_spans(asked, lineage)
         except RemoteHoleError as error:
             self._damage_log.log_once(error.place, str(error))
             raise
@@ -165,10 +152,15 @@ class RemoteLogReader:
             raise
         last = taken[-1]
         aborted = None
-        if isolation is FetchIsolation.TXN_COMMITTED:
+        if asked.isolation is FetchIsolation.TXN_COMMITTED:
             end_offset = last.run.next_offset
-            aborted = self._aborted_transactions(log, partition, lineage, offset, end_offset, wait)
-            self._check_markers(taken, aborted)
+            aborted = self._aborted_transactions(asked, lineage, end_offset)
+            for _ in taken:
+                if self._is_as_the_markers_say(taken, aborted):
+                    break
+                aborted = self._aborted_transactions(asked, lineage, end_offset)
+            else:
+                self._check_markers(taken, aborted)
         size = sum(each.run.size for each in taken)
         if size > 0:
             self._note_stop(partition, last)
@@ -190,35 +182,20 @@ class RemoteLogReader:
             aborted,
         )
 
-    def _take_spans(
-        self,
-        log: PartitionLog,
-        partition: TopicIdPartition,
-        lineage: Sequence[EpochEntry],
-        offset: Offset,
-        max_bytes: int,
-        min_one_message: bool,
-        wait: ReadWait,
-    ) -> list[_Taken]:
+    def _take_spans(self, asked: ReadRequest, lineage: Sequence[EpochEntry]) -> list[_Taken]:
         """The batches read of each segment; at least one entry, which may be empty."""
         taken: list[_Taken] = []
-        next_offset, room = offset, max_bytes
-        span = self._span(log, partition, lineage, offset)
+        next_offset, room = asked.offset, asked.max_bytes
+        span = self._span(asked, lineage, next_offset)
         if span is None:
-            raise self._nothing_holds(log, partition, offset)
+            raise self._nothing_holds(asked, next_offset)
         ended_early: list[RemoteLogSegmentMetadata] = []
         while span is not None:
-            has_enough = max_bytes - room >= ANSWER_SIZE_MIN
+            # What is there is worth returning. The rest may come with it, but is not waited for.
+            has_enough = asked.max_bytes - room >= ANSWER_SIZE_MIN
             try:
                 found = self._take(
-                    log,
-                    partition,
-                    span,
-                    next_offset,
-                    room,
-                    NO_WAIT if has_enough else wait,
-                    must=min_one_message and room == max_bytes,
-                    goes_on=room < max_bytes,
+                    asked._replace(wait=NO_WAIT) if has_enough else asked, span, next_offset, room
                 )
             except NotInMemoryError:
                 if has_enough:
@@ -226,50 +203,42 @@ class RemoteLogReader:
                 raise
             taken.append(found)
             room -= found.run.size
-            has_records = room < max_bytes
+            has_records = room < asked.max_bytes
             if found.run.is_last and found.run.next_offset < span.end_offset:
                 # Return the records before the gap. The next read starts at the gap and finds
                 # out whether compaction left it or records are missing.
                 if has_records:
                     break
                 ended_early.append(span.metadata)
-                next_offset, span = self._past_end(
-                    log, partition, lineage, ended_early, span, next_offset, wait
-                )
+                next_offset, span = self._past_end(asked, lineage, ended_early, span, next_offset)
                 continue
             next_offset = span.end_offset
-            is_enough = room <= 0 or next_offset >= log.local_log_start_offset
+            is_enough = room <= 0 or next_offset >= asked.log.local_log_start_offset
             if not found.run.is_last or (has_records and is_enough):
                 break
-            span = self._span(log, partition, lineage, next_offset)
+            span = self._span(asked, lineage, next_offset)
         kept = [each for each in taken if each.run.size > 0]
         return kept or taken[:1]
 
     def _span(
-        self,
-        log: PartitionLog,
-        partition: TopicIdPartition,
-        lineage: Sequence[EpochEntry],
-        offset: Offset,
+        self, asked: ReadRequest, lineage: Sequence[EpochEntry], offset: Offset
     ) -> _Span | None:
         entry = epoch_for_offset(lineage, offset)
         if entry is None:
             return None
-        metadata = self._metadata.remote_log_segment_metadata(partition, entry.epoch, offset)
+        metadata = self._metadata.remote_log_segment_metadata(asked.partition, entry.epoch, offset)
         if metadata is None:
             return None
-        epoch_end = epoch_end_offset(lineage, entry.epoch, log.log_end_offset)
+        epoch_end = epoch_end_offset(lineage, entry.epoch, asked.log.log_end_offset)
         return _Span(metadata, min(metadata.end_offset_inclusive + 1, epoch_end))
 
     def _past_end(
         self,
-        log: PartitionLog,
-        partition: TopicIdPartition,
+        asked: ReadRequest,
         lineage: Sequence[EpochEntry],
         ended_early: Sequence[RemoteLogSegmentMetadata],
         span: _Span,
         offset: Offset,
-        wait: ReadWait,
     ) -> tuple[Offset, _Span | None]:
         """Where to continue when the batches of `span` end before `offset`, which its metadata covers.
 
@@ -277,9 +246,8 @@ class RemoteLogReader:
         records are lost: CorruptObjectError when an index of a segment in `ended_early` names an
         offset there (docs/decisions/0066).
         """
-        if not wait.may_wait:
-            raise NotInMemoryError(f"an index has to be asked partition={partition}")
-        others = self._overlapping(log, partition, lineage, ended_early, span, offset)
+        _check_may_ask_index(asked)
+        others = self._overlapping(asked, lineage, ended_early, span, offset)
         holder = next((each for each in others if each.start_offset <= offset), None)
         if holder is None:
             for each in ended_early:
@@ -291,15 +259,14 @@ class RemoteLogReader:
                         f" last_named={last} hint='`isotherm pipeline scrub` names what is missing'",
                     )
         if not others:
-            return span.end_offset, self._span(log, partition, lineage, span.end_offset)
+            return span.end_offset, self._span(asked, lineage, span.end_offset)
         going_on = holder or min(others, key=lambda each: each.start_offset)
         end_offset = min(span.end_offset, going_on.end_offset_inclusive + 1)
         return max(offset, going_on.start_offset), _Span(going_on, end_offset)
 
     def _overlapping(
         self,
-        log: PartitionLog,
-        partition: TopicIdPartition,
+        asked: ReadRequest,
         lineage: Sequence[EpochEntry],
         ended_early: Sequence[RemoteLogSegmentMetadata],
         span: _Span,
@@ -310,7 +277,7 @@ class RemoteLogReader:
         known = {each.segment_id for each in ended_early}
         return [
             each
-            for each in self._metadata.list_remote_log_segments(partition)
+            for each in self._metadata.list_remote_log_segments(asked.partition)
             if each.segment_id not in known
             and each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
             and each.start_offset < span.end_offset
@@ -318,58 +285,41 @@ class RemoteLogReader:
             and entry is not None
             and each.segment_leader_epochs.get(entry.epoch, span.end_offset)
             <= max(offset, each.start_offset)
-            and is_segment_within_lineage(each, log.log_end_offset, lineage)
+            and is_segment_within_lineage(each, asked.log.log_end_offset, lineage)
         ]
 
-    def _take(
-        self,
-        log: PartitionLog,
-        partition: TopicIdPartition,
-        span: _Span,
-        from_offset: Offset,
-        room: int,
-        wait: ReadWait,
-        *,
-        must: bool,
-        goes_on: bool,
-    ) -> _Taken:
-        """The batches of `span` from `from_offset` on that fit.
-
-        With `goes_on` the answer already has records. A batch that begins below `from_offset`
-        would repeat some of them, and is not taken.
-        """
-        metadata = span.metadata
+    def _take(self, asked: ReadRequest, span: _Span, from_offset: Offset, room: int) -> _Taken:
+        """The batches of `span` from `from_offset` on that fit into `room`."""
+        metadata, wait = span.metadata, asked.wait
+        has_records = room < asked.max_bytes
         try:
-            start = self._position(partition, metadata, from_offset, wait)
+            start = self._position(asked, metadata, from_offset)
             first = self._segments.find(metadata, start, from_offset, wait)
             if first is None:
                 return _Taken(_NOTHING._replace(is_last=True), metadata, 0)
             if first.base_offset >= span.end_offset:
                 return _Taken(_NOTHING._replace(is_last=True), metadata, first.position)
-            size = max(room, first.size) if must else room
-            if first.size > size or (goes_on and first.base_offset < from_offset):
+            must_fit = has_records or not asked.min_one_message
+            size = room if must_fit else max(room, first.size)
+            # A batch that begins below would repeat records that the answer has already.
+            if first.size > size or (has_records and first.base_offset < from_offset):
                 return _Taken(_NOTHING, metadata, first.position)
             run = self._segments.run(metadata, first.position, size, span.end_offset, wait)
         except RemoteResourceNotFoundError as error:
-            raise self._missing(log, span, from_offset, error) from error
+            raise self._missing(asked, span, from_offset, error) from error
         return _Taken(run, metadata, first.position)
 
     def _position(
-        self,
-        partition: TopicIdPartition,
-        metadata: RemoteLogSegmentMetadata,
-        offset: Offset,
-        wait: ReadWait,
+        self, asked: ReadRequest, metadata: RemoteLogSegmentMetadata, offset: Offset
     ) -> Position:
         """The position of a batch at or before `offset`, from which to look for it."""
         if offset <= metadata.start_offset:
             return 0
         with self._lock:
-            stop = self._stops.get((partition, offset))
+            stop = self._stops.get((asked.partition, offset))
         if stop is not None and stop.segment_id == metadata.segment_id:
             return stop.position
-        if not wait.may_wait:
-            raise NotInMemoryError(f"an index has to be asked partition={partition}")
+        _check_may_ask_index(asked)
         try:
             hint = self._index_cache.get(metadata).lookup_offset(offset)
         except CorruptIndexError as error:
@@ -379,7 +329,7 @@ class RemoteLogReader:
                 str(error),
             )
             return 0
-        return self._segments.proven(metadata, hint, wait)
+        return self._segments.proven(metadata, hint, asked.wait)
 
     def _note_stop(self, partition: TopicIdPartition, last: _Taken) -> None:
         key = (partition, last.run.next_offset)
@@ -389,14 +339,13 @@ class RemoteLogReader:
             if len(self._stops) > _REMEMBERED_STOPS_MAX:
                 self._stops.popitem(last=False)
 
-    def _nothing_holds(
-        self, log: PartitionLog, partition: TopicIdPartition, offset: Offset
-    ) -> Exception:
+    def _nothing_holds(self, asked: ReadRequest, offset: Offset) -> Exception:
         """The error for an offset that no segment holds.
 
         Retention raises the log start before it deletes, so the log start is read after the
         segment was looked up: an offset above it is lost, not expired. OFFSET_OUT_OF_RANGE would
         make consumers reset past the lost records."""
+        log, partition = asked.log, asked.partition
         local_log_start_offset = log.local_log_start_offset
         if log.remote_log_enabled and log.log_start_offset <= offset < local_log_start_offset:
             segments = self._metadata.list_remote_log_segments(partition)
@@ -406,12 +355,12 @@ class RemoteLogReader:
         )
 
     def _missing(
-        self, log: PartitionLog, span: _Span, offset: Offset, error: RemoteResourceNotFoundError
+        self, asked: ReadRequest, span: _Span, offset: Offset, error: RemoteResourceNotFoundError
     ) -> Exception:
         """The error for a segment without its objects: replaced or deleted meanwhile, or lost."""
-        partition, segment_id = span.metadata.topic_id_partition, span.metadata.segment_id
+        segment_id = span.metadata.segment_id
         for epoch in span.metadata.segment_leader_epochs:
-            now = self._metadata.remote_log_segment_metadata(partition, epoch, offset)
+            now = self._metadata.remote_log_segment_metadata(asked.partition, epoch, offset)
             if now is not None and now.segment_id == segment_id:
                 return damaged_segment(span.metadata, str(error))
             if now is not None:
@@ -419,7 +368,7 @@ class RemoteLogReader:
                     f"remote segment was replaced while it was read segment={segment_id}"
                     f" now={now.segment_id} offset={offset}"
                 )
-        return self._nothing_holds(log, partition, offset)
+        return self._nothing_holds(asked, offset)
 
     def _following_segment(
         self,
@@ -434,51 +383,48 @@ class RemoteLogReader:
         return self._metadata.remote_log_segment_metadata(partition, entry.epoch, offset)
 
     def _aborted_transactions(
-        self,
-        log: PartitionLog,
-        partition: TopicIdPartition,
-        lineage: Sequence[EpochEntry],
-        offset: Offset,
-        end_offset: Offset,
-        wait: ReadWait,
+        self, asked: ReadRequest, lineage: Sequence[EpochEntry], end_offset: Offset
     ) -> list[AbortedTransaction]:
-        """Aborted transactions that overlap [offset, end_offset). Their markers may lie in any
-        later segment, of either tier."""
+        """Aborted transactions that overlap what was read, up to `end_offset`. Their markers may lie
+        in any later segment, of either tier."""
+        partition, offset = asked.partition, asked.offset
         found: set[AbortedTransaction] = set()
         if end_offset <= offset:
             return []
         for metadata in self._segments_with_transactions(partition, lineage, offset):
-            if not wait.may_wait:
-                raise NotInMemoryError(f"an index has to be asked partition={partition}")
+            _check_may_ask_index(asked)
             entries = self._index_cache.get(metadata).transaction_index
             aborted, complete = collect_aborted_transactions(entries, offset, end_offset)
             found.update(aborted)
             if complete:
                 return sorted(found, key=lambda each: each.first_offset)
         try:
-            found.update(aborted_transactions(log.segments(), offset, end_offset))
+            found.update(aborted_transactions(asked.log.segments(), offset, end_offset))
         except FileNotFoundError as error:
             raise RemoteStorageError(
                 f"a local segment went to the remote tier meanwhile partition={partition}"
             ) from error
         return sorted(found, key=lambda each: each.first_offset)
 
-    def _check_markers(self, taken: Sequence[_Taken], aborted: list[AbortedTransaction]) -> None:
-        """CorruptObjectError when a marker in the answer aborts records of the answer that no
-        transaction index lists. The next read fetches the segment's indexes again."""
-        records = [piece for each in taken for piece in each.run.records]
-        unnamed = unnamed_abort(records, aborted)
-        if unnamed is None:
-            return
-        holder = next(
-            each.metadata
-            for each in taken
-            if unnamed.marker_offset <= each.metadata.end_offset_inclusive
-        )
-        self._index_cache.remove([holder.segment_id])
-        error = damaged_segment(holder, unnamed.fact)
+    def _is_as_the_markers_say(
+        self, taken: Sequence[_Taken], aborted: list[AbortedTransaction]
+    ) -> bool:
+        """Whether no batch of the answer contradicts the transaction indexes. Where one does, the
+        index of its segment has been made again from the log."""
+        found = contradicted_transaction(_records_of(taken), aborted)
+        if found is None:
+            return True
+        holder = _holder(taken, found.offset)
+        error = damaged_segment(holder, found.fact)
         self._damage_log.log_once(str(error), str(error))
-        raise error
+        self._index_cache.rebuild_transaction_index(holder)
+        return False
+
+    def _check_markers(self, taken: Sequence[_Taken], aborted: list[AbortedTransaction]) -> None:
+        """CorruptObjectError when batches of the answer still contradict the transaction indexes."""
+        found = contradicted_transaction(_records_of(taken), aborted)
+        if found is not None:
+            raise damaged_segment(_holder(taken, found.offset), found.fact)
 
     def _segments_with_transactions(
         self, partition: TopicIdPartition, lineage: Sequence[EpochEntry], offset: Offset
@@ -496,3 +442,17 @@ class RemoteLogReader:
                     seen.add(metadata.segment_id)
                     yield metadata
                 at = metadata.end_offset_inclusive + 1
+
+
+def _records_of(taken: Sequence[_Taken]) -> list[memoryview]:
+    return [piece for each in taken for piece in each.run.records]
+
+
+def _holder(taken: Sequence[_Taken], offset: Offset) -> RemoteLogSegmentMetadata:
+    return next(each.metadata for each in taken if offset <= each.metadata.end_offset_inclusive)
+
+
+def _check_may_ask_index(asked: ReadRequest) -> None:
+    """NotInMemoryError for a read that must not wait: an index may have to be fetched."""
+    if not asked.wait.may_wait:
+        raise NotInMemoryError(f"an index has to be asked partition={asked.partition}")

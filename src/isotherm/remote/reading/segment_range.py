@@ -116,6 +116,7 @@ class SegmentRange:
         Raises what the fetch raised, RequestTimedOutError when `wait` ends before, and
         NotInMemoryError when it has none.
         """
+        # Without the lock: `_filled_end` only grows, and bytes below it never change.
         if self._filled_end >= position:
             return
         if not wait.may_wait:
@@ -126,6 +127,8 @@ class SegmentRange:
             while self._filled_end < position and self._error is None and not wait.is_over:
                 self._changed.wait()
             self._waiting_count -= 1
+            # A client that left and was the last one ends the GET at its next bytes. A client that
+            # timed out asks again, so its GET continues.
             self._is_abandoned = wait.has_left and self._waiting_count == 0
             if self._filled_end >= position:
                 return
@@ -148,6 +151,7 @@ class SegmentRange:
 
         None when the first has not wholly arrived. CorruptRecordError when the first is damaged.
         """
+        # One thread checks at a time. `_checked` is replaced as a whole, so readers need no lock.
         with self._checking:
             found = self.checked_at(position)
             if found is not None:
@@ -172,6 +176,7 @@ class SegmentRange:
         return check_batches(self.metadata, self._data, self.start, position, end, next_offset)
 
     def _next_offset(self, position: Position) -> Offset:
+        # Offsets must rise across checked pieces, too. Without the piece before any offset passes.
         before = self.checked_at(position - 1)
         return before.next_offset if before is not None and before.end == position else 0
 

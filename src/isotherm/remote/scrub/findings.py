@@ -1,4 +1,4 @@
-"""What can be wrong with a bucket: one name for each kind, whichever job finds it."""
+"""The kinds of findings about a bucket. All jobs use the same names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from isotherm.types import Offset, uuid_to_text
 
 
 class FindingKind(enum.StrEnum):
-    """The texts are what reports and exit decisions of scripts use; they do not change."""
+    """Reports and users' scripts use these texts, so they do not change."""
 
     # Objects against metadata.
     PARTIAL_UPLOAD = "partial-upload"
@@ -24,12 +24,14 @@ class FindingKind(enum.StrEnum):
     MISSING_OBJECT = "missing-object"
     WRONG_SIZE = "wrong-size"
     METADATA_LAGS = "metadata-lags"
-    # A segment in itself.
+    # One segment.
     DAMAGED_MANIFEST = "damaged-manifest"
     WRONG_MANIFEST = "wrong-manifest"
     DAMAGED_OBJECT = "damaged-object"
     DAMAGED_BATCH = "damaged-batch"
     WRONG_CRC = "wrong-crc"
+    WRONG_HEADER = "wrong-header"
+    WRONG_SEQUENCE = "wrong-sequence"
     WRONG_RECORDS = "wrong-records"
     WRONG_OFFSETS = "wrong-offsets"
     OFFSET_GAP = "offset-gap"
@@ -40,25 +42,26 @@ class FindingKind(enum.StrEnum):
     WRONG_TRANSACTION_INDEX = "wrong-transaction-index"
     WRONG_PRODUCER_SNAPSHOT = "wrong-producer-snapshot"
     WRONG_EPOCH_CHECKPOINT = "wrong-epoch-checkpoint"
-    # The segments of a partition together.
+    # The segments of a partition.
     HISTORY_GAP = "history-gap"
     DUPLICATE_SEGMENT = "duplicate-segment"
+    CONFLICTING_SEGMENT = "conflicting-segment"
     OUTSIDE_HISTORY = "outside-history"
 
 
 LEFTOVERS = frozenset({FindingKind.DUPLICATE_SEGMENT})
-"""Of the kinds that a scrub finds those that take space and harm no reader; all others are damage."""
+"""The kinds of a scrub that only take space. All others are damage."""
 
 
 class Problem(NamedTuple):
-    """A kind and what exactly is wrong, in `key=value` pairs after the fact."""
+    """A kind, and its details: a fact with `key=value` pairs."""
 
     kind: FindingKind
     detail: str
 
 
 class Finding(NamedTuple):
-    """A problem with its place; the fields that a kind has no value for are None."""
+    """A problem with its place. Fields that do not apply to its kind are None."""
 
     kind: str
     topic: str | None

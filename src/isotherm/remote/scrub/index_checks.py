@@ -102,7 +102,8 @@ def check_time_index_entries(
 def check_epoch_checkpoint(
     checkpoint: bytes, batches: LogBatches, segment: RemoteLogSegmentMetadata
 ) -> list[Problem]:
-    """Against the batches and against the segment's own epochs, which are a part of it."""
+    """Compare with the batches, and with the segment's epochs in the metadata, which are a part of
+    it."""
     kind = FindingKind.WRONG_EPOCH_CHECKPOINT
     try:
         entries = read_leader_epoch_checkpoint(checkpoint)
@@ -136,7 +137,7 @@ def _text(entries: list[EpochEntry]) -> str:
 
 
 def _rows_at(sorted_values: Int64Array, wanted: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """Where each of `wanted` stands in `sorted_values`, and whether it does."""
+    """The index of each of `wanted` in `sorted_values`, and whether it is there."""
     if len(sorted_values) == 0:
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     at = np.searchsorted(sorted_values, wanted)

@@ -1,4 +1,4 @@
-"""The batches of a segment's `.log`, read once from its start, and what is wrong with them.
+"""Reads the batches of a segment's `.log` once from its start, and collects problems.
 
 Work is done by kernels and by columns, a row per batch; Python sees a batch only where one is
 damaged, or a control record has an unusual form.
@@ -15,7 +15,14 @@ import numpy as np
 
 from isotherm.errors import CorruptRecordError
 from isotherm.record.batch import read_batch_header, verify_batch_crc
-from isotherm.record.batch_header import DELETE_HORIZON_FLAG, LOG_OVERHEAD, TRANSACTIONAL_FLAG
+from isotherm.record.batch_header import (
+    BASE_SEQUENCE_POSITION,
+    DELETE_HORIZON_FLAG,
+    LOG_OVERHEAD,
+    PRODUCER_EPOCH_POSITION,
+    TIMESTAMP_TYPE_FLAG,
+    TRANSACTIONAL_FLAG,
+)
 from isotherm.record.batch_table import (
     gather_integers,
     leader_epochs,
@@ -23,6 +30,7 @@ from isotherm.record.batch_table import (
     verify_crcs,
 )
 from isotherm.record.control_table import NO_MARKER, coordinator_epochs, marker_types
+from isotherm.record.header_contradictions import header_contradictions
 from isotherm.remote.scrub.findings import FindingKind, Problem
 from isotherm.remote.scrub.record_checks import check_records
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -48,10 +56,11 @@ ROW = np.dtype(
         ("leader_epoch", np.int32),
         ("producer_epoch", np.int16),
         ("base_sequence", np.int32),
-        # Of a transaction marker; NO_COORDINATOR_EPOCH of other batches.
+        # The epoch in a transaction marker; NO_COORDINATOR_EPOCH for other batches.
         ("coordinator_epoch", np.int32),
         ("attributes", np.int16),
-        # Type of the control record; NO_MARKER where the batch holds data.
+        ("crc", np.int64),
+        # The type of the control record; NO_MARKER for data.
         ("marker", np.int16),
         # Whether every offset of the batch has its record.
         ("is_dense", np.bool_),
@@ -60,17 +69,15 @@ ROW = np.dtype(
 
 _POSITION = re.compile(r"\bposition=(\d+)")
 _PROBLEMS_MAX = 10
-"""Of one kind in one segment: more tell nothing new."""
+"""Problems of one kind in one segment; more would add nothing."""
 
 _LENGTH_POSITION = 8
-_PRODUCER_EPOCH_POSITION = 51
-_BASE_SEQUENCE_POSITION = 53
 
 
 @dataclass(frozen=True, slots=True)
 class LogBatches:
-    """`rows` (of ROW) are the complete batches in the order of the log, `size` the bytes they
-    take; `problems` those met while reading. After a damaged header nothing more is known."""
+    """`rows` (of ROW) are the complete batches in log order, `size` their bytes; `problems` were
+    found while reading. Batches after a damaged header are unknown."""
 
     rows: Rows
     size: int
@@ -88,7 +95,7 @@ class LogBatches:
 
     @property
     def is_cleaned(self) -> bool:
-        """Whether some batch shows that compaction has been here."""
+        """Whether a batch shows that the segment was compacted."""
         has_horizon = (self.rows["attributes"] & DELETE_HORIZON_FLAG) != 0
         return bool((~self.rows["is_dense"] | has_horizon).any())
 
@@ -115,6 +122,7 @@ def read_log_batches(
             return LogBatches(_joined(tables), size, tuple(problems))
         is_wrong, crc_problems = _wrong_crcs(data, batches, size)
         problems += crc_problems
+        problems += _wrong_headers(data, batches[~is_wrong], size)
         if with_records:
             problems += check_records(data, batches[~is_wrong], size)
         tables.append(_rows(data, batches, size))
@@ -132,8 +140,8 @@ def read_log_batches(
 
 
 def _size_of_batch(data: memoryview) -> int:
-    """Of the batch that begins here, whose end is not there; what its length is read from, where
-    not even that is."""
+    """The size of the incomplete batch at this position; that of its length field if the header is
+    incomplete."""
     if len(data) < LOG_OVERHEAD:
         return LOG_OVERHEAD
     return LOG_OVERHEAD + int.from_bytes(data[_LENGTH_POSITION:LOG_OVERHEAD], "big")
@@ -142,8 +150,8 @@ def _size_of_batch(data: memoryview) -> int:
 def check_offsets(
     batches: LogBatches, segment: RemoteLogSegmentMetadata, *, may_have_gaps: bool
 ) -> list[Problem]:
-    """Offsets rise, lie within the segment's, and follow one another without a gap, unless
-    `may_have_gaps` or compaction has been here."""
+    """Offsets must rise within those of the segment, without a gap unless `may_have_gaps` or the
+    segment was compacted."""
     rows = batches.rows
     if len(rows) == 0:
         return [Problem(FindingKind.WRONG_OFFSETS, "segment holds no batch")]
@@ -186,7 +194,7 @@ def _gaps(
 def check_epochs(
     batches: LogBatches, epochs: Sequence[tuple[LeaderEpoch, Offset]], kind: FindingKind, whose: str
 ) -> list[Problem]:
-    """Every batch carries the leader epoch that `epochs` (ascending) give its offset."""
+    """Every batch must have the leader epoch of its offset in `epochs` (ascending)."""
     rows = batches.rows[batches.rows["leader_epoch"] >= 0]
     if len(rows) == 0:
         return []
@@ -209,6 +217,46 @@ def check_epochs(
     ]
 
 
+def check_same_batches(batches: LogBatches, others: LogBatches, whose: str) -> list[Problem]:
+    """Batches with the same offsets and epoch in two segments must be equal: a leader writes one.
+    Batches of cleaned segments are not compared, because a cleaner rewrites them."""
+    if batches.is_cleaned or others.is_cleaned:
+        return []
+    _, rows, other_rows = np.intersect1d(
+        batches.rows[["base_offset", "leader_epoch"]],
+        others.rows[["base_offset", "leader_epoch"]],
+        assume_unique=True,
+        return_indices=True,
+    )
+    differs = batches.rows["crc"][rows] != others.rows["crc"][other_rows]
+    if not differs.any():
+        return []
+    first = batches.rows[rows[differs.argmax()]]
+    return [
+        Problem(
+            FindingKind.CONFLICTING_SEGMENT,
+            f"another segment holds other batches of the same offsets batches={differs.sum()}"
+            f" base_offset={first['base_offset']} epoch={first['leader_epoch']} segment={whose}",
+        )
+    ]
+
+
+def check_timestamp_types(batches: LogBatches) -> list[Problem]:
+    """A batch whose timestamp type differs from both neighbours'. The type is the topic's, for all
+    batches that a leader appends; to change it for one batch is possible, and not done."""
+    rows = batches.rows[~batches.is_control]
+    is_append_time = (rows["attributes"] & TIMESTAMP_TYPE_FLAG) != 0
+    differs = is_append_time[1:] != is_append_time[:-1]
+    return [
+        Problem(
+            FindingKind.WRONG_TIMESTAMP,
+            "batch has another timestamp type than those beside it"
+            f" position={rows['position'][row]} base_offset={rows['base_offset'][row]}",
+        )
+        for row in (np.flatnonzero(differs[1:] & differs[:-1]) + 1)[:_PROBLEMS_MAX].tolist()
+    ]
+
+
 def _rows(data: memoryview, batches: BatchTable, start: Position) -> Rows:
     rows = np.empty(len(batches), dtype=ROW)
     positions = batches["position"]
@@ -218,9 +266,10 @@ def _rows(data: memoryview, batches: BatchTable, start: Position) -> Rows:
     rows["max_timestamp"] = batches["max_timestamp"]
     rows["producer_id"] = batches["producer_id"]
     rows["leader_epoch"] = leader_epochs(data, batches)
-    rows["producer_epoch"] = gather_integers(data, positions + _PRODUCER_EPOCH_POSITION, ">i2")
-    rows["base_sequence"] = gather_integers(data, positions + _BASE_SEQUENCE_POSITION, ">i4")
+    rows["producer_epoch"] = gather_integers(data, positions + PRODUCER_EPOCH_POSITION, ">i2")
+    rows["base_sequence"] = gather_integers(data, positions + BASE_SEQUENCE_POSITION, ">i4")
     rows["attributes"] = batches["attributes"]
+    rows["crc"] = batches["crc"]
     rows["marker"] = marker_types(data, batches)
     rows["coordinator_epoch"] = coordinator_epochs(data, batches)
     rows["is_dense"] = batches["records_count"] == batches["last_offset_delta"] + 1
@@ -230,7 +279,7 @@ def _rows(data: memoryview, batches: BatchTable, start: Position) -> Rows:
 def _wrong_crcs(
     data: memoryview, batches: BatchTable, start: Position
 ) -> tuple[BoolArray, list[Problem]]:
-    """Which batches fail their CRC, and the problems to report."""
+    """The batches with a wrong CRC, and the problems."""
     is_wrong = np.zeros(len(batches), np.bool_)
     problems: list[Problem] = []
     try:
@@ -245,8 +294,21 @@ def _wrong_crcs(
     return is_wrong, problems
 
 
+def _wrong_headers(data: memoryview, batches: BatchTable, start: Position) -> list[Problem]:
+    return [
+        Problem(
+            FindingKind.WRONG_HEADER,
+            f"{fact} position={batches['position'][row] + start}"
+            f" base_offset={batches['base_offset'][row]}"
+            f" producer_id={batches['producer_id'][row]}",
+        )
+        for fact, is_wrong in header_contradictions(data, batches)
+        for row in np.flatnonzero(is_wrong)[:_PROBLEMS_MAX].tolist()
+    ]
+
+
 def _moved(message: str, start: Position) -> str:
-    """The message with the place that its block has in the log."""
+    """The message with positions in the log instead of the block."""
     return _POSITION.sub(lambda found: f"position={int(found[1]) + start}", message)
 
 

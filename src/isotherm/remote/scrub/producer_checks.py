@@ -19,6 +19,7 @@ from isotherm.errors import CorruptDataError
 from isotherm.record.batch_header import TRANSACTIONAL_FLAG
 from isotherm.record.control import ControlRecordType
 from isotherm.record.control_table import NO_MARKER
+from isotherm.remote.history.transaction_data import TransactionSpans, next_sequences
 from isotherm.remote.scrub.findings import FindingKind, Problem
 from isotherm.remote.scrub.log_batches import LogBatches
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _PROBLEMS_MAX = 5
 _SEQUENCE_MAX = 2**31 - 1
 _NEVER = np.iinfo(np.int64).max
-# First offset of a transaction that began before a segment of which no snapshot before is known.
+# The first offset of a transaction that began earlier, without a known snapshot before the segment.
 _UNKNOWN_START = -2
 
 _TRANSACTION = np.dtype(
@@ -53,7 +54,7 @@ _TRANSACTION = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class ProducersBefore:
-    """The snapshot that the segment before carries, by producer."""
+    """The snapshot of the segment before, by producer."""
 
     entries: dict[ProducerId, ProducerSnapshotEntry]
 
@@ -62,13 +63,14 @@ class ProducersBefore:
         return ProducersBefore({entry.producer_id: entry for entry in entries})
 
     def open_transaction(self, producer_id: ProducerId) -> Offset:
-        """Its first offset; UNKNOWN_OFFSET where there is none."""
+        """Its first offset; UNKNOWN_OFFSET if there is none."""
         entry = self.entries.get(producer_id)
         return UNKNOWN_OFFSET if entry is None else entry.current_transaction_first_offset
 
 
 class Transactions:
-    """Those that have batches or a marker in a segment, and those that are open beside them."""
+    """The transactions with batches or a marker in a segment, and all others that are open
+    meanwhile."""
 
     def __init__(self, batches: LogBatches, before: ProducersBefore | None) -> None:
         self.before = before
@@ -78,9 +80,25 @@ class Transactions:
         self._firsts = by_first["first_offset"]
         self._latest_ends = np.maximum.accumulate(by_first["marker_offset"])
 
+    def aborted(self) -> list[AbortedTransaction]:
+        """The transactions that the index must list: those with data, in marker order. If the start
+        of an earlier one is unknown, it starts with its first batch here."""
+        rows = self.rows[self.rows["is_abort"]]
+        rows = rows[np.argsort(rows["marker_offset"])]
+        return [
+            AbortedTransaction(
+                int(row["producer_id"]),
+                _first(row),
+                int(row["marker_offset"]),
+                self.last_stable_offset(int(row["marker_offset"])),
+            )
+            for row in rows
+            if _has_data(row)
+        ]
+
     def last_stable_offset(self, marker: Offset) -> Offset:
-        """As the leader knew it when it had written a marker: the first offset of the transactions
-        that were open then, or the offset after the marker."""
+        """The leader's last stable offset after each marker: the lowest first offset of the open
+        transactions, or the offset after the marker."""
         at = int(np.searchsorted(self._latest_ends, marker, side="right"))
         if at < len(self._firsts) and self._firsts[at] < marker:
             return int(self._firsts[at])
@@ -97,7 +115,7 @@ def _transactions(batches: LogBatches, before: ProducersBefore | None) -> Rows:
     rows = rows[np.lexsort((rows["base_offset"], rows["producer_id"]))]
     is_end = rows["marker"] != NO_MARKER
     is_other = rows["producer_id"][1:] != rows["producer_id"][:-1]
-    # A transaction begins with its producer, or after a marker of it.
+    # A transaction begins with its producer's first batch, or after its producer's marker.
     firsts = np.flatnonzero(np.append(True, is_other | is_end[:-1])[: len(rows)])
     lasts = np.append(firsts[1:], len(rows))[: len(firsts)] - 1
     found = np.empty(len(firsts), _TRANSACTION)
@@ -126,7 +144,7 @@ def _open_before(
 
 
 def _idle(before: ProducersBefore | None, seen: set[ProducerId]) -> Rows:
-    """Transactions that are open all through the segment, without a batch in it."""
+    """Transactions that are open throughout the segment, without a batch in it."""
     known = [
         (entry.producer_id, entry.current_transaction_first_offset, _NEVER, _NEVER, False)
         for entry in ({} if before is None else before.entries).values()
@@ -135,13 +153,75 @@ def _idle(before: ProducersBefore | None, seen: set[ProducerId]) -> Rows:
     return np.array(known, _TRANSACTION)
 
 
+def check_producer_batches(batches: LogBatches, transactions: Transactions) -> list[Problem]:
+    """Batches that a leader refuses: non-transactional ones inside a transaction of their producer,
+    transactional ones without a producer, and sequence gaps.
+
+    A sequence gap is possible if a leader had dropped the producer's state and batches were lost in
+    an unclean election. That is rare, and worth a report. A new producer state begins at 0.
+    """
+    rows = batches.rows[batches.rows["marker"] == NO_MARKER]
+    is_transactional = (rows["attributes"] & TRANSACTIONAL_FLAG) != 0
+    header, sequence = FindingKind.WRONG_HEADER, FindingKind.WRONG_SEQUENCE
+    problems = _of_rows(
+        header,
+        "transactional batch has no producer",
+        rows[is_transactional & (rows["producer_id"] < 0)],
+    )
+    suspects = rows[~is_transactional & (rows["producer_id"] >= 0)]
+    known = transactions.rows
+    known = known[(known["first_offset"] != UNKNOWN_OFFSET) | (known["first_here"] != _NEVER)]
+    if len(suspects) and len(known):
+        begins = np.where(known["first_offset"] >= 0, known["first_offset"], known["first_here"])
+        spans = TransactionSpans(known["producer_id"], begins, known["marker_offset"])
+        inside, _ = spans.holding(suspects["producer_id"], suspects["base_offset"])
+        fact = "batch inside a transaction of its producer is not transactional"
+        problems += _of_rows(header, fact, suspects[inside])
+    if not batches.is_cleaned:
+        fact = "batch of a producer is not the next in sequence"
+        problems += _of_rows(sequence, fact, _out_of_sequence(rows, transactions.before))
+    return problems[:_PROBLEMS_MAX]
+
+
+def _out_of_sequence(rows: Rows, before: ProducersBefore | None) -> Rows:
+    rows = rows[rows["producer_id"] >= 0]
+    rows = rows[np.lexsort((rows["base_offset"], rows["producer_id"]))]
+    deltas = rows["last_offset"] - rows["base_offset"]
+    expected = next_sequences(
+        rows["base_sequence"].astype(np.int64), deltas, rows["producer_epoch"]
+    )
+    is_first = np.append(True, rows["producer_id"][1:] != rows["producer_id"][:-1])[: len(rows)]
+    is_wrong = (rows["base_sequence"] != expected) & ~is_first
+    known = {} if before is None else before.entries
+    for row in np.flatnonzero(is_first).tolist() if known else ():
+        earlier = known.get(int(rows["producer_id"][row]))
+        if earlier is not None and earlier.producer_epoch == rows["producer_epoch"][row]:
+            is_wrong[row] = (earlier.last_sequence + 1) & _SEQUENCE_MAX != rows["base_sequence"][
+                row
+            ]
+    is_wrong &= rows["base_sequence"] != 0
+    found: Rows = rows[is_wrong]
+    return found
+
+
+def _of_rows(kind: FindingKind, fact: str, rows: Rows) -> list[Problem]:
+    return [
+        Problem(
+            kind,
+            f"{fact} position={row['position']} base_offset={row['base_offset']}"
+            f" producer_id={row['producer_id']} base_sequence={row['base_sequence']}",
+        )
+        for row in rows[:_PROBLEMS_MAX]
+    ]
+
+
 def check_transaction_index_entries(
     index: bytes | None,
     batches: LogBatches,
     transactions: Transactions,
     segment: RemoteLogSegmentMetadata,
 ) -> list[Problem]:
-    """`index` is None where the segment has none: then no transaction of its may be aborted."""
+    """`index` is None if the segment has none: then it must not have aborted transactions."""
     kind = FindingKind.WRONG_TRANSACTION_INDEX
     try:
         entries = read_transaction_index(index or b"", segment.start_offset)
@@ -174,7 +254,7 @@ def _first(row: np.void) -> Offset:
 
 
 def _has_data(row: np.void) -> bool:
-    """A marker alone tells nothing: its transaction may be empty, or lie in other segments."""
+    """A marker alone proves nothing: its transaction may be empty, or be in other segments."""
     return bool(row["first_offset"] >= 0 or row["first_here"] != _NEVER)
 
 
@@ -223,21 +303,47 @@ def check_producer_snapshot(
     transactions: Transactions,
     segment: RemoteLogSegmentMetadata,
 ) -> list[Problem]:
-    """Problems of a producer snapshot. An absent producer is no damage: brokers expire idle
-    producers. Batches that compaction removed are no damage either."""
+    """Problems of a producer snapshot. A missing producer without an open transaction is no
+    problem: brokers expire idle ones. Nor are batches that compaction removed."""
     kind = FindingKind.WRONG_PRODUCER_SNAPSHOT
     try:
         entries = read_producer_snapshot(snapshot)
     except CorruptDataError as error:
         return [Problem(kind, str(error))]
     written = _written_here(batches, transactions)
+    named = {entry.producer_id for entry in entries}
+    is_open = (transactions.rows["marker_offset"] == _NEVER) & ~np.isin(
+        transactions.rows["producer_id"], list(named)
+    )
+    forgotten = [
+        Problem(
+            kind,
+            "snapshot lacks a producer with an open transaction"
+            f" producer_id={row['producer_id']} first_offset={_first(row)}",
+        )
+        for row in transactions.rows[is_open]
+    ]
+    return [
+        *forgotten,
+        *_wrong_producers(entries, written, batches, transactions, segment),
+    ][:_PROBLEMS_MAX]
+
+
+def _wrong_producers(
+    entries: Sequence[ProducerSnapshotEntry],
+    written: dict[ProducerId, dict[str, int]],
+    batches: LogBatches,
+    transactions: Transactions,
+    segment: RemoteLogSegmentMetadata,
+) -> list[Problem]:
+    kind = FindingKind.WRONG_PRODUCER_SNAPSHOT
     return [
         Problem(kind, f"{fact} producer_id={entry.producer_id} last_offset={entry.last_offset}")
         for entry in entries
         for fact in _wrong_producer(
             entry, written, segment, transactions.before, is_cleaned=batches.is_cleaned
         )
-    ][:_PROBLEMS_MAX]
+    ]
 
 
 def _wrong_producer(
@@ -279,7 +385,7 @@ def _changed_idly(entry: ProducerSnapshotEntry, earlier: ProducerSnapshotEntry) 
 def _written_here(
     batches: LogBatches, transactions: Transactions
 ) -> dict[ProducerId, dict[str, int]]:
-    """By producer the fields of its snapshot entry that follow from its batches in this segment."""
+    """The fields of each producer's snapshot entry that follow from its batches in this segment."""
     rows = batches.rows[batches.rows["producer_id"] >= 0]
     is_known = (
         (rows["marker"] == NO_MARKER)
@@ -314,7 +420,7 @@ def _written_here(
 
 
 def _from_before(earlier: ProducerSnapshotEntry | None, fields: dict[str, int]) -> dict[str, int]:
-    """What a marker leaves as it was."""
+    """The fields that a marker does not change."""
     if earlier is None:
         return {}
     known = {"coordinator_epoch": earlier.coordinator_epoch}
@@ -326,7 +432,7 @@ def _from_before(earlier: ProducerSnapshotEntry | None, fields: dict[str, int]) 
 
 
 def _set_open_transaction(known: dict[ProducerId, dict[str, int]], row: np.void) -> None:
-    """Set the transaction that a producer has open at the segment's end, from its last one."""
+    """Set each producer's open transaction at the segment's end, from its last one."""
     fields = known.get(int(row["producer_id"]))
     if fields is None:
         return  # open all through the segment: the snapshot before has it
@@ -338,7 +444,7 @@ def _set_open_transaction(known: dict[ProducerId, dict[str, int]], row: np.void)
 
 
 def _lasts(rows: Rows) -> Rows:
-    """The last of each producer's, in rows that are ordered by producer."""
+    """The last row of each producer, in rows that are sorted by producer."""
     if len(rows) == 0:
         return rows
     lasts: Rows = rows[np.append(rows["producer_id"][1:] != rows["producer_id"][:-1], True)]

@@ -1,4 +1,4 @@
-"""The records of a stretch of batches, decompressed and held against their batches' headers.
+"""Decompresses the records of consecutive batches, and compares them with the batch headers.
 
 The CRC vouches for what was written. It does not tell that the writer counted well, or that damage
 was given a CRC of its own.
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from isotherm.types import Position
 
 DECODED_BYTES = 64 * 1024 * 1024
-"""Of records that are decompressed at a time; a batch that is larger is taken alone."""
+"""Bytes of records that are decompressed at once. A larger batch is decompressed alone."""
 
 
 def check_records(data: memoryview, batches: BatchTable, start: Position) -> list[Problem]:
-    """What is wrong with the records of these batches, one problem per batch at most.
+    """Problems of the records of these batches, at most one per batch.
 
     `data` holds the batches; it begins at `start` of the log.
     """
@@ -36,7 +36,7 @@ def check_records(data: memoryview, batches: BatchTable, start: Position) -> lis
             unpacked, taken = unpack_records(data, chunk, decoded_size_max=DECODED_BYTES)
         except CorruptRecordError as error:
             if len(chunk) > 1:
-                # Rare: one at a time tells which of them it is.
+                # Rare: decode one batch at a time to find the damaged one.
                 each = (check_records(data, chunk[i : i + 1], start) for i in range(len(chunk)))
                 return problems + [problem for found in each for problem in found]
             detail = (

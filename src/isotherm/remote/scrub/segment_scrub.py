@@ -1,4 +1,4 @@
-"""Everything about one segment in the bucket, read and checked: objects, manifest, log, indexes.
+"""Reads and checks everything about one segment in the bucket: objects, manifest, log, indexes.
 
 What is read goes through the storage manager, so both layouts and compressed and encrypted segments
 are looked into alike. A segment's log is fetched in ranges and held a range at a time.
@@ -7,10 +7,11 @@ are looked into alike. A segment's log is fetched in ranges and held a range at 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from isotherm.errors import (
     ConfigError,
@@ -28,21 +29,26 @@ from isotherm.remote.scrub.log_batches import (
     LogBatches,
     check_epochs,
     check_offsets,
+    check_same_batches,
+    check_timestamp_types,
     read_log_batches,
 )
 from isotherm.remote.scrub.producer_checks import (
     ProducersBefore,
     Transactions,
+    check_producer_batches,
     check_producer_snapshot,
     check_transaction_index_entries,
 )
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
+from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.manifest.aiven_manifest import SegmentManifest
 from isotherm.remote.storage.manifest.chunk_index import stored_file_size
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager, fetch_manifest
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.segment.producer_snapshot import read_producer_snapshot
+from isotherm.types import uuid_to_text
 
 FETCH_BYTES = 16 * 1024 * 1024
 """Size of one ranged GET of a log."""
@@ -55,12 +61,12 @@ _INDEX_PROBLEMS = {
     IndexType.TRANSACTION: FindingKind.WRONG_TRANSACTION_INDEX,
     IndexType.LEADER_EPOCH: FindingKind.WRONG_EPOCH_CHECKPOINT,
 }
-# The indexes can be right all the same.
+# The indexes may still be correct.
 _CAUSES_NO_OTHER = frozenset(
     {FindingKind.WRONG_CRC, FindingKind.WRONG_RECORDS, FindingKind.OFFSET_GAP,
      FindingKind.WRONG_EPOCH, FindingKind.WRONG_TIMESTAMP}
 )  # fmt: skip
-# Compared between manifest and metadata; what only one of them has is not.
+# The common fields of manifest and metadata.
 _SHARED_FIELDS = (
     "segment_id", "start_offset", "end_offset_inclusive", "max_timestamp_ms",
     "segment_size_in_bytes", "segment_leader_epochs",
@@ -69,43 +75,25 @@ _SHARED_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class SegmentScrub:
-    """`bytes_read` and `batches` of the log; findings in the order of the checks."""
+    """`bytes_read` and `batches` are of the log. Findings are in the order of the checks."""
 
     findings: tuple[Finding, ...]
     bytes_read: int = 0
     batches: int = 0
 
 
-class SegmentScrubber:
-    """Checks segments of one bucket. RemoteStorageError when the store fails: that is no finding.
+class StoredObjects:
+    """Checks of the objects of a segment, in one of the built-in layouts."""
 
-    `may_have_gaps` is for topics that are compacted: offsets without a record are no finding.
-    Without `with_records` batches are checked by their headers and CRCs alone.
-    """
-
-    def __init__(
-        self,
-        settings: ObjectStoreSettings,
-        *,
-        may_have_gaps: bool = False,
-        with_records: bool = True,
-    ) -> None:
+    def __init__(self, settings: ObjectStoreSettings) -> None:
+        self.layout = settings.create_layout()
         self._client = open_for_reading(settings)
-        self._layout = settings.create_layout()
-        self._storage = ObjectStoreRemoteStorageManager(settings)
-        self._may_have_gaps = may_have_gaps
-        self._with_records = with_records
 
-    def scrub(
-        self, segment: RemoteLogSegmentMetadata, previous: RemoteLogSegmentMetadata | None = None
-    ) -> SegmentScrub:
-        """`previous` ends where `segment` begins: its producer snapshot tells what is open there."""
-        findings: list[Finding] = []
-
-        def found(problem: Problem, key: str | None = None) -> None:
-            findings.append(segment_finding(segment, problem, key))
-
-        log_key = self._layout.log_key(segment)
+    def check(
+        self, segment: RemoteLogSegmentMetadata, found: Callable[..., None]
+    ) -> Described | None:
+        """None if the log cannot be read."""
+        log_key = self.layout.log_key(segment)
         manifest = self._manifest(segment, found)
         log_size = self._size(log_key, found)
         expected = segment.segment_size_in_bytes
@@ -114,24 +102,15 @@ class SegmentScrubber:
         if log_size is not None and log_size != expected:
             found(_wrong_size(log_size, expected), log_key)
             log_size = None
-        is_readable = manifest is not None or self._layout.commit_suffix is None
+        is_readable = manifest is not None or self.layout.commit_suffix is None
         if log_size is None or not is_readable:
-            return SegmentScrub(tuple(findings))
-        batches = self._log(segment, log_key, found)
-        if batches is None:
-            return SegmentScrub(tuple(findings), expected)
-        problems = self._log_problems(segment, batches)
-        for problem in problems:
-            found(problem, log_key)
-        if not problems or _CAUSES_NO_OTHER.issuperset(each.kind for each in problems):
-            transactions = Transactions(batches, self._producers_before(segment, previous))
-            self._check_indexes(segment, manifest, found, batches, transactions)
-        return SegmentScrub(tuple(findings), expected, len(batches.rows))
+            return None
+        return Described(log_key, manifest, expected)
 
     def _manifest(
         self, segment: RemoteLogSegmentMetadata, found: Callable[..., None]
     ) -> SegmentManifest | None:
-        key = self._layout.manifest_key(segment)
+        key = self.layout.manifest_key(segment)
         if key is None:
             return None
         try:
@@ -153,7 +132,7 @@ class SegmentScrubber:
         manifest: SegmentManifest,
         found: Callable[..., None],
     ) -> None:
-        location = self._layout.index_location(segment, IndexType.OFFSET, manifest)
+        location = self.layout.index_location(segment, IndexType.OFFSET, manifest)
         assert location is not None, "every manifest has one"
         size = self._size(location.key, found)
         expected = sum(index.size for index in manifest.indexes.values())
@@ -167,12 +146,95 @@ class SegmentScrubber:
             found(Problem(FindingKind.MISSING_OBJECT, "object is not there"), key)
             return None
 
+
+class Described(NamedTuple):
+    """Key and stored size of a segment's log, and its manifest if the layout has one."""
+
+    log_key: str | None
+    manifest: SegmentManifest | None
+    log_size: int
+
+
+class SegmentScrubber:
+    """Checks segments of one bucket, or of a storage manager of the user's: then `objects` is None,
+    and only log and indexes are checked. Raises RemoteStorageError if the store fails: that is no
+    finding.
+
+    `may_have_gaps` is for topics that are compacted: offsets without a record are no finding.
+    Without `with_records` batches are checked by their headers and CRCs alone.
+    """
+
+    def __init__(
+        self,
+        storage: RemoteStorageManager,
+        objects: StoredObjects | None,
+        *,
+        may_have_gaps: bool = False,
+        with_records: bool = True,
+    ) -> None:
+        self._storage = storage
+        self._objects = objects
+        self._may_have_gaps = may_have_gaps
+        self._with_records = with_records
+
+    @staticmethod
+    def of_bucket(
+        settings: ObjectStoreSettings, *, may_have_gaps: bool = False, with_records: bool = True
+    ) -> SegmentScrubber:
+        return SegmentScrubber(
+            ObjectStoreRemoteStorageManager(settings),
+            StoredObjects(settings),
+            may_have_gaps=may_have_gaps,
+            with_records=with_records,
+        )
+
+    def scrub(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        previous: RemoteLogSegmentMetadata | None = None,
+        overlapping: Sequence[RemoteLogSegmentMetadata] = (),
+    ) -> SegmentScrub:
+        """`previous` ends where `segment` begins: its producer snapshot has the transactions that
+        are open there. `overlapping` have some of its offsets: their batches are compared."""
+        findings: list[Finding] = []
+
+        def found(problem: Problem, key: str | None = None) -> None:
+            findings.append(segment_finding(segment, problem, key))
+
+        described: Described | None = Described(None, None, segment.segment_size_in_bytes)
+        if self._objects is not None:
+            described = self._objects.check(segment, found)
+        if described is None:
+            return SegmentScrub(tuple(findings))
+        log_key, manifest, expected = described
+        batches = self._log(segment, log_key, found)
+        if batches is None:
+            return SegmentScrub(tuple(findings), expected)
+        problems = self._log_problems(segment, batches)
+        for problem in (*problems, *self._conflicts(batches, overlapping)):
+            found(problem, log_key)
+        if not problems or _CAUSES_NO_OTHER.issuperset(each.kind for each in problems):
+            transactions = Transactions(batches, self._producers_before(segment, previous))
+            for problem in check_producer_batches(batches, transactions):
+                found(problem, log_key)
+            self._check_indexes(segment, manifest, found, batches, transactions)
+        return SegmentScrub(tuple(findings), expected, len(batches.rows))
+
+    def _conflicts(
+        self, batches: LogBatches, overlapping: Sequence[RemoteLogSegmentMetadata]
+    ) -> Iterator[Problem]:
+        for other in overlapping:
+            # Its damage is another finding.
+            others = self._log(other, None, lambda *_: None)
+            if others is not None:
+                yield from check_same_batches(batches, others, uuid_to_text(other.segment_id.id))
+
     def _log(
-        self, segment: RemoteLogSegmentMetadata, log_key: str, found: Callable[..., None]
+        self, segment: RemoteLogSegmentMetadata, log_key: str | None, found: Callable[..., None]
     ) -> LogBatches | None:
         try:
-            # Closed here: a generator that is left to the garbage collector may end its threads
-            # wherever that runs, and wait there for ever.
+            # Closed here: the garbage collector would close the generator in any thread, and might
+            # wait there for its threads for ever.
             with closing(self._blocks(segment)) as blocks:
                 return read_log_batches(
                     blocks, segment.segment_size_in_bytes, with_records=self._with_records
@@ -180,7 +242,7 @@ class SegmentScrubber:
         except RemoteResourceNotFoundError:
             found(Problem(FindingKind.MISSING_OBJECT, "object went away meanwhile"), log_key)
         except (CorruptDataError, ConfigError) as error:
-            # ConfigError: the key pair that the manifest names is not at hand.
+            # ConfigError: the key pair in the manifest is not configured.
             found(Problem(FindingKind.DAMAGED_OBJECT, str(error)), log_key)
         return None
 
@@ -198,8 +260,8 @@ class SegmentScrubber:
     def _log_problems(
         self, segment: RemoteLogSegmentMetadata, batches: LogBatches
     ) -> list[Problem]:
-        """What is wrong with the log. What cannot be read to its end, or has wrong offsets, is not
-        looked into further: all else would be wrong as well, for that reason."""
+        """Problems of the log. If it cannot be read to its end, or has wrong offsets, the other
+        checks are skipped: they would all fail for that reason."""
         problems = list(batches.problems)
         if any(each.kind is FindingKind.DAMAGED_BATCH for each in problems):
             return problems
@@ -209,6 +271,7 @@ class SegmentScrubber:
         epochs = list(segment.segment_leader_epochs.items())
         problems += offsets
         problems += check_epochs(batches, epochs, FindingKind.WRONG_EPOCH, "the metadata")
+        problems += check_timestamp_types(batches)
         largest = int(batches.rows["max_timestamp"].max(initial=-1))
         if 0 <= largest != segment.max_timestamp_ms:
             fact = "log has another largest timestamp than its metadata"
@@ -219,7 +282,7 @@ class SegmentScrubber:
     def _producers_before(
         self, segment: RemoteLogSegmentMetadata, previous: RemoteLogSegmentMetadata | None
     ) -> ProducersBefore | None:
-        """None where it is not known; what damages it is a finding of `previous`."""
+        """None if it is unknown. Its damage is a finding of `previous`."""
         if segment.start_offset == 0:
             return ProducersBefore.of([])
         if previous is None:
@@ -239,8 +302,11 @@ class SegmentScrubber:
         transactions: Transactions,
     ) -> None:
         for kind in IndexType:
-            location = self._layout.index_location(segment, kind, manifest)
-            if location is None:
+            key, is_there = None, True
+            if self._objects is not None:
+                location = self._objects.layout.index_location(segment, kind, manifest)
+                key, is_there = None if location is None else location.key, location is not None
+            if not is_there:
                 found_problems = _index_problems(kind, None, batches, transactions, segment)
             else:
                 try:
@@ -252,7 +318,7 @@ class SegmentScrubber:
                     detail = f"index cannot be read reason={str(error)!r}"
                     found_problems = [Problem(_INDEX_PROBLEMS[kind], detail)]
             for problem in found_problems:
-                found(problem, None if location is None else location.key)
+                found(problem, key)
 
     def _absent(
         self,
@@ -261,7 +327,7 @@ class SegmentScrubber:
         transactions: Transactions,
         segment: RemoteLogSegmentMetadata,
     ) -> list[Problem]:
-        if self._layout.commit_suffix is not None:
+        if self._objects is not None and self._objects.layout.commit_suffix is not None:
             return []  # the one object that holds all indexes: reported when it was looked for
         if kind is IndexType.TRANSACTION:
             return _index_problems(kind, None, batches, transactions, segment)
@@ -271,7 +337,7 @@ class SegmentScrubber:
 def compare_manifest(
     manifest: SegmentManifest, segment: RemoteLogSegmentMetadata
 ) -> Iterator[Problem]:
-    """What a manifest says of its segment against what the metadata says, and against itself."""
+    """Compare the manifest's fields with the metadata, and with each other."""
     kind = FindingKind.WRONG_MANIFEST
     described = manifest.segment
     for field in _SHARED_FIELDS if described is not None else ():

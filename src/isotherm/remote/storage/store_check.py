@@ -18,22 +18,27 @@ from isotherm.errors import (
 )
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.types import TimestampMs
 
 CHECK_DIRECTORY = "isotherm-check"
 _CONTENT = b"isotherm looks whether it may write here"
 _TIMEOUT_MS = 10_000
+_LISTED_MAX = 1000
 _SCHEMES_OVER_THE_NETWORK = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 
 
-def check_store(settings: ObjectStoreSettings, *, writes: bool) -> None:
+def check_store(settings: ObjectStoreSettings, *, writes: bool) -> TimestampMs | None:
     """Get, list, and with `writes` put and delete a small object, each tried once.
+
+    Returns when the object was put, by the clock of the store; None if nothing was put or its listing
+    does not show it yet.
 
     ConfigError where the bucket, the rights or the credentials are wrong, RemoteStorageError where
     the store does not answer; both name the operation, the URL and the endpoint. Only stores over the
     network are asked: opening a folder has looked already.
     """
     if settings.scheme not in _SCHEMES_OVER_THE_NETWORK:
-        return
+        return None
     once = replace(
         settings,
         retries=0,
@@ -53,12 +58,13 @@ def check_store(settings: ObjectStoreSettings, *, writes: bool) -> None:
         step = "get"
         _get(client, key, written=writes)
         step = "list"
-        list(islice(client.list_objects(directory), 1))
+        listed = list(islice(client.list_objects(directory), _LISTED_MAX))
         if writes:
             step = "delete"
             client.delete(key)
     except RemoteStorageError as error:
         raise _unusable(settings, step, error) from error
+    return next((each.last_modified_ms for each in listed if each.key == key), None)
 
 
 def _get(client: ObjectClient, key: str, *, written: bool) -> None:

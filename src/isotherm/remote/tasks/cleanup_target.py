@@ -20,6 +20,9 @@ class TierCleanupTarget:
     tier: RemoteTierAccess
     metadata: TopicBasedRemoteLogMetadataManager
     begin_deletion: Callable[[TopicIdPartition], object]
+    leads: Callable[[TopicIdPartition], bool]
+    keeps: Callable[[int], bool]
+    is_alone: bool
     _begun: set[TopicIdPartition] = field(default_factory=set)
 
     def exists(self, partition: TopicIdPartition) -> bool:
@@ -28,18 +31,26 @@ class TierCleanupTarget:
     def is_keyed(self, number: int) -> bool:
         return self.metadata.is_keyed(number)
 
-    def write_lock(self, number: int) -> AbstractContextManager[object]:
-        return self.metadata.write_lock(number)
+    def settled(self, number: int) -> AbstractContextManager[object]:
+        return self.metadata.settled(number)
 
     def watch_copies(self) -> AbstractContextManager[Collection[RemoteLogSegmentId]]:
         return self.tier.copies.watch()
 
     def can_delete(self, partition: TopicIdPartition) -> bool:
-        return self.metadata.is_ready(partition)
+        return self.leads(partition) and self.metadata.is_ready(partition)
+
+    def is_keeper(self, number: int) -> bool:
+        return self.keeps(number)
+
+    def is_only_writer(self) -> bool:
+        return self.is_alone
 
     def delete_segment(self, metadata: RemoteLogSegmentMetadata, still_due: SegmentCheck) -> bool:
         def is_due(current: RemoteLogSegmentMetadata) -> bool:
             live = self.metadata.list_remote_log_segments(current.topic_id_partition)
+            if not self.leads(current.topic_id_partition):
+                return False
             return not self.tier.copies.is_active(current.segment_id) and still_due(current, live)
 
         return self.tier.delete_segment(metadata, is_due)

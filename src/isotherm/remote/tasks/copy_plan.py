@@ -1,4 +1,4 @@
-"""Which local segments are to be copied to the remote tier. Pure.
+"""Plans which local segments are copied to the remote tier. Pure.
 
 Source: Kafka RemoteLogManager.candidateLogSegments, with the copy lag of KIP-1241.
 """

@@ -1,4 +1,4 @@
-"""Which remote segments are to be deleted. Pure. Source: Kafka RLMExpirationTask (KIP-405).
+"""Plans which remote segments are deleted. Pure. Source: Kafka RLMExpirationTask (KIP-405).
 
 Three kinds, besides those whose deletion has begun already:
 - expired: by the total retention of both tiers, or below the log start;
@@ -157,8 +157,8 @@ def _is_unreferenced(segment: RemoteLogSegmentMetadata, state: ExpirationState) 
 def is_still_due(
     deletion: RemoteSegmentDeletion, segment: RemoteLogSegmentMetadata, state: ExpirationState
 ) -> bool:
-    """Whether `segment`, which is what was planned to go as it is recorded now, may go. `state` is
-    the log as it is now. The log start is above what retention takes: the plan raised it first."""
+    """Whether a planned segment may still be deleted. `segment` is its present metadata, `state`
+    the present log. For expired segments the plan has already raised the log start."""
     match deletion.reason:
         case RemoteDeletionReason.TIME | RemoteDeletionReason.SIZE:
             return segment.end_offset_inclusive < state.log_start_offset

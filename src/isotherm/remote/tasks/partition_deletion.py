@@ -29,8 +29,8 @@ _EVENTS_AT_ONCE = 1000
 
 
 def delete_remote_partition(tier: RemoteTierAccess, partition: TopicIdPartition) -> int:
-    """Delete all of the partition's segments; how many. Raises the first error, with every
-    segment that is not wholly deleted still listed."""
+    """Delete all segments of the partition; returns their number. Raises the first error; the
+    segments without a finished deletion stay listed."""
     try:
         tier.metadata.list_remote_log_segments(partition)
     except RemoteResourceNotFoundError:

@@ -1,4 +1,4 @@
-"""Partitions whose remote data is being deleted, remembered over a restart.
+"""Partitions with remote data to delete, durable over a restart.
 
 No other state names them: their topics are deleted, or not tiered any more. A text file in the
 first log directory, `remote-partition-deletions`, laid out like Kafka's checkpoints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from isotherm.remote.metadata.api import ReplacesSegments
@@ -13,14 +13,17 @@ from isotherm.types import TopicIdPartition
 
 @dataclass(frozen=True, slots=True)
 class TierReplacementTarget:
-    """See `isotherm.remote.compaction.finisher.ReplacementTarget`."""
+    """See `isotherm.remote.compaction.finisher.ReplacementTarget`.
+
+    `leads` answers whether this broker leads a partition: its leader alone replaces segments.
+    """
 
     tier: RemoteTierAccess
     metadata: ReplacesSegments
+    leads: Callable[[TopicIdPartition], bool]
 
     def serves(self, partition: TopicIdPartition) -> bool:
-        is_led = self.tier.leader_epoch_of(partition) is not None
-        return is_led and self.metadata.is_ready(partition)
+        return self.leads(partition) and self.metadata.is_ready(partition)
 
     def is_deleted(self, partition: TopicIdPartition) -> bool:
         is_gone = self.tier.leader_epoch_of(partition) is None

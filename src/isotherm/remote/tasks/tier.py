@@ -1,4 +1,4 @@
-"""What every task on the remote tier works with, and the steps they share.
+"""The common surroundings and steps of the tasks on the remote tier.
 
 Other tasks run between the decision to delete a segment and its deletion. So every remote segment is
 deleted by `RemoteTierAccess.delete_segment`, which checks again under the write lock of the partition's
@@ -13,11 +13,12 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from isotherm.clock import Clock
-from isotherm.errors import RemoteStorageNotReadyError
+from isotherm.errors import EventOvertakenError, RemoteStorageNotReadyError
 from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
 from isotherm.remote.metadata.api import ExclusiveMetadata, RemoteLogMetadataManager
 from isotherm.remote.quota import RemoteQuota
@@ -34,6 +35,11 @@ from isotherm.types import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicIdPartit
 
 _logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+DECISIONS_MAX = 16
+"""How often a decision about a segment is made again because another broker was faster."""
+
 StillDue: TypeAlias = Callable[[RemoteLogSegmentMetadata], bool]
 """Whether a segment, in its present state, is still to be deleted. Called under the write lock of its
 metadata, so it reads memory only and never waits."""
@@ -42,6 +48,12 @@ metadata, so it reads memory only and never waits."""
 def in_any_case(_: RemoteLogSegmentMetadata) -> bool:
     """For deletions that depend on the state of the segment alone."""
     return True
+
+
+def _done() -> Future[None]:
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
 
 
 class CachedIndexes(Protocol):
@@ -97,9 +109,21 @@ class RemoteTierAccess:
 
     def publish(self, update: RemoteLogSegmentMetadataUpdate) -> None:
         """Store the event and wait until it is visible here."""
-        with self.exclusive.exclusively(update.segment_id.topic_id_partition):
-            stored = self.metadata.update_remote_log_segment_metadata(update)
-        stored.result()
+        self._decide(
+            update.segment_id.topic_id_partition,
+            lambda: self.metadata.update_remote_log_segment_metadata(update),
+        ).result()
+
+    def _decide(self, partition: TopicIdPartition, decide: Callable[[], T]) -> T:
+        """What `decide` returns, which runs exclusively, and anew if another broker was faster."""
+        for _ in range(DECISIONS_MAX - 1):
+            try:
+                with self.exclusive.exclusively(partition):
+                    return decide()
+            except EventOvertakenError as error:
+                _logger.debug("decided anew partition=%s: %s", partition, error)
+        with self.exclusive.exclusively(partition):
+            return decide()
 
     def make_way_for(self, metadata: RemoteLogSegmentMetadata, still_local: StillDue) -> None:
         """Delete what an earlier attempt under this leader epoch left, before a copy is started:
@@ -124,17 +148,18 @@ class RemoteTierAccess:
     def delete_segment(
         self, metadata: RemoteLogSegmentMetadata, still_due: StillDue = in_any_case
     ) -> bool:
-        """DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED, each after the other.
+        """Record DELETE_SEGMENT_STARTED, delete the objects, record DELETE_SEGMENT_FINISHED.
 
-        `metadata` is the segment as it was when its deletion was decided. False, with nothing done,
-        when it is in another state now or `still_due` returns False.
+        `metadata` is the segment at the decision. Returns False without an effect if its state has
+        changed or `still_due` returns False.
 
         After a failure the segment stays listed, so that the expiration task tries again. The
         events carry the custom metadata: the storage manager may need it to find the objects.
         """
         custom = metadata.custom_metadata
         started = self.update_of(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, custom)
-        with self.exclusive.exclusively(metadata.topic_id_partition):
+
+        def decide() -> Future[None] | None:
             current = self.exclusive.segment(metadata.segment_id)
             if current is None or current.state is not metadata.state or not still_due(current):
                 _logger.info(
@@ -144,14 +169,15 @@ class RemoteTierAccess:
                     metadata.state.name,
                     current.state.name if current is not None else None,
                 )
-                return False
-            stored = (
-                self.metadata.update_remote_log_segment_metadata(started)
-                if metadata.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-                else None
-            )
-        if stored is not None:
-            stored.result()
+                return None
+            if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+                return _done()
+            return self.metadata.update_remote_log_segment_metadata(started)
+
+        stored = self._decide(metadata.topic_id_partition, decide)
+        if stored is None:
+            return False
+        stored.result()
         self.index_cache.remove([metadata.segment_id])
         self.metrics.mark(TopicMeter.REMOTE_DELETE_REQUESTS, metadata.topic_id_partition.topic)
         self.storage.delete_log_segment_data(metadata.updated(started))

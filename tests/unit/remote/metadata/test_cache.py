@@ -10,12 +10,9 @@ from dataclasses import replace
 import pytest
 
 from isotherm.errors import RemoteResourceNotFoundError
+from isotherm.remote.history.lineage import EpochSpan, epoch_spans
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.state.epoch_state import (
-    EpochSpan,
-    RemoteLogLeaderEpochState,
-    epoch_spans,
-)
+from isotherm.remote.metadata.state.epoch_state import RemoteLogLeaderEpochState
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -215,6 +215,7 @@ class Target:
         self.partitions: list[TopicIdPartition] = []
         self.copying: set[RemoteLogSegmentId] = set()
         self.is_down = False
+        self.keeps = True
         self.on_lock = lambda: None
         self.now: Callable[
             [RemoteLogSegmentMetadata],
@@ -233,12 +234,19 @@ class Target:
         return number == 0
 
     @contextmanager
-    def write_lock(self, _: int) -> Iterator[None]:
+    def is_only_writer(self) -> bool:
+        return True
+
+    @contextmanager
+    def settled(self, _: int) -> Iterator[None]:
         self.on_lock()
         yield
 
     def watch_copies(self) -> AbstractContextManager[Collection[RemoteLogSegmentId]]:
         return nullcontext(self.copying)
+
+    def is_keeper(self, number: int) -> bool:
+        return self.keeps
 
     def can_delete(self, partition: TopicIdPartition) -> bool:
         return partition == PARTITION

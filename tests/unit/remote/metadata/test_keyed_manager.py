@@ -17,6 +17,7 @@ from isotherm.errors import (
 )
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic import event_writer
 from isotherm.remote.metadata.topic.event_writer import LOST_TOMBSTONES, KeyedMetadata
 from isotherm.remote.metadata.topic.metadata_partition_reader import SKIPPED_RECORDS
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
@@ -223,14 +224,10 @@ def test_last_event_that_cannot_be_read_stops_nothing(
     assert world.states() == {segment.segment_id.id: STARTED}
 
 
-def test_tombstone_that_is_lost_fails_nothing_and_is_counted(
-    world: World, segment: RemoteLogSegmentMetadata
+def test_tombstones_that_one_batch_does_not_hold_are_counted_and_left(
+    world: World, segment: RemoteLogSegmentMetadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lose(_: int, value: bytes | None) -> None:
-        if value is None:
-            raise RequestTimedOutError("injected")
-
-    world.topic.before_append = lose
+    monkeypatch.setattr(event_writer, "_TOMBSTONES_MAX", 0)
     world.add(segment)
     world.move(segment, FINISHED, DELETE_STARTED, DELETE_FINISHED)
     assert world.states() == {}
@@ -278,15 +275,11 @@ def test_start_takes_the_key_of_a_failed_attempt(
 
 
 def test_start_over_a_marker_buries_what_the_marker_speaks_for_first(
-    world: World, segment: RemoteLogSegmentMetadata
+    world: World, segment: RemoteLogSegmentMetadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lose(_: int, value: bytes | None) -> None:
-        if value is None:
-            raise RequestTimedOutError("injected")
-
+    monkeypatch.setattr(event_writer, "_TOMBSTONES_MAX", 0)
     world.add(segment)
     world.move(segment, FINISHED)
-    world.topic.before_append = lose
     for state in (DELETE_STARTED, DELETE_FINISHED):
         world.manager.update_remote_log_segment_metadata(update(segment, state, epoch=6)).result(0)
     other = replace(
@@ -294,10 +287,8 @@ def test_start_over_a_marker_buries_what_the_marker_speaks_for_first(
         segment_id=replace(segment.segment_id, id=uuid.UUID(int=99)),
         broker_leader_epoch=6,
     )
-    with pytest.raises(RequestTimedOutError):
-        world.add(other)
-    world.topic.before_append = None
     world.add(other)
+    assert [state is None for _, state in shown(world.topic)[-2:]] == [True, False]
     world.topic.compact()
     world.start()
     assert world.states() == {other.segment_id.id: STARTED}

@@ -69,7 +69,8 @@ def test_what_would_be_written_is_counted_and_not_held() -> None:
     topic = topic_of(3_000, live=3_000)
     memory_of(topic, is_survey=True)  # code is loaded once
     surveyed, planned = (memory_of(topic, is_survey=each) for each in (True, False))
-    assert surveyed < planned - 3_000 * 100
+    # A value takes more than a hundred bytes; what else is allocated meanwhile varies.
+    assert surveyed < planned - 3_000 * 70
 
 
 def test_what_is_gone_is_not_held() -> None:

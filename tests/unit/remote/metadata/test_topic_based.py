@@ -360,3 +360,56 @@ def test_writers_in_many_threads_all_see_their_own_events(
             assert all(pool.map(write, segments))
     finally:
         manager.close()
+
+
+def test_partition_of_a_replica_that_is_behind_is_not_ready(
+    topic: MemoryMetadataTopic,
+    open_manager: Callable[..., TopicBasedRemoteLogMetadataManager],
+    partition: TopicIdPartition,
+) -> None:
+    topic.is_behind = True
+    manager = open_manager()
+    manager.on_partition_leadership_changes([partition], [])
+    manager.poll()
+    assert not manager.is_ready(partition)
+    topic.is_behind = False
+    manager.poll()
+    assert manager.is_ready(partition)
+
+
+def test_events_that_a_replica_lacked_when_it_was_folded_are_applied_later(
+    topic: MemoryMetadataTopic,
+    manager: TopicBasedRemoteLogMetadataManager,
+    open_manager: Callable[..., TopicBasedRemoteLogMetadataManager],
+    partition: TopicIdPartition,
+    make_segment: MakeSegment,
+) -> None:
+    """The leader's log ends above what the replica has got: a broker that has just started."""
+    manager.add_remote_log_segment_metadata(make_segment(0, 9)).result(0)
+    topic.append_visible = False
+    manager.add_remote_log_segment_metadata(make_segment(10, 19))
+    topic.is_behind = True
+    other = open_manager()
+    other.on_partition_leadership_changes([partition], [])
+    other.poll()
+    assert not other.is_ready(partition)
+    topic.show_all()
+    topic.is_behind = False
+    other.poll()
+    assert [each.start_offset for each in other.list_remote_log_segments(partition)] == [0, 10]
+
+
+def test_nothing_is_decided_on_a_replica_that_is_behind(
+    topic: MemoryMetadataTopic,
+    manager: TopicBasedRemoteLogMetadataManager,
+    partition: TopicIdPartition,
+    make_segment: MakeSegment,
+) -> None:
+    topic.is_behind = True
+    with pytest.raises(RemoteStorageNotReadyError):
+        manager.add_remote_log_segment_metadata(make_segment(0, 9)).result(0)
+    with pytest.raises(RemoteStorageNotReadyError), manager.exclusively(partition):
+        raise AssertionError("decided without what another broker may have written")
+    assert topic.offsets(0) == (0, 0)
+    topic.is_behind = False
+    manager.add_remote_log_segment_metadata(make_segment(0, 9)).result(0)

@@ -44,7 +44,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> ModelHistory:
 
 def scrubber(history: ModelHistory, **settings: bool) -> SegmentScrubber:
     options = parse_options({"path": str(history.folder), "subscribe": "a", "layout": "aiven"})
-    return SegmentScrubber(tier_settings(options), **settings)
+    return SegmentScrubber.of_bucket(tier_settings(options), **settings)
 
 
 def scrubbed(history: ModelHistory, number: int) -> list[Finding]:

@@ -18,6 +18,7 @@ OF_HISTORIES = {
     FindingKind.HISTORY_GAP,
     FindingKind.DUPLICATE_SEGMENT,
     FindingKind.OUTSIDE_HISTORY,
+    FindingKind.CONFLICTING_SEGMENT,
 }
 
 
@@ -30,7 +31,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket:
 
 
 def kinds_in(bucket: PlantedBucket, topic: str) -> set[str]:
-    scrubber = SegmentScrubber(bucket.settings)
+    scrubber = SegmentScrubber.of_bucket(bucket.settings)
     return {
         finding.kind
         for previous, segment in pairwise([None, *bucket.topics[topic].segments])

@@ -71,7 +71,7 @@ def test_impossible_value_names_the_key(config: dict[str, str], words: str) -> N
         ObjectStoreSettings.from_config(config)
 
 
-def test_local_tiered_storage_lies_in_kafkas_folder_unless_told_otherwise() -> None:
+def test_local_tiered_storage_lies_in_kafkas_folder_unless_reported_otherwise() -> None:
     layout = ObjectStoreSettings.from_config(
         {"url": "file:///tmp/x", "layout": "local-tiered-storage"}
     ).create_layout()

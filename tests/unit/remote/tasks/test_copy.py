@@ -573,7 +573,7 @@ def test_leader_epochs_go_with_the_segment_up_to_its_end(tiered: TieredPartition
         assert max(segment.segment_leader_epochs) == entries[-1].epoch
 
 
-def test_task_that_is_cancelled_before_it_begins_tells_the_log_nothing(
+def test_task_that_is_cancelled_before_it_begins_leaves_the_log_alone(
     filled: TieredPartition,
 ) -> None:
     """It waits in its pool while the topic's tiering is turned off with deletion, and on again."""

@@ -188,7 +188,7 @@ def test_segment_outside_the_lineage_neither_stops_the_walk_nor_goes(
     assert plan.deletions[0].metadata is segments[1]
 
 
-def test_copy_of_this_broker_that_nobody_works_on_is_dangling(remote_segment: MakeSegment) -> None:
+def test_inactive_copy_of_this_broker_is_dangling(remote_segment: MakeSegment) -> None:
     started = RemoteLogSegmentState.COPY_SEGMENT_STARTED
     dangling = remote_segment({0: 0}, 99, state=started)
     foreign = remote_segment({0: 100}, 199, state=started, broker_id=9)

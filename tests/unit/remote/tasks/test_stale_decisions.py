@@ -15,8 +15,8 @@ from isotherm.errors import (
     RemoteStorageNotReadyError,
 )
 from isotherm.remote.metadata.exclusive import LockedMetadata
-from isotherm.remote.metadata.topic.event_writer import MetadataEventWriter
-from isotherm.remote.metadata.wire.serde import KeyedEvent, decode_event
+from isotherm.remote.metadata.topic.event_writer import LastAudited, MetadataEventWriter
+from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -81,14 +81,14 @@ def test_metadata_is_not_ready_before_the_event_that_was_cut_in_two_is_applied(
     seen: list[bool] = []
     last_audited = MetadataEventWriter.last_audited
 
-    def watched(self: MetadataEventWriter, number: int) -> KeyedEvent | None:
+    def watched(self: MetadataEventWriter, number: int) -> LastAudited:
         seen.append(cut_in_two.metadata.is_ready(cut_in_two.partition))
         assert cut_in_two.expiration_task.run() == []
         return last_audited(self, number)
 
     monkeypatch.setattr(MetadataEventWriter, "last_audited", watched)
     cut_in_two.restart()
-    assert seen == [False]
+    assert seen == [False, False]  # it is applied, then read back
     assert cut_in_two.metadata.is_ready(cut_in_two.partition)
     (segment,) = cut_in_two.segments()
     assert segment.state is FINISHED

@@ -1,362 +1,227 @@
-"""The fold of metadata records by columns: the result of cache.py, for millions of records.
+"""The fold of millions of metadata records. The result is that of applying each record to the cache.
 
-Records come in runs. Compiled kernels decode a run, compute what becomes of every segment, and sort
-the changes by leader epoch. Python handles a segment only if it is live at the end of the run or was
-live at its beginning. If finished segments of a leader epoch overlap, the order of events decides
-which one answers. So the steps of that epoch are applied in order to the class of the
-record-by-record fold.
+Columns drop records that later ones make irrelevant, and add segments that come to one row in bulk
+(lives.py). The other records go one by one through the partition store, as a broker's live records
+do, so the rules of the metadata exist once. The number of those does not grow with the history: the
+records that survive a window wait for the next one, which drops most of them.
 
-Importing this module does not load Numba and Arrow; the first fold does.
+Importing this module loads Arrow; the first records load Numba.
 """
 
 from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from isotherm.errors import CorruptMetadataError
+from isotherm.kernels.event_table import PUT, TOMBSTONE
 from isotherm.remote.metadata.api import MetadataColumns
-from isotherm.remote.metadata.folding.fold_tables import FoldTables
-from isotherm.remote.metadata.state.cache import CacheContents, RemoteLogMetadataCache
-from isotherm.remote.metadata.state.epoch_state import RemoteLogLeaderEpochState
-from isotherm.remote.metadata.state.segment_rows import replace_state
-from isotherm.remote.metadata.wire.events import decode_change
-from isotherm.remote.metadata.wire.serde import (
-    decode_event,
-    decode_partition,
-    encode_event,
-    encode_keyed_event,
+from isotherm.remote.metadata.folding.decoded_run import DecodedRun, segment_ids
+from isotherm.remote.metadata.folding.lives import Window, grouped, weigh
+from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.state.partition_store import (
+    FoldedPartition,
+    RemotePartitionMetadataStore,
 )
-from isotherm.remote.segment_metadata import (
-    RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
-)
-from isotherm.types import NO_LEADER_EPOCH, Offset, TopicIdPartition
+from isotherm.remote.segment_metadata import RemotePartitionDeleteMetadata
+from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-    import pyarrow as pa
+    from isotherm.remote.metadata.folding.decoded_run import Int64Array
 
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
-
-    # Rows of one of the kernels' tables.
-    Table: TypeAlias = npt.NDArray[np.void]
-
-# Called with a record's offset and what is wrong with it; what it raises ends the fold.
+# Called with the offset of a damaged record and the reason. An exception ends the fold.
 OnCorrupt = Callable[[Offset, str], None]
+
+_PLACE_FIELDS = ("topic_high", "topic_low", "partition", "name_hash")
+
+# Bytes of waiting survivors. Above it they are applied: every later window would decode them again.
+_WAITING_MAX_BYTES = 16 * 1024 * 1024
+
+
+class _Weighed(NamedTuple):
+    columns: MetadataColumns
+    run: DecodedRun
+    places: Int64Array
+    window: Window
+
+    def survivors(self) -> MetadataColumns:
+        numbers = self.window.survivors
+        return MetadataColumns(
+            self.columns.offset[numbers],
+            self.columns.key.take(numbers),
+            self.columns.value.take(numbers),
+            self.columns.next_offset,
+        )
 
 
 class ColumnarFold:
-    """Folds the records of one metadata partition. Not thread-safe; of one use."""
+    """Folds the records of one metadata partition, once. Not thread-safe."""
 
-    def __init__(self, wanted: Callable[[TopicIdPartition], bool], on_corrupt: OnCorrupt) -> None:
+    def __init__(
+        self,
+        wanted: Callable[[TopicIdPartition], bool],
+        on_corrupt: OnCorrupt,
+        *,
+        waiting_max_bytes: int = _WAITING_MAX_BYTES,
+    ) -> None:
         self._wanted = wanted
         self._on_corrupt = on_corrupt
-        self._tables = FoldTables()
+        self._waiting_max_bytes = waiting_max_bytes
+        self._waiting: _Weighed | None = None
+        self._store = RemotePartitionMetadataStore()
         self._partitions: list[TopicIdPartition] = []
-        self._contents: list[CacheContents | None] = []
-        self._deletions: list[RemotePartitionDeleteMetadata | None] = []
+        # Index in `_partitions`, -1 for an unwanted one: by partition, and by the fields of an
+        # event.
+        self._numbers: dict[TopicIdPartition, int] = {}
+        self._places: dict[tuple[int, ...], int] = {}
 
-    def results(
-        self,
-    ) -> Iterator[tuple[RemoteLogMetadataCache, RemotePartitionDeleteMetadata | None]]:
-        """A cache for each wanted partition in the records, without those whose deletion is
-        finished, and the last event of its deletion, if that is under way."""
-        for partition, contents, deletion in zip(
-            self._partitions, self._contents, self._deletions, strict=True
-        ):
-            if contents is not None:
-                yield RemoteLogMetadataCache(partition, contents), deletion
+    def feed(self, columns: MetadataColumns) -> None:
+        """Fold the next records. Raises what `on_corrupt` raises for a record that cannot be
+        decoded or applied, perhaps only in a later call or in `finish`."""
+        if self._waiting is not None:
+            survivors = self._waiting.survivors()
+            if survivors.key.nbytes + survivors.value.nbytes > self._waiting_max_bytes:
+                self.finish()
+            else:
+                columns = _joined(survivors, columns)
+        if len(columns.offset):
+            run = DecodedRun(columns)
+            places = self._find_places(run)
+            self._waiting = _Weighed(columns, run, places, weigh(run, places, self._cache))
+
+    def finish(self) -> None:
+        """Apply the waiting records. Call after the last `feed`."""
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            self._apply(waiting.run, waiting.window, waiting.places)
+
+    def results(self) -> list[FoldedPartition]:
+        """Each wanted partition in the records, without those whose deletion is finished."""
+        return [
+            FoldedPartition(cache, self._store.deletion(cache.partition))
+            for cache in map(self._store.get, self._partitions)
+            if cache is not None
+        ]
 
     def deleted(self) -> list[RemotePartitionDeleteMetadata]:
         """The last event of each wanted partition whose deletion is finished."""
-        return [
-            deletion
-            for contents, deletion in zip(self._contents, self._deletions, strict=True)
-            if contents is None and deletion is not None
-        ]
+        found = map(self._store.finished_deletion, self._partitions)
+        return [event for event in found if event is not None]
 
-    def feed(self, columns: MetadataColumns) -> None:
-        """Fold the next run. Raises what `on_corrupt` raises for the first record that cannot be
-        decoded or applied."""
-        if len(columns.offset) == 0:
-            return
-        run = FoldRun(columns)
-        tables = self._tables
-        tables.begin_run(run.events)
-        self._add_places(run)
-        problems = run.problems + [
-            (number, "metadata event contradicts its kind")
-            for number in tables.apply_events(run.events, run.value_data).tolist()
-        ]
-        for number, reason in sorted(problems):
-            self._on_corrupt(int(columns.offset[number]), reason)
-        self._plan_look_ups()
-        tables.name_segments()
-        self._close_places(run)
-        self._keep_look_ups(run.kernels)
-        self._keep_rows(run)
-        self._keep_keys()
+    def _cache(self, place: int) -> RemoteLogMetadataCache:
+        """The cache of an open partition. Records of other partitions have no place."""
+        cache = self._store.get(self._partitions[place])
+        assert cache is not None
+        return cache
 
-    def _add_places(self, run: FoldRun) -> None:
-        places = self._tables.find_places(run.events)
-        for number in range(len(self._partitions), len(places)):
-            partition = decode_partition(run.value(int(places[number]["event"])))
-            is_wanted = self._wanted(partition)
-            places[number]["is_wanted"] = is_wanted
-            self._partitions.append(partition)
-            self._contents.append(CacheContents() if is_wanted else None)
-            self._deletions.append(None)
+    def _find_places(self, run: DecodedRun) -> Int64Array:
+        """The partition's index for each record; -1 for an unwanted, deleted or unnamed one."""
+        events = run.events
+        places = np.full(len(events), -1)
+        named = np.flatnonzero(events["kind"] < TOMBSTONE)
+        identity = [events[name][named] for name in _PLACE_FIELDS]
+        order, is_first = grouped(*identity)
+        firsts = order[is_first]
+        # In the order of their first records: a tombstone, which has no name, means the latest one
+        # of its id.
+        found = {
+            int(index): self._place(run, tuple(int(column[index]) for column in identity), number)
+            for index, number in sorted(zip(firsts.tolist(), named[firsts].tolist(), strict=True))
+        }
+        numbers = np.array([found[index] for index in firsts.tolist()], np.int64)
+        places[named[order]] = numbers[np.cumsum(is_first) - 1]
+        return places
 
-    def _close_places(self, run: FoldRun) -> None:
-        places = self._tables.places
-        for number in np.flatnonzero(places["deletion"] != run.kernels.UNTOUCHED).tolist():
-            event = int(places[number]["deletion"])
-            places[number]["deletion"] = run.kernels.UNTOUCHED
-            deletion = decode_event(run.value(event)) if event >= 0 else None
-            if deletion is None:
-                self._deletions[number] = None
-                continue
-            assert isinstance(deletion, RemotePartitionDeleteMetadata)
-            self._deletions[number] = deletion
-            if deletion.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
-                self._contents[number] = None
+    def _place(self, run: DecodedRun, identity: tuple[int, ...], number: int) -> int:
+        place = self._places.get(identity)
+        if place is None:
+            place = self._places[identity] = self._number_of(run.partition(number))
+        is_open = place >= 0 and self._store.get(self._partitions[place]) is not None
+        return place if is_open else -1
 
-    def _plan_look_ups(self) -> None:
-        """Plan the steps before `name_segments`, which names the segments of the steps too."""
-        self._tables.plan_steps()
+    def _number_of(self, partition: TopicIdPartition) -> int:
+        number = self._numbers.get(partition)
+        if number is None:
+            number = -1
+            if self._wanted(partition):
+                number = len(self._partitions)
+                self._partitions.append(partition)
+                self._store.open(partition)
+            self._numbers[partition] = number
+        return number
 
-    def _keep_look_ups(self, kernels: ModuleType) -> None:
-        """Update per leader epoch the segments that look-ups find."""
-        groups, steps = self._tables.groups, self._tables.steps
-        wanted = np.flatnonzero(steps["is_wanted"])
-        taken = _Steps(steps[wanted], self._tables.segment_ids(steps["slot"][wanted]))
-        numbers = np.flatnonzero(groups["count"])
-        chosen = groups[numbers]
-        firsts = np.searchsorted(wanted, chosen["first"]).tolist()
-        ends = np.searchsorted(wanted, chosen["first"] + chosen["count"]).tolist()
-        columns = (chosen[name].tolist() for name in ("place", "epoch", "highest", "is_intricate"))
-        for number, first, end, place, epoch, highest, is_intricate in zip(
-            numbers.tolist(), firsts, ends, *columns, strict=True
-        ):
-            contents = self._contents[place]
-            if contents is None:
-                continue
-            state = contents.epochs.get(epoch)
-            if state is None:
-                state = contents.epochs[epoch] = RemoteLogLeaderEpochState()
-            if is_intricate:
-                # Overlapping segments: tell the kernels afterwards what the epoch looks like, so
-                # that they know in the next run whether it still has overlaps.
-                taken.play(kernels, state, first, end)
-                known = state.highest_log_offset
-                groups[number]["highest"] = -1 if known is None else known
-                groups[number]["tail"] = state.tail
-                groups[number]["is_intricate"] = state.has_hidden
-            else:
-                taken.append_to(kernels, state, first, end)
-                if highest >= 0:
-                    state.highest_log_offset = highest
-
-    def _keep_rows(self, run: FoldRun) -> None:
-        slots = self._tables.slots
-        touched = np.flatnonzero(slots["is_touched"])
-        is_live = slots["state"][touched] != run.kernels.GONE
-        is_new = slots["base"][touched] >= 0
-        fresh = touched[is_live & is_new]
-        for contents, ids, rows in self._by_place(
-            fresh, self._tables.pack_rows(run.events, run.value_data, fresh)
-        ):
-            contents.rows.update(zip(ids, rows, strict=True))
-        changed = touched[is_live & ~is_new & (slots["update"][touched] >= 0)]
-        for contents, ids, updates in self._by_place(changed, slots["update"][changed].tolist()):
-            for segment, number in zip(ids, updates, strict=True):
-                contents.rows[segment] = run.updated(contents.rows[segment], number)
-        dead = touched[~is_live & (slots["was_live"][touched] != 0)]
-        for contents, ids, _ in self._by_place(dead, dead.tolist()):
-            for segment in ids:
-                del contents.rows[segment]
-
-    def _by_place(
-        self, slots: Int64Array, values: list[Any]
-    ) -> Iterator[tuple[CacheContents, list[bytes], list[Any]]]:
-        """Slots and their values by partition, without partitions that are deleted or not wanted."""
-        places = self._tables.slots["place"][slots]
-        order = np.argsort(places, kind="stable")
-        ids = self._tables.segment_ids(slots[order])
-        ordered = [values[index] for index in order.tolist()]
-        for start, end in itertools.pairwise(_borders(places[order])):
-            contents = self._contents[int(places[order[start]])]
-            if contents is not None:
-                yield contents, ids[start:end], ordered[start:end]
-
-    def _keep_keys(self) -> None:
-        keys = self._tables.keys
-        touched = keys[keys["is_touched"] != 0]
-        buried = touched[touched["slot"] < 0]
-        columns = (buried[name].tolist() for name in ("place", "end", "leader"))
-        for place, end_offset, leader in zip(*columns, strict=True):
-            contents = self._contents[place]
-            if contents is not None:
-                contents.keys.discard(end_offset, leader)
-        kept = touched[touched["slot"] >= 0]
-        kept = kept[np.argsort(kept["place"], kind="stable")]
-        places = kept["place"]
-        end_offsets, leaders = kept["end"].tolist(), kept["leader"].tolist()
-        ids = self._tables.segment_ids(kept["slot"])
-        for first, end in itertools.pairwise(_borders(places)):
-            contents = self._contents[int(places[first])]
-            if contents is not None:
-                contents.keys.set_all(end_offsets[first:end], leaders[first:end], ids[first:end])
-
-
-class _Steps:
-    """Steps of a run that have an effect, as columns of plain values, in order of their groups."""
-
-    def __init__(self, steps: Table, segment_ids: list[bytes]) -> None:
-        self._ids = segment_ids
-        self._actions = steps["action"].astype(np.uint8).tobytes()
-        self._starts = array("q", steps["start"].tobytes())
-        self._ends = array("q", steps["end"].tobytes())
-        self._leaders = array("i", steps["leader"].astype(np.int32).tobytes())
-
-    def play(
-        self, kernels: ModuleType, state: RemoteLogLeaderEpochState, first: int, end: int
-    ) -> None:
-        """Apply every step in order, as the record-by-record fold does."""
-        for index in range(first, end):
-            segment, action = self._ids[index], self._actions[index]
-            if action == kernels.START:
-                state.add_unreferenced(segment)
-            elif action == kernels.FINISH:
-                state.finish(segment, self._starts[index], self._ends[index], self._leaders[index])
-            elif action == kernels.START_DELETION:
-                state.start_deletion(segment, self._starts[index])
-            else:
-                state.forget(segment, self._starts[index])
-
-    def append_to(
-        self, kernels: ModuleType, state: RemoteLogLeaderEpochState, first: int, end: int
-    ) -> None:
-        """Apply the last step of each segment, in an epoch without overlaps.
-
-        Their order does not matter then, so equal steps are applied together."""
-        finished: Sequence[int] = range(first, end)
-        if self._actions.count(kernels.FINISH, first, end) != end - first:
-            by_action: dict[int, list[int]] = {}
-            for index in finished:
-                by_action.setdefault(self._actions[index], []).append(index)
-            finished = by_action.get(kernels.FINISH, [])
-            started = by_action.get(kernels.START, [])
-            deleting = by_action.get(kernels.START_DELETION, [])
-            forgotten = by_action.get(kernels.FORGET, [])
-            if deleting or forgotten:
-                state.withdraw({self._ids[index] for index in (*deleting, *forgotten)})
-            state.unreferenced.update(self._ids[index] for index in (*started, *deleting))
-            state.append_finished(
-                [self._ids[index] for index in finished],
-                array("q", [self._starts[index] for index in finished]),
-                array("q", [self._ends[index] for index in finished]),
-                array("i", [self._leaders[index] for index in finished]),
-            )
-        else:
-            state.append_finished(
-                self._ids[first:end],
-                self._starts[first:end],
-                self._ends[first:end],
-                self._leaders[first:end],
-            )
-
-
-class FoldRun:
-    """A run of records, decoded. `problems`: numbers of records that cannot be decoded, and why.
-
-    The kernels decode the form that brokers write. Records in another form (ODD) are decoded in
-    Python and encoded in the plain form. Without `straighten` they stay ODD, valid or not.
-    """
-
-    def __init__(self, columns: MetadataColumns, *, straighten: bool = True) -> None:
-        from isotherm.kernels import metadata as kernels
-
-        self.kernels = kernels
-        self.problems: list[tuple[int, str]] = []
-        self.offset = columns.offset
-        self._values = columns.value
-        events = np.empty(len(columns.offset), dtype=kernels.EVENT)
-        keys, values = _arrays(columns.key), _arrays(columns.value)
-        if kernels.decode_events(keys, values, False, events) and straighten:
-            keys, values = self._straighten(columns, np.flatnonzero(events["kind"] == kernels.ODD))
-            kernels.decode_events(keys, values, True, events)
-            assert np.count_nonzero(events["kind"] == kernels.ODD) == len(self.problems)
-        self.events: Table = events
-        self.value_data: npt.NDArray[np.uint8] = values[0]
-
-    def value(self, number: int) -> bytes:
-        value: bytes = self._values[number].as_py()
-        return value
-
-    def updated(self, row: bytes, number: int) -> bytes:
-        """The row after the update in record `number`."""
-        event = self.events[number]
-        size, start = int(event["custom_size"]), int(event["custom_start"])
-        return replace_state(
-            row,
-            int(event["state"]),
-            self.value_data[start : start + size].tobytes() if size >= 0 else None,
-            int(event["broker"]),
-            int(event["event_timestamp"]),
-        )
-
-    def _straighten(self, columns: MetadataColumns, odd: npt.NDArray[np.intp]) -> tuple[Any, Any]:
-        """The columns with odd records in plain form, and null for those that cannot be decoded."""
-        import pyarrow as pa
-
-        keys, values = columns.key.to_pylist(), columns.value.to_pylist()
-        for number in odd.tolist():
+    def _apply(self, run: DecodedRun, window: Window, places: Int64Array) -> None:
+        self._settle(run, window, places[window.first])
+        buried = segment_ids(run.events, window.buried)
+        of_buried = places[window.buried]
+        for first, end in itertools.pairwise(_borders(of_buried)):
+            self._bury(int(of_buried[first]), buried[first:end])
+        for number in window.others.tolist():
             try:
-                values[number] = _plain_value(keys[number], values[number])
+                self._apply_one(run, number, int(places[number]))
             except CorruptMetadataError as error:
-                self.problems.append((number, str(error)))
-                keys[number] = values[number] = None
-        self._values = pa.array(values, pa.binary())
-        return _arrays(pa.array(keys, pa.binary())), _arrays(self._values)
+                self._on_corrupt(int(run.offset[number]), str(error))
+
+    def _apply_one(self, run: DecodedRun, number: int, _place: int) -> None:
+        self._store.apply_change(run.change(number))
+
+    def _settle(self, run: DecodedRun, window: Window, places: Int64Array) -> None:
+        """Add the settled lives to the caches, one partition at a time, then their spans for
+        look-ups."""
+        events = run.events
+        ids = segment_ids(events, window.first)
+        rows = run.rows(window.first, window.last)
+        leaders = events["leader"][window.first].astype(np.int32)
+        keys = list(zip(events["end"][window.first].tolist(), leaders.tolist(), ids, strict=True))
+        is_keyed = (events["kind"][window.first] == PUT).tolist()
+        offsets = run.offset[window.last].tolist()
+        for first, end in itertools.pairwise(_borders(places)):
+            lives = slice(first, end)
+            self._lay_down(
+                int(places[first]),
+                dict(zip(ids[lives], rows[lives], strict=True)),
+                itertools.compress(keys[lives], is_keyed[lives]),
+                offsets[lives],
+            )
+        spans = window.spans
+        owners, starts, ends = spans.life.tolist(), spans.start, spans.end
+        for first, end in itertools.pairwise(spans.borders().tolist()):
+            self._cache(int(spans.place[first])).append_finished(
+                int(spans.epoch[first]),
+                [ids[owner] for owner in owners[first:end]],
+                array("q", starts[first:end].tobytes()),
+                array("q", ends[first:end].tobytes()),
+                array("i", leaders[spans.life[first:end]].tobytes()),
+            )
+
+    def _bury(self, place: int, segment_ids: Sequence[bytes]) -> None:
+        self._cache(place).bury(segment_ids)
+
+    def _lay_down(
+        self,
+        place: int,
+        rows: dict[bytes, bytes],
+        keys: Iterable[tuple[Offset, LeaderEpoch, bytes]],
+        _offsets: list[Offset],
+    ) -> None:
+        """`_offsets`: the offset of the last record of each segment, by row."""
+        self._cache(place).lay_down(rows, keys)
 
 
-def place_hashes(columns: MetadataColumns) -> Int64Array:
-    """Per record a hash of its user partition; 0 for a record that cannot be decoded."""
-    run = FoldRun(columns)
-    events = run.events
-    hashes: Int64Array = events["topic_high"] * 31 + events["topic_low"] * 17 + events["partition"]
-    hashes[events["kind"] >= run.kernels.ODD] = 0
-    return hashes
+def _joined(first: MetadataColumns, second: MetadataColumns) -> MetadataColumns:
+    return MetadataColumns(
+        np.concatenate((first.offset, second.offset)),
+        pa.concat_arrays([first.key, second.key]),
+        pa.concat_arrays([first.value, second.value]),
+        second.next_offset,
+    )
 
 
 def _borders(places: Int64Array) -> list[int]:
-    """Indexes where a new place begins in sorted `places`, and the end."""
+    """The first index of each place in sorted `places`, and the end."""
     return np.flatnonzero(np.diff(places, prepend=-1, append=-1)).tolist()
-
-
-def _plain_value(key: bytes | None, value: bytes | None) -> bytes | None:
-    event = decode_change(key, value).event
-    if event is None:
-        return None
-    if key is None and getattr(event, "broker_leader_epoch", NO_LEADER_EPOCH) == NO_LEADER_EPOCH:
-        return encode_event(event)
-    return encode_keyed_event(event)  # type: ignore[arg-type]
-
-
-def _arrays(column: pa.BinaryArray) -> tuple[Any, Any, Any]:
-    """A column for the kernels: its bytes, Arrow's offsets into them, and which values are null."""
-    _, ends, data = column.buffers()
-    first, count = column.offset, len(column)
-    offsets = np.frombuffer(memoryview(ends or b""), np.int32, count=first + count + 1)[first:]
-    content = np.frombuffer(memoryview(data or b""), np.uint8)
-    arrays = (content, offsets, column.is_null().to_numpy(zero_copy_only=False))
-    for each in arrays:
-        each.flags.writeable = False
-    return arrays

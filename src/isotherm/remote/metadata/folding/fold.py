@@ -8,12 +8,16 @@ time that loading Numba takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from isotherm.errors import CorruptMetadataError
-from isotherm.remote.metadata.api import MetadataColumns, MetadataTopic, MetadataTopicRecord
-from isotherm.remote.metadata.folding.columnar_fold import ColumnarFold
+from isotherm.remote.metadata.api import (
+    ConditionalMetadataTopic,
+    MetadataColumns,
+    MetadataTopic,
+    MetadataTopicRecord,
+)
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.state.partition_store import (
     Folded,
@@ -39,18 +43,16 @@ OnCorrupt = Callable[[CorruptMetadataError], None]
 
 
 def fold_metadata_topic(
-    topic: MetadataTopic, wanted: Wanted, metadata_partitions: Iterable[int] | None = None
+    topic: MetadataTopic, wanted: Wanted
 ) -> dict[TopicIdPartition, RemoteLogMetadataCache]:
     """Caches of the partitions that `wanted` accepts, after every event of the topic.
 
-    `metadata_partitions` limits the read, for a caller that knows the topic ids it wants
-    (keys.metadata_partition); by default all are read. A partition whose deletion is finished
-    has no cache. CorruptMetadataError names the record that cannot be applied.
+    A partition whose deletion is finished has no cache. CorruptMetadataError names the record
+    that cannot be applied.
     """
-    read = range(topic.partition_count) if metadata_partitions is None else metadata_partitions
     caches = [
         folded.cache
-        for number in read
+        for number in range(topic.partition_count)
         for folded in fold_metadata_partition(topic, number, wanted).partitions
     ]
     return {
@@ -67,25 +69,41 @@ def fold_metadata_partition(
     columnar_records_min: int = COLUMNAR_RECORDS_MIN,
     run_max_bytes: int = RUN_MAX_BYTES,
 ) -> Folded:
-    """Fold one partition of the metadata topic up to its present end.
+    """Fold one partition of the metadata topic up to its present end, or as far as it can be read: a
+    replica may be behind its leader. `Folded.next_offset` is where to read on.
 
     `on_corrupt` decides about a record that cannot be applied: it raises to end the fold, or
     returns to skip the record. By default the error, which names the record, is raised.
     """
-    start, end = topic.offsets(number)
+    start, end = bounds = topic.offsets(number)
+    # Of this very end: a leader that is asked again may be another one, which has been deposed.
+    has_all = (
+        topic.has_all_below(number, end)
+        if isinstance(topic, ConditionalMetadataTopic)
+        else topic.is_current(number)
+    )
     if end - start < columnar_records_min:
-        return _fold_records(topic, number, wanted, on_corrupt or _refuse, end)
-    return _fold_columns(topic, number, wanted, on_corrupt or _refuse, (start, end), run_max_bytes)
+        folded = _fold_records(topic, number, wanted, on_corrupt or _refuse, bounds)
+    else:
+        folded = _fold_columns(topic, number, wanted, on_corrupt or _refuse, bounds, run_max_bytes)
+    if has_all:
+        # Compaction may leave no record before the end.
+        return folded._replace(next_offset=max(end, folded.next_offset))
+    return folded
 
 
 def _fold_records(
-    topic: MetadataTopic, number: int, wanted: Wanted, on_corrupt: OnCorrupt, end: Offset
+    topic: MetadataTopic,
+    number: int,
+    wanted: Wanted,
+    on_corrupt: OnCorrupt,
+    bounds: tuple[Offset, Offset],
 ) -> Folded:
     store = RemotePartitionMetadataStore()
     seen: set[TopicIdPartition] = set()
-    for record in iterate_records(topic, number):
-        if record.offset >= end:
-            break
+    next_offset, end = bounds
+    for record in iterate_records(topic, number, end_offset=end):
+        next_offset = record.offset + 1
         try:
             change = decode_record(record)
             if change.event is not None:
@@ -105,7 +123,7 @@ def _fold_records(
             if cache is not None
         ],
         [event for event in map(store.finished_deletion, seen) if event is not None],
-        end,
+        next_offset,
     )
 
 
@@ -117,16 +135,19 @@ def _fold_columns(
     bounds: tuple[Offset, Offset],
     run_max_bytes: int,
 ) -> Folded:
+    # Here and not above: loading Numba and Arrow takes longer than folding a short topic.
+    from isotherm.remote.metadata.folding.columnar_fold import ColumnarFold
+
     def report(offset: Offset, reason: str) -> None:
         on_corrupt(corrupt_record(MetadataTopicRecord(number, offset, 0, None, None), reason))
 
-    fold = ColumnarFold(wanted, report)
+    fold = ColumnarFold(wanted, report, waiting_max_bytes=run_max_bytes)
     position, _ = bounds
     for columns in _runs(topic, number, bounds, run_max_bytes):
         fold.feed(columns)
         position = columns.next_offset
-    partitions = [FoldedPartition(*result) for result in fold.results()]
-    return Folded(partitions, fold.deleted(), position)
+    fold.finish()
+    return Folded(fold.results(), fold.deleted(), position)
 
 
 def _runs(

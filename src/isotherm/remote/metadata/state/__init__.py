@@ -1,1 +1,1 @@
-"""The state of remote segments, and which states may follow."""
+"""The state of remote segments, and their valid transitions."""

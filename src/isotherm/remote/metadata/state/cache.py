@@ -4,9 +4,9 @@ Level 0 has events: `apply_add` and `apply_update`. Level 1 has the whole state 
 key, and tombstones: `put` and `remove_key`; the result depends on the last record of each key alone,
 so that compaction of the topic does not change it. A topic that is being migrated has both.
 
-The rules are those of Kafka's RemoteLogMetadataCache, except where Kafka loses sight of offsets
-that a live segment holds: docs/decisions/0011. Segments lie in rows of bytes (segment_rows.py) and
-become objects when asked for: a million live ones must fit beside the broker's other work.
+The rules are those of Kafka's RemoteLogMetadataCache, except where Kafka no longer finds offsets of
+a live segment: docs/decisions/0011. Segments are rows of bytes (segment_rows.py) and become objects
+on demand: a million live ones must fit into a broker's memory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from array import array
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping
 
 from isotherm.clock import Clock
 from isotherm.errors import RemoteResourceNotFoundError
 from isotherm.remote.metadata.state.epoch_state import RemoteLogLeaderEpochState
-from isotherm.remote.metadata.state.key_table import KeyTable
+from isotherm.remote.metadata.state.key_table import KeyedSegment, KeyTable
 from isotherm.remote.metadata.state.lifecycle import is_valid_transition
 from isotherm.remote.metadata.state.segment_rows import (
     pack_segment,
@@ -47,15 +48,6 @@ _RECENT_MAX = 4
 fetches, and looks a segment or two ahead. Some 900 bytes each."""
 
 
-@dataclass(slots=True)
-class CacheContents:
-    """What a cache knows: rows of live segments by the bytes of their ids, and where they are."""
-
-    rows: dict[bytes, bytes] = field(default_factory=dict)
-    epochs: dict[LeaderEpoch, RemoteLogLeaderEpochState] = field(default_factory=dict)
-    keys: KeyTable = field(default_factory=KeyTable)
-
-
 class RemoteLogMetadataCache:
     """Every live segment of one partition, by id, by leader epoch and by key. Thread-safe.
 
@@ -63,19 +55,18 @@ class RemoteLogMetadataCache:
     the log, as Kafka does: the event is stored, so refusing it would stop every later one.
     """
 
-    def __init__(self, partition: TopicIdPartition, contents: CacheContents | None = None) -> None:
-        """Empty, or with the contents of a columnar fold (columnar_fold.py), which it then owns."""
-        folded = contents or CacheContents()
+    def __init__(self, partition: TopicIdPartition) -> None:
         self.partition = partition
         self._lock = threading.Lock()
-        self._rows = folded.rows
-        self._epochs = folded.epochs
-        self._keys = folded.keys
+        # Rows of live segments by the bytes of their ids.
+        self._rows: dict[bytes, bytes] = {}
+        self._epochs: dict[LeaderEpoch, RemoteLogLeaderEpochState] = {}
+        self._keys = KeyTable()
         self._recent: OrderedDict[bytes, tuple[bytes, RemoteLogSegmentMetadata]] = OrderedDict()
         self._initialized = threading.Event()
 
     def __len__(self) -> int:
-        """How many segments are live."""
+        """The number of live segments."""
         return len(self._rows)
 
     @property
@@ -83,14 +74,15 @@ class RemoteLogMetadataCache:
         return self._initialized.is_set()
 
     def mark_initialized(self) -> None:
-        """Every event up to the end seen at the partition's assignment has been applied."""
+        """Mark the cache as ready: every event up to the end at the partition's assignment is
+        applied."""
         self._initialized.set()
 
     def await_initialized(self, clock: Clock, timeout_s: float) -> bool:
         return clock.wait(self._initialized, timeout_s)
 
     def take_over(self, folded: RemoteLogMetadataCache) -> None:
-        """Replace the state by that of `folded`, which must not be used any more."""
+        """Take over the state of `folded`, which must not be used afterwards."""
         with self._lock:
             self._rows, self._epochs, self._keys = folded._rows, folded._epochs, folded._keys
 
@@ -142,9 +134,9 @@ class RemoteLogMetadataCache:
         """The whole state of a segment under its key (level 1); what lay between it and the state
         before may have been compacted away.
 
-        Another segment whose last record has this key is forgotten: its objects were deleted
-        before the key was used again. A record that would take a segment back to an earlier state
-        (of a leader that was deposed meanwhile) is dropped with an error in the log.
+        Another segment with its last record under this key is dropped: its objects were deleted
+        before the key was used again. A record of a deposed leader that would set a segment back to
+        an earlier state is dropped with an error in the log.
         """
         segment = metadata.segment_id.id.bytes
         end, leader = metadata.end_offset_inclusive, metadata.broker_leader_epoch
@@ -160,12 +152,76 @@ class RemoteLogMetadataCache:
             self._replace(segment, self._rows.get(segment), pack_segment(metadata))
 
     def remove_key(self, end_offset: Offset, leader_epoch: LeaderEpoch) -> None:
-        """A tombstone: forgets the segment whose last record had this key."""
+        """Apply a tombstone: drop the segment with its last record under this key."""
         with self._lock:
             segment = self._keys.get(end_offset, leader_epoch)
             if segment is not None:
                 self._keys.discard(end_offset, leader_epoch)
                 self._forget(segment, only_of=(end_offset, leader_epoch))
+
+    def lay_down(
+        self, rows: Mapping[bytes, bytes], keys: Iterable[tuple[Offset, LeaderEpoch, bytes]]
+    ) -> None:
+        """Rows of live segments by their ids, and keys that have a record, each with its segment.
+        Look-ups by offset do not find these segments: `append_finished` lets them."""
+        with self._lock:
+            self._rows.update(rows)
+            for end_offset, leader_epoch, segment in keys:
+                self._keys.set(end_offset, leader_epoch, segment)
+
+    def append_finished(
+        self,
+        epoch: LeaderEpoch,
+        segment_ids: list[bytes],
+        starts: array[int],
+        ends: array[int],
+        leaders: array[int],
+    ) -> None:
+        """Enter segments of `lay_down`, with their parts in the epoch. They must ascend without
+        overlaps, above `tail`."""
+        with self._lock:
+            self._epoch_state(epoch).append_finished(segment_ids, starts, ends, leaders)
+
+    def bury(self, segments: Iterable[bytes]) -> None:
+        """Drop live segments with a finished deletion. Only if `has_hidden` is false."""
+        by_epoch: dict[LeaderEpoch, set[bytes]] = defaultdict(set)
+        with self._lock:
+            for segment in segments:
+                for span in row_spans(self._rows.pop(segment)):
+                    by_epoch[span.epoch].add(segment)
+            for epoch, ids in by_epoch.items():
+                self._epoch_state(epoch).withdraw(ids)
+
+    def has_hidden(self) -> bool:
+        """Whether a finished segment may become visible when another one is deleted."""
+        with self._lock:
+            return any(state.has_hidden for state in self._epochs.values())
+
+    def tail(self, epoch: LeaderEpoch) -> Offset:
+        """As RemoteLogLeaderEpochState; -1 for an epoch that is not known."""
+        with self._lock:
+            state = self._epochs.get(epoch)
+            return state.tail if state is not None else -1
+
+    def is_empty(self) -> bool:
+        """Whether no segment is live and no key awaits a tombstone."""
+        with self._lock:
+            return not (self._rows or self._keys)
+
+    def knows(self, segment: bytes, end_offset: Offset) -> bool:
+        """Whether a segment is live, or a key of its end offset has a record."""
+        with self._lock:
+            return segment in self._rows or bool(self._keys.at(end_offset))
+
+    def row(self, segment: bytes) -> bytes | None:
+        """The row of a live segment (segment_rows.py). Every change makes a new object."""
+        with self._lock:
+            return self._rows.get(segment)
+
+    def rows_and_keys(self) -> tuple[dict[bytes, bytes], list[tuple[Offset, KeyedSegment]]]:
+        """All that `lay_down` takes."""
+        with self._lock:
+            return dict(self._rows), list(self._keys)
 
     def find_by_key(
         self, end_offset: Offset, leader_epoch: LeaderEpoch
@@ -185,8 +241,8 @@ class RemoteLogMetadataCache:
             return self._segment(segment_id.id.bytes) if is_live else None
 
     def keys_at(self, end_offset: Offset) -> list[tuple[LeaderEpoch, uuid.UUID]]:
-        """Epochs, ascending, of the keys of one end offset that are live or await a tombstone,
-        each with the segment that its last record is about."""
+        """The epochs, ascending, of the keys of one end offset that are live or await a tombstone,
+        each with the segment of its last record."""
         with self._lock:
             return [
                 (keyed.broker_leader_epoch, uuid.UUID(bytes=keyed.segment_id))
@@ -199,9 +255,8 @@ class RemoteLogMetadataCache:
             return [(end, keyed.broker_leader_epoch) for end, keyed in self._keys]
 
     def stale_keys(self) -> list[tuple[Offset, LeaderEpoch, uuid.UUID]]:
-        """Keys with records of segments that are gone: their tombstones are still to be written.
-
-        Each with the segment that its last record is about, ascending by epoch at each offset.
+        """Keys of deleted segments that await their tombstones, each with the segment of its last
+        record, ascending by epoch at each offset.
         """
         with self._lock:
             return [
@@ -228,7 +283,8 @@ class RemoteLogMetadataCache:
         return metadata
 
     def highest_offset_for_epoch(self, leader_epoch: LeaderEpoch) -> Offset | None:
-        """Highest offset ever finished in the epoch; stays when its segments are deleted."""
+        """The highest offset of any finished segment in the epoch. It stays when the segments are
+        deleted."""
         with self._lock:
             state = self._epochs.get(leader_epoch)
             return state.highest_log_offset if state is not None else None
@@ -291,7 +347,7 @@ class RemoteLogMetadataCache:
         target = row_state(row)
         if known is not None and (
             target is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-            or list(row_spans(known)) != list(row_spans(row))
+            or row_spans(known) != row_spans(row)
         ):
             self._forget(segment)
         if target is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
@@ -302,7 +358,7 @@ class RemoteLogMetadataCache:
             self._advance(segment, row)
 
     def _last_state(self, segment: bytes, end: Offset) -> RemoteLogSegmentState | None:
-        """Of a segment that is gone, and whose keys await their tombstones, the last of all."""
+        """The last key of a deleted segment that awaits its tombstones."""
         row = self._rows.get(segment)
         if row is not None:
             return row_state(row)
@@ -311,7 +367,7 @@ class RemoteLogMetadataCache:
         return None
 
     def _forget(self, segment: bytes, only_of: tuple[Offset, LeaderEpoch] | None = None) -> None:
-        """Drop a segment in whatever state, with `only_of` if that is its key."""
+        """Drop a segment in any state; with `only_of` only if that is its key."""
         row = self._rows.get(segment)
         if row is None or (only_of is not None and row_key(row) != only_of):
             return

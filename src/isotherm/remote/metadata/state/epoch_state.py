@@ -1,4 +1,4 @@
-"""The remote segments of one leader epoch of a partition, and which of them holds an offset.
+"""The remote segments of one leader epoch of a partition, and look-ups by offset.
 
 Invariants:
 - a segment that is not yet DELETE_SEGMENT_FINISHED is in exactly one of the two: the finished
@@ -22,16 +22,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.types import NO_LEADER_EPOCH, LeaderEpoch, Offset
-
-
-class EpochSpan(NamedTuple):
-    """The part of a segment that belongs to one leader epoch; the end is inclusive."""
-
-    epoch: LeaderEpoch
-    start_offset: Offset
-    end_offset_inclusive: Offset
 
 
 class _Hidden(NamedTuple):
@@ -40,21 +31,12 @@ class _Hidden(NamedTuple):
     leader: LeaderEpoch
 
 
-def epoch_spans(metadata: RemoteLogSegmentMetadata) -> Iterator[EpochSpan]:
-    """The segment cut at its epochs' borders, ascending."""
-    starts = list(metadata.segment_leader_epochs.items())
-    for index, (epoch, start) in enumerate(starts):
-        last = index + 1 == len(starts)
-        end = metadata.end_offset_inclusive if last else starts[index + 1][1] - 1
-        yield EpochSpan(epoch, start, end)
-
-
 class RemoteLogLeaderEpochState:
     """The segments of one leader epoch, by the bytes of their ids. Not thread-safe: the cache locks.
 
-    The finished segments lie in parallel columns, ordered by start offset and, where starts are
-    equal, with the longer one first. `_reach[i]` is the highest end among the first i + 1, which
-    finds a segment around an offset in O(log n) though segments may lie inside one another.
+    The finished segments are in parallel columns, sorted by start offset, of equal starts the
+    longer first. `_reach[i]` is the highest end among the first i + 1. By it a segment around an
+    offset is found in O(log n) although segments may be nested.
 
     `_hidden` are the unreferenced segments that a later leader's covers; when that one goes, they
     answer again. At level 0 the leader is not known (-1), and what is set aside stays aside.
@@ -86,18 +68,19 @@ class RemoteLogLeaderEpochState:
         yield from self.unreferenced
 
     def referenced(self) -> list[tuple[Offset, bytes]]:
-        """The segments that answer look-ups, ascending by start offset."""
+        """The segments that look-ups find, ascending by start offset."""
         return list(zip(self._starts, self._ids, strict=True))
 
     @property
     def tail(self) -> Offset:
-        """A segment that starts above it meets none that is or was finished; -1 for none."""
+        """A segment that starts above this offset overlaps no finished one, present or past; -1 for
+        none."""
         highest = -1 if self.highest_log_offset is None else self.highest_log_offset
         return max(highest, self._starts[-1]) if self._starts else highest
 
     @property
     def has_hidden(self) -> bool:
-        """Whether a finished segment may come back when another one goes."""
+        """Whether a finished segment may become visible when another one is deleted."""
         return bool(self._hidden)
 
     def find(self, offset: Offset) -> bytes | None:
@@ -138,20 +121,16 @@ class RemoteLogLeaderEpochState:
     def append_finished(
         self, segment_ids: list[bytes], starts: array[int], ends: array[int], leaders: array[int]
     ) -> None:
-        """As `finish` of each, for segments that follow one another above `highest_log_offset`,
-        which the caller raises."""
+        """As `finish` of each, for new consecutive segments above `tail`."""
         self._ids += segment_ids
         self._starts += starts
         self._ends += ends
         self._reach += ends
         self._leaders += leaders
-        self.unreferenced.difference_update(segment_ids)
+        self.highest_log_offset = ends[-1]
 
     def withdraw(self, segment_ids: set[bytes]) -> None:
-        """Take segments out, in whatever state, as if they had never been entered.
-
-        For many at a time, where nothing is hidden (`has_hidden`) and so nothing comes back.
-        """
+        """As `forget` of each, in any state. Only if `has_hidden` is false."""
         self.unreferenced -= segment_ids
         kept = [index for index, each in enumerate(self._ids) if each not in segment_ids]
         if len(kept) == len(self._ids):

@@ -7,7 +7,7 @@ has a key of its own. A key stays here until its tombstone, also when its segmen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from isotherm.types import LeaderEpoch, Offset
@@ -41,25 +41,14 @@ class KeyTable:
     def set(self, end_offset: Offset, leader_epoch: LeaderEpoch, segment_id: bytes) -> None:
         self._by_epoch.setdefault(leader_epoch, {})[end_offset] = segment_id
 
-    def set_all(
-        self,
-        end_offsets: Sequence[Offset],
-        leader_epochs: Sequence[LeaderEpoch],
-        segment_ids: Sequence[bytes],
-    ) -> None:
-        """As `set` of each."""
-        if len(set(leader_epochs)) == 1:
-            segments = self._by_epoch.setdefault(leader_epochs[0], {})
-            segments.update(zip(end_offsets, segment_ids, strict=True))
-            return
-        for key in zip(end_offsets, leader_epochs, segment_ids, strict=True):
-            self.set(*key)
-
     def discard(self, end_offset: Offset, leader_epoch: LeaderEpoch) -> None:
         segments = self._by_epoch.get(leader_epoch, {})
         segments.pop(end_offset, None)
         if not segments:
             self._by_epoch.pop(leader_epoch, None)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_epoch)
 
     def __iter__(self) -> Iterator[tuple[Offset, KeyedSegment]]:
         """Ascending by end offset, then by epoch."""

@@ -6,16 +6,14 @@
 
 Big-endian. A row takes some 120 bytes of memory where the objects it stands for take about 900, and
 a million live segments is what one broker may have to know. Segment id and partition are not in it.
-Rows live in memory only: their layout may change at will, together with `pack_rows` of
-isotherm.kernels.metadata_fold_run.
+Rows live in memory only: their layout may change at will, together with segment_columns.py.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
-from isotherm.remote.metadata.state.epoch_state import EpochSpan
+from isotherm.remote.history.lineage import EpochSpan, cut_at_epochs
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -140,13 +138,10 @@ def row_key(row: bytes) -> tuple[Offset, LeaderEpoch]:
     return end, leader
 
 
-def row_spans(row: bytes) -> Iterator[EpochSpan]:
+def row_spans(row: bytes) -> list[EpochSpan]:
     """As `epoch_spans` of the segment."""
     _, end = _BOUNDS.unpack_from(row)
-    starts = list(EPOCH.iter_unpack(row[HEAD.size : _custom_start(row)]))
-    for index, (epoch, start) in enumerate(starts):
-        is_last = index + 1 == len(starts)
-        yield EpochSpan(epoch, start, end if is_last else starts[index + 1][1] - 1)
+    return cut_at_epochs(list(EPOCH.iter_unpack(row[HEAD.size : _custom_start(row)])), end)
 
 
 def _custom_start(row: bytes) -> int:

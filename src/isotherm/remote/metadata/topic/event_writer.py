@@ -1,17 +1,19 @@
-"""Appends metadata events as the feature level wants them.
+"""Appends metadata events in the form of the feature level.
 
-At level 0 an event is one record of the metadata topic. At level 1 it is two, in this order:
+At level 0 an event is one record of the metadata topic. At level 1 it is two batches, in this order:
 
     audit topic       the event
-    metadata topic    the whole state that it leads to, under its key; then tombstones, if any
+    metadata topic    the whole state that it leads to, under its key; tombstones before and after it
 
-So every state that the metadata topic ever had is in the audit topic. An event whose append to the
-metadata topic did not come about (a crash, an error) is the last one of its audit partition, because
-writes to one partition come one after the other; it is appended before the next event, or when the
-partition is read after a restart, whichever is first (docs/decisions/0026). Doing that is right for
-every event: each is published only when what it states has happened, or may as well begin.
+So every state that the metadata topic ever had is in the audit topic. Each batch is appended only where
+its log ends as it did when the event was decided (docs/decisions/0103). Hence, however many brokers write,
+an event is recorded only when all events before it are applied, and nothing has happened since it was
+decided. An event whose append to the metadata topic did not come about (a crash, an error) is the last one
+of its audit partition, and the metadata partition ends where it did when the event was decided. Any broker
+applies it before the next one, or when it reads the partition from the start (docs/decisions/0026). Doing
+that is right for every event: each is published only when what it states has happened, or may as well begin.
 
-A tombstone that cannot be appended is left to the cleanup manager, and fails nothing.
+Tombstones that one batch does not hold are left to the cleanup manager.
 """
 
 from __future__ import annotations
@@ -20,15 +22,20 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from isotherm.clock import Clock
-from isotherm.errors import CorruptMetadataError, IsothermError
+from isotherm.errors import (
+    CorruptMetadataError,
+    EventOvertakenError,
+    LogEndMovedError,
+    RemoteStorageNotReadyError,
+)
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.metadata.api import MetadataTopic, NewMetadataRecord
+from isotherm.remote.metadata.api import ConditionalMetadataTopic, NewMetadataRecord
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.topic.keyed_writes import (
     KeyedWrite,
-    plan_write,
     refuse_finish_of_deleted,
 )
 from isotherm.remote.metadata.wire.keys import MetadataKey
@@ -46,23 +53,46 @@ from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from isotherm.types import Offset
+from isotherm.types import Offset, TimestampMs
 
 _logger = logging.getLogger(__name__)
 
 LOST_TOMBSTONES = "isotherm_remote_log_metadata_lost_tombstones"
 LOST_TOMBSTONES_TEXT = "Tombstones that could not be appended; the cleanup manager does it later."
 
-_AUDIT_READ_MAX_BYTES = 1  # one record is read in any case
+_READ_MAX_BYTES = 1  # one record is read in any case
+_TOMBSTONES_MAX = 1000
+"""Of one event: well below what a batch may hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedMetadata:
     """What level 1 needs: the audit topic, which has as many partitions as the metadata topic, and
-    which level holds for one of them now (it rises when the partition has been migrated)."""
+    which level holds for one of them now (it rises when the partition has been migrated).
+    `check_writable` raises a RetriableError while nothing may be written at level 1."""
 
-    audit_topic: MetadataTopic
+    audit_topic: ConditionalMetadataTopic
     level: Callable[[int], int]
+    check_writable: Callable[[], None] = lambda: None
+
+
+class Ends(NamedTuple):
+    """Where the audit partition and the metadata partition end, with every audited event applied."""
+
+    audit: Offset
+    state: Offset
+
+
+class LastAudited(NamedTuple):
+    """The last event of an audit partition that ends at `end`; None if it is known to be applied, or
+    if it is none. The metadata partition ended at `decided_at` when the event was decided: that is where its
+    state is, or belongs. None if an earlier version wrote the event. The metadata partition has reached
+    `state_end` at least."""
+
+    end: Offset
+    state_end: Offset
+    decided_at: Offset | None = None
+    event: KeyedEvent | None = None
 
 
 class MetadataEventWriter:
@@ -71,7 +101,11 @@ class MetadataEventWriter:
     read back."""
 
     def __init__(
-        self, topic: MetadataTopic, keyed: KeyedMetadata | None, clock: Clock, metrics: Metrics
+        self,
+        topic: ConditionalMetadataTopic,
+        keyed: KeyedMetadata | None,
+        clock: Clock,
+        metrics: Metrics,
     ) -> None:
         self._topic = topic
         self._keyed = keyed
@@ -79,6 +113,7 @@ class MetadataEventWriter:
         self._metrics = metrics
         self._locks = [threading.RLock() for _ in range(topic.partition_count)]
         self._torn: set[int] = set()
+        self._settled: dict[int, Ends] = {}
 
     def lock(self, number: int) -> threading.RLock:
         return self._locks[number]
@@ -87,46 +122,89 @@ class MetadataEventWriter:
         return self._keyed is not None and self._keyed.level(number) > 0
 
     def is_torn(self, number: int) -> bool:
-        """Whether a write failed: the audit topic may have an event that the metadata topic lacks."""
+        """Whether a write has failed: the audit topic may have an event that the metadata topic
+        lacks."""
         return number in self._torn
 
-    def mark_whole(self, number: int) -> None:
-        """The event of the write that failed is applied, or is in neither topic."""
+    def note_settled(self, number: int, ends: Ends) -> None:
+        """Every event that is audited below these ends is applied."""
+        self._settled[number] = ends
         self._torn.discard(number)
 
-    def write(self, number: int, event: KeyedEvent, cache: RemoteLogMetadataCache) -> Offset | None:
-        """Append `event`; its offset in the metadata topic. It is visible once that is read back.
+    def write_event(self, number: int, event: KeyedEvent, cache: RemoteLogMetadataCache) -> Offset:
+        """Level 0: append `event`; its offset. Every event is appended, as in Kafka, but for the end of
+        a copy that is deleted."""
+        refuse_finish_of_deleted(event, cache)
+        return self._topic.append(number, None, encode_event(event), self._clock.now_ms())
 
-        None when there is nothing to record. Raises what `plan_write` and the topics raise; after
-        an error of a topic the metadata partition may be torn. At level 0 every event is appended, as in Kafka,
-        but for the end of a copy that is deleted.
+    def audit(self, number: int, planned: KeyedWrite, ends: Ends) -> None:
+        """Level 1, first step: record an event that was decided on what is below `ends`.
+
+        EventOvertakenError, with nothing recorded, if another event was. After another error of the
+        topic the metadata partition may be torn.
         """
-        if self._keyed is None or not self.is_keyed(number):
-            refuse_finish_of_deleted(event, cache)
-            return self._topic.append(number, None, encode_event(event), self._clock.now_ms())
-        planned = plan_write(event, cache)
-        if planned is None:
-            return None
+        assert self._keyed is not None
+        self._keyed.check_writable()
+        record = NewMetadataRecord(
+            planned.key.encode(),
+            encode_keyed_event(planned.event),
+            self._clock.now_ms(),
+            decided_at=ends.state,
+        )
         try:
-            self._keyed.audit_topic.append(
-                number,
-                planned.key.encode(),
-                encode_keyed_event(planned.event),
-                self._clock.now_ms(),
-            )
-            return self._append_state(number, planned)
+            self._keyed.audit_topic.append_at(number, ends.audit, [record])
+        except LogEndMovedError as error:
+            raise EventOvertakenError(
+                "another metadata event was recorded meanwhile"
+                f" metadata_partition={number} key={planned.key}"
+            ) from error
         except BaseException:
             self._torn.add(number)
             raise
 
-    def last_audited(self, number: int) -> KeyedEvent | None:
-        """The last event of the audit partition, None when it is empty or holds no such thing."""
-        if self._keyed is None:
-            return None
-        start, end = self._keyed.audit_topic.offsets(number)
-        if start == end:
-            return None
-        (last,) = self._keyed.audit_topic.read(number, end - 1, _AUDIT_READ_MAX_BYTES)
+    def append_state(self, number: int, planned: KeyedWrite, end_offset: Offset) -> Offset:
+        """Level 1, second step: append the state where the metadata partition ends at `end_offset`;
+        its new end. LogEndMovedError, with nothing appended, if it ends elsewhere. The partition is
+        torn after any error."""
+        assert self._keyed is not None
+        now_ms = self._clock.now_ms()
+        kept, lost = planned.tombstones[:_TOMBSTONES_MAX], planned.tombstones[_TOMBSTONES_MAX:]
+        records = [
+            *self._tombstones(planned.buried_first, now_ms),
+            NewMetadataRecord(planned.key.encode(), encode_keyed_event(planned.state), now_ms),
+            *self._tombstones(kept, now_ms),
+        ]
+        try:
+            self._keyed.check_writable()
+            self._topic.append_at(number, end_offset, records)
+        except BaseException:
+            self._torn.add(number)
+            raise
+        if lost:
+            self._metrics.counter(LOST_TOMBSTONES, LOST_TOMBSTONES_TEXT).inc(len(lost))
+            _logger.info("tombstones are left for later key=%s count=%d", planned.key, len(lost))
+        return end_offset + len(records)
+
+    def last_audited(self, number: int) -> LastAudited:
+        """RemoteStorageNotReadyError if a replica of the audit topic does not have it yet."""
+        assert self._keyed is not None
+        topic = self._keyed.audit_topic
+        start, end = topic.offsets(number)
+        settled = self._settled.get(number, Ends(0, 0))
+        if end < settled.audit:
+            raise RemoteStorageNotReadyError(
+                "an audit partition ends before what was recorded there"
+                f" metadata_partition={number} end={end} known={settled.audit}"
+            )
+        if end in (start, settled.audit):
+            return LastAudited(end, settled.state)
+        found = topic.read(number, end - 1, _READ_MAX_BYTES)
+        if not found:
+            raise RemoteStorageNotReadyError(
+                f"the audit topic is still being replicated metadata_partition={number} end={end}"
+            )
+        last = found[0]
+        state_end = max(settled.state, last.decided_at or 0)
         try:
             event = decode_event(last.value or b"")
         except CorruptMetadataError as error:
@@ -136,39 +214,15 @@ class MetadataEventWriter:
                 last.offset,
                 error,
             )
-            return None
-        return None if isinstance(event, RemoteLogSegmentMetadataSnapshot) else event
+            return LastAudited(end, state_end)
+        if isinstance(event, RemoteLogSegmentMetadataSnapshot):
+            return LastAudited(end, state_end)
+        return LastAudited(end, state_end, last.decided_at, event)
 
-    def append_unapplied(
-        self, number: int, event: KeyedEvent, cache: RemoteLogMetadataCache
-    ) -> Offset | None:
-        """Append the state of an audited event that the metadata topic lacks."""
-        planned = plan_write(event, cache)
-        return None if planned is None else self._append_state(number, planned)
-
-    def _append_tombstones(self, number: int, keys: tuple[MetadataKey, ...]) -> None:
-        if not keys:
-            return
-        try:
-            self._topic.append_all(number, self._tombstones(keys))
-        except (IsothermError, OSError) as error:
-            self._metrics.counter(LOST_TOMBSTONES, LOST_TOMBSTONES_TEXT).inc(len(keys))
-            _logger.warning(
-                "tombstones are left for later keys=%s: %s", list(map(str, keys)), error
-            )
-
-    def _tombstones(self, keys: tuple[MetadataKey, ...]) -> list[NewMetadataRecord]:
-        now_ms = self._clock.now_ms()
+    def _tombstones(
+        self, keys: tuple[MetadataKey, ...], now_ms: TimestampMs
+    ) -> list[NewMetadataRecord]:
         return [NewMetadataRecord(key.encode(), None, now_ms) for key in keys]
-
-    def _append_state(self, number: int, planned: KeyedWrite) -> Offset:
-        if planned.buried_first:
-            self._topic.append_all(number, self._tombstones(planned.buried_first))
-        offset = self._topic.append(
-            number, planned.key.encode(), encode_keyed_event(planned.state), self._clock.now_ms()
-        )
-        self._append_tombstones(number, planned.tombstones)
-        return offset
 
 
 def is_unapplied(
@@ -176,7 +230,8 @@ def is_unapplied(
     cache: RemoteLogMetadataCache,
     deletion: RemotePartitionDeleteMetadata | None,
 ) -> bool:
-    """Whether the metadata topic lacks the last event of an audit partition.
+    """Whether the metadata topic lacks the last event of an audit partition, which does not tell where
+    it was decided.
 
     No event follows it, so the state in the metadata topic must be the state after it.
     """

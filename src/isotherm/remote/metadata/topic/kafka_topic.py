@@ -47,8 +47,8 @@ _CONSUMER_PROPERTIES = {
     "auto.offset.reset": "error",
     "isolation.level": "read_uncommitted",
     "allow.auto.create.topics": False,
-    # A question for offsets waits on the connection behind the fetch before it, which the broker
-    # holds while a partition has nothing new: half a second per metadata partition by default.
+    # A ListOffsets request waits behind the fetch on the same connection, which the broker delays
+    # while a partition has no new records: half a second per metadata partition by default.
     "fetch.wait.max.ms": 10,
 }
 _PRODUCER_PROPERTIES = {"acks": "all", "enable.idempotence": True, "linger.ms": 0}
@@ -57,7 +57,7 @@ _CONSUME_WAIT_S = 0.1
 
 
 def check_is_own_topic(topic: str) -> None:
-    """PolicyViolationError for a topic that a cluster's brokers keep their metadata in."""
+    """Raises PolicyViolationError for a topic with the metadata of a cluster's brokers."""
     if topic in REMOTE_LOG_METADATA_TOPICS:
         raise PolicyViolationError(
             "the metadata topic of a cluster is never written to from outside: its brokers keep it,"
@@ -69,11 +69,11 @@ def check_is_own_topic(topic: str) -> None:
 class KafkaMetadataTopic:
     """A `MetadataTopic` on a cluster. Thread-safe: one call at a time uses the consumer.
 
-    client_properties go to librdkafka; `bootstrap.servers` is among them. Reading one partition
-    onward is a stream; going to another partition or back begins a new one, and costs a round
-    trip, as does asking for the end of each partition before it is read. A stream ends with its
-    partition: from then on the client asks the cluster for nothing. BrokerUnreachableError where no
-    broker answers to begin with.
+    client_properties go to librdkafka, `bootstrap.servers` among them. Consecutive reads of a
+    partition are a stream. A read of another partition, or of an earlier offset, starts a new
+    stream and costs a round trip, as does the look-up of a partition's end. A stream ends at its
+    partition's end: then the client sends no more requests. Raises BrokerUnreachableError if no
+    broker answers at the start.
     """
 
     def __init__(
@@ -96,7 +96,8 @@ class KafkaMetadataTopic:
 
     @property
     def partition_count(self) -> int:
-        """Asked of the cluster once. UnknownTopicOrPartitionError when it has no such topic."""
+        """The cluster's answer, cached. Raises UnknownTopicOrPartitionError if there is no such
+        topic."""
         with self._lock:
             if self._partition_count is None:
                 self._partition_count = self._describe_partitions()
@@ -152,12 +153,15 @@ class KafkaMetadataTopic:
             return records
 
     def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
-        """The client hands over an object per record; the columns are made of them."""
+        """The client makes an object per record; the columns are built from those."""
         return columns_of(self.read(partition, start_offset, max_bytes), start_offset)
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         with self._lock:
             return self._watermarks(partition)
+
+    def is_current(self, partition: int) -> bool:
+        return True
 
     def close(self) -> None:
         with self._lock:
@@ -184,17 +188,17 @@ class KafkaMetadataTopic:
     def _consume(
         self, partition: int, start_offset: Offset, end: Offset, max_bytes: int
     ) -> tuple[list[MetadataTopicRecord], Offset]:
-        """Records until the budget is spent or `end` is met, which need not be a record's, and the
-        offset to go on from.
+        """Records until the budget is spent or `end` is reached, and the next offset. `end` need
+        not be the offset of a record.
 
-        A whole run that the client hands over is kept, so the answer may exceed max_bytes by it.
+        The client's last batch of records is kept whole, so the answer may exceed max_bytes by it.
         """
         records: list[MetadataTopicRecord] = []
         size = 0
         position = start_offset
         waits_left = max(1, round(self._timeout_s / _CONSUME_WAIT_S))
         while size < max_bytes and position < end:
-            # The client waits for as many as it is asked for: no more than there are.
+            # The client waits for the requested number: request no more than there are.
             count = min(_MESSAGES_PER_CONSUME, end - position)
             messages = self._consumer.consume(count, _CONSUME_WAIT_S)
             if not messages:
@@ -211,7 +215,7 @@ class KafkaMetadataTopic:
                     size += len(message.value() or b"")
                     position = records[-1].offset + 1
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    # It may tell of an end before what was appended since.
+                    # The reported end may be older than the last appends.
                     position = max(position, message.offset() or 0)
                 else:
                     raise _translated(error, self._topic, partition)

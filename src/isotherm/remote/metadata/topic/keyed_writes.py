@@ -1,4 +1,4 @@
-"""What is written for a metadata event at feature level 1, and under which keys. Pure.
+"""Plans the records for a metadata event at feature level 1, and their keys. Pure.
 
 The value of a key is always the whole state. A segment keeps the key of its upload, but that a
 deletion by the leader of a later epoch is written under that leader's epoch, as in KIP-1266's
@@ -55,7 +55,7 @@ class KeyedWrite(NamedTuple):
 
 
 def plan_write(event: KeyedEvent, cache: RemoteLogMetadataCache) -> KeyedWrite | None:
-    """What to write for `event`; `cache` has everything that was written before.
+    """The records for `event`; `cache` has all earlier ones.
 
     None when there is nothing to record: a deletion of an unknown segment, or a state that cannot
     follow. RemoteResourceNotFoundError for a COPY_SEGMENT_FINISHED of such a segment, so that its
@@ -75,15 +75,15 @@ def plan_write(event: KeyedEvent, cache: RemoteLogMetadataCache) -> KeyedWrite |
 
 
 def key_of(metadata: RemoteLogSegmentMetadata) -> SegmentKey:
-    """The key under which a state is written that carries its broker leader epoch."""
+    """The key of a state with a broker leader epoch."""
     return segment_key(
         metadata.topic_id_partition, metadata.end_offset_inclusive, metadata.broker_leader_epoch
     )
 
 
 def key_of_start(metadata: RemoteLogSegmentMetadata) -> SegmentKey:
-    """As `key_of`; where the leader's epoch is not given, it is taken to be the last epoch of the
-    records, which is the least that it can be."""
+    """As `key_of`. Without the leader's epoch, the last epoch of the records is used: the lowest
+    possible one."""
     epoch = metadata.broker_leader_epoch
     if epoch == NO_LEADER_EPOCH:
         epoch = max(metadata.segment_leader_epochs)
@@ -109,7 +109,7 @@ def _plan_start(
             "a segment cannot be copied again while an earlier copy has this key"
             f" key={key} segment={occupant.segment_id} state={occupant.state.name}"
         )
-    # Of a segment that is gone this key may be the one that says so.
+    # This key may have the record of a segment's deletion.
     stale = (
         key._replace(broker_leader_epoch=epoch)
         for epoch, segment in keys
@@ -121,8 +121,8 @@ def _plan_start(
 def _plan_replacement(
     replacement: RemoteLogSegmentMetadata, cache: RemoteLogMetadataCache
 ) -> KeyedWrite:
-    """A compacted segment takes the key of the finished one with the same offsets, which is
-    forgotten by that: no record of it is left that could come back."""
+    """A compacted segment takes the key of the finished one with the same offsets. That one is
+    dropped, because no record of it remains."""
     key = key_of(replacement)
     occupant = cache.find_by_key(key.end_offset, key.broker_leader_epoch)
     if occupant is not None and occupant.segment_id == replacement.segment_id:

@@ -1,4 +1,4 @@
-"""`__remote_log_metadata` as it lies in a broker's log directories, Isotherm's or Apache Kafka's.
+"""`__remote_log_metadata` in a broker's log directories, of Isotherm or Apache Kafka.
 
 The segment files are read as they are: nothing is locked, recovered or changed, so a broker may be
 running. What it has not flushed, or is about to truncate, may be seen or not.
@@ -33,7 +33,7 @@ _BATCH_SIZE_MAX = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a read goes on: at `position` of the partition's segment of this index."""
+    """The place of the next read: `position` in the partition's segment with this index."""
 
     segment: int
     position: int
@@ -46,7 +46,7 @@ class LogDirMetadataTopic:
     """
 
     def __init__(self, log_dirs: Iterable[Path], topic: str = REMOTE_LOG_METADATA_TOPIC) -> None:
-        """UnknownTopicOrPartitionError when there is no partition of the topic."""
+        """Raises UnknownTopicOrPartitionError if there is no partition of the topic."""
         self._segments: dict[int, list[Path]] = {}
         for directory in (each for log_dir in log_dirs for each in log_dir.iterdir()):
             partition = _live_partition(directory.name, topic)
@@ -61,7 +61,8 @@ class LogDirMetadataTopic:
 
     @property
     def partition_count(self) -> int:
-        """Up to the last partition that is there; those between that are not are empty."""
+        """The number of partitions up to the last existing one. Missing ones among them are
+        empty."""
         return max(self._segments) + 1
 
     def size_in_bytes(self, partition: int) -> int:
@@ -124,6 +125,9 @@ class LogDirMetadataTopic:
             self._ends[partition] = _end_offset(segments[-1])
         return int(segments[0].stem), self._ends[partition]
 
+    def is_current(self, partition: int) -> bool:
+        return True
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -136,7 +140,7 @@ def _live_partition(directory_name: str, topic: str) -> int | None:
 
 
 def _read_file(path: Path, position: int, size: int) -> memoryview:
-    """Bytes of the file; more than `size` when that would not hold a batch."""
+    """Bytes of the file: `size`, or more for a larger batch."""
     with path.open("rb") as file:
         file.seek(position)
         return memoryview(file.read(max(size, _BATCH_SIZE_MAX)))

@@ -1,4 +1,4 @@
-"""Folds and follows one partition of the metadata topic for the user partitions it serves.
+"""Folds and follows one partition of the metadata topic for its user partitions.
 
 Invariants:
 - a user partition is given each of its events once, in order of offset: those below the end of the
@@ -89,6 +89,11 @@ class MetadataPartitionReader:
         return self._failure
 
     @property
+    def position(self) -> Offset:
+        """What is stored below it is applied."""
+        return self._position
+
+    @property
     def is_idle(self) -> bool:
         """No user partition is left."""
         return not self._users
@@ -120,14 +125,20 @@ class MetadataPartitionReader:
         """Whether the record at `offset` is applied."""
         return offset < self._position
 
+    def note_read_to(self, end_offset: Offset) -> None:
+        """A poll has read everything below. Compaction may have left no record there to show it."""
+        with self._polling:
+            self._position = max(self._position, end_offset)
+            self._complete_expected()
+
     def has_folded(self, user: TopicIdPartition) -> bool:
-        """Whether what is stored of `user` is in its cache."""
+        """Whether the cache of `user` has all stored events."""
         with self._lock:
             return user in self._users and self._users[user].next_offset is not None
 
     def fold_apart(self, user: TopicIdPartition) -> FoldedPartition | None:
-        """What is stored of a partition that is not followed here; None when its deletion is
-        finished. CorruptMetadataError when a record stands in the way: this reader has failed."""
+        """The stored state of a partition that is not followed here; None if its deletion is
+        finished. Raises CorruptMetadataError for a corrupt record: this reader has then failed."""
         wanted = {user}.__contains__
         folded = fold_metadata_partition(self._topic, self._partition, wanted, self._report)
         if folded.deleted:
@@ -144,7 +155,7 @@ class MetadataPartitionReader:
             ]
 
     def open(self, names: Iterable[TopicIdPartition]) -> None:
-        """Let these answer: everything that was stored of them is in their caches."""
+        """Open these partitions: their caches have all stored events."""
         with self._lock:
             for name in names:
                 user, cache = self._users.get(name), self._store.get(name)
@@ -155,7 +166,7 @@ class MetadataPartitionReader:
                     cache.mark_initialized()
 
     def check_room(self) -> None:
-        """NotEnoughMemoryError when too many events wait to be read back."""
+        """Raises NotEnoughMemoryError if too many events wait to be read back."""
         if len(self._expected) >= self._settings.remote_log_metadata_pending_writes_max:
             raise NotEnoughMemoryError(
                 "too many metadata events wait to be read back"
@@ -247,8 +258,10 @@ class MetadataPartitionReader:
             self._store.install(folded)
             for name in fresh:
                 users[name].next_offset = folded.next_offset
-            if len(fresh) == len(users):
-                self._position = folded.next_offset
+            # Of others, the position may be ahead: the fold ends where the replica ends now.
+            is_alone = len(fresh) == len(users)
+            ahead = folded.next_offset if is_alone else self._position
+            self._position = min(ahead, folded.next_offset)
         return users
 
     def _report(self, error: CorruptMetadataError) -> None:

@@ -1,1 +1,1 @@
-"""Migration to level 1, and clearing what is left over."""
+"""Migration to level 1, and removal of leftovers."""

@@ -1,4 +1,4 @@
-"""Finds what is left over in the compacted metadata topic, and clears it: objects first, then keys.
+"""Finds leftovers in the compacted metadata topic, and removes them: objects first, then keys.
 
     what is left over                          how                         what is done
     keys of segments that are gone             a tombstone was lost        tombstones
@@ -10,9 +10,9 @@
 Segments of a topic that the cluster does not know, and that has no deletion event, are reported and
 kept: a cluster that lost its own metadata would otherwise delete the only copy of its data.
 
-`plan_cleanup` is pure; RemoteMetadataCleanupManager carries out the plan. Deleting a segment is
-recorded like any deletion, so what a crash interrupts here is found again by the next run.
-Source: KIP-1266, which names the manager and leaves open what it does.
+`plan_cleanup` is pure; RemoteMetadataCleanupManager executes the plan. A deletion of a segment is
+recorded like any other, so the next run continues after a crash. Source: KIP-1266, which names the
+manager and leaves open what it does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from isotherm.clock import Clock
 from isotherm.errors import CorruptMetadataError, IsothermError
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.metadata.api import MetadataTopic
+from isotherm.remote.metadata.api import ConditionalMetadataTopic, MetadataTopic, NewMetadataRecord
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.wire.events import decode_record, iterate_records
 from isotherm.remote.metadata.wire.keys import MetadataKey, SegmentKey
@@ -49,6 +49,9 @@ CLEANUP_ERRORS = "isotherm_remote_log_metadata_cleanup_errors"
 CLEANUP_ERRORS_TEXT = "Clean-ups of remote log metadata that failed; the next run tries again."
 
 
+_TOMBSTONES_AT_ONCE = 1000
+
+
 class LeftOver(enum.Enum):
     LOST_TOMBSTONE = "lost-tombstone"
     ABANDONED_UPLOAD = "abandoned-upload"
@@ -59,8 +62,8 @@ class LeftOver(enum.Enum):
 
 @dataclass(slots=True)
 class KeyedContents:
-    """The last value of each key of one metadata partition, up to `end_offset`: what compaction
-    would leave. A segment under several keys is in the furthest state that one of them has."""
+    """The last value of each key of one metadata partition, up to `end_offset`: the result of
+    compaction. A segment with several keys has the latest of their states."""
 
     end_offset: Offset
     newest: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = field(default_factory=dict)
@@ -85,8 +88,10 @@ def read_keyed_contents(topic: MetadataTopic, number: int) -> KeyedContents:
     """Read one metadata partition, without records of level 0 and records that cannot be decoded.
     The broker's reader of the topic reports the latter."""
     last: dict[MetadataKey, RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata] = {}
-    end_offset = topic.offsets(number)[1]
+    end_offset = 0
     for record in iterate_records(topic, number):
+        # Not where the topic ends: a replica may be behind that.
+        end_offset = record.offset + 1
         try:
             key, event = decode_record(record)
         except CorruptMetadataError:
@@ -115,7 +120,7 @@ def plan_cleanup(
     in_progress: Collection[RemoteLogSegmentId],
     settled_before_ms: TimestampMs,
 ) -> CleanupPlan:
-    """What to do about the left-overs of one metadata partition.
+    """The plan for the leftovers of one metadata partition.
 
     `exists` says whether the cluster has a partition; segments that are `in_progress` here, and
     states younger than `settled_before_ms`, are let be.
@@ -161,7 +166,7 @@ def _is_finished(deletion: RemotePartitionDeleteMetadata | None) -> bool:
 def _latest_uploads(
     segments: Iterable[RemoteLogSegmentMetadata],
 ) -> dict[tuple[TopicIdPartition, Offset], RemoteLogSegmentMetadata]:
-    """Of the finished uploads that end at one offset, the one of the latest leader."""
+    """The finished upload of the latest leader, for each end offset."""
     latest: dict[tuple[TopicIdPartition, Offset], RemoteLogSegmentMetadata] = {}
     for each in segments:
         if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
@@ -196,7 +201,7 @@ SegmentCheck: TypeAlias = Callable[
 
 
 class CleanupTarget(Protocol):
-    """What the cleanup manager acts on: the remote tier of a broker."""
+    """The remote tier of a broker, for the cleanup manager."""
 
     def exists(self, partition: TopicIdPartition) -> bool:
         """Whether the cluster has the partition."""
@@ -204,25 +209,32 @@ class CleanupTarget(Protocol):
     def is_keyed(self, number: int) -> bool:
         """Whether this metadata partition is at feature level 1."""
 
-    def write_lock(self, number: int) -> AbstractContextManager[object]:
-        """Held, nothing else is written to this metadata partition."""
+    def settled(self, number: int) -> AbstractContextManager[object]:
+        """Inside, nothing else is written to this metadata partition, and nothing is left to be.
+        RemoteStorageNotReadyError while that cannot be had."""
 
     def watch_copies(self) -> AbstractContextManager[Collection[RemoteLogSegmentId]]:
-        """The segments that are being copied at any moment until the end of the block."""
+        """The segments that are being copied at some moment until the end of the block."""
 
     def can_delete(self, partition: TopicIdPartition) -> bool:
-        """Whether this broker looks after the partition, and knows what is stored of it."""
+        """Whether this broker leads the partition, and knows what is stored of it."""
+
+    def is_keeper(self, number: int) -> bool:
+        """Whether this broker looks after a metadata partition: of all brokers, one does."""
+
+    def is_only_writer(self) -> bool:
+        """Whether no other broker writes to the metadata topic."""
 
     def delete_segment(self, metadata: RemoteLogSegmentMetadata, still_due: SegmentCheck) -> bool:
         """DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED, tombstones.
 
-        False, with nothing done, when the segment is in another state than `metadata` by now, is
-        being copied, or `still_due` says no. That gets the segment and the live segments of its
-        partition, as they are recorded at that moment, while nothing else is recorded.
+        Returns False without an effect if the segment's state differs from `metadata` by now, if it
+        is being copied, or if `still_due` is false. `still_due` gets the segment and the live
+        segments of its partition, under the write lock.
         """
 
     def delete_partition(self, partition: TopicIdPartition) -> None:
-        """Begin to delete a partition that is gone, in the background; once is enough."""
+        """Start the deletion of a deleted topic's partition, in the background. Idempotent."""
 
 
 class RemoteMetadataCleanupManager:
@@ -230,7 +242,7 @@ class RemoteMetadataCleanupManager:
 
     def __init__(
         self,
-        topic: MetadataTopic,
+        topic: ConditionalMetadataTopic,
         target: CleanupTarget,
         settings: TopicBasedSettings,
         *,
@@ -249,8 +261,8 @@ class RemoteMetadataCleanupManager:
         self._cancelled.set()
 
     def run(self) -> list[CleanupPlan]:
-        """One look through the whole topic; what was to be done, by metadata partition. What fails
-        is logged and counted, and found again by the next run."""
+        """Check the whole topic once; returns the plans by metadata partition. Failures are logged
+        and counted; the next run finds them again."""
         return [
             self._run(number)
             for number in range(self._topic.partition_count)
@@ -267,12 +279,14 @@ class RemoteMetadataCleanupManager:
                 in_progress=copying,
                 settled_before_ms=settled_before_ms,
             )
-        self._bury(number, plan.tombstones, contents.end_offset)
+        is_keeper = self._target.is_keeper(number)
+        if self._target.is_only_writer():
+            self._bury(number, plan.tombstones, contents.end_offset)
         for metadata, reason in plan.segments:
             is_mine = self._target.can_delete(metadata.topic_id_partition)
             if is_mine and not self._cancelled.is_set():
                 self._delete(metadata, reason, settled_before_ms)
-        for partition in plan.partitions:
+        for partition in plan.partitions if is_keeper else ():
             _logger.info("deletion of a partition goes on partition=%s", partition)
             self._target.delete_partition(partition)
             self._count(LeftOver.PARTITION_DELETION)
@@ -285,15 +299,25 @@ class RemoteMetadataCleanupManager:
         return plan
 
     def _bury(self, number: int, keys: Collection[MetadataKey], since: Offset) -> None:
-        """Append tombstones, but for keys that were written to since they were read."""
+        """Append tombstones, but for keys that were written to since they were read.
+
+        Only where there is no other writer: a state goes where the partition ended when its event was
+        decided, and tombstones in between would hide that it is missing. Other brokers write all tombstones
+        with their states, so that none gets lost.
+        """
         if not keys:
             return
-        with self._target.write_lock(number):
-            recent = iterate_records(self._topic, number, start_offset=since)
+        with self._target.settled(number):
+            end = self._topic.offsets(number)[1]
+            recent = iterate_records(self._topic, number, start_offset=since, end_offset=end)
             touched = {record.key for record in recent}
-            for encoded in (key.encode() for key in keys):
-                if encoded not in touched:
-                    self._topic.append(number, encoded, None, self._clock.now_ms())
+            buried = [each for each in (key.encode() for key in keys) if each not in touched]
+            now_ms = self._clock.now_ms()
+            for begin in range(0, len(buried), _TOMBSTONES_AT_ONCE):
+                some = buried[begin : begin + _TOMBSTONES_AT_ONCE]
+                records = [NewMetadataRecord(each, None, now_ms) for each in some]
+                self._topic.append_at(number, end + begin, records)
+                for _ in some:
                     self._count(LeftOver.LOST_TOMBSTONE)
 
     def _delete(

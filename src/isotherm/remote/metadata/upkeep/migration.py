@@ -2,15 +2,14 @@
 
 Two folds of one partition are compared:
 
-    all     what every record tells, events and keyed records alike: what brokers know now
-    keyed   what the keyed records alone tell: what compaction would leave
+    all     of all records, events and keyed ones: the brokers' present state
+    keyed   of the keyed records alone: the state after compaction
 
-What makes the second equal the first is written: the whole state of a segment under its key, a
-tombstone for a key whose segment is gone. Nothing is taken away, so the records may be written while
-brokers read the partition and go on writing events to it, and a crash leaves nothing to undo: the
-comparison is made anew and finds less to write. Once it finds nothing, with writers kept out for
-that moment, every later event may be keyed, and the topic may be compacted, which drops the records
-without keys.
+The migration writes the differences: the whole state of a segment under its key, and a tombstone
+for the key of a deleted segment. It removes nothing, so brokers may read the partition and write
+events meanwhile. After a crash the next comparison finds less to write. Once there is no
+difference, checked under the write lock, all later events are keyed, and the topic may be
+compacted, which drops the records without keys.
 
 A segment that was copied at level 0 has no broker leader epoch. Its key has -1, or lower where the
 same end offset was copied more than once or a later copy covers it, so that any copy of a known
@@ -25,9 +24,9 @@ from typing import NamedTuple
 
 from isotherm.clock import Clock
 from isotherm.errors import CorruptMetadataError
+from isotherm.remote.history.lineage import epoch_spans
 from isotherm.remote.metadata.api import MetadataTopic, NewMetadataRecord
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.state.epoch_state import epoch_spans
 from isotherm.remote.metadata.upkeep.migration_views import KeyedRecords, MetadataView, RecordCounts
 from isotherm.remote.metadata.wire.keys import MetadataKey, SegmentKey, partition_key, segment_key
 from isotherm.remote.metadata.wire.serde import encode_keyed_event
@@ -41,8 +40,8 @@ from isotherm.types import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicIdPartitio
 # Records appended at a time: a crash loses nothing that this bounds, a writer waits no longer.
 RECORDS_PER_APPEND = 500
 
-# Rounds of comparing and writing while events go on arriving. Each round has to deal with what came
-# during the one before, which is less every time; the rest is for the round without writers.
+# Rounds of comparing and writing while new events arrive. Each round handles the events that came
+# during the one before: fewer every time. The last round runs under the write lock.
 ROUNDS_MAX = 10
 
 Progress = Callable[[int, int], None]
@@ -58,7 +57,7 @@ class KeyedState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionSurvey:
-    """What a metadata partition holds, and how much it lacks to be compacted."""
+    """The content of a metadata partition, and the records that it needs before a compaction."""
 
     number: int
     counts: RecordCounts
@@ -70,13 +69,13 @@ class PartitionSurvey:
 
     @property
     def is_migrated(self) -> bool:
-        """The keyed records tell all that there is to know."""
+        """Whether the keyed records have the whole state."""
         return not self.states_to_write and not self.tombstones_to_write
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What is to be written to a metadata partition for it to be compacted."""
+    """The records to write to a metadata partition before its compaction."""
 
     survey: PartitionSurvey
     writes: tuple[KeyedState, ...]
@@ -87,10 +86,10 @@ class PartitionPlan:
 
 
 class PartitionMigration:
-    """Migrates one metadata partition; of one thread, of one use.
+    """Migrates one metadata partition, once. Not thread-safe.
 
-    CorruptMetadataError names a record that has no meaning, unless `on_corrupt` lets it pass: then
-    it is passed over, as it is by a broker whose policy is to skip.
+    CorruptMetadataError names an invalid record, unless `on_corrupt` returns: then it is skipped,
+    as by a broker with the policy `skip`.
     """
 
     def __init__(
@@ -102,8 +101,8 @@ class PartitionMigration:
         on_corrupt: OnCorrupt | None = None,
         target: MetadataTopic | None = None,
     ) -> None:
-        """`target` is a topic of its own for the keyed records, with as many partitions; by default
-        they go to `topic`, whose keyed records count then."""
+        """`target` is another topic for the keyed records, with as many partitions. By default they
+        go to `topic`, and its keyed records count."""
         self._target = target or topic
         self._is_apart = target is not None
         self._number = number
@@ -113,14 +112,14 @@ class PartitionMigration:
         self._keyed = MetadataView(KeyedRecords(self._target), number, on_corrupt)
 
     def plan(self) -> PartitionPlan:
-        """Read to the topic's end, and compare. Changes nothing."""
+        """Read to the topic's end, and compare. Writes nothing."""
         self._catch_up()
         writes = tuple(self._writes())
         return PartitionPlan(self._survey_of(writes), writes)
 
     def survey(self) -> PartitionSurvey:
-        """As `plan`, and nothing is kept of what would be written: beside the live segments, of
-        which a view has a row of some 120 bytes each, it takes the memory of one read."""
+        """As `plan`, but without keeping the planned records. Memory: some 120 bytes for each live
+        segment in each view, and one read."""
         self._catch_up()
         return self._survey_of(self._writes())
 
@@ -151,7 +150,7 @@ class PartitionMigration:
         )
 
     def run(self, progress: Progress | None = None, *, rounds_max: int = ROUNDS_MAX) -> bool:
-        """Write until the keyed records hold the whole state; whether they do.
+        """Write until the keyed records have the whole state; returns whether they do.
 
         Without other writers one round is enough. `progress` gets the number of records written
         and the number known to be written in all.
@@ -180,8 +179,8 @@ class PartitionMigration:
                 progress(start + len(chunk), len(plan.writes) - start - len(chunk))
 
     def differences(self) -> list[str]:
-        """What a reader of the keyed records alone would miss of what all records tell, one line
-        each; as of the last `plan` or `run`."""
+        """The differences between all records and the keyed ones, one line each, after the last
+        `plan` or `run`."""
         return [
             line
             for partition in self._all.partitions()
@@ -190,7 +189,7 @@ class PartitionMigration:
 
     @property
     def next_offset(self) -> Offset:
-        """The records before it have been compared."""
+        """The records before this offset have been compared."""
         return self._all.next_offset
 
     def _append(self, writes: Sequence[KeyedState]) -> None:
@@ -211,7 +210,7 @@ def _writes_of(
 ) -> Iterator[KeyedState]:
     cache, keyed_cache = everything.cache(partition), keyed.cache(partition)
     if cache is None:
-        # The partition is deleted: it leaves nothing behind.
+        # The partition is deleted: it has no state.
         for end, epoch in keyed_cache.keys() if keyed_cache is not None else ():
             yield KeyedState(segment_key(partition, end, epoch), None)
         return
@@ -251,7 +250,8 @@ def _keyed_states(cache: RemoteLogMetadataCache) -> list[RemoteLogSegmentMetadat
 
 
 def _rank(segment: RemoteLogSegmentMetadata, cache: RemoteLogMetadataCache) -> tuple[int, ...]:
-    """Those that answer first, by start offset, the longer first; the latest first of the others."""
+    """The segments that look-ups find come first, by start offset, the longer first. The others
+    follow, the latest first."""
     if _answers(segment, cache):
         return (0, segment.start_offset, -segment.end_offset_inclusive)
     return (1, -segment.event_timestamp_ms, segment.start_offset)

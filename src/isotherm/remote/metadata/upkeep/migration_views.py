@@ -1,4 +1,4 @@
-"""What a migration looks at: a metadata partition as it is, and as compaction would leave it."""
+"""The two views of a migration: a metadata partition as it is, and after compaction."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RecordCounts:
-    """Of the records read so far; sizes are those of keys and values."""
+    """Counts of the records so far. Sizes are those of keys and values."""
 
     without_key: int = 0
     with_key: int = 0
@@ -61,7 +61,7 @@ class RecordCounts:
 
 
 class MetadataView:
-    """The fold of a metadata partition, which follows it. Not thread-safe."""
+    """A fold that follows a metadata partition. Not thread-safe."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class MetadataView:
             self.next_offset = next_offset(records, end)
 
     def partitions(self) -> list[TopicIdPartition]:
-        """Every user partition that was met."""
+        """Every user partition in the records."""
         return list(self._partitions)
 
     def cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache | None:
-        """None for a partition whose deletion is finished, or that was not met."""
+        """None for a partition with a finished deletion, or without records."""
         return self._store.get(partition)
 
     def deletion(self, partition: TopicIdPartition) -> RemotePartitionDeleteMetadata | None:
@@ -129,7 +129,7 @@ class MetadataView:
 
 
 class _Reading:
-    """A `MetadataTopic` that is only read, in another way than its topic."""
+    """A read-only `MetadataTopic` that changes the reads of another."""
 
     def __init__(self, topic: MetadataTopic) -> None:
         self._topic = topic
@@ -149,12 +149,15 @@ class _Reading:
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         return self._topic.offsets(partition)
 
+    def is_current(self, partition: int) -> bool:
+        return True
+
     def close(self) -> None:
         """The topic belongs to the caller."""
 
 
 class CountedRecords(_Reading):
-    """Counts what it reads."""
+    """Counts records and bytes."""
 
     def __init__(self, topic: MetadataTopic, counts: RecordCounts) -> None:
         super().__init__(topic)
@@ -175,7 +178,7 @@ class CountedRecords(_Reading):
 
 
 class KeyedRecords(_Reading):
-    """Passes over the records that have no key, as if compaction had dropped them."""
+    """Skips the records without a key, as if compaction had dropped them."""
 
     def read(
         self, partition: int, start_offset: Offset, max_bytes: int
@@ -203,7 +206,7 @@ def _keyed_columns(columns: MetadataColumns) -> MetadataColumns:
 
 
 def _size(column: pa.BinaryArray) -> int:
-    # Here and not above: every broker could migrate, and few ever do.
+    # Imported here: few brokers ever migrate.
     import pyarrow.compute as pc
 
     return int(pc.sum(pc.binary_length(column)).as_py() or 0)

@@ -100,14 +100,16 @@ def iterate_records(
     partition: int,
     *,
     start_offset: Offset = 0,
-    read_max_bytes: int = DEFAULT_READ_MAX_BYTES,
+    end_offset: Offset | None = None,
 ) -> Iterator[MetadataTopicRecord]:
-    """Records of a metadata partition from `start_offset` on, or the first that is kept, up to the
-    end seen when the iteration began."""
+    """Records of a metadata partition from `start_offset` on, or the first that is kept, up to
+    `end_offset`, or the end seen when the iteration began."""
     first, end = topic.offsets(partition)
+    if end_offset is not None:
+        end = end_offset
     position = max(first, start_offset)
     while position < end:
-        records = topic.read(partition, position, read_max_bytes)
+        records = topic.read(partition, position, DEFAULT_READ_MAX_BYTES)
         if not records:
             return
         for record in records:
@@ -118,17 +120,13 @@ def iterate_records(
 
 
 def iterate_columns(
-    topic: MetadataTopic,
-    partition: int,
-    *,
-    start_offset: Offset = 0,
-    read_max_bytes: int = DEFAULT_READ_MAX_BYTES,
+    topic: MetadataTopic, partition: int, *, start_offset: Offset
 ) -> Iterator[MetadataColumns]:
-    """As `iterate_records`, a run at a time."""
+    """The same records as those of `iterate_records`, in one set of columns for each read."""
     first, end = topic.offsets(partition)
     position = max(first, start_offset)
     while position < end:
-        columns = topic.read_columns(partition, position, read_max_bytes)
+        columns = topic.read_columns(partition, position, DEFAULT_READ_MAX_BYTES)
         if columns.next_offset <= position:
             return
         position = columns.next_offset

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from isotherm.errors import ConfigError
@@ -40,15 +39,9 @@ class SegmentTransform:
 class SegmentTransforms:
     """Thread-safe. `key_ring` may be None when no key pair is configured."""
 
-    def __init__(
-        self,
-        settings: TransformSettings,
-        key_ring: KeyRing | None,
-        random_bytes: Callable[[int], bytes] = os.urandom,
-    ) -> None:
+    def __init__(self, settings: TransformSettings, key_ring: KeyRing | None) -> None:
         self._settings = settings
         self._key_ring = key_ring
-        self._random_bytes = random_bytes
         self._zstd = ZstdStep()
 
     @property
@@ -62,7 +55,7 @@ class SegmentTransforms:
         if not self._settings.encryption:
             return self._transform(compression, None, ())
         assert self._key_ring is not None, "the settings demand a key ring for encryption"
-        encryption, step = self._key_ring.new_step(self._random_bytes)
+        encryption, step = self._key_ring.new_step(os.urandom)
         return self._transform(compression, encryption, (step,))
 
     def for_read(self, manifest: SegmentManifest) -> SegmentTransform:

@@ -1,0 +1,208 @@
+"""Checks that the batches inside a transaction are that transaction's. Pure, by columns.
+
+While a transaction is open the leader keeps its producer's state, and refuses a batch of the
+producer that is not transactional or does not continue its sequence. So of an entry of a
+transaction index, from its first offset to its marker, both hold: a batch that lost its
+transactional bit, or another's producer id, is found, and not given as committed.
+
+Source: Kafka ProducerAppendInfo.appendDataBatch and checkSequence; ProducerStateManager.isProducerExpired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+from isotherm.record.batch_header import (
+    BASE_SEQUENCE_POSITION,
+    CONTROL_FLAG,
+    OFFSET_MAX,
+    PRODUCER_EPOCH_POSITION,
+    SEQUENCE_MASK,
+    TRANSACTIONAL_FLAG,
+)
+from isotherm.record.batch_table import gather_integers
+from isotherm.segment.producer_snapshot import ProducerSnapshotEntry
+from isotherm.segment.transaction_index import AbortedTransaction
+from isotherm.types import UNKNOWN_OFFSET, Offset
+
+if TYPE_CHECKING:
+    from isotherm.record.batch_table import BatchTable, Int64Array
+    from isotherm.record.varint import ReadBuffer
+
+
+# A producer and the first offset of its transaction; an epoch and a sequence.
+_Key: TypeAlias = tuple[int, int]
+_Sequence: TypeAlias = tuple[int, int]
+
+
+class TransactionSpans(NamedTuple):
+    """Transactions by producer and offset: of one producer none begins before another ends."""
+
+    producer_ids: Int64Array
+    first_offsets: Int64Array
+    last_offsets: Int64Array
+
+    def within(self, first: int, last: int) -> TransactionSpans:
+        """Those that have offsets in [first, last]."""
+        touching = (self.first_offsets <= last) & (self.last_offsets >= first)
+        return TransactionSpans(*(column[touching] for column in self))
+
+    def holding(
+        self, producer_ids: Int64Array, offsets: Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        """The rows of these batches that lie in a transaction of their producer, by producer and
+        offset, and which transaction that is."""
+        count = len(self.producer_ids)
+        is_batch = np.repeat([False, True], [count, len(offsets)])
+        order = np.lexsort(
+            (
+                is_batch,
+                np.concatenate([self.first_offsets, offsets]),
+                np.concatenate([self.producer_ids, producer_ids]),
+            )
+        )
+        is_batch = is_batch[order]
+        # The place of the last transaction that begins before each batch.
+        before = np.maximum.accumulate(np.where(is_batch, -1, np.arange(len(order))))
+        is_candidate = is_batch & (before >= 0)
+        rows, spans = order[is_candidate] - count, order[before[is_candidate]]
+        is_inside = (self.producer_ids[spans] == producer_ids[rows]) & (
+            offsets[rows] < self.last_offsets[spans]
+        )
+        return rows[is_inside], spans[is_inside]
+
+
+class AbortedData:
+    """The batches of a read, run by run, against the aborted transactions that touch it.
+
+    With `may_have_gaps` a cleaner may have taken batches, and sequences are not compared. Not
+    thread-safe.
+    """
+
+    def __init__(self, aborted: Iterable[AbortedTransaction], *, may_have_gaps: bool) -> None:
+        entries = list(aborted)
+        self._spans = TransactionSpans(
+            *(
+                np.fromiter((entry[field] for entry in entries), np.int64, len(entries))
+                for field in range(3)
+            )
+        )
+        self._may_have_gaps = may_have_gaps
+        # By producer and first offset: of transactions that go on behind the last run the epoch and
+        # the next sequence; of those that began before the first run the first batch.
+        self._going_on: dict[_Key, _Sequence] = {}
+        self._begun_before: dict[_Key, _Sequence] = {}
+
+    def fault(self, buffer: ReadBuffer, table: BatchTable) -> str | None:
+        """The first fact of these batches, which come next, that no aborted transaction has."""
+        if len(self._spans.producer_ids) == 0 or len(table) == 0:
+            return None
+        end = int(table["base_offset"][-1])
+        spans = self._spans.within(int(table["base_offset"][0]), end)
+        is_data = (table["attributes"] & CONTROL_FLAG) == 0
+        data = table[is_data & np.isin(table["producer_id"], spans.producer_ids)]
+        if len(data) == 0:
+            return None
+        rows, transactions = spans.holding(data["producer_id"], data["base_offset"])
+        data = data[rows]
+        is_outside = (data["attributes"] & TRANSACTIONAL_FLAG) == 0
+        if is_outside.any():
+            return _fact(
+                "batch inside an aborted transaction is not transactional", data, is_outside
+            )
+        if self._may_have_gaps or len(data) == 0:
+            return None
+        sequences = gather_integers(buffer, data["position"] + BASE_SEQUENCE_POSITION, ">i4")
+        epochs = gather_integers(buffer, data["position"] + PRODUCER_EPOCH_POSITION, ">i2")
+        expected = next_sequences(sequences, data["last_offset_delta"], epochs)
+        is_wrong = sequences != expected
+        is_first = np.append(True, transactions[1:] != transactions[:-1])
+        is_last = np.append(is_first[1:], True)
+        is_wrong[is_first] = False
+        keys = list(
+            zip(
+                data["producer_id"].tolist(),
+                spans.first_offsets[transactions].tolist(),
+                strict=True,
+            )
+        )
+        offsets = data["base_offset"]
+        for row in np.flatnonzero(is_first).tolist():
+            found = int(epochs[row]), int(sequences[row])
+            known = self._going_on.pop(keys[row], None)
+            if known is not None:
+                is_wrong[row] = not _continues(known, found)
+            elif offsets[row] > keys[row][1]:
+                self._begun_before.setdefault(keys[row], found)
+        if is_wrong.any():
+            return _fact("batch inside an aborted transaction skips sequences", data, is_wrong)
+        goes_on = np.flatnonzero(is_last & (spans.last_offsets[transactions] > end))
+        after = (sequences + data["last_offset_delta"] + 1) & SEQUENCE_MASK
+        for row in goes_on.tolist():
+            self._going_on[keys[row]] = int(epochs[row]), int(after[row])
+        return None
+
+    @property
+    def begun_before(self) -> Offset | None:
+        """Where the first of the transactions begins whose batches before the runs are unknown."""
+        return min((first for _, first in self._begun_before), default=None)
+
+    def behind(self) -> AbortedData:
+        """To follow the batches that lie before the runs, in the order of the log."""
+        entries = (
+            AbortedTransaction(producer, first, OFFSET_MAX, UNKNOWN_OFFSET)
+            for producer, first in self._begun_before
+        )
+        return AbortedData(entries, may_have_gaps=self._may_have_gaps)
+
+    def fault_behind(self, behind: AbortedData) -> str | None:
+        """What contradicts the batches that `behind` has followed up to the first run."""
+        return self._fault_before(behind._going_on)
+
+    def fault_after(self, snapshot: Iterable[ProducerSnapshotEntry]) -> str | None:
+        """What contradicts the snapshot of what lies before: of the segment before, for a read from
+        a segment's start."""
+        return self._fault_before(
+            {
+                (entry.producer_id, entry.current_transaction_first_offset): (
+                    entry.producer_epoch,
+                    (entry.last_sequence + 1) & SEQUENCE_MASK,
+                )
+                for entry in snapshot
+            }
+        )
+
+    def _fault_before(self, before: Mapping[_Key, _Sequence]) -> str | None:
+        for key in before.keys() & self._begun_before.keys():
+            found = self._begun_before.pop(key)
+            if not _continues(before[key], found):
+                return (
+                    "batch inside an aborted transaction skips sequences"
+                    f" producer_id={key[0]} first_offset={key[1]} expected={before[key][1]}"
+                    f" sequence={found[1]}"
+                )
+        return None
+
+
+def _continues(before: _Sequence, found: _Sequence) -> bool:
+    epoch, expected = before
+    return found[1] == (expected if found[0] == epoch else 0)
+
+
+def next_sequences(
+    sequences: Int64Array, last_offset_deltas: Int64Array, epochs: Int64Array
+) -> Int64Array:
+    """The sequence that each batch of one producer should have after the one before it; the first
+    one its own. A producer with a new epoch begins at 0."""
+    expected = sequences.copy()
+    following = (sequences[:-1] + last_offset_deltas[:-1] + 1) & SEQUENCE_MASK
+    expected[1:] = np.where(epochs[1:] == epochs[:-1], following, 0)
+    return expected
+
+
+def _fact(fact: str, data: BatchTable, is_wrong: np.typing.NDArray[np.bool_]) -> str:
+    batch = data[is_wrong.argmax()]
+    return f"{fact} producer_id={batch['producer_id']} base_offset={batch['base_offset']}"

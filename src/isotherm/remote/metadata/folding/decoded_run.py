@@ -1,0 +1,162 @@
+"""A run of metadata records, decoded by the kernels into one row of `EVENT` for each.
+
+Importing this module loads Arrow; the first run loads Numba.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from isotherm.errors import CorruptMetadataError
+from isotherm.kernels.event_table import EPOCH_SIZE, EVENT, ODD
+from isotherm.remote.metadata.api import MetadataColumns
+from isotherm.remote.metadata.state.segment_columns import (
+    ROW_EPOCH,
+    ROW_HEAD,
+    gather,
+    positions,
+    rows_of_parts,
+)
+from isotherm.remote.metadata.state.segment_rows import HAS_CUSTOM_METADATA, TXN_INDEX_EMPTY
+from isotherm.remote.metadata.wire.events import MetadataChange, decode_change
+from isotherm.remote.metadata.wire.serde import (
+    decode_partition,
+    encode_event,
+    encode_keyed_event,
+)
+from isotherm.types import NO_LEADER_EPOCH, TopicIdPartition
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+    # Rows of isotherm.kernels.event_table.EVENT.
+    Events: TypeAlias = npt.NDArray[np.void]
+
+_SEGMENT_ID = np.dtype([("high", ">i8"), ("low", ">i8")])
+# Fields of a row's head by those of the event that tells them.
+_FIELDS_OF_WHOLE = {
+    "start_offset": "start",
+    "end_offset": "end",
+    "max_timestamp_ms": "max_timestamp",
+    "size_in_bytes": "size",
+    "broker_leader_epoch": "leader",
+    "epochs": "epochs_count",
+}
+_FIELDS_OF_UPDATE = {
+    "event_timestamp_ms": "event_timestamp",
+    "broker_id": "broker",
+    "state": "state",
+}
+
+
+class DecodedRun:
+    """`problems`: why a record cannot be decoded, by its number.
+
+    The kernels decode the form that brokers write. Records in another form (ODD) are decoded in
+    Python and encoded in the plain form. Without `straighten` they stay ODD, valid or not.
+    """
+
+    def __init__(self, columns: MetadataColumns, *, straighten: bool = True) -> None:
+        from isotherm.kernels.metadata_events import decode_events
+
+        self.problems: dict[int, str] = {}
+        self.offset = columns.offset
+        self._keys, self._values = columns.key, columns.value
+        events = np.empty(len(columns.offset), dtype=EVENT)
+        keys, values = _arrays(columns.key), _arrays(columns.value)
+        if decode_events(keys, values, False, events) and straighten:
+            keys, values = self._straighten(np.flatnonzero(events["kind"] == ODD))
+            decode_events(keys, values, True, events)
+            assert np.count_nonzero(events["kind"] == ODD) == len(self.problems)
+        self.events: Events = events
+        self.value_data: npt.NDArray[np.uint8] = values[0]
+
+    def value(self, number: int) -> bytes:
+        value: bytes = self._values[number].as_py()
+        return value
+
+    def partition(self, number: int) -> TopicIdPartition:
+        """The user partition that record `number`, which has a value, is about."""
+        return decode_partition(self.value(number))
+
+    def leader_epochs(self, numbers: Int64Array) -> npt.NDArray[np.void]:
+        """Rows of ROW_EPOCH: those of each record of a segment's whole state, one after the other."""
+        first, count = self.events["epochs_start"][numbers], self.events["epochs_count"][numbers]
+        starts = positions(first, count, EPOCH_SIZE)
+        return gather(self.value_data, starts, ROW_EPOCH)
+
+    def rows(self, first: Int64Array, last: Int64Array) -> list[bytes]:
+        """Rows (segment_rows.py) of segments that record `first` tells whole, and `last` updates."""
+        events = self.events
+        heads = np.zeros(len(first), dtype=ROW_HEAD)
+        for name, field in _FIELDS_OF_WHOLE.items():
+            heads[name] = events[field][first]
+        for name, field in _FIELDS_OF_UPDATE.items():
+            heads[name] = events[field][last]
+        sizes = events["custom_size"][last]
+        heads["flags"] = np.where(sizes >= 0, HAS_CUSTOM_METADATA, 0)
+        is_empty = events["txn_index_empty"][first]
+        heads["flags"] |= np.where(is_empty, TXN_INDEX_EMPTY, 0).astype(np.uint8)
+        sizes = np.maximum(sizes, 0)
+        custom_metadata = self.value_data[positions(events["custom_start"][last], sizes, 1)]
+        return rows_of_parts(heads, self.leader_epochs(first), sizes, custom_metadata)
+
+    def change(self, number: int) -> MetadataChange:
+        """CorruptMetadataError for a record that cannot be decoded."""
+        if number in self.problems:
+            raise CorruptMetadataError(self.problems[number])
+        return decode_change(self._keys[number].as_py(), self._values[number].as_py())
+
+    def _straighten(self, odd: npt.NDArray[np.intp]) -> tuple[Any, Any]:
+        """The columns with odd records in plain form, and null for those that cannot be decoded."""
+        keys, values = self._keys.to_pylist(), self._values.to_pylist()
+        for number in odd.tolist():
+            try:
+                values[number] = _plain_value(keys[number], values[number])
+            except CorruptMetadataError as error:
+                self.problems[number] = str(error)
+                keys[number] = values[number] = None
+        self._keys, self._values = pa.array(keys, pa.binary()), pa.array(values, pa.binary())
+        return _arrays(self._keys), _arrays(self._values)
+
+
+def place_hashes(columns: MetadataColumns) -> Int64Array:
+    """Per record a hash of its user partition; 0 for a record that cannot be decoded."""
+    events = DecodedRun(columns).events
+    hashes: Int64Array = events["topic_high"] * 31 + events["topic_low"] * 17 + events["partition"]
+    hashes[events["kind"] >= ODD] = 0
+    return hashes
+
+
+def segment_ids(events: Events, numbers: Int64Array) -> list[bytes]:
+    """The 16 bytes of the segments that some of the events are about."""
+    ids = np.empty(len(numbers), dtype=_SEGMENT_ID)
+    ids["high"], ids["low"] = events["id_high"][numbers], events["id_low"][numbers]
+    joined = ids.tobytes()
+    return [joined[at : at + 16] for at in range(0, len(joined), 16)]
+
+
+def _plain_value(key: bytes | None, value: bytes | None) -> bytes | None:
+    event = decode_change(key, value).event
+    if event is None:
+        return None
+    if key is None and getattr(event, "broker_leader_epoch", NO_LEADER_EPOCH) == NO_LEADER_EPOCH:
+        return encode_event(event)
+    return encode_keyed_event(event)  # type: ignore[arg-type]
+
+
+def _arrays(column: pa.BinaryArray) -> tuple[Any, Any, Any]:
+    """A column for the kernels: its bytes, Arrow's offsets into them, and which values are null."""
+    _, ends, data = column.buffers()
+    first, count = column.offset, len(column)
+    offsets = np.frombuffer(memoryview(ends or b""), np.int32, count=first + count + 1)[first:]
+    content = np.frombuffer(memoryview(data or b""), np.uint8)
+    arrays = (content, offsets, column.is_null().to_numpy(zero_copy_only=False))
+    for each in arrays:
+        each.flags.writeable = False
+    return arrays

@@ -1,0 +1,38 @@
+"""The task of a follower's tiered partition: it follows the end of the remote tier.
+
+Local retention of a follower deletes only what is in the remote tier, too. Copying and deleting
+there is the leader's. Source: Kafka RemoteLogManager.RLMFollowerTask.
+"""
+
+from __future__ import annotations
+
+from isotherm.log.partition_log import PartitionLog
+from isotherm.remote.tasks.cancellation import Cancellation
+from isotherm.remote.tasks.copy import find_copied_offset
+from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.types import TopicIdPartition
+
+
+class FollowTask:
+    def __init__(
+        self, log: PartitionLog, partition: TopicIdPartition, tier: RemoteTierAccess
+    ) -> None:
+        self._log = log
+        self._partition = partition
+        self._tier = tier
+        self._cancellation = Cancellation()
+
+    def cancel(self) -> None:
+        """Tell the log no more. Callable from any thread."""
+        self._cancellation.cancel()
+
+    def release(self) -> None:
+        """Call after the last run."""
+
+    def run(self) -> None:
+        """Raises what a read of the metadata raises; a later run retries."""
+        is_ready = self._tier.metadata.is_ready(self._partition)
+        if self._cancellation.is_set or not self._log.remote_log_enabled or not is_ready:
+            return
+        copied_offset = find_copied_offset(self._tier, self._partition, self._log)
+        self._cancellation.tell_copied(self._log, copied_offset)

@@ -1,0 +1,100 @@
+"""Tiered partitions that another broker leads: what they have in the remote tier is the leader's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.log.fs import OsFileSystem
+from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.remote.tasks.pending_deletions import PendingDeletions
+from isotherm.testing.sim_clock import SimClock
+from tests.support.tiered_partition import TieredPartition
+from tests.unit.remote.test_remote_log_manager import all_copied, run_after
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> TieredPartition:
+    tiered = TieredPartition(tmp_path / "p", clock=SimClock())
+    for number in range(22):
+        tiered.append(b"record-%02d" % number)
+    return tiered
+
+
+@pytest.fixture
+def manager(partition: TieredPartition) -> Iterator[RemoteLogManager]:
+    made = RemoteLogManager(
+        replace(RemoteLogManagerConfig()),
+        broker_id=0,
+        storage=partition.store,
+        metadata=partition.metadata,
+        index_cache=partition.index_cache,
+        pending_deletions=PendingDeletions(partition.log.directory.parent, OsFileSystem()),
+        leader_epoch_of=partition.leader_epoch_of,
+        clock=partition.clock,
+        rng=random.Random(0),
+        metrics=partition.metrics,
+    )
+    yield made
+    made.close()
+
+
+def test_follower_copies_and_expires_nothing(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    manager.on_leadership_change((), [partition.log])
+    partition.update_config(retention_bytes=0)
+    for _ in range(3):
+        partition.metadata.poll()
+        manager.run_tasks()
+        partition.clock.advance(60_000)
+    assert partition.objects() == {}
+    assert partition.log.log_start_offset == 0
+    assert not manager.leads(partition.partition)
+
+
+def test_follower_learns_what_its_leader_has_copied(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: all_copied(partition))
+    assert manager.leads(partition.partition)
+    copied = partition.object_names()
+    partition.log._highest_offset_in_remote_storage = -1  # what a follower knows at first
+    manager.on_leadership_change((), [partition.log])
+    run_after(partition, 1000, lambda: all_copied(partition))
+    # More to copy, and all of it over the retention: none of it is this broker's to do.
+    for number in range(12):
+        partition.append(b"more-%02d" % number)
+    partition.update_config(retention_bytes=0)
+    for _ in range(3):
+        partition.metadata.poll()
+        manager.run_tasks()
+        partition.clock.advance(60_000)
+    assert partition.object_names() == copied
+    assert not all_copied(partition)
+    partition.update_config(retention_bytes=-1)
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1000, lambda: all_copied(partition))
+    assert len(partition.object_names()) > len(copied)
+
+
+def test_partition_that_leaves_while_its_role_changes_is_left_alone(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: all_copied(partition))
+    manager.on_leadership_change((), [partition.log])
+    stopped = manager.stop_partitions([partition.partition], delete_remote=False)
+    run_after(partition, 1000, stopped.done)
+    partition.log._highest_offset_in_remote_storage = -1
+    for _ in range(3):
+        partition.metadata.poll()
+        manager.run_tasks()
+        partition.clock.advance(60_000)
+    assert partition.log.highest_offset_in_remote_storage == -1

@@ -1,0 +1,124 @@
+"""What lies inside an aborted transaction, against the rules by which a leader appends."""
+
+from __future__ import annotations
+
+import pytest
+
+from isotherm.record.batch import build_batch
+from isotherm.record.batch_table import read_batch_table
+from isotherm.remote.history.transaction_data import AbortedData
+from isotherm.remote.reading.marker_proof import contradicted_transaction
+from isotherm.segment.producer_snapshot import ProducerSnapshotEntry
+from isotherm.segment.transaction_index import AbortedTransaction
+
+FIRST, MARKER = 10, 40
+ABORTED = [AbortedTransaction(5, FIRST, MARKER, FIRST), AbortedTransaction(6, 2, 90, 2)]
+
+
+def data(
+    offset: int,
+    sequence: int,
+    *,
+    count: int = 2,
+    producer: int = 5,
+    epoch: int = 0,
+    transactional: bool = True,
+) -> bytes:
+    return bytes(
+        build_batch(
+            [(0, None, b"v", ())] * count,
+            base_offset=offset,
+            producer_id=producer,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            is_transactional=transactional,
+        )
+    )
+
+
+def faults(aborted: AbortedData, *runs: list[bytes]) -> list[str | None]:
+    found = []
+    for run in runs:
+        content = b"".join(run)
+        found.append(aborted.fault(content, read_batch_table(content)[0]))
+    return found
+
+
+def proof(*, may_have_gaps: bool = False) -> AbortedData:
+    return AbortedData(ABORTED, may_have_gaps=may_have_gaps)
+
+
+SOUND = [data(10, 7), data(12, 0, producer=6), data(14, 9), data(20, 11), data(41, 2, epoch=1)]
+
+
+@pytest.mark.parametrize("cut", range(len(SOUND) + 1))
+def test_batches_in_sequence_are_sound_however_they_are_cut_into_runs(cut: int) -> None:
+    assert not any(faults(proof(), SOUND[:cut], SOUND[cut:]))
+
+
+def test_sequences_begin_again_behind_the_last_one_and_with_a_new_epoch() -> None:
+    wraps = [data(10, 2**31 - 2), data(12, 0), data(14, 0, epoch=1), data(16, 2, epoch=1)]
+    assert faults(proof(), wraps) == [None]
+
+
+@pytest.mark.parametrize("cut", range(4))
+@pytest.mark.parametrize(
+    ("bad", "fact"),
+    [
+        (data(14, 9, transactional=False), "is not transactional"),
+        (data(14, 10), "skips sequences"),
+        (data(14, 9, producer=7), "skips sequences"),
+        (data(14, 9, epoch=1), "skips sequences"),
+    ],
+)
+def test_batch_that_is_not_of_the_transaction_is_found(bad: bytes, fact: str, cut: int) -> None:
+    run = [*SOUND[:2], bad, *SOUND[3:]]
+    assert fact in str(faults(proof(), run[:cut], run[cut:]))
+
+
+def test_cleaner_may_have_taken_batches_and_no_transactional_bits() -> None:
+    assert faults(proof(may_have_gaps=True), [SOUND[0], SOUND[3]]) == [None]
+    bad = [SOUND[0], data(14, 9, transactional=False)]
+    assert "is not transactional" in str(faults(proof(may_have_gaps=True), bad))
+
+
+def test_data_beside_aborted_transactions_are_not_looked_at() -> None:
+    run = [data(4, 3, transactional=False), *SOUND, data(50, 77, epoch=1, transactional=False)]
+    assert faults(proof(), run) == [None]
+
+
+def test_first_batches_of_a_read_continue_those_behind_it() -> None:
+    aborted = proof()
+    assert faults(aborted, SOUND[2:]) == [None]
+    assert aborted.begun_before == FIRST
+    behind = aborted.behind()
+    assert faults(behind, SOUND[:2]) == [None]
+    assert aborted.fault_behind(behind) is None
+    assert aborted.begun_before is None
+
+
+def test_first_batch_of_a_read_that_does_not_continue_is_found() -> None:
+    aborted = proof()
+    assert faults(aborted, SOUND[3:]) == [None]
+    behind = aborted.behind()
+    assert faults(behind, SOUND[:2]) == [None]
+    assert "skips sequences" in str(aborted.fault_behind(behind))
+
+
+@pytest.mark.parametrize(("last_sequence", "is_sound"), [(8, True), (7, False)])
+def test_first_batch_of_a_segment_continues_the_snapshot(
+    last_sequence: int, is_sound: bool
+) -> None:
+    aborted = proof()
+    assert faults(aborted, SOUND[2:]) == [None]
+    entry = ProducerSnapshotEntry(5, 0, last_sequence, 11, 1, 0, -1, FIRST)
+    assert (aborted.fault_after([entry]) is None) is is_sound
+
+
+def test_fetch_finds_data_that_lost_the_transactional_bit() -> None:
+    sound = [memoryview(b"".join(SOUND[:2])), memoryview(b"".join(SOUND[2:]))]
+    assert contradicted_transaction(sound, ABORTED) is None
+    bad = memoryview(data(20, 11, transactional=False))
+    found = contradicted_transaction([sound[0], bad], ABORTED)
+    assert found is not None
+    assert found.offset == 20
