@@ -20,13 +20,19 @@ import itertools
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
 
-from isotherm.broker.controller.client_quotas import (
-    QuotaChange,
-    plan_quota_changes,
-    quota_entity,
+from isotherm.broker.access.acl_changes import (
+    AclBinding,
+    AclFilter,
+    plan_creations,
+    plan_removals,
+)
+from isotherm.broker.authentication.scram_changes import (
+    Refused,
+    ScramDeletion,
+    ScramUpsertion,
+    plan_credentials,
 )
 from isotherm.broker.controller.config_changes import (
     ConfigChange,
@@ -35,28 +41,7 @@ from isotherm.broker.controller.config_changes import (
     check_remote_storage_change,
     topic_list_in_effect,
 )
-from isotherm.broker.controller.delta import MetadataDelta
-from isotherm.broker.controller.endpoint import Endpoint
-from isotherm.broker.controller.features import (
-    FeatureUpdate,
-    new_cluster_features,
-    plan_feature_updates,
-)
-from isotherm.broker.controller.image import (
-    ConfigResource,
-    MetadataImage,
-    TopicImage,
-)
 from isotherm.broker.controller.metadata_log import MetadataLog
-from isotherm.broker.controller.metadata_records import (
-    BROKER_RESOURCE,
-    METADATA_VERSION_FEATURE,
-    TOPIC_RESOURCE,
-    MetadataRecord,
-    PartitionChangeRecord,
-    ProducerIdsRecord,
-    RemoveTopicRecord,
-)
 from isotherm.broker.controller.partition_growth import NewPartitions, plan_growth
 from isotherm.broker.controller.registration import registration_record
 from isotherm.broker.controller.resource_configs import changed_resource
@@ -74,11 +59,36 @@ from isotherm.broker.controller.topic_rules import (
     plan_topic,
     topic_config,
 )
+from isotherm.broker.metadata.client_quotas import (
+    QuotaChange,
+    plan_quota_changes,
+    quota_entity,
+)
+from isotherm.broker.metadata.cluster_metadata import ALL_BROKERS, ClusterMetadata, MetadataChange
+from isotherm.broker.metadata.delta import MetadataDelta
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.features import (
+    FeatureUpdate,
+    new_cluster_features,
+    plan_feature_updates,
+)
+from isotherm.broker.metadata.image import (
+    ConfigResource,
+    MetadataImage,
+)
+from isotherm.broker.metadata.metadata_records import (
+    BROKER_RESOURCE,
+    METADATA_VERSION_FEATURE,
+    TOPIC_RESOURCE,
+    AccessControlEntryRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    ProducerIdsRecord,
+    RemoveTopicRecord,
+)
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
-from isotherm.config.dynamic import check_thread_pools, dynamic_broker_keys, with_dynamic_texts
-from isotherm.config.reload import ReloadedConfig, reload_config
-from isotherm.config.topic import TopicConfig
+from isotherm.config.dynamic import check_thread_pools, dynamic_broker_keys
 from isotherm.errors import (
     ConfigError,
     InvalidRequestError,
@@ -95,35 +105,8 @@ logger = logging.getLogger(__name__)
 PRODUCER_ID_BLOCK_SIZE = 1000  # Kafka: ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
 RECORDS_PER_BATCH_MAX = 10_000  # Kafka: QuorumController.MAX_RECORDS_PER_BATCH
 
-ALL_BROKERS = ""  # the name of the resource whose settings hold for every broker
 
-
-class MetadataChange(NamedTuple):
-    """A change of the metadata as listeners get it: the new image, and its differences.
-
-    `broker_config` is what the broker's own configuration is now, when that has changed.
-    """
-
-    image: MetadataImage
-    created: tuple[TopicImage, ...] = ()
-    deleted: tuple[TopicImage, ...] = ()
-    grown: tuple[TopicImage, ...] = ()
-    reconfigured: tuple[str, ...] = ()
-    broker_config: BrokerConfig | None = None
-    quotas_changed: bool = False
-    features_changed: bool = False
-
-
-MetadataListener: TypeAlias = Callable[[MetadataChange], None]
-
-
-class _CachedTopicConfig(NamedTuple):
-    texts: Mapping[str, str]
-    defaults: TopicConfig
-    config: TopicConfig
-
-
-class Controller:
+class Controller(ClusterMetadata):
     def __init__(
         self,
         log: PartitionLog,
@@ -134,10 +117,7 @@ class Controller:
     ) -> None:
         """Replays `log`; CorruptMetadataError when it holds what cannot be understood."""
         self._log = MetadataLog(log, clock)
-        self._static_config = config
         self._new_id = new_id
-        self._listeners: list[MetadataListener] = []
-        self._topic_configs: dict[str, _CachedTopicConfig] = {}
         self._producer_ids = iter(range(0))
         delta = MetadataDelta(MetadataImage())
         removals = TopicRemovals()
@@ -146,59 +126,12 @@ class Controller:
             delta.replay(record)
         self.partitions_removed_last = removals.partitions
         self.topics_removed = frozenset(removals.topic_ids)
-        self._image = delta.apply(self._log.end_offset)
-        self._config = self._effective_config(
-            self.broker_texts(ALL_BROKERS), self.broker_texts(str(config.node_id))
-        )
-        for topic in self._image.topics_by_name:
-            self.topic_config(topic)
-
-    @property
-    def image(self) -> MetadataImage:
-        """The metadata as it is now; later changes make another image."""
-        return self._image
-
-    @property
-    def broker_config(self) -> BrokerConfig:
-        """The broker's configuration now: what it was started with, and what was set since."""
-        return self._config
-
-    def add_listener(self, listener: MetadataListener) -> None:
-        """`listener` hears of every later change, on the thread that made it, before it returns."""
-        self._listeners.append(listener)
+        super().__init__(config, delta.apply(self._log.end_offset))
 
     @property
     def epoch(self) -> int:
-        """How often a controller of this cluster has started."""
+        """The number of starts of this cluster's controller."""
         return self._log.epoch
-
-    def texts_of(self, resource: ConfigResource) -> Mapping[str, str]:
-        """The settings a resource has of its own, by key."""
-        return self._image.configs.get(resource, {})
-
-    def topic_texts(self, topic: str) -> Mapping[str, str]:
-        return self.texts_of(ConfigResource(TOPIC_RESOURCE, topic))
-
-    def topic_config(self, topic: str) -> TopicConfig:
-        """The configuration in effect for a topic; the defaults for one that does not exist."""
-        texts = self.topic_texts(topic)
-        defaults = self._config.topic_defaults
-        if not texts:
-            return defaults
-        cached = self._topic_configs.get(topic)
-        if cached is None or cached.texts is not texts or cached.defaults is not defaults:
-            cached = _CachedTopicConfig(texts, defaults, TopicConfig.parse(texts, defaults))
-            self._topic_configs[topic] = cached
-        return cached.config
-
-    def broker_texts(self, broker: str) -> Mapping[str, str]:
-        """What was set while running for one broker, or for ALL_BROKERS."""
-        return self.texts_of(ConfigResource(BROKER_RESOURCE, broker))
-
-    def _effective_config(
-        self, for_all: Mapping[str, str], for_this: Mapping[str, str]
-    ) -> BrokerConfig:
-        return with_dynamic_texts(self._static_config, for_all=for_all, for_this=for_this)
 
     def register_broker(self, endpoints: Sequence[Endpoint]) -> None:
         """Begin a new incarnation of this broker: once per start, before partitions are led.
@@ -306,8 +239,6 @@ class Controller:
                 )
         if doomed:
             self._commit([RemoveTopicRecord(topic_id=topic.topic_id) for topic in doomed])
-            for topic in doomed:
-                self._topic_configs.pop(topic.name, None)
             logger.info("topics deleted topics=%s", ",".join(topic.name for topic in doomed))
             self._tell(MetadataChange(self._image, deleted=tuple(doomed)))
         return results
@@ -420,21 +351,6 @@ class Controller:
         if effective and not validate_only:
             self._commit(config_records(*resource, effective))
 
-    def reload_broker_config(self, reread: BrokerConfig) -> ReloadedConfig:
-        """Take over what the configuration file says now, as far as that can be; what was set
-        while running still wins. ConfigError, with nothing changed, when they do not go together.
-        """
-        reloaded = reload_config(self._static_config, reread)
-        if reloaded.applied:
-            new_config = with_dynamic_texts(
-                reloaded.config,
-                for_all=self.broker_texts(ALL_BROKERS),
-                for_this=self.broker_texts(str(self._config.node_id)),
-            )
-            self._static_config, self._config = reloaded.config, new_config
-            self._tell(MetadataChange(self._image, broker_config=new_config))
-        return reloaded
-
     def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
     ) -> None:
@@ -458,6 +374,32 @@ class Controller:
         if records and not validate_only:
             self._commit(records)
             self._tell(MetadataChange(self._image, quotas_changed=True))
+
+    def create_acls(self, bindings: Sequence[AclBinding]) -> list[RejectedError | None]:
+        """Make the ACLs that are legal, all in one batch; None or the error of each, in order."""
+        planned = plan_creations(bindings, self._image.acls, self._new_id)
+        if planned.records:
+            self._commit(planned.records)
+            logger.info("ACLs created count=%d", len(planned.records))
+        return planned.errors
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[AccessControlEntryRecord]]:
+        """Remove what the filters match, all in one batch; what each has matched, in order."""
+        removals = plan_removals(filters, self._image.acls)
+        if removals.records:
+            self._commit(removals.records)
+            logger.info("ACLs deleted count=%d", len(removals.records))
+        return removals.matched
+
+    def alter_scram_credentials(
+        self, deletions: Sequence[ScramDeletion], upsertions: Sequence[ScramUpsertion]
+    ) -> dict[str, Refused | None]:
+        """Change the credentials that may be changed, all in one batch; None or why not, by user."""
+        planned = plan_credentials(deletions, upsertions, self._image.scram_credentials)
+        if planned.records:
+            self._commit(planned.records)
+            logger.info("SCRAM credentials changed count=%d", len(planned.records))
+        return planned.results
 
     def generate_producer_id(self) -> ProducerId:
         """An id that no producer of this cluster has had.
@@ -487,7 +429,3 @@ class Controller:
         for record in records:
             delta.replay(record)
         self._image = delta.apply(self._log.append(records))
-
-    def _tell(self, change: MetadataChange) -> None:
-        for listener in self._listeners:
-            listener(change)

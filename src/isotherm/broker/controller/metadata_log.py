@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 
-from isotherm.broker.controller.metadata_records import MetadataRecord, decode_record
+from isotherm.broker.metadata.metadata_records import (
+    AccessControlEntryRecord,
+    BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+    UserScramCredentialRecord,
+    decode_record,
+)
+from isotherm.broker.metadata.metadata_topic import BATCH_SIZE_MAX, METADATA_TOPIC_PARTITION
 from isotherm.clock import Clock
-from isotherm.config.topic import UNLIMITED, TopicConfig
 from isotherm.errors import CorruptMetadataError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
@@ -21,16 +39,27 @@ from isotherm.record.batch import (
     verify_batch_crc,
 )
 from isotherm.record.validation import AppendOrigin
-from isotherm.types import CLUSTER_METADATA_TOPIC, Offset, TopicPartition
-
-METADATA_TOPIC_PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
-METADATA_TOPIC_ID = uuid.UUID(int=1)  # Kafka: Uuid.METADATA_TOPIC_ID
-BATCH_SIZE_MAX = 8 * 1024 * 1024  # Kafka: KafkaRaftClient.MAX_BATCH_SIZE_BYTES
-METADATA_LOG_CONFIG = TopicConfig(
-    retention_ms=UNLIMITED, retention_bytes=UNLIMITED, max_message_bytes=BATCH_SIZE_MAX
-)
+from isotherm.types import Offset
 
 _READ_SIZE = BATCH_SIZE_MAX
+_WRITTEN = (
+    AccessControlEntryRecord,
+    BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+    UserScramCredentialRecord,
+)
 
 
 class MetadataLog:
@@ -65,7 +94,10 @@ class MetadataLog:
         return self._log.log_end_offset
 
     def replay(self) -> Iterator[MetadataRecord]:
-        """Every record, in order; CorruptMetadataError or CorruptRecordError names the offset."""
+        """Every record, in order; CorruptMetadataError or CorruptRecordError names the offset.
+
+        A kind that the embedded controller never writes is an error: it would not be heeded.
+        """
         offset = self._log.log_start_offset
         while offset < self._log.log_end_offset:
             read = self._log.read(
@@ -82,9 +114,18 @@ class MetadataLog:
 def _decoded(buffer: memoryview, position: int, header: BatchHeader) -> Iterator[MetadataRecord]:
     for record in read_records(buffer, position, header):
         try:
-            yield decode_record(record.value or b"")
+            yield _decode_own(record.value or b"")
         except CorruptMetadataError as error:
             raise CorruptMetadataError(
                 f"a record of the metadata log cannot be read"
                 f" partition={METADATA_TOPIC_PARTITION} offset={record.offset}"
             ) from error
+
+
+def _decode_own(value: bytes | memoryview) -> MetadataRecord:
+    record = decode_record(value)
+    if type(record) not in _WRITTEN:
+        raise CorruptMetadataError(
+            f"only the controllers of a quorum write such a record record={type(record).__name__}"
+        )
+    return record

@@ -1,4 +1,4 @@
-"""More partitions for a topic that exists: what may be asked for, and the records. Pure.
+"""More partitions for an existing topic: the rules, and the records. Pure.
 
 Source: Kafka ReplicationControlManager.createPartitions, whose order of checks this keeps.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from isotherm.broker.controller.image import TopicImage
-from isotherm.broker.controller.metadata_records import PartitionRecord
 from isotherm.broker.controller.topic_rules import PARTITIONS_PER_REQUEST_MAX, partition_record
+from isotherm.broker.metadata.image import TopicImage
+from isotherm.broker.metadata.metadata_records import PartitionRecord
 from isotherm.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from isotherm.broker.controller.endpoint import Endpoint
-from isotherm.broker.controller.features import SUPPORTED_FEATURES
-from isotherm.broker.controller.metadata_records import (
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.features import SUPPORTED_FEATURES
+from isotherm.broker.metadata.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
     RegisterBrokerRecord,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from isotherm.broker.controller.config_changes import ConfigChange, changed_texts
-from isotherm.broker.controller.image import ConfigResource
-from isotherm.broker.controller.metadata_records import CLIENT_METRICS_RESOURCE, GROUP_RESOURCE
+from isotherm.broker.metadata.image import ConfigResource
+from isotherm.broker.metadata.metadata_records import CLIENT_METRICS_RESOURCE, GROUP_RESOURCE
 from isotherm.config.client_metrics import ClientMetricsConfig
 from isotherm.config.definition import config_keys
 from isotherm.config.groups import GroupConfig, GroupLevelConfig

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import uuid
 
-from isotherm.broker.controller.delta import MetadataDelta
-from isotherm.broker.controller.metadata_records import (
+from isotherm.broker.metadata.delta import MetadataDelta
+from isotherm.broker.metadata.metadata_records import (
     FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,

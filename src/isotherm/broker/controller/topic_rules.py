@@ -1,4 +1,4 @@
-"""What a new topic must satisfy, and the records that make it. Pure.
+"""The rules for a new topic, and its records. Pure.
 
 Each rule raises the RejectedError whose code Kafka answers with; the order of the checks is
 Kafka's too. Source: Kafka Topic.validate, ControllerApis.createTopics,
@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from isotherm.broker.controller.image import TopicImage
-from isotherm.broker.controller.metadata_records import (
+from isotherm.broker.metadata.image import TopicImage
+from isotherm.broker.metadata.metadata_records import (
     TOPIC_RESOURCE,
     ConfigRecord,
     MetadataRecord,
@@ -123,7 +123,8 @@ def check_topic_is_new(name: str, taken: Mapping[str, str]) -> None:
 def topic_config(
     configs: Mapping[str, str | None], broker: BrokerConfig, *, topic: str
 ) -> TopicConfig:
-    """What a topic with these settings gets; ConfigError when they are not legal together."""
+    """The effective configuration of a topic with these settings. Raises ConfigError for an illegal
+    combination."""
     texts = {}
     for name, value in configs.items():
         if value is None:

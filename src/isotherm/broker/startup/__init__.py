@@ -1,1 +1,1 @@
-"""What a start does before the first request."""
+"""The steps of a start before the first request."""

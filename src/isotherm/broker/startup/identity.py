@@ -11,7 +11,9 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
+from isotherm.broker.metadata.directory_ids import is_directory
 from isotherm.errors import ConfigError, CorruptCheckpointError, LogDirFailedError
 from isotherm.log.checkpoints import (
     META_PROPERTIES_HINT,
@@ -22,7 +24,14 @@ from isotherm.log.checkpoints import (
 from isotherm.log.fs import FileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.segment.file_names import LOG_SUFFIX, parse_partition_directory
-from isotherm.types import CLUSTER_METADATA_TOPIC, uuid_to_text
+from isotherm.types import CLUSTER_METADATA_TOPIC, uuid_from_text, uuid_to_text
+
+
+class NodeIdentity(NamedTuple):
+    """`directory_ids` by log directory, of those that are online."""
+
+    cluster_id: str
+    directory_ids: Mapping[Path, uuid.UUID]
 
 
 def establish_identity(
@@ -50,6 +59,79 @@ def establish_identity(
             properties = MetaProperties(cluster_id, node_id, directory_id)
             save_meta_properties(fs, log_dir.path, properties)
     return cluster_id
+
+
+def read_identity(
+    fs: FileSystem,
+    log_dirs: Iterable[LogDir],
+    node_id: int,
+    new_id: Callable[[], uuid.UUID],
+    *,
+    metadata_log_dir: Path,
+) -> NodeIdentity:
+    """Of a member of a quorum's cluster, whose directories were formatted for that cluster.
+
+    A directory that was added since gets a file like the others'. Call it with the directories
+    locked. Raises ConfigError if none is formatted, if one belongs to another node or cluster, or if
+    the metadata log is in another directory; CorruptCheckpointError as `establish_identity`.
+    Source: Kafka KafkaRaftServer.initializeLogDirs.
+    """
+    dirs = {log_dir.path: log_dir for log_dir in log_dirs}
+    found: dict[Path, MetaProperties | None] = {}
+    for path, log_dir in dirs.items():
+        with _left_out(log_dir):
+            found[path] = load_meta_properties(fs, path)
+            if found[path] is None:
+                _check_unused(fs, path)
+            _check_metadata_log(fs, path, metadata_log_dir)
+    cluster_id = agreed_cluster_id(found, node_id)
+    if cluster_id is None:
+        raise ConfigError(
+            "No readable meta.properties files found. The log directories were not formatted for a"
+            f" cluster dirs={','.join(map(str, dirs))}"
+            " hint='isotherm storage format --cluster-id <id of the controllers> --config <file>'"
+        )
+    for path, properties in found.items():
+        if properties is None or properties.directory_id is None:
+            with _left_out(dirs[path]):
+                named = MetaProperties(cluster_id, node_id, uuid_to_text(new_id()))
+                save_meta_properties(fs, path, named)
+                found[path] = named
+    return NodeIdentity(cluster_id, _directory_ids(found))
+
+
+def _check_metadata_log(fs: FileSystem, path: Path, metadata_log_dir: Path) -> None:
+    other = path / f"{CLUSTER_METADATA_TOPIC}-0"
+    if path != metadata_log_dir and fs.exists(other):
+        raise ConfigError(
+            f"Found unexpected metadata location in data directory `{other}` (the configured"
+            f" metadata directory is {metadata_log_dir})."
+        )
+
+
+def _directory_ids(found: Mapping[Path, MetaProperties | None]) -> Mapping[Path, uuid.UUID]:
+    by_id: dict[uuid.UUID, Path] = {}
+    for path, properties in found.items():
+        if properties is None or properties.directory_id is None:
+            continue  # it went offline when the file was written
+        try:
+            directory_id = uuid_from_text(properties.directory_id)
+        except ValueError as error:
+            raise CorruptCheckpointError(
+                f"meta.properties has no directory id dir={path} value={properties.directory_id}"
+                f" hint='{META_PROPERTIES_HINT}'"
+            ) from error
+        if not is_directory(directory_id):
+            raise ConfigError(
+                f"Invalid reserved directory ID {properties.directory_id} found in {path}"
+            )
+        other = by_id.setdefault(directory_id, path)
+        if other != path:
+            raise ConfigError(
+                f"Duplicate directory ID {properties.directory_id} found. It was the ID of {other},"
+                f" but also of {path}"
+            )
+    return {path: directory_id for directory_id, path in by_id.items()}
 
 
 def _check_unused(fs: FileSystem, directory: Path) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
-from isotherm.broker.controller.metadata_log import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.startup.identity import establish_identity
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -68,17 +69,17 @@ def open_local_tier(
     return LocalTier(log_manager, controller, cluster_id)
 
 
-def check_tiered_topics(controller: Controller) -> None:
+def check_tiered_topics(metadata: ClusterMetadata) -> None:
     """Raises ConfigError if topics are tiered but the broker has no remote tier, as in Kafka.
 
     Readers would otherwise skip the offsets that only the remote tier has.
     """
-    if controller.broker_config.remote.remote_log_storage_system_enable:
+    if metadata.broker_config.remote.remote_log_storage_system_enable:
         return
     tiered = sorted(
         name
-        for name in controller.image.topics_by_name
-        if controller.topic_config(name).remote_storage_enable
+        for name in metadata.image.topics_by_name
+        if metadata.topic_config(name).remote_storage_enable
     )
     if tiered:
         shown = ",".join(tiered[:_TOPICS_SHOWN]) + (",..." if len(tiered) > _TOPICS_SHOWN else "")
@@ -103,6 +104,9 @@ class _Catalog:
 
     def was_removed(self, topic_id: uuid.UUID) -> bool:
         return topic_id in self._controller().topics_removed
+
+    def is_elsewhere(self, topic_partition: TopicPartition) -> bool:
+        return False
 
 
 def new_id(rng: random.Random) -> uuid.UUID:

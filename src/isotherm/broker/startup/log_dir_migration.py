@@ -19,15 +19,15 @@ from contextlib import contextmanager
 
 from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
 from isotherm.broker.controller.controller import Controller
-from isotherm.broker.controller.delta import MetadataDelta
-from isotherm.broker.controller.features import (
+from isotherm.broker.metadata.delta import MetadataDelta
+from isotherm.broker.metadata.features import (
     METADATA_COMPACTION_FEATURE,
     FeatureUpdate,
     UpgradeType,
 )
-from isotherm.broker.controller.image import MetadataImage
-from isotherm.broker.controller.metadata_log import BATCH_SIZE_MAX
-from isotherm.broker.controller.metadata_records import decode_record
+from isotherm.broker.metadata.image import MetadataImage
+from isotherm.broker.metadata.metadata_records import decode_record
+from isotherm.broker.metadata.metadata_topic import BATCH_SIZE_MAX
 from isotherm.broker.startup.local_tier import LocalTier, open_local_tier
 from isotherm.broker.tier.metadata_partition_log import (
     metadata_batch,
@@ -220,6 +220,9 @@ class LocalMetadataTopic:
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         log = self._log(partition)
         return log.log_start_offset, log.log_end_offset
+
+    def is_current(self, partition: int) -> bool:
+        return True
 
     def close(self) -> None:
         """No effect: the log manager owns the logs."""

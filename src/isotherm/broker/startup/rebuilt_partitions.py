@@ -1,4 +1,4 @@
-"""Directories of partitions whose history is in the bucket only, to be found by a stopped broker.
+"""Writes partition directories for a stopped broker, with a history that is only in the bucket.
 
     <topic>-<partition>/partition.metadata         the topic's id
     <topic>-<partition>/<log end>.log              empty, or markers that abort open transactions

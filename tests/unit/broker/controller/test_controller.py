@@ -5,17 +5,18 @@ import uuid
 import pytest
 
 from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
-from isotherm.broker.controller.controller import PRODUCER_ID_BLOCK_SIZE, MetadataChange
-from isotherm.broker.controller.features import FeatureUpdate
-from isotherm.broker.controller.image import ConfigResource
-from isotherm.broker.controller.metadata_log import METADATA_TOPIC_PARTITION
-from isotherm.broker.controller.metadata_records import (
+from isotherm.broker.controller.controller import PRODUCER_ID_BLOCK_SIZE
+from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.cluster_metadata import MetadataChange
+from isotherm.broker.metadata.features import FeatureUpdate
+from isotherm.broker.metadata.image import ConfigResource
+from isotherm.broker.metadata.metadata_records import (
     TOPIC_RESOURCE,
-    AccessControlEntryRecord,
+    FenceBrokerRecord,
     PartitionRecord,
     TopicRecord,
 )
-from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.metadata_topic import METADATA_TOPIC_PARTITION
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.errors import (
@@ -77,7 +78,7 @@ def test_new_cluster_starts_metadata_compaction_where_it_is_configured(
     assert replayed.image.features.get(name) == recorded
 
 
-def test_change_of_a_feature_is_told(cluster_metadata):
+def test_change_of_a_feature_is_reported(cluster_metadata):
     remote = RemoteLogManagerConfig(remote_log_metadata_compaction_initial_level=0)
     controller = cluster_metadata.start(BrokerConfig(remote=remote))
     told = []
@@ -411,18 +412,7 @@ def append_raw(cluster_metadata, *values):
         pytest.param(b"\x01\x02", id="cut short"),
         pytest.param(b"\x01\x63\x00\x00", id="unknown kind"),
         pytest.param(
-            encode_framed(
-                AccessControlEntryRecord(
-                    id=uuid.UUID(int=1),
-                    resource_type=2,
-                    resource_name="t",
-                    pattern_type=3,
-                    principal="User:a",
-                    host="*",
-                    operation=3,
-                    permission_type=3,
-                )
-            ),
+            encode_framed(FenceBrokerRecord(id=1, epoch=1)),
             id="kind that is not kept",
         ),
         pytest.param(

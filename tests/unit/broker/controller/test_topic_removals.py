@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import uuid
 
-from isotherm.broker.controller.delta import MetadataDelta
-from isotherm.broker.controller.image import MetadataImage
-from isotherm.broker.controller.metadata_records import (
+from isotherm.broker.controller.topic_removals import TopicRemovals
+from isotherm.broker.metadata.delta import MetadataDelta
+from isotherm.broker.metadata.image import MetadataImage
+from isotherm.broker.metadata.metadata_records import (
     TOPIC_RESOURCE,
     ConfigRecord,
     MetadataRecord,
@@ -13,7 +14,6 @@ from isotherm.broker.controller.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from isotherm.broker.controller.topic_removals import TopicRemovals
 from isotherm.types import TopicIdPartition
 
 TIERED, LOCAL = uuid.UUID(int=1), uuid.UUID(int=2)

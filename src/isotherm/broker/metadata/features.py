@@ -1,4 +1,4 @@
-"""The features whose levels the cluster agrees on, and which changes of them are allowed. Pure.
+"""The features with levels in the cluster's metadata, and the allowed changes. Pure.
 
 Source: KIP-584, KIP-778; Kafka FeatureControlManager.updateFeature, whose codes these are.
 """
@@ -9,7 +9,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from isotherm.broker.controller.metadata_records import METADATA_VERSION_FEATURE, FeatureLevelRecord
+from isotherm.broker.metadata.metadata_records import METADATA_VERSION_FEATURE, FeatureLevelRecord
 from isotherm.errors import InvalidRequestError, InvalidUpdateVersionError
 
 METADATA_VERSION_MIN = 7  # 3.3-IV3

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from isotherm.broker.controller.metadata_records import ClientQuotaEntity, ClientQuotaRecord
+from isotherm.broker.metadata.metadata_records import ClientQuotaEntity, ClientQuotaRecord
 from isotherm.errors import InvalidRequestError, UnsupportedVersionError
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"

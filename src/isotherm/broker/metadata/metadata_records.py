@@ -20,10 +20,12 @@ from isotherm.protocol.primitives import Buffer
 from isotherm.types import BrokerId
 
 METADATA_VERSION_FEATURE = "metadata.version"
+KRAFT_VERSION_FEATURE = "kraft.version"
 # ConfigResource.Type
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 CLIENT_METRICS_RESOURCE, GROUP_RESOURCE = 16, 32
 NO_LEADER_CHANGE = -2
+NO_RECOVERY_STATE_CHANGE = -1
 
 _INT8 = {"kafka_type": "int8"}
 _INT16 = {"kafka_type": "int16"}
@@ -37,12 +39,12 @@ _BYTES = {"kafka_type": "bytes"}
 _UUID = {"kafka_type": "uuid"}
 
 BrokerIds: TypeAlias = tuple[BrokerId, ...]
-# The zero id, which Kafka calls UNASSIGNED, is None like every zero uuid.
+# The zero id, which stands for MIGRATING here, is None like every zero uuid (see `directory_ids`).
 DirectoryIds: TypeAlias = tuple[uuid.UUID | None, ...]
 
 
 class MetadataRecord:
-    """What the classes here have in common."""
+    """The common base of the classes here."""
 
     __slots__ = ()
     __api_key__: ClassVar[int]
@@ -173,7 +175,9 @@ class PartitionChangeRecord(MetadataRecord):
     replicas: BrokerIds | None = field(metadata=_INT32 | {"tag": 2}, default=None)
     removing_replicas: BrokerIds | None = field(metadata=_INT32 | {"tag": 3}, default=None)
     adding_replicas: BrokerIds | None = field(metadata=_INT32 | {"tag": 4}, default=None)
-    leader_recovery_state: int = field(metadata=_INT8 | {"tag": 5}, default=-1)
+    leader_recovery_state: int = field(
+        metadata=_INT8 | {"tag": 5}, default=NO_RECOVERY_STATE_CHANGE
+    )
     eligible_leader_replicas: BrokerIds | None = field(metadata=_INT32 | {"tag": 6}, default=None)
     last_known_elr: BrokerIds | None = field(metadata=_INT32 | {"tag": 7}, default=None)
     directories: DirectoryIds | None = field(metadata=_UUID | {"tag": 8}, default=None)
@@ -258,7 +262,7 @@ class ProducerIdsRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecord(MetadataRecord):
-    """`fenced`: -1 unfenced, 0 unchanged, 1 fenced."""
+    """`fenced`: -1 unfenced, 0 unchanged, 1 fenced. No `log_dirs` is no change of them."""
 
     __api_key__ = 17
     __version__ = 3

@@ -1,0 +1,1 @@
+"""What differs between a broker with the embedded controller and a member of a KRaft cluster."""

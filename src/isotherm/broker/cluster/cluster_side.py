@@ -1,0 +1,110 @@
+"""The cluster as a broker's parts meet it: `node.py` puts the same parts together in both modes.
+
+    embedded_cluster.py   the controller is in this process, and every partition has one replica here
+    member_cluster.py     the controllers are other processes, replicas are on other brokers
+
+Order of calls: `register`, then `view` and `open_fetchers` for the partitions, `own_metadata` for the
+remote tier, the rest for requests; `begin` when everything can serve, and `leave` before a stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from isotherm.broker.cluster.fetchers import Fetchers
+from isotherm.broker.controller.controller import Controller
+from isotherm.broker.coordinator_topic import TopicCreator
+from isotherm.broker.coordinators import TransactionPeers
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.replication.cluster_view import ClusterView
+from isotherm.broker.requests.context import TopicCreationRequests
+from isotherm.broker.requests.served_api import Api
+from isotherm.broker.tier.remote_tier import OwnMetadata
+from isotherm.broker.transactions.transaction_markers import TransactionMarkers
+from isotherm.log.log_manager import LogManager
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.types import ProducerId, TopicIdPartition
+
+
+class ClusterSide(Protocol):
+    """Opened on the control thread, with the logs loaded. `close` undoes that."""
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def log_manager(self) -> LogManager: ...
+
+    @property
+    def metadata(self) -> ClusterMetadata: ...
+
+    @property
+    def embedded_controller(self) -> Controller | None: ...
+
+    @property
+    def inter_broker_listener(self) -> str: ...
+
+    @property
+    def partitions_removed_last(self) -> Sequence[TopicIdPartition]:
+        """Tiered partitions of topics that were deleted by the last commands before a stop: their
+        deletion in the remote tier may not have begun."""
+
+    @property
+    def restores_lineages(self) -> bool:
+        """Whether lost leader epochs may be restored from the remote tier while logs are led."""
+
+    def give_up(self) -> None:
+        """The start is not wanted any more: end what it waits for. Any thread."""
+
+    def register(self, endpoints: Sequence[Endpoint]) -> None:
+        """Make this start known to the controller. Blocks. Raises IsothermError with the cause."""
+
+    def view(self) -> ClusterView: ...
+
+    def open_fetchers(self, replica_manager: ReplicaManager) -> Fetchers:
+        """What fetches the followed partitions. The caller stops it."""
+
+    def follow_tier(self, tier: RemoteTierAccess) -> None:
+        """Followed partitions may begin behind what this tier has."""
+
+    def own_metadata(
+        self,
+        replica_manager: ReplicaManager,
+        control_executor: ThreadPoolExecutor,
+        metrics: Metrics,
+    ) -> OwnMetadata: ...
+
+    def topic_creator(self, control_executor: ThreadPoolExecutor) -> TopicCreator: ...
+
+    def new_producer_id(
+        self, control_executor: ThreadPoolExecutor
+    ) -> Callable[[], Awaitable[ProducerId]]: ...
+
+    def transaction_peers(self, markers: TransactionMarkers) -> TransactionPeers:
+        """Event loop thread only. The caller stops it."""
+
+    def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
+        """`apis`, with requests for the controller passed on to it where it is another process."""
+
+    def auto_creation(self) -> TopicCreationRequests | None: ...
+
+    async def begin(self, control_executor: ThreadPoolExecutor) -> None:
+        """Everything can serve. Returns when the controller lets it. Raises IsothermError."""
+
+    async def leave(self) -> None:
+        """Give up leaderships before a stop, while requests are still served. Bounded in time."""
+
+    def end_changes(self) -> None:
+        """No listener of the metadata is called any more. Not on the control thread."""
+
+    def note_log_dir_failure(self, path: Path) -> None:
+        """A log directory is offline. Any thread."""
+
+    def close(self) -> None:
+        """Close the logs, mark the clean stop, and end the membership."""

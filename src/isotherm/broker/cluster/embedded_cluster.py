@@ -1,0 +1,112 @@
+"""A cluster of this broker alone, with its controller in the same process. See ClusterSide."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from isotherm.broker.cluster.fetchers import NothingToStop
+from isotherm.broker.controller.controller import Controller
+from isotherm.broker.coordinator_topic import TopicCreator
+from isotherm.broker.coordinators import (
+    TransactionPeers,
+    embedded_topic_creator,
+    no_transaction_peers,
+)
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.replication.cluster_view import ClusterView
+from isotherm.broker.requests.served_api import Api
+from isotherm.broker.startup.local_tier import LocalTier
+from isotherm.broker.tier.remote_tier import OwnMetadata, embedded_metadata
+from isotherm.broker.transactions.transaction_markers import TransactionMarkers
+from isotherm.clock import Clock
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.types import ProducerId, TopicIdPartition
+
+
+class EmbeddedCluster:
+    inter_broker_listener = ""
+    restores_lineages = True
+
+    def __init__(self, local_tier: LocalTier, clock: Clock) -> None:
+        self.log_manager, self._controller, self.cluster_id = local_tier
+        self._clock = clock
+
+    @property
+    def metadata(self) -> Controller:
+        return self._controller
+
+    @property
+    def embedded_controller(self) -> Controller:
+        return self._controller
+
+    @property
+    def partitions_removed_last(self) -> Sequence[TopicIdPartition]:
+        return self._controller.partitions_removed_last
+
+    def give_up(self) -> None:
+        """A start waits for nobody."""
+
+    def register(self, endpoints: Sequence[Endpoint]) -> None:
+        self._controller.register_broker(endpoints)
+
+    def view(self) -> ClusterView:
+        return ClusterView(broker_id=self._controller.broker_config.node_id, clock=self._clock)
+
+    def open_fetchers(self, replica_manager: ReplicaManager) -> NothingToStop:
+        return NothingToStop()
+
+    def follow_tier(self, tier: RemoteTierAccess) -> None:
+        """Nothing is followed."""
+
+    def own_metadata(
+        self,
+        replica_manager: ReplicaManager,
+        control_executor: ThreadPoolExecutor,
+        metrics: Metrics,
+    ) -> OwnMetadata:
+        return embedded_metadata(
+            self._controller,
+            replica_manager,
+            self._controller.broker_config,
+            run_control=control_executor.submit,
+            clock=self._clock,
+            metrics=metrics,
+        )
+
+    def topic_creator(self, control_executor: ThreadPoolExecutor) -> TopicCreator:
+        return embedded_topic_creator(self._controller, control_executor)
+
+    def new_producer_id(
+        self, control_executor: ThreadPoolExecutor
+    ) -> Callable[[], Awaitable[ProducerId]]:
+        loop, generate = asyncio.get_running_loop(), self._controller.generate_producer_id
+        return lambda: loop.run_in_executor(control_executor, generate)
+
+    def transaction_peers(self, markers: TransactionMarkers) -> TransactionPeers:
+        return no_transaction_peers(self._controller, markers)
+
+    def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
+        return apis
+
+    def auto_creation(self) -> None:
+        """Topics are made while the client waits."""
+
+    async def begin(self, control_executor: ThreadPoolExecutor) -> None:
+        """Its own controller has unfenced it with the registration."""
+
+    async def leave(self) -> None:
+        """No other broker could lead."""
+
+    def end_changes(self) -> None:
+        """Changes are made by requests, which have been drained."""
+
+    def note_log_dir_failure(self, path: Path) -> None:
+        """The broker goes by it itself."""
+
+    def close(self) -> None:
+        self.log_manager.shutdown()

@@ -1,0 +1,410 @@
+"""A cluster of several brokers, led by Apache Kafka's controllers. See ClusterSide and QuorumMember."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import threading
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from isotherm.broker.apis import alter_configs, api_versions, incremental_alter_configs
+from isotherm.broker.background import PeriodicTask
+from isotherm.broker.cluster.fetchers import Fetchers
+from isotherm.broker.coordinator_topic import TopicCreator
+from isotherm.broker.coordinators import TransactionPeers, open_transaction_peers
+from isotherm.broker.dispatch.auto_creation import TopicAutoCreation
+from isotherm.broker.dispatch.config_forwarding import checked_forwarding
+from isotherm.broker.dispatch.forwarding import Forward, Forwarder, forwarding_apis
+from isotherm.broker.metadata.cluster_metadata import MetadataChange
+from isotherm.broker.metadata.directory_ids import MIGRATING
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.metadata_records import METADATA_VERSION_FEATURE
+from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.quorum.controller_channel import ControllerChannel
+from isotherm.broker.quorum.member import QuorumMember
+from isotherm.broker.quorum.quorum_metadata import QuorumMetadata
+from isotherm.broker.quorum.registration import DECLARED_FEATURES
+from isotherm.broker.quorum.topic_creation import MemberTopicCreator
+from isotherm.broker.replication.alter_partition import AlterPartitionManager
+from isotherm.broker.replication.cluster_view import ClusterView
+from isotherm.broker.replication.configured_quotas import follower_quota
+from isotherm.broker.replication.high_watermark_checkpoint import high_watermark_checkpoint
+from isotherm.broker.replication.isr_shrinking import isr_shrinking_task
+from isotherm.broker.replication.leader_endpoint import Leader
+from isotherm.broker.replication.replica_fetcher import LogChange, TierFollower
+from isotherm.broker.replication.replica_fetcher_manager import (
+    ReplicaFetcherManager,
+    connect_to_leaders,
+)
+from isotherm.broker.replication.replica_roles import LeaderToFetch
+from isotherm.broker.replication.tier_follower import TierHistoryFollower
+from isotherm.broker.requests.served_api import Api
+from isotherm.broker.startup.identity import read_identity
+from isotherm.broker.startup.local_tier import check_tiered_topics, new_id
+from isotherm.broker.tier.member_metadata import member_metadata
+from isotherm.broker.tier.remote_tier import OwnMetadata
+from isotherm.broker.transactions.transaction_markers import TransactionMarkers
+from isotherm.clock import Clock
+from isotherm.config.broker import BrokerConfig
+from isotherm.errors import RemoteStorageNotReadyError
+from isotherm.log.fs import FileSystem
+from isotherm.log.log_dir import LogDir
+from isotherm.log.log_manager import LogManager
+from isotherm.log.partition_log import PartitionLog
+from isotherm.metrics.registry import Metrics
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.types import (
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    ProducerId,
+    TopicIdPartition,
+    TopicPartition,
+)
+
+# How long a stop waits for the controller to move this broker's leaderships.
+CONTROLLED_SHUTDOWN_TIMEOUT_S = 30.0
+FETCHERS_STOP_TIMEOUT_S = 10.0
+
+# One batch may exceed what a fetch asks for. No topic allows a larger one here than a request has room
+# for: socket.request.max.bytes, 100 MiB by default.
+BATCH_BYTES_MAX = 100 * 1024 * 1024
+
+
+class MemberCluster:
+    embedded_controller = None
+    # A follower rebuilds its lineage by itself, and a leader's is that of its epochs.
+    restores_lineages = False
+    partitions_removed_last: Sequence[TopicIdPartition] = ()
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        fs: FileSystem,
+        rng: random.Random,
+        on_log_dir_failure: Callable[[LogDir], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        """Opens nothing yet. `on_failure` is called once, on any thread, when the membership has ended."""
+        self._config = config
+        self._clock = clock
+        self._fs = fs
+        self._rng = rng
+        self._on_failure = on_failure
+        self._is_given_up = threading.Event()
+        # The logs' configurations come from the metadata, which comes from a log among them.
+        self.log_manager = LogManager(
+            config.log_dirs,
+            config=config,
+            topic_config_for=lambda topic: self.metadata.topic_config(topic),
+            clock=clock,
+            fs=fs,
+            rng=rng,
+            on_log_dir_failure=on_log_dir_failure,
+            catalog=_Catalog(config.node_id, lambda: self.metadata),
+        )
+        self._tier = _TierSlot()
+        self._member: QuorumMember | None = None
+        self._alter_partition: AlterPartitionManager | None = None
+
+    def open(self) -> None:
+        """Follow the cluster's metadata, and load the logs with the topics' configurations.
+
+        Blocks until the metadata has caught up, or `give_up`. Raises IsothermError with the cause,
+        and leaves nothing locked.
+        """
+        try:
+            metadata_log = self.log_manager.open_metadata_log(
+                METADATA_LOG_CONFIG, METADATA_TOPIC_ID
+            )
+            identity = read_identity(
+                self._fs,
+                self.log_manager.live_log_dirs(),
+                self._config.node_id,
+                lambda: new_id(self._rng),
+                metadata_log_dir=self._config.metadata_log_dir,
+            )
+            self.cluster_id = identity.cluster_id
+            self._directory_ids = identity.directory_ids
+            self._member = QuorumMember(
+                self._config,
+                metadata_log,
+                identity,
+                incarnation_id=new_id(self._rng),
+                previous_broker_epoch=self.log_manager.previous_broker_epoch(),
+                on_failure=self._on_failure,
+                fs=self._fs,
+                clock=self._clock,
+                rng=self._rng,
+            )
+            self._member.start()
+            if self._is_given_up.is_set():
+                self._member.give_up()
+            self.metadata: QuorumMetadata = self._member.wait_until_caught_up()
+            check_tiered_topics(self.metadata)
+            self.log_manager.startup()
+        except BaseException:
+            self.close()
+            raise
+
+    def give_up(self) -> None:
+        """The start is not wanted any more: what waits for the controllers ends with an error. Any
+        thread, before `open` or later."""
+        self._is_given_up.set()
+        if self._member is not None:
+            self._member.give_up()
+
+    @property
+    def inter_broker_listener(self) -> str:
+        return self._config.listener_layout.inter_broker
+
+    @property
+    def member(self) -> QuorumMember:
+        assert self._member is not None, "it was opened"
+        return self._member
+
+    def register(self, endpoints: Sequence[Endpoint]) -> None:
+        self.log_manager.broker_epoch = self.member.register(endpoints)
+
+    def view(self) -> ClusterView:
+        self._alter_partition = AlterPartitionManager(
+            self._config.node_id,
+            self.member.open_channel("alter-partition").send,
+            broker_epoch=lambda: self.member.broker_epoch,
+            clock=self._clock,
+        )
+        self._alter_partition.start()
+        directories = {
+            self._directory_ids[each.path]: each
+            for each in self.log_manager.log_dirs()
+            if each.path in self._directory_ids
+        }
+        return ClusterView(
+            broker_id=self._config.node_id,
+            clock=self._clock,
+            lag_time_max_ms=self._config.replication.replica_lag_time_max_ms,
+            broker_epoch=lambda: self.member.broker_epoch,
+            find_broker=lambda broker_id: self.metadata.image.brokers.get(broker_id),
+            find_topic=lambda topic: self.metadata.image.topic(topic),
+            find_log_dir=lambda directory_id: _online(directories.get(directory_id)),
+            alter_isr=self._alter_partition.submit,
+            note_directory=lambda place, log_dir: self.member.note_directory(place, log_dir.path),
+            is_recorded=self._is_recorded,
+        )
+
+    def _is_recorded(self, place: TopicIdPartition, log_dir: LogDir) -> bool:
+        topic = self.metadata.image.topic(place.topic_id)
+        if topic is None or place.partition >= len(topic.partitions):
+            return False
+        recorded = topic.partitions[place.partition].directory(self._config.node_id)
+        # A metadata.version before 3.7 has no directories.
+        return recorded in (None, MIGRATING, self._directory_ids.get(log_dir.path))
+
+    def open_fetchers(self, replica_manager: ReplicaManager) -> Fetchers:
+        config = self._config.replication
+        manager = ReplicaFetcherManager(
+            self.log_manager,
+            config,
+            connect_to_leaders(
+                config,
+                broker_id=self._config.node_id,
+                broker_epoch=lambda: self.member.broker_epoch,
+                metadata_version=lambda: self.metadata.image.features[METADATA_VERSION_FEATURE],
+                batch_bytes_max=BATCH_BYTES_MAX,
+            ),
+            broker_id=self._config.node_id,
+            clock=self._clock,
+            quota=follower_quota(self.metadata, self._clock),
+            tier=self._tier,
+        )
+        manager.resize(self.metadata.broker_config.replication.num_replica_fetchers)
+
+        def resize(change: MetadataChange) -> None:
+            if change.broker_config is not None:
+                manager.resize(change.broker_config.replication.num_replica_fetchers)
+
+        self.metadata.add_listener(resize)
+        tasks = (
+            high_watermark_checkpoint(self.log_manager, config, self._clock),
+            isr_shrinking_task(replica_manager, config.replica_lag_time_max_ms, self._clock),
+        )
+        for task in tasks:
+            task.start()
+        return _ReplicaFetchers(manager, tasks)
+
+    def follow_tier(self, tier: RemoteTierAccess) -> None:
+        self._tier.follow(
+            TierHistoryFollower(
+                self.log_manager, tier.metadata, tier.storage, self._config.replication
+            )
+        )
+
+    def own_metadata(
+        self,
+        replica_manager: ReplicaManager,
+        control_executor: ThreadPoolExecutor,
+        metrics: Metrics,
+    ) -> OwnMetadata:
+        remote = self._config.remote
+        return member_metadata(
+            self.metadata,
+            replica_manager,
+            self._config,
+            _sender(self.member.requests),
+            listener_name=remote.remote_log_metadata_manager_listener_name
+            or self.inter_broker_listener,
+            clock=self._clock,
+            metrics=metrics,
+        )
+
+    def topic_creator(self, control_executor: ThreadPoolExecutor) -> TopicCreator:
+        return MemberTopicCreator(_sender(self.member.requests))
+
+    def new_producer_id(
+        self, control_executor: ThreadPoolExecutor
+    ) -> Callable[[], Awaitable[ProducerId]]:
+        async def generate() -> ProducerId:
+            return self.member.generate_producer_id()
+
+        return generate
+
+    def transaction_peers(self, markers: TransactionMarkers) -> TransactionPeers:
+        return open_transaction_peers(
+            self._config, self.metadata, markers, self.inter_broker_listener
+        )
+
+    def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
+        forward = self._forwarder.forward
+        local: dict[int, Forward] = {
+            ApiKey.ALTER_CONFIGS: checked_forwarding(
+                apis[ApiKey.ALTER_CONFIGS].handle, alter_configs.changes_of, forward
+            ),
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: checked_forwarding(
+                apis[ApiKey.INCREMENTAL_ALTER_CONFIGS].handle,
+                incremental_alter_configs.changes_of,
+                forward,
+            ),
+        }
+        versions = api_versions.declare(
+            [api for key, api in apis.items() if key != ApiKey.API_VERSIONS],
+            DECLARED_FEATURES,
+            self.member.controller_versions,
+        )
+        served = {**apis, ApiKey.API_VERSIONS: versions}
+        return forwarding_apis(served, forward, local)
+
+    def auto_creation(self) -> TopicAutoCreation:
+        return TopicAutoCreation(self._forwarder)
+
+    @functools.cached_property
+    def _forwarder(self) -> Forwarder:
+        return Forwarder(self.member.requests)
+
+    async def begin(self, control_executor: ThreadPoolExecutor) -> None:
+        self.member.publish_on(control_executor)
+        self.member.start_heartbeats()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self.member.wait_until_unfenced)
+
+    async def leave(self) -> None:
+        self.member.begin_controlled_shutdown()
+        await asyncio.get_running_loop().run_in_executor(
+            None, self.member.wait_until_let_go, CONTROLLED_SHUTDOWN_TIMEOUT_S
+        )
+
+    def end_changes(self) -> None:
+        self.member.stop_publishing()
+
+    def note_log_dir_failure(self, path: Path) -> None:
+        self.member.note_log_dir_failure(path)
+
+    def close(self) -> None:
+        if self._member is not None:
+            self._member.stop()
+        if self._alter_partition is not None:
+            self._alter_partition.stop()
+        self.log_manager.shutdown()
+
+
+class _TierSlot:
+    """The TierFollower of fetchers, which begin before the remote tier is opened."""
+
+    def __init__(self) -> None:
+        self._tier: TierFollower | None = None
+
+    def follow(self, tier: TierFollower) -> None:
+        self._tier = tier
+
+    def begins_behind_uploads(self, log: PartitionLog, leader_end_offset: Offset) -> bool:
+        return self._tier is not None and self._tier.begins_behind_uploads(log, leader_end_offset)
+
+    def plan(
+        self, place: TopicIdPartition, log: PartitionLog, leader_epoch: LeaderEpoch, leader: Leader
+    ) -> LogChange:
+        if self._tier is None:
+            raise RemoteStorageNotReadyError(f"the remote tier is not open yet partition={place}")
+        return self._tier.plan(place, log, leader_epoch, leader)
+
+
+class _ReplicaFetchers:
+    """See Fetchers. Stops the tasks on replicas as well."""
+
+    def __init__(self, manager: ReplicaFetcherManager, tasks: Sequence[PeriodicTask]) -> None:
+        self._manager = manager
+        self._tasks = tasks
+
+    def add(self, fetches: Iterable[LeaderToFetch]) -> None:
+        self._manager.add(fetches)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        self._manager.remove(partitions)
+
+    def lags(self) -> Mapping[TopicPartition, Offset]:
+        return self._manager.lags()
+
+    def failed_partitions(self) -> Collection[TopicPartition]:
+        return self._manager.failed_partitions()
+
+    def stop(self) -> None:
+        self._manager.stop(FETCHERS_STOP_TIMEOUT_S)
+        for task in self._tasks:
+            task.stop()
+
+
+class _Catalog:
+    """See PartitionCatalog."""
+
+    def __init__(self, broker_id: BrokerId, metadata: Callable[[], QuorumMetadata]) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+
+    def topic_id(self, topic_partition: TopicPartition) -> uuid.UUID | None:
+        topic = self._metadata().image.topics_by_name.get(topic_partition.topic)
+        if topic is None or topic_partition.partition >= len(topic.partitions):
+            return None
+        return topic.topic_id
+
+    def was_removed(self, topic_id: uuid.UUID) -> bool:
+        """The metadata has caught up: a topic that it lacks was deleted while this broker was down."""
+        return topic_id not in self._metadata().image.topics_by_id
+
+    def is_elsewhere(self, topic_partition: TopicPartition) -> bool:
+        topic = self._metadata().image.topics_by_name[topic_partition.topic]
+        return self._broker_id not in topic.partitions[topic_partition.partition].replicas
+
+
+def _online(log_dir: LogDir | None) -> LogDir | None:
+    return log_dir if log_dir is not None and log_dir.is_online else None
+
+
+def _sender(channel: ControllerChannel) -> Callable[[Any, float], Future[Any]]:
+    return lambda request, timeout_s: channel.send(request, timeout_s=timeout_s)

@@ -1,0 +1,1 @@
+"""The cluster's metadata as every broker sees it: records, images, and what follows from them."""

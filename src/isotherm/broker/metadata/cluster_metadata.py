@@ -1,0 +1,134 @@
+"""The cluster's metadata as this broker knows it now, and the configurations that follow from it.
+
+The embedded controller is one source of it (`isotherm.broker.controller`), the KRaft quorum of other
+processes the other (`isotherm.broker.quorum`). What reads metadata cannot tell which.
+Source: Kafka KRaftMetadataCache, with the listeners as its MetadataPublisher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from isotherm.broker.metadata.image import ConfigResource, MetadataImage, TopicImage
+from isotherm.broker.metadata.metadata_records import BROKER_RESOURCE, TOPIC_RESOURCE
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.dynamic import with_dynamic_texts
+from isotherm.config.reload import ReloadedConfig, reload_config
+from isotherm.config.topic import TopicConfig
+
+ALL_BROKERS = ""  # the name of the resource whose settings hold for every broker
+
+
+class MetadataChange(NamedTuple):
+    """A change of the metadata as listeners get it: the new image, and its differences.
+
+    `grown` are the topics that have more partitions. `moved` are the topics whose replicas, leaders
+    or in-sync replicas differ; only a quorum reports them. `broker_config` is the configuration of
+    this broker if it has changed.
+    """
+
+    image: MetadataImage
+    created: tuple[TopicImage, ...] = ()
+    deleted: tuple[TopicImage, ...] = ()
+    grown: tuple[TopicImage, ...] = ()
+    moved: tuple[TopicImage, ...] = ()
+    reconfigured: tuple[str, ...] = ()
+    broker_config: BrokerConfig | None = None
+    quotas_changed: bool = False
+    features_changed: bool = False
+    brokers_changed: bool = False
+
+
+MetadataListener: TypeAlias = Callable[[MetadataChange], None]
+
+
+class _CachedTopicConfig(NamedTuple):
+    texts: Mapping[str, str]
+    defaults: TopicConfig
+    config: TopicConfig
+
+
+class ClusterMetadata:
+    """Changed on the control thread; `image` and the configurations may be read on any thread."""
+
+    def __init__(self, config: BrokerConfig, image: MetadataImage) -> None:
+        """ConfigError if a stored setting of a topic or of this broker cannot be understood."""
+        self._static_config = config
+        self._image = image
+        self._listeners: list[MetadataListener] = []
+        self._topic_configs: dict[str, _CachedTopicConfig] = {}
+        self._config = self._effective_config(
+            self.broker_texts(ALL_BROKERS), self.broker_texts(str(config.node_id))
+        )
+        for topic in image.topics_by_name:
+            self.topic_config(topic)
+
+    @property
+    def image(self) -> MetadataImage:
+        """The metadata as it is now; later changes make another image."""
+        return self._image
+
+    @property
+    def broker_config(self) -> BrokerConfig:
+        """The broker's configuration now: what it was started with, and what was set since."""
+        return self._config
+
+    def add_listener(self, listener: MetadataListener) -> None:
+        """`listener` hears of every later change, on the thread that made it, before it returns."""
+        self._listeners.append(listener)
+
+    def texts_of(self, resource: ConfigResource) -> Mapping[str, str]:
+        """The settings a resource has of its own, by key."""
+        return self._image.configs.get(resource, {})
+
+    def topic_texts(self, topic: str) -> Mapping[str, str]:
+        return self.texts_of(ConfigResource(TOPIC_RESOURCE, topic))
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        """The configuration in effect for a topic; the defaults for one that does not exist."""
+        texts = self.topic_texts(topic)
+        defaults = self._config.topic_defaults
+        if not texts:
+            return defaults
+        cached = self._topic_configs.get(topic)
+        if cached is None or cached.texts is not texts or cached.defaults is not defaults:
+            config = self._parsed_topic_config(topic, texts, defaults)
+            cached = _CachedTopicConfig(texts, defaults, config)
+            self._topic_configs[topic] = cached
+        return cached.config
+
+    def broker_texts(self, broker: str) -> Mapping[str, str]:
+        """The dynamic settings of one broker, or of ALL_BROKERS."""
+        return self.texts_of(ConfigResource(BROKER_RESOURCE, broker))
+
+    def reload_broker_config(self, reread: BrokerConfig) -> ReloadedConfig:
+        """Take over what the configuration file says now, as far as that can be; what was set
+        while running still wins. ConfigError, with nothing changed, when they do not go together.
+        """
+        reloaded = reload_config(self._static_config, reread)
+        if reloaded.applied:
+            new_config = with_dynamic_texts(
+                reloaded.config,
+                for_all=self.broker_texts(ALL_BROKERS),
+                for_this=self.broker_texts(str(self._config.node_id)),
+            )
+            self._static_config, self._config = reloaded.config, new_config
+            self._tell(MetadataChange(self._image, broker_config=new_config))
+        return reloaded
+
+    def _effective_config(
+        self, for_all: Mapping[str, str], for_this: Mapping[str, str]
+    ) -> BrokerConfig:
+        return with_dynamic_texts(self._static_config, for_all=for_all, for_this=for_this)
+
+    def _parsed_topic_config(
+        self, topic: str, texts: Mapping[str, str], defaults: TopicConfig
+    ) -> TopicConfig:
+        return TopicConfig.parse(texts, defaults)
+
+    def _tell(self, change: MetadataChange) -> None:
+        for topic in change.deleted:
+            self._topic_configs.pop(topic.name, None)
+        for listener in self._listeners:
+            listener(change)

@@ -1,0 +1,102 @@
+"""Which controller leads the quorum, as the answers to fetches of the metadata log tell. Pure.
+
+Every answer names the leader that the answering node knows, with its epoch; right or wrong, the
+highest epoch wins. Epochs may be skipped, and an epoch may have no leader for a while.
+Source: Kafka KafkaRaftClient.maybeHandleCommonResponse, RequestManager.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.errors import CorruptMetadataError, InvalidRequestError
+
+
+class QuorumLeader(NamedTuple):
+    """`leader_id` is None while the epoch has no leader that this node knows; `address` is None
+    also when no answer has told it."""
+
+    epoch: int
+    leader_id: int | None = None
+    address: PeerAddress | None = None
+
+
+class LeaderHint(NamedTuple):
+    """What an answer says: its error, CurrentLeader (-1 for none), and NodeEndpoints by node."""
+
+    error: ErrorCode
+    leader_id: int
+    epoch: int
+    addresses: Mapping[int, PeerAddress]
+
+
+class Verdict(enum.Enum):
+    USE = "the data of the answer counts"
+    ASK_AGAIN = "the leader that is known now is asked"
+    BACK_OFF = "the same again, but later"
+
+
+class Learned(NamedTuple):
+    leader: QuorumLeader
+    verdict: Verdict
+
+
+_OLDER_OR_OTHER = (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follower)
+
+
+def learn(
+    known: QuorumLeader, hint: LeaderHint, voters: Mapping[int, PeerAddress] | None = None
+) -> Learned:
+    """The leader after an answer. `voters` has addresses that the configuration tells.
+
+    Raises InvalidRequestError when the answer calls the request invalid, which is a bug, and
+    CorruptMetadataError when an epoch has two leaders.
+    """
+    if hint.error == ErrorCode.invalid_request:
+        raise InvalidRequestError("a controller calls the fetch of the metadata log invalid")
+    if hint.error == ErrorCode.broker_not_available:
+        return Learned(known, Verdict.BACK_OFF)
+    if hint.epoch < known.epoch or hint.error == ErrorCode.unknown_leader_epoch:
+        return Learned(known, Verdict.BACK_OFF)
+    told = _told(hint, {**(voters or {}), **hint.addresses})
+    if hint.epoch > known.epoch:
+        return Learned(told, _ask(told))
+    if told.leader_id is None:
+        return Learned(known, _verdict(hint, known))
+    if known.leader_id not in (None, told.leader_id):
+        raise CorruptMetadataError(
+            f"an epoch of the quorum has two leaders epoch={hint.epoch}"
+            f" leaders={known.leader_id},{told.leader_id}"
+        )
+    leader = told if told.address is not None or known.leader_id is None else known
+    return Learned(leader, _verdict(hint, leader))
+
+
+def _told(hint: LeaderHint, addresses: Mapping[int, PeerAddress]) -> QuorumLeader:
+    if hint.leader_id < 0:
+        return QuorumLeader(hint.epoch)
+    return QuorumLeader(hint.epoch, hint.leader_id, addresses.get(hint.leader_id))
+
+
+def _verdict(hint: LeaderHint, leader: QuorumLeader) -> Verdict:
+    if hint.error == ErrorCode.none:
+        return Verdict.USE
+    return _ask(leader) if hint.error in _OLDER_OR_OTHER else Verdict.BACK_OFF
+
+
+def _ask(leader: QuorumLeader) -> Verdict:
+    """Without a leader there is an election, which takes its time."""
+    return Verdict.BACK_OFF if leader.leader_id is None else Verdict.ASK_AGAIN
+
+
+def next_to_ask(
+    leader: QuorumLeader, bootstrap: Sequence[PeerAddress], rng: random.Random
+) -> PeerAddress:
+    """The leader; while it is not known, any of the controllers that the configuration names."""
+    return leader.address or rng.choice(bootstrap)

@@ -1,0 +1,134 @@
+"""`__cluster_metadata-0` as an observer keeps it: the leader's batches as bytes, and snapshots.
+
+Nothing is flushed when it is appended: what a crash loses is fetched again. After a restart nothing
+in the log is known to be committed before a leader has told its high watermark.
+Source: Kafka KafkaRaftLog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from isotherm.broker.metadata.metadata_topic import BATCH_SIZE_MAX
+from isotherm.broker.quorum.metadata_fetch import LogPosition, SnapshotId
+from isotherm.broker.quorum.snapshots import PartialSnapshot, SnapshotFiles
+from isotherm.errors import CorruptMetadataError
+from isotherm.log.log_read import FetchIsolation
+from isotherm.log.partition_log import PartitionLog
+from isotherm.types import LeaderEpoch, Offset
+
+logger = logging.getLogger(__name__)
+
+
+class FollowedLog:
+    """One thread. Raises LogDirFailedError when the disk fails."""
+
+    def __init__(self, log: PartitionLog, snapshots: SnapshotFiles) -> None:
+        """The log goes on from the latest snapshot if it does not reach beyond that."""
+        self._log = log
+        self.snapshots = snapshots
+        with log.log_dir.errors_fail_it("list the snapshots of the cluster's metadata"):
+            self.snapshot = snapshots.latest()
+            snapshots.clean_up(self.snapshot)
+        start = self.snapshot.end_offset if self.snapshot is not None else 0
+        if not log.log_start_offset <= start <= log.log_end_offset:
+            if log.log_start_offset > start:
+                logger.warning(
+                    "metadata log is fetched anew: no snapshot has its beginning log_start=%d"
+                    " snapshot=%d",
+                    log.log_start_offset,
+                    start,
+                )
+            self._begin_at(start)
+        self._known_high_watermark = False
+        self.bytes_since_snapshot = log.size_in_bytes
+        """Of the log, roughly: batches after the latest snapshot."""
+
+    @property
+    def position(self) -> LogPosition:
+        latest = self._log.leader_epochs.latest
+        snapshot_epoch = self.snapshot.epoch if self.snapshot is not None else 0
+        is_empty = self._log.log_end_offset == self._log.log_start_offset
+        epoch = snapshot_epoch if latest is None or is_empty else latest.epoch
+        return LogPosition(
+            self._log.log_end_offset,
+            epoch,
+            self._log.high_watermark if self._known_high_watermark else -1,
+        )
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self._log.high_watermark
+
+    def append(self, records: memoryview, epoch: LeaderEpoch, high_watermark: Offset) -> None:
+        """Append the batches of the leader of `epoch`; `high_watermark` is the leader's."""
+        if records:
+            self._log.append_as_follower(records, epoch)
+            self.bytes_since_snapshot += len(records)
+        if high_watermark >= 0:
+            committed = min(high_watermark, self._log.log_end_offset)
+            if committed > self._log.high_watermark:
+                self._log.update_high_watermark(committed)
+            self._known_high_watermark = True
+
+    def truncate(self, epoch: LeaderEpoch, end_offset: Offset) -> None:
+        """Drop what the leader does not have: its log ends for `epoch` at `end_offset`.
+
+        CorruptMetadataError when that was committed.
+        """
+        own = self._log.leader_epochs.end_offset_for(epoch, self._log.log_end_offset)
+        own_end = self._log.log_end_offset if own.end_offset < 0 else own.end_offset
+        target = min(own_end, end_offset)
+        committed = self._log.high_watermark if self._known_high_watermark else 0
+        if self.snapshot is not None:
+            committed = max(committed, self.snapshot.end_offset)
+        if target < committed:
+            raise CorruptMetadataError(
+                "the quorum's log lacks metadata that was committed: it has lost records, or is"
+                f" another one leader_end_offset={end_offset} epoch={epoch} committed={committed}"
+            )
+        logger.info("metadata log is truncated offset=%d epoch=%d", target, epoch)
+        self._log.truncate_to(target)
+
+    @contextlib.contextmanager
+    def partial_snapshot(self, snapshot_id: SnapshotId) -> Iterator[PartialSnapshot]:
+        """A new snapshot, which is discarded unless it is finished within the context."""
+        with self._log.log_dir.errors_fail_it("write a snapshot of the cluster's metadata"):
+            partial = self.snapshots.begin(snapshot_id)
+            try:
+                yield partial
+            finally:
+                partial.discard()
+
+    def go_on_after(self, snapshot_id: SnapshotId) -> None:
+        """The leader's snapshot is complete: the log goes on where it ends."""
+        self._begin_at(snapshot_id.end_offset)
+        self._keep_only(snapshot_id)
+
+    def begin_after_own(self, snapshot_id: SnapshotId) -> None:
+        """This node's snapshot is complete: the batches below its end may be deleted."""
+        self._log.roll()
+        self._log.maybe_increment_log_start_offset(snapshot_id.end_offset)
+        self._keep_only(snapshot_id)
+
+    def _keep_only(self, snapshot_id: SnapshotId) -> None:
+        self.snapshot = snapshot_id
+        self.bytes_since_snapshot = 0
+        with self._log.log_dir.errors_fail_it("remove older snapshots"):
+            self.snapshots.clean_up(snapshot_id)
+
+    def committed(self, offset: Offset) -> memoryview:
+        """Batches from `offset` on, below the high watermark; empty if there are none."""
+        read = self._log.read(
+            offset,
+            BATCH_SIZE_MAX,
+            isolation=FetchIsolation.HIGH_WATERMARK,
+            min_one_message=True,
+        )
+        return read.records
+
+    def _begin_at(self, offset: Offset) -> None:
+        self._log.truncate_fully_and_start_at(offset)
+        self._known_high_watermark = False

@@ -1,0 +1,399 @@
+"""This broker's membership in a cluster of Apache Kafka's controllers, put together.
+
+The order of a start and a stop, as Kafka's BrokerServer has it:
+
+    member = QuorumMember(config, metadata_log, identity, ...)
+    member.start()                               follows the metadata log; nothing is registered yet
+    metadata = member.wait_until_caught_up()     all that was committed when it began
+    member.register(endpoints)                   ports are bound; the broker is fenced
+    ...                                          logs loaded, partitions led and followed as
+                                                 metadata.image says, listeners added to metadata
+    member.publish_on(control_executor)          later images, with changes to listeners
+    member.start_heartbeats()
+    member.wait_until_unfenced()                 the controller elects this broker from now on
+    ...                                          requests are served
+    member.begin_controlled_shutdown()           on a stop: leaderships move, by further images
+    member.wait_until_let_go()
+    member.stop_publishing()                     before what listens to metadata is closed
+    member.stop()                                last: channels end with errors
+
+Between `register` and `publish_on` the caller has time: the controller ends a session only after the
+first heartbeat. Failures that end the membership go to `on_failure`, once, from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.image import MetadataImage
+from isotherm.broker.metadata.metadata_records import METADATA_VERSION_FEATURE
+from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.broker.quorum.controller_channel import ControllerChannel
+from isotherm.broker.quorum.controller_connection import ControllerConnection
+from isotherm.broker.quorum.controller_discovery import QuorumLeader
+from isotherm.broker.quorum.controller_versions import ControllerVersions
+from isotherm.broker.quorum.directory_assignments import DirectoryAssignments
+from isotherm.broker.quorum.followed_log import FollowedLog
+from isotherm.broker.quorum.heartbeats import BrokerHeartbeats
+from isotherm.broker.quorum.lifecycle import BrokerState
+from isotherm.broker.quorum.metadata_fetch import Observer
+from isotherm.broker.quorum.observer import MetadataObserver
+from isotherm.broker.quorum.producer_ids import ProducerIdBlocks
+from isotherm.broker.quorum.quorum_metadata import Publication, QuorumMetadata
+from isotherm.broker.quorum.registration import refusal, registration_request
+from isotherm.broker.quorum.snapshots import SnapshotFiles
+from isotherm.broker.startup.identity import NodeIdentity
+from isotherm.clock import Clock
+from isotherm.config.broker import BrokerConfig
+from isotherm.errors import BrokerUnreachableError, PeerDisconnectedError, RequestTimedOutError
+from isotherm.log.fs import FileSystem
+from isotherm.log.partition_log import PartitionLog
+from isotherm.types import ProducerId, TopicIdPartition
+
+logger = logging.getLogger(__name__)
+
+# Since 3.7-IV2 a registration has the ids of the log directories.
+DIRECTORIES_METADATA_VERSION = 17
+# Answers of controllers are small, but for a batch of metadata, which is 8 MiB at most, and a fetch.
+_RESPONSE_SLACK_BYTES = 16 * 1024 * 1024
+
+
+class QuorumMember:
+    """See the module. Methods are called from one thread, except where they say otherwise."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata_log: PartitionLog,
+        identity: NodeIdentity,
+        *,
+        incarnation_id: uuid.UUID,
+        previous_broker_epoch: int,
+        on_failure: Callable[[Exception], None],
+        fs: FileSystem,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        """`metadata_log` is `LogManager.open_metadata_log`'s, `previous_broker_epoch` that of
+        `LogManager.previous_broker_epoch`. `incarnation_id` is new for each start."""
+        self._config = config
+        self._identity = identity
+        self._incarnation_id = incarnation_id
+        self._previous_broker_epoch = previous_broker_epoch
+        self._on_failure = on_failure
+        self._clock = clock
+        self._caught_up: Future[MetadataImage] = Future()
+        self._publication: Publication | None = None
+        self._latest: MetadataImage | None = None
+        self._guard = threading.Lock()  # of the two above
+        self._has_failed = False
+        self._channels: list[ControllerChannel] = []
+        addresses = config.quorum_addresses
+        self._observer = MetadataObserver(
+            Observer(
+                config.node_id,
+                identity.cluster_id,
+                identity.directory_ids[config.metadata_log_dir],
+            ),
+            FollowedLog(metadata_log, SnapshotFiles(fs, metadata_log.directory)),
+            config=config.quorum,
+            bootstrap=[PeerAddress(each.host, each.port) for each in addresses],
+            voters={
+                each.controller_id: PeerAddress(each.host, each.port)
+                for each in addresses
+                if each.controller_id is not None
+            },
+            connect=partial(
+                self._connect,
+                name="raft-client",
+                # An answer may wait for new records as long as the fetch allows.
+                timeout_ms=config.quorum.controller_quorum_request_timeout_ms,
+            ),
+            on_image=self._take_image,
+            on_failure=self._fail,
+            clock=clock,
+            rng=rng,
+        )
+        self._heartbeats = BrokerHeartbeats(
+            config.node_id,
+            self._controller_connection("heartbeat", config.quorum.broker_heartbeat_interval_ms),
+            interval_ms=config.quorum.broker_heartbeat_interval_ms,
+            metadata_offset=self._published_offset,
+            on_failure=self._fail,
+            clock=clock,
+        )
+        self._metadata: QuorumMetadata | None = None
+        self.controller_versions = ControllerVersions()
+        self.requests = self._new_channel("forwarding", self.controller_versions.learn)
+        """For requests of clients, and others that may wait behind them."""
+        self._producer_ids = ProducerIdBlocks(
+            config.node_id, self._current_epoch, self.requests.send, clock
+        )
+        self._assignments = DirectoryAssignments(
+            config.node_id,
+            self._current_epoch,
+            self._published_image,
+            self._new_channel("directory-assignments").send,
+            clock,
+        )
+
+    # ---- start
+
+    def start(self) -> None:
+        """Begin to follow the metadata log. Does not wait."""
+        self._observer.start()
+        for channel in self._channels:
+            channel.start()
+
+    def wait_until_caught_up(self, timeout_s: float | None = None) -> QuorumMetadata:
+        """The metadata with all that the quorum had committed, and more perhaps. Later images are
+        published by `publish_on`.
+
+        Raises BrokerUnreachableError after `timeout_s` (server.max.startup.time.ms if not given),
+        and what `on_failure` got.
+        """
+        if timeout_s is None:
+            timeout_s = self._startup_timeout_s
+        try:
+            image = self._caught_up.result(timeout_s)
+        except FutureTimeoutError as error:
+            raise BrokerUnreachableError(
+                "the cluster's metadata could not be fetched in time"
+                f" controllers={','.join(str(each) for each in self._controllers)}"
+                f" timeout_s={timeout_s:g} leader={self._observer.leader}"
+            ) from error
+        self._metadata = QuorumMetadata(self._config, image)
+        return self._metadata
+
+    def register(self, endpoints: Sequence[Endpoint]) -> int:
+        """Register with the active controller; the broker epoch. The broker is fenced afterwards.
+
+        Tries until initial.broker.registration.timeout.ms has passed. Raises ConfigError if the
+        controller refuses this broker for good, BrokerUnreachableError if none registers it.
+        """
+        request = registration_request(
+            self._config,
+            cluster_id=self._identity.cluster_id,
+            incarnation_id=self._incarnation_id,
+            endpoints=endpoints,
+            log_dirs=self._identity.directory_ids.values(),
+            previous_broker_epoch=self._previous_broker_epoch,
+        )
+        return self._heartbeats.register(
+            request,
+            timeout_s=self._config.quorum.initial_broker_registration_timeout_ms / 1000,
+            refusal=partial(refusal, config=self._config, cluster_id=self._identity.cluster_id),
+        )
+
+    def publish_on(self, executor: Executor) -> None:
+        """Publish every later image on `executor`, the control thread."""
+        assert self._metadata is not None, "it has caught up"
+        publication = Publication(self._metadata, executor, self._fail)
+        with self._guard:
+            self._publication, latest = publication, self._latest
+        if latest is not None:
+            publication.offer(latest)
+
+    def start_heartbeats(self) -> None:
+        """From here on the controller ends this broker's session if heartbeats fail to come."""
+        self._heartbeats.start()
+        self._assignments.start()
+
+    def wait_until_unfenced(self, timeout_s: float | None = None) -> None:
+        """Ask to be unfenced, and wait for it. The partitions that this broker has are loaded.
+
+        Raises RequestTimedOutError after `timeout_s` (server.max.startup.time.ms if not given).
+        """
+        self._heartbeats.unfence()
+        _wait(
+            self._heartbeats.unfenced,
+            self._startup_timeout_s if timeout_s is None else timeout_s,
+            "no controller has unfenced this broker in time",
+        )
+
+    def give_up(self) -> None:
+        """The start is not wanted any more: what waits for the controllers, now or later, ends with
+        PeerDisconnectedError. Any thread. `stop` is called all the same."""
+        self._heartbeats.give_up()
+        self._end_waits(PeerDisconnectedError("the broker stops: its start is given up"))
+
+    # ---- while it runs: any thread
+
+    @property
+    def broker_epoch(self) -> int:
+        """-1 before the registration."""
+        return self._heartbeats.broker_epoch
+
+    @property
+    def state(self) -> BrokerState:
+        return self._heartbeats.state
+
+    @property
+    def leader(self) -> QuorumLeader:
+        """The controller that leads, as far as it is known."""
+        return self._observer.leader
+
+    def open_channel(self, name: str) -> ControllerChannel:
+        """A queue of requests to the active controller, with a connection and a thread of its own
+        ("alter-partition", ...). `stop` ends it."""
+        channel = self._new_channel(name)
+        channel.start()
+        return channel
+
+    def generate_producer_id(self) -> ProducerId:
+        """See ProducerIdBlocks."""
+        return self._producer_ids.generate()
+
+    def note_directory(self, partition: TopicIdPartition, path: Path) -> None:
+        """This broker's replica has its log in this directory. The controller is told if it does
+        not know: that is so in brokers with several directories only."""
+        directory_id = self._identity.directory_ids.get(path)
+        if directory_id is not None:
+            self._assignments.assign(partition, directory_id)
+
+    def note_log_dir_failure(self, path: Path) -> None:
+        """Tell the controller that a log directory is offline. If it cannot be told within
+        log.dir.failure.timeout.ms, `on_failure` gets LogDirFailedError."""
+        directory_id = self._identity.directory_ids.get(path)
+        if directory_id is not None:
+            timeout_ms = self._config.quorum.log_dir_failure_timeout_ms
+            self._heartbeats.note_offline(directory_id, timeout_ms / 1000)
+
+    # ---- stop
+
+    def begin_controlled_shutdown(self) -> None:
+        """Ask the controller to move the leaderships away. Images that say so are still published.
+        Without controlled.shutdown.enable nothing is asked."""
+        if self._config.quorum.controlled_shutdown_enable:
+            self._heartbeats.begin_controlled_shutdown()
+
+    def wait_until_let_go(self, timeout_s: float) -> bool:
+        """Whether the controller has said that the broker may stop."""
+        if not self._config.quorum.controlled_shutdown_enable:
+            return False
+        try:
+            self._heartbeats.let_go.result(timeout_s)
+        except FutureTimeoutError:
+            logger.warning("controller has not let this broker go timeout_s=%g", timeout_s)
+            return False
+        return True
+
+    def stop_publishing(self) -> None:
+        """No listener of the metadata is called any more. Not on the control thread."""
+        if self._publication is not None:
+            self._publication.stop()
+
+    def stop(self) -> None:
+        """End every thread and connection. Idempotent."""
+        self._heartbeats.stop()
+        for channel in self._channels:
+            channel.stop()
+        self._assignments.stop()
+        self._observer.stop()
+        self.stop_publishing()
+
+    # ---- inside
+
+    @property
+    def _controllers(self) -> Sequence[PeerAddress]:
+        return [PeerAddress(each.host, each.port) for each in self._config.quorum_addresses]
+
+    @property
+    def _startup_timeout_s(self) -> float:
+        return min(self._config.quorum.server_max_startup_time_ms / 1000, threading.TIMEOUT_MAX)
+
+    def _take_image(self, image: MetadataImage) -> None:
+        with self._guard:
+            self._latest, publication = image, self._publication
+        with contextlib.suppress(InvalidStateError):  # this is a later image
+            self._caught_up.set_result(image)
+        if publication is not None:
+            publication.offer(image)
+            self._register_again_if_needed(image)
+
+    def _register_again_if_needed(self, image: MetadataImage) -> None:
+        """An older metadata.version has lost the directories; after its upgrade they are wanted.
+        Source: Kafka BrokerRegistrationTracker."""
+        broker = image.brokers.get(self._config.node_id)
+        if broker is None or broker.broker_epoch != self.broker_epoch or broker.log_dirs:
+            return
+        if image.features.get(METADATA_VERSION_FEATURE, 0) >= DIRECTORIES_METADATA_VERSION:
+            self._heartbeats.register_again()
+
+    def _published_image(self) -> MetadataImage:
+        return MetadataImage() if self._metadata is None else self._metadata.image
+
+    def _published_offset(self) -> int:
+        return self._published_image().end_offset - 1
+
+    def _current_epoch(self) -> int:
+        return self._heartbeats.broker_epoch
+
+    def _new_channel(
+        self, name: str, greet: Callable[[PeerConnection], None] | None = None
+    ) -> ControllerChannel:
+        timeout_ms = self._config.quorum.controller_socket_timeout_ms
+        channel = ControllerChannel(
+            f"controller-{name}",
+            self._controller_connection(name, timeout_ms, greet),
+            self._clock,
+            requests_max=self._config.quorum.controller_requests_max,
+        )
+        self._channels.append(channel)
+        return channel
+
+    def _end_waits(self, error: Exception) -> None:
+        for future in (self._caught_up, self._heartbeats.unfenced):
+            with contextlib.suppress(InvalidStateError):  # it was done before
+                future.set_exception(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._end_waits(error)
+        with contextlib.suppress(InvalidStateError):
+            self._heartbeats.let_go.set_exception(error)
+        with self._guard:
+            is_first, self._has_failed = not self._has_failed, True
+        if is_first:
+            self._on_failure(error)
+
+    def _controller_connection(
+        self,
+        name: str,
+        timeout_ms: int,
+        greet: Callable[[PeerConnection], None] | None = None,
+    ) -> ControllerConnection:
+        connect = partial(self._connect, name=name, timeout_ms=timeout_ms)
+        return ControllerConnection(lambda: self._observer.leader, connect, self._clock, greet)
+
+    def _connect(self, address: PeerAddress, *, name: str, timeout_ms: int) -> PeerConnection:
+        quorum = self._config.quorum
+        return PeerConnection(
+            address,
+            client_id=f"broker-{self._config.node_id}-{name}",
+            connect_timeout_s=quorum.socket_connection_setup_timeout_ms / 1000,
+            request_timeout_s=timeout_ms / 1000,
+            response_bytes_max=_RESPONSE_SLACK_BYTES
+            + max(
+                quorum.controller_quorum_fetch_max_bytes,
+                quorum.controller_quorum_fetch_snapshot_max_bytes,
+            ),
+            clock=self._clock,
+        )
+
+
+def _wait(future: Future[Any], timeout_s: float, failure: str) -> None:
+    try:
+        future.result(timeout_s)
+    except FutureTimeoutError as error:
+        raise RequestTimedOutError(f"{failure} timeout_s={timeout_s:g}") from error

@@ -1,0 +1,140 @@
+"""A member of a cluster without the rest of a broker: the part of a start that concerns it."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from isotherm.broker.metadata.cluster_metadata import MetadataChange
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
+from isotherm.broker.quorum.member import QuorumMember
+from isotherm.broker.quorum.quorum_metadata import QuorumMetadata
+from isotherm.broker.startup.identity import read_identity
+from isotherm.broker.startup.local_tier import new_id
+from isotherm.clock import SystemClock
+from isotherm.config.broker import parse_broker_config
+from isotherm.log.checkpoints import MetaProperties, save_meta_properties
+from isotherm.log.fs import OsFileSystem
+from isotherm.log.log_manager import LogManager
+from isotherm.testing.local_servers import free_ports
+from isotherm.types import uuid_to_text
+
+WAIT_S = 90.0
+
+
+class QuorumNode:
+    """Started in the constructor, or step by step up to `unfence`. `stop` is clean. `crash`
+    simulates a killed process: it writes nothing and sends nothing to the controller."""
+
+    def __init__(
+        self,
+        directory: Path,
+        controllers: str,
+        cluster_id: str,
+        *,
+        node_id: int = 5,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        (port,) = free_ports(1)
+        self.directory = directory
+        self.log_dir = directory / "log"
+        self.config = parse_broker_config(
+            {
+                "process.roles": "broker",
+                "node.id": str(node_id),
+                "controller.quorum.bootstrap.servers": controllers,
+                "controller.listener.names": "CONTROLLER",
+                "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+                "log.dirs": str(self.log_dir),
+                "broker.heartbeat.interval.ms": "300",
+                **(settings or {}),
+            }
+        )
+        directory.mkdir(parents=True, exist_ok=True)
+        self.endpoints = [Endpoint("PLAINTEXT", "127.0.0.1", port)]
+        self.changes: list[MetadataChange] = []
+        self.failures: list[Exception] = []
+        rng, fs, clock = random.SystemRandom(), OsFileSystem(), SystemClock()
+        for path in self.config.log_dirs:
+            if not path.exists():
+                path.mkdir(parents=True)
+                owner = MetaProperties(cluster_id, node_id, uuid_to_text(new_id(rng)))
+                save_meta_properties(fs, path, owner)
+        self.log_manager = LogManager(
+            self.config.log_dirs,
+            config=self.config,
+            topic_config_for=lambda topic: self.config.topic_defaults,
+            clock=clock,
+            fs=fs,
+            rng=rng,
+        )
+        log = self.log_manager.open_metadata_log(METADATA_LOG_CONFIG, METADATA_TOPIC_ID)
+        self.previous_broker_epoch = self.log_manager.previous_broker_epoch()
+        self.identity = read_identity(
+            fs,
+            self.log_manager.live_log_dirs(),
+            node_id,
+            lambda: new_id(rng),
+            metadata_log_dir=self.config.metadata_log_dir,
+        )
+        self.member = QuorumMember(
+            self.config,
+            log,
+            self.identity,
+            incarnation_id=uuid.UUID(int=rng.getrandbits(128), version=4),
+            previous_broker_epoch=self.previous_broker_epoch,
+            on_failure=self.failures.append,
+            fs=fs,
+            clock=clock,
+            rng=rng,
+        )
+        self.executor = ThreadPoolExecutor(1)
+        self._is_over = False
+        self.metadata: QuorumMetadata
+
+    def follow(self) -> QuorumMetadata:
+        """Start up to the published metadata."""
+        self.member.start()
+        self.metadata = self.member.wait_until_caught_up(WAIT_S)
+        self.metadata.add_listener(self.changes.append)
+        self.log_manager.startup()
+        self.member.publish_on(self.executor)
+        return self.metadata
+
+    def join(self) -> None:
+        """The whole start: the broker is unfenced afterwards."""
+        self.follow()
+        self.join_followed()
+
+    def join_followed(self) -> None:
+        self.log_manager.broker_epoch = self.member.register(self.endpoints)
+        self.member.start_heartbeats()
+        self.member.wait_until_unfenced(WAIT_S)
+
+    def stop(self) -> bool:
+        """Whether the controller has agreed to its shutdown."""
+        self._is_over = True
+        self.member.begin_controlled_shutdown()
+        has_let_go = self.member.wait_until_let_go(WAIT_S)
+        self._end()
+        self.log_manager.shutdown()
+        return has_let_go
+
+    def crash(self) -> None:
+        """The markers of a clean stop are missing then. No effect after `stop`."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._end()
+        self.log_manager.shutdown()
+        for path in self.config.log_dirs:
+            (path / ".kafka_cleanshutdown").unlink(missing_ok=True)
+
+    def _end(self) -> None:
+        self.member.stop_publishing()
+        self.member.stop()
+        self.executor.shutdown()
