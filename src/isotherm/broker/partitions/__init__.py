@@ -1,1 +1,1 @@
-"""The partitions that this broker leads, and reads of them."""
+"""The partitions that this broker leads or follows, and reads of them."""

@@ -23,18 +23,28 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.partitions.partition import Partition
+from isotherm.broker.partitions.replica_selection import ConsumerRack, preferred_replica
 from isotherm.errors import IsothermError, OffsetOutOfRangeError
-from isotherm.log.log_read import FetchIsolation, LogRead
+from isotherm.log.log_read import EMPTY_RECORDS, FetchIsolation, LogRead
 from isotherm.protocol.fetch import (
+    NO_REPLICA,
     EpochEndOffset,
     FetchPartition,
     FetchPartitionResponse,
 )
-from isotherm.remote.reading.read_wait import ReadWait
+from isotherm.remote.reading.read_request import ReadRequest
+from isotherm.remote.reading.read_wait import NO_WAIT, ReadWait
 from isotherm.segment.transaction_index import AbortedTransaction
-from isotherm.types import NO_LEADER_EPOCH, Offset, ProducerId, TopicPartition
+from isotherm.types import (
+    NO_LEADER_EPOCH,
+    BrokerId,
+    Offset,
+    ProducerId,
+    TimestampMs,
+)
 
 if TYPE_CHECKING:
+    from isotherm.broker.replication.replication_quota import ReplicationQuota
     from isotherm.remote.quota import RemoteQuota
     from isotherm.remote.reading.remote_log_reader import RemoteRead
     from isotherm.remote.remote_log_manager import RemoteLogManager
@@ -70,7 +80,11 @@ class PartitionRead(NamedTuple):
     def must_be_answered(self) -> bool:
         """Whether there is a result that waiting does not change."""
         response = self.response
-        return bool(response.error_code) or response.diverging_epoch is not None
+        return (
+            bool(response.error_code)
+            or response.diverging_epoch is not None
+            or response.preferred_read_replica != NO_REPLICA
+        )
 
 
 @dataclass(slots=True)
@@ -89,39 +103,80 @@ class FetchBudget:
             self.min_one_message = False
 
 
+class FollowerFetch(NamedTuple):
+    """The replica that fetches: its broker, the epoch of that broker's registration as the request has
+    it, the time of the request, and the quota of what this broker sends to replicas."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    now_ms: TimestampMs
+    quota: ReplicationQuota | None = None
+
+    def is_held_back(self, partition: Partition) -> bool:
+        """Whether the quota keeps records from it now. Never from a member of the ISR: it would have
+        to leave."""
+        return (
+            self.quota is not None
+            and self.broker_id not in partition.isr
+            and self.quota.holds_back(partition.topic_partition)
+        )
+
+
 class FetchReader(NamedTuple):
-    """How a request is read. `is_follower`: a replica reads uncommitted records, and builds its
-    own remote state instead of reading the remote tier through its leader."""
+    """Settings of the reads of a request.
+
+    A `follower` reads uncommitted records, and builds its own remote state instead of reading the
+    remote tier through its leader. With `leader_only`, partitions that this broker follows are
+    refused. A consumer with a `rack` is sent to a replica there, if there is one.
+    """
 
     isolation: FetchIsolation
-    is_follower: bool = False
+    follower: FollowerFetch | None = None
+    leader_only: bool = False
+    rack: ConsumerRack | None = None
 
     def read_partitions(
-        self, targets: Sequence[FetchTarget], max_bytes: int
+        self, targets: Sequence[FetchTarget], max_bytes: int, *, is_first: bool = True
     ) -> list[PartitionRead]:
-        """Read every target, in order. Errors are returned per partition."""
+        """Read every target, in order. Errors are returned per partition.
+
+        Only the first read of a request tells what its follower has: in a later one, its offsets are
+        old.
+        """
         budget = FetchBudget(max_bytes)
         reads = []
         for target in targets:
-            read = self._read_target(target, budget)
+            read = self._read_target(target, budget, is_first=is_first)
             budget.spend(read.size)
             reads.append(read)
         return reads
 
-    def _read_target(self, target: FetchTarget, budget: FetchBudget) -> PartitionRead:
+    def _read_target(
+        self, target: FetchTarget, budget: FetchBudget, *, is_first: bool
+    ) -> PartitionRead:
         asked, partition = target.asked, target.partition
         if partition is None:
             return _error_read(asked, target.error)
         try:
-            return self._read(partition, asked, budget)
+            return self._read(partition, asked, budget, is_first=is_first)
         except IsothermError as error:
             return _error_read(asked, error_code(error))
 
     def _read(
-        self, partition: Partition, asked: FetchPartition, budget: FetchBudget
+        self, partition: Partition, asked: FetchPartition, budget: FetchBudget, *, is_first: bool
     ) -> PartitionRead:
         # Fenced first, as in Kafka: with stale metadata, the offset may be of another lineage.
         partition.check_leader_epoch(asked.current_leader_epoch)
+        if self.leader_only and not partition.is_leader:
+            partition.check_is_leader()
+        follower = self.follower
+        if follower is not None:
+            partition.check_follower(follower.broker_id, asked.current_leader_epoch)
+        elif self.rack is not None:
+            preferred = preferred_replica(partition, asked.fetch_offset, self.rack)
+            if preferred is not None:
+                response = _response(partition, asked)
+                return PartitionRead(response._replace(preferred_read_replica=preferred))
         diverging = _diverging_epoch(partition, asked)
         if diverging is not None:
             return PartitionRead(_response(partition, asked)._replace(diverging_epoch=diverging))
@@ -137,10 +192,12 @@ class FetchReader(NamedTuple):
             # Kafka does the same: only offsets of the remote tier are below the local start and in range.
             if not is_remote_offset(partition, asked.fetch_offset):
                 raise
-            if self.is_follower:
-                return _error_read(asked, ErrorCode.offset_moved_to_tiered_storage)
+            if follower is not None:
+                return _moved_read(partition, asked)
             need = RemoteNeed(partition, asked.fetch_offset, limit, budget.min_one_message)
             return _remote_read(need, asked)
+        if follower is not None:
+            return _follower_read(follower, partition, asked, read, is_first=is_first)
         return _local_read(asked, read)
 
 
@@ -187,6 +244,40 @@ def _error_read(asked: FetchPartition, code: ErrorCode) -> PartitionRead:
     return PartitionRead(FetchPartitionResponse(asked.partition, error_code=code))
 
 
+def _follower_read(
+    follower: FollowerFetch,
+    partition: Partition,
+    asked: FetchPartition,
+    read: LogRead,
+    *,
+    is_first: bool,
+) -> PartitionRead:
+    """The response for a follower. Its offset is recorded, also while the quota holds records
+    back."""
+    if is_first:
+        partition.update_follower(
+            follower.broker_id,
+            leader_epoch=asked.current_leader_epoch,
+            fetch_offset=asked.fetch_offset,
+            log_start_offset=asked.log_start_offset,
+            broker_epoch=follower.broker_epoch,
+            leader_end_offset=read.log_end_offset,
+            now_ms=follower.now_ms,
+        )
+    if follower.is_held_back(partition):
+        read = read._replace(records=EMPTY_RECORDS)
+    return _local_read(asked, read)
+
+
+def _moved_read(partition: Partition, asked: FetchPartition) -> PartitionRead:
+    """Only the remote tier has the offset: the follower needs the other offsets to begin from there."""
+    return PartitionRead(
+        _response(partition, asked)._replace(
+            error_code=ErrorCode.offset_moved_to_tiered_storage, last_stable_offset=-1
+        )
+    )
+
+
 def _local_read(asked: FetchPartition, read: LogRead) -> PartitionRead:
     size = len(read.records)
     response = FetchPartitionResponse(
@@ -218,6 +309,18 @@ def _remote_read(need: RemoteNeed, asked: FetchPartition) -> PartitionRead:
     return PartitionRead(response, max(1, need.max_bytes), need)
 
 
+def _request(need: RemoteNeed, isolation: FetchIsolation, wait: ReadWait = NO_WAIT) -> ReadRequest:
+    return ReadRequest(
+        need.partition.log,
+        need.partition.topic_id_partition,
+        need.offset,
+        need.max_bytes,
+        isolation,
+        need.min_one_message,
+        wait,
+    )
+
+
 def read_from_memory(
     reads: Sequence[PartitionRead],
     isolation: FetchIsolation,
@@ -231,14 +334,7 @@ def read_from_memory(
         need = read.remote
         if need is None:
             continue
-        found = remote_log_manager.read_now(
-            need.partition.log,
-            need.partition.topic_id_partition,
-            need.offset,
-            need.max_bytes,
-            isolation=isolation,
-            min_one_message=need.min_one_message,
-        )
+        found = remote_log_manager.read_now(_request(need, isolation))
         if found is not None:
             answered[index] = _answered_read(read, found)
     return answered
@@ -266,15 +362,7 @@ async def read_remote(
             continue
         try:
             futures[index] = asyncio.wrap_future(
-                remote_log_manager.read(
-                    read.remote.partition.log,
-                    read.remote.partition.topic_id_partition,
-                    read.remote.offset,
-                    read.remote.max_bytes,
-                    isolation=isolation,
-                    min_one_message=read.remote.min_one_message,
-                    wait=wait,
-                )
+                remote_log_manager.read(_request(read.remote, isolation, wait))
             )
         except IsothermError as error:
             answered[index] = _failed_read(read, error)
@@ -338,81 +426,3 @@ def _answered_read(read: PartitionRead, remote: RemoteRead) -> PartitionRead:
         records=remote.records, aborted_transactions=_aborted(remote.aborted_transactions)
     )
     return PartitionRead(response, remote.size)
-
-
-class DelayedFetch:
-    """A fetch that found less than its min bytes (Kafka: DelayedFetch).
-
-    It counts the bytes appended to its partitions, up to what each may add to the response, and
-    completes when they reach min bytes. Then everything is read again. It also completes if a
-    partition is deleted or goes offline. The result of its future has no meaning.
-    """
-
-    def __init__(
-        self,
-        targets: Sequence[FetchTarget],
-        reads: Sequence[PartitionRead],
-        appended_sizes: Sequence[int],
-        reader: FetchReader,
-        min_bytes: int,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        """`appended_sizes` has the appended size of each partition, taken before its read."""
-        self.future: asyncio.Future[object] = loop.create_future()
-        self._isolation = reader.isolation
-        self._min_bytes = min_bytes
-        self._watched = [
-            _WatchedPartition(
-                target.partition,
-                read.size,
-                appended,
-                target.asked,
-                _hidden_from(target.partition, reader.isolation),
-            )
-            for target, read, appended in zip(targets, reads, appended_sizes, strict=True)
-            if target.partition is not None
-        ]
-
-    @property
-    def keys(self) -> list[TopicPartition]:
-        return [watched.partition.topic_partition for watched in self._watched]
-
-    def try_complete(self, key: TopicPartition) -> bool:
-        if any(watched.partition.is_gone for watched in self._watched):
-            self.expire()
-            return True
-        expected = sum(watched.expected_size(self._isolation) for watched in self._watched)
-        if expected >= self._min_bytes:
-            self.expire()
-        return self.future.done()
-
-    def expire(self) -> None:
-        self.future.set_result(None)
-
-
-def _hidden_from(partition: Partition, isolation: FetchIsolation) -> Offset | None:
-    """The offset from which open transactions hide records that are in the log already."""
-    log = partition.log
-    stable = log.last_stable_offset
-    is_hiding = isolation is FetchIsolation.TXN_COMMITTED and stable < log.high_watermark
-    return stable if is_hiding else None
-
-
-class _WatchedPartition(NamedTuple):
-    partition: Partition
-    read_size: int
-    appended_before: int
-    asked: FetchPartition
-    hidden_from: Offset | None
-
-    def expected_size(self, isolation: FetchIsolation) -> int:
-        """The bytes that a read would return now, from what was appended since the last read."""
-        if isolation is FetchIsolation.TXN_COMMITTED:
-            stable = self.partition.log.last_stable_offset
-            if stable <= self.asked.fetch_offset:
-                return self.read_size
-            if self.hidden_from is not None and stable > self.hidden_from:
-                # The end of a transaction makes records visible that were appended, but not counted, before.
-                return self.asked.partition_max_bytes
-        size = self.read_size + self.partition.appended_size - self.appended_before
-        return min(size, self.asked.partition_max_bytes)

@@ -32,6 +32,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.protocol.fetch import (
     CONSUMER_REPLICA_ID,
     FIRST_TOPIC_ID_VERSION,
+    NO_REPLICA,
     FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
@@ -81,6 +82,7 @@ class SessionPartition:
         is_special = bool(response.error_code) or response.diverging_epoch is not None
         is_news = (
             is_special
+            or response.preferred_read_replica != NO_REPLICA
             or any(map(len, response.records))
             or response.high_watermark != self.high_watermark
             or response.log_start_offset != self.log_start_offset

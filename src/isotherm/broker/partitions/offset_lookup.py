@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from isotherm.broker.partitions.partition import Partition
-from isotherm.errors import RequestTimedOutError, UnsupportedVersionError
+from isotherm.errors import OffsetNotAvailableError, RequestTimedOutError, UnsupportedVersionError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.types import NO_LEADER_EPOCH, NO_TIMESTAMP, UNKNOWN_OFFSET, Offset, TimestampMs
@@ -82,12 +82,13 @@ def find_special_offset(
 ) -> FoundOffset:
     log = partition.log
     if special is SpecialTimestamp.LATEST:
+        _check_is_known(partition, isolation)
         # Always the leader's epoch, as in Kafka, even if the last stable offset has an older one.
         return FoundOffset(NO_TIMESTAMP, fetchable_end(log, isolation), partition.leader_epoch)
     if special is SpecialTimestamp.EARLIEST:
         return _at(partition, log.log_start_offset)
     if special is SpecialTimestamp.MAX_TIMESTAMP:
-        return _visible(log.max_timestamp_offset(), log, isolation)
+        return _visible(log.max_timestamp_offset(), partition, isolation)
     if special is SpecialTimestamp.EARLIEST_LOCAL:
         return _at(partition, log.local_log_start_offset)
     if not log.remote_log_enabled:
@@ -115,12 +116,26 @@ def _at(partition: Partition, offset: Offset) -> FoundOffset:
 
 
 def _visible(
-    found: tuple[TimestampMs, Offset, int] | None, log: PartitionLog, isolation: FetchIsolation
+    found: tuple[TimestampMs, Offset, int] | None, partition: Partition, isolation: FetchIsolation
 ) -> FoundOffset:
     # An offset that the caller may not fetch yet must not be returned either.
-    if found is None or found[1] >= fetchable_end(log, isolation):
+    if found is None or found[1] >= fetchable_end(partition.log, isolation):
+        _check_is_known(partition, isolation)
         return NOT_FOUND
     return FoundOffset(*found)
+
+
+def _check_is_known(partition: Partition, isolation: FetchIsolation) -> None:
+    """Raises OffsetNotAvailableError while a new leader may have a lower high watermark than the one
+    before it had: a consumer would see the end of the log move back (KIP-207)."""
+    if isolation is FetchIsolation.LOG_END:
+        return
+    high_watermark, start = partition.log.high_watermark, partition.epoch_start_offset
+    if start > high_watermark:
+        raise OffsetNotAvailableError(
+            f"high watermark is behind the leader epoch partition={partition.topic_partition}"
+            f" high_watermark={high_watermark} epoch_start_offset={start}"
+        )
 
 
 def find_offset(
@@ -142,7 +157,7 @@ def find_offset(
         return _find_in_both_tiers(
             partition, timestamp_ms, isolation, remote_log_manager, timeout_s
         )
-    return _visible(log.offset_for_timestamp(timestamp_ms), log, isolation)
+    return _visible(log.offset_for_timestamp(timestamp_ms), partition, isolation)
 
 
 async def _find_in_both_tiers(
@@ -163,4 +178,4 @@ async def _find_in_both_tiers(
         raise RequestTimedOutError(
             f"lookup by timestamp took too long partition={partition.topic_partition}"
         ) from error
-    return _visible(found, log, isolation)
+    return _visible(found, partition, isolation)

@@ -1,17 +1,42 @@
-"""A partition that this broker leads: its log, its leader epoch, and the waiters for appends.
+"""A partition that this broker leads or follows: its log, its leader, and who waits for its changes.
 
-With one replica every append is committed at once: `append` moves the high watermark to the log end.
+    make_leader ──► append ──► log end ──────────► followers' fetches
+                                  │                     │ update_follower
+                                  ▼                     ▼
+                               high watermark = lowest log end of the in-sync replicas
+                                  │
+                                  └──► consumers' fetches, producers with acks=all
+
+The only replica of a partition is committed with each append: `append` moves the high watermark to the
+log end, and looks at nothing else. Otherwise `InSyncReplicas` decides.
 Source: Kafka Partition.scala.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.metadata.image import NO_LEADER, PartitionImage
+from isotherm.broker.partitions.uncommitted_sizes import UncommittedSizes
+from isotherm.broker.replication.cluster_view import ClusterView
+from isotherm.broker.replication.in_sync_replicas import (
+    AnswerEffect,
+    InSyncReplicas,
+    IsrAnswer,
+    IsrChange,
+)
+from isotherm.broker.replication.replica_state import ReplicaState, is_stale_fetch
 from isotherm.errors import (
     FencedLeaderEpochError,
+    LogEndMovedError,
     NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
     UnknownLeaderEpochError,
 )
 from isotherm.log.append import AppendInfo
@@ -19,51 +44,154 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.record.validation import AppendOrigin
 from isotherm.types import (
     NO_LEADER_EPOCH,
+    UNKNOWN_OFFSET,
+    BrokerId,
     LeaderEpoch,
+    Offset,
     TimestampMs,
     TopicIdPartition,
     TopicPartition,
 )
 
+logger = logging.getLogger(__name__)
+
 ACKS_ALL = -1
-# With one replica, a record in this log is on all in-sync replicas.
 ACKS_LEADER = 1
-REPLICA_COUNT = 1
+
+
+class _CommitWait(NamedTuple):
+    """A future that is done when the high watermark has reached `end_offset`."""
+
+    end_offset: Offset
+    term: int
+    future: asyncio.Future[None]
 
 
 class Partition:
-    """Thread-safe: clients append on the event loop, remote log metadata is appended by tasks.
+    """Thread-safe. Clients append on the event loop, and tasks on threads of their own; the control
+    thread makes it leader or follower; answers of the controller come on the controller channel's.
 
-    `appended_size` counts the appended bytes since this object was created. A waiting fetch compares
-    two readings of it, and so learns how much was appended without reading the log.
+    `appended_size` counts the bytes appended since this object was created, `visible_size` those of
+    them that are below the high watermark. A waiting fetch compares two readings, and so learns how
+    much there is to read without reading the log.
+
+    `is_alone`: this broker leads it and no other has a replica. `term` grows when this broker stops
+    leading: what was appended in another term is not its to acknowledge. `image` is what was last
+    applied of the metadata; the ISR may be newer.
     """
 
     def __init__(
         self,
         topic_id_partition: TopicIdPartition,
         log: PartitionLog,
-        leader_epoch: LeaderEpoch,
+        cluster: ClusterView,
         on_change: Callable[[TopicPartition], None],
     ) -> None:
-        """`on_change` is called after each change of the log end, on the appending thread."""
+        """Neither leader nor follower before `make_leader` or `make_follower`. `on_change` is called
+        without a lock after the log end, the high watermark, the log start of a follower or the
+        leadership changed, on the thread that did it."""
         self.topic_id_partition = topic_id_partition
         self.topic_partition = topic_id_partition.topic_partition
         self.log = log
-        self.leader_epoch = leader_epoch
-        self.appended_size = 0
+        self.leader: BrokerId = NO_LEADER
+        self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+        self.is_leader = False
+        self.is_alone = False
         self.is_gone = False
+        self.image: PartitionImage | None = None
+        self.term = 0
+        self.appended_size = 0
+        self.visible_size = 0
+        self._uncommitted = UncommittedSizes()
+        self._counted_to: Offset = log.high_watermark
+        self._cluster = cluster
+        self._replicas = InSyncReplicas(cluster.broker_id)
         self._on_change = on_change
-        self._append_lock = threading.Lock()
+        # Event loop thread only.
+        self._commit_waits: list[_CommitWait] = []
+        self._lock = threading.Lock()
 
-    def make_leader(self) -> None:
-        """Start this leader epoch at the log end. All records in the log are committed."""
-        self.log.leader_epochs.assign(self.leader_epoch, self.log.log_end_offset)
-        self.log.update_high_watermark(self.log.log_end_offset)
+    def __repr__(self) -> str:
+        return (
+            f"Partition({self.topic_partition}, leader={self.leader}, epoch={self.leader_epoch},"
+            f" partition_epoch={self.partition_epoch}, isr={self.isr})"
+        )
+
+    @property
+    def partition_epoch(self) -> int:
+        return self._replicas.partition_epoch
+
+    @property
+    def epoch_start_offset(self) -> Offset:
+        """Where the present leader epoch of this broker begins; -1 if it does not lead."""
+        return self._replicas.epoch_start_offset if self.is_leader else UNKNOWN_OFFSET
+
+    # ---- leader and follower
+
+    def make_leader(self, image: PartitionImage) -> bool:
+        """Lead from now on, or take over other followers. No effect if `image` is older than what is
+        known; returns whether this broker has begun to lead.
+
+        A new epoch starts at the log end, before any append of it: a follower that wrote records of
+        later epochs than this log has can then truncate to the right offset.
+        """
+        with self._lock:
+            if image.partition_epoch < self._replicas.partition_epoch:
+                return False
+            is_new_leader, is_first = not self.is_leader, self._replicas.partition_epoch < 0
+            end = self.log.log_end_offset
+            if image.leader_epoch > self.leader_epoch:
+                self.log.leader_epochs.assign(image.leader_epoch, end)
+                self.leader_epoch = image.leader_epoch
+            now_ms = self._cluster.clock.now_ms()
+            self._replicas.lead(
+                image, log_end_offset=end, now_ms=now_ms, is_new_leader=is_new_leader
+            )
+            self.leader, self.is_leader = self._cluster.broker_id, True
+            self.is_alone = image.replicas == (self._cluster.broker_id,)
+            self.image = image
+            if self.is_alone:
+                self.log.update_high_watermark(end)
+                self._uncommitted.clear()
+                self.visible_size = self.appended_size
+            else:
+                self._raise_high_watermark(now_ms)
+        if not is_first:
+            self._changed()
+        return is_new_leader
+
+    def make_follower(self, image: PartitionImage) -> bool:
+        """Follow the leader of `image`, which may be none. No effect if `image` is older than what is
+        known; returns whether the leader epoch is new: what was fetched for an older one must not be
+        appended any more. Requests that wait for this broker's own appends end."""
+        with self._lock:
+            if image.partition_epoch < self._replicas.partition_epoch:
+                return False
+            is_new_epoch = image.leader_epoch > self.leader_epoch
+            self.term += self.is_leader
+            self.leader, self.leader_epoch = image.leader, image.leader_epoch
+            self.is_leader = self.is_alone = False
+            self.image = image
+            self._replicas.follow(image)
+        self._changed()
+        return is_new_epoch
 
     def leave(self) -> None:
-        """Complete waiting requests: the partition is deleted or goes offline."""
-        self.is_gone = True
-        self._on_change(self.topic_partition)
+        """Complete waiting requests: the partition is deleted, goes offline or leaves this broker."""
+        with self._lock:
+            self.term += self.is_leader
+            self.is_leader = self.is_alone = False
+            self.is_gone = True
+        self._changed()
+
+    def replace_log(self, replace: Callable[[], PartitionLog]) -> PartitionLog:
+        """Use what `replace` returns from now on: the same log in another directory. Nothing is
+        appended meanwhile. Raises what it raises."""
+        with self._lock:
+            self.log = replace()
+            return self.log
+
+    # ---- appending
 
     def append(
         self,
@@ -72,33 +200,331 @@ class Partition:
         required_acks: int,
         now_ms: TimestampMs,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        expected_end: Offset | None = None,
     ) -> AppendInfo:
         """Append as leader. `records` is modified in place (offsets, epoch).
 
+        With `expected_end` only if the log ends there, else LogEndMovedError.
+
         A coordinator's records (origin COORDINATOR) have no sequences and may be markers. They are
         flushed on return if flush.messages requires it. For a client's records the caller flushes
-        before it answers (`AppendInfo.needs_flush`).
+        before it answers (`AppendInfo.needs_flush`), and waits for the replicas (`acks_outcome`).
 
-        Raises what `PartitionLog.append_as_leader` raises, and NotEnoughReplicasError if acks=all
-        requires more in-sync replicas than one.
+        Raises what `PartitionLog.append_as_leader` raises, NotLeaderOrFollowerError, and
+        NotEnoughReplicasError if acks=all requires more in-sync replicas than there are.
         """
-        min_insync_replicas = self.log.config.min_insync_replicas
-        if required_acks == ACKS_ALL and min_insync_replicas > REPLICA_COUNT:
-            raise NotEnoughReplicasError(
-                f"fewer in-sync replicas than required partition={self.topic_partition}"
-                f" in_sync={REPLICA_COUNT} min_insync_replicas={min_insync_replicas}"
-            )
-        with self._append_lock:
-            info = self.log.append_as_leader(
-                records, self.leader_epoch, now_ms=now_ms, origin=origin
-            )
-            self.log.update_high_watermark(self.log.log_end_offset)
-            self.appended_size += len(records)
-        # Outside the append lock: other appends must not wait for the disk.
+        with self._lock:
+            if expected_end is not None:
+                self._check_end(expected_end)
+            if self.is_alone:
+                info = self.log.append_as_leader(
+                    records, self.leader_epoch, now_ms=now_ms, origin=origin
+                )
+                self.log.update_high_watermark(self.log.log_end_offset)
+                self.appended_size += len(records)
+                self.visible_size = self.appended_size
+            else:
+                info = self._append_replicated(records, required_acks, now_ms, origin)
+        # Outside the lock: other appends must not wait for the disk.
         if info.needs_flush and origin is AppendOrigin.COORDINATOR:
             self.log.flush()
         self._on_change(self.topic_partition)
+        if self._commit_waits:
+            self._wake_commit_waits()
         return info
+
+    def _check_end(self, expected: Offset) -> None:
+        """The lock is held, so a leader's log ends there until what comes next is appended."""
+        self.check_is_leader()
+        if self.log.log_end_offset != expected:
+            raise LogEndMovedError(
+                f"the log does not end where an append expects it partition={self.topic_partition}"
+                f" expected={expected} log_end_offset={self.log.log_end_offset}"
+            )
+
+    def _append_replicated(
+        self,
+        records: bytearray | memoryview,
+        required_acks: int,
+        now_ms: TimestampMs,
+        origin: AppendOrigin,
+    ) -> AppendInfo:
+        self.check_is_leader()
+        in_sync, required = len(self._replicas.committed), self._min_isr()
+        if required_acks == ACKS_ALL and in_sync < required:
+            raise NotEnoughReplicasError(
+                f"fewer in-sync replicas than required partition={self.topic_partition}"
+                f" in_sync={in_sync} min_insync_replicas={required}"
+            )
+        info = self.log.append_as_leader(records, self.leader_epoch, now_ms=now_ms, origin=origin)
+        self.appended_size += len(records)
+        self._uncommitted.note_append(self.log.log_end_offset, self.appended_size)
+        self._raise_high_watermark(now_ms)
+        return info
+
+    def note_replicated(self, size: int) -> None:
+        """A follower's log has `size` more bytes, or another high watermark: wake those who wait."""
+        with self._lock:
+            if size:
+                self.appended_size += size
+                self._uncommitted.note_append(self.log.log_end_offset, self.appended_size)
+            self._count_visible()
+        self._changed()
+
+    def _min_isr(self) -> int:
+        return self._replicas.min_isr(self.log.config.min_insync_replicas)
+
+    def _raise_high_watermark(self, now_ms: TimestampMs) -> bool:
+        log = self.log
+        found = self._replicas.high_watermark(
+            log_end_offset=log.log_end_offset,
+            min_insync_replicas=log.config.min_insync_replicas,
+            lag_time_max_ms=self._cluster.lag_time_max_ms,
+            now_ms=now_ms,
+            find_broker=self._cluster.find_broker,
+        )
+        if found is None or found <= log.high_watermark:
+            return False
+        log.update_high_watermark(found)
+        self._count_visible()
+        return True
+
+    def _count_visible(self) -> None:
+        high_watermark = self.log.high_watermark
+        if high_watermark > self._counted_to:
+            self._counted_to = high_watermark
+            committed = self._uncommitted.committed_size(high_watermark)
+            # At least one byte: what was in the log before this object is not counted.
+            self.visible_size = max(committed or 0, self.visible_size + 1)
+        else:
+            self._counted_to = high_watermark  # a truncated follower's is lower
+
+    # ---- producers that wait for the in-sync replicas
+
+    def acks_outcome(self, end_offset: Offset, term: int) -> ErrorCode | None:
+        """What acks=all is answered for records that end at `end_offset`, appended in `term`; None
+        while in-sync replicas lack some of them."""
+        with self._lock:
+            if not self.is_leader or self.term != term:
+                return ErrorCode.not_leader_or_follower
+            if self.log.high_watermark < end_offset:
+                return None
+            if len(self._replicas.maximal) < self._min_isr():
+                return ErrorCode.not_enough_replicas_after_append
+            return ErrorCode.none
+
+    def when_committed(self, end_offset: Offset, term: int) -> asyncio.Future[None] | None:
+        """A future that is done when the high watermark has reached `end_offset`.
+
+        `term` is that of the append, read before it. None if it has already, as always with one
+        replica. Its error is NotLeaderOrFollowerError if this broker stops leading before that, or
+        has stopped since. Event loop thread only.
+        """
+        with self._lock:
+            is_led = self.is_leader and self.term == term
+            if is_led and self.log.high_watermark >= end_offset:
+                return None
+        future = asyncio.get_running_loop().create_future()
+        self._commit_waits.append(_CommitWait(end_offset, term, future))
+        # What happened before it was listed has woken nobody.
+        self._settle_commit_waits()
+        return future
+
+    def _changed(self) -> None:
+        self._on_change(self.topic_partition)
+        if self._commit_waits:
+            self._wake_commit_waits()
+
+    def _wake_commit_waits(self) -> None:
+        """Any thread."""
+        for wait in tuple(self._commit_waits[:1]):
+            wait.future.get_loop().call_soon_threadsafe(self._settle_commit_waits)
+
+    def _settle_commit_waits(self) -> None:
+        left = []
+        for wait in self._commit_waits:
+            if wait.future.done():
+                continue
+            if not self.is_leader or self.term != wait.term:
+                wait.future.set_exception(
+                    NotLeaderOrFollowerError(
+                        "another broker leads before the records were committed"
+                        f" partition={self.topic_partition} end_offset={wait.end_offset}"
+                    )
+                )
+            elif self.log.high_watermark >= wait.end_offset:
+                wait.future.set_result(None)
+            else:
+                left.append(wait)
+        self._commit_waits = left
+
+    # ---- followers
+
+    @property
+    def isr(self) -> tuple[BrokerId, ...]:
+        """The committed ISR; empty if this broker does not lead."""
+        return self._replicas.committed
+
+    @property
+    def is_reassigned(self) -> bool:
+        image = self.image
+        return (
+            self.is_leader
+            and image is not None
+            and bool(image.adding_replicas or image.removing_replicas)
+        )
+
+    @property
+    def is_under_replicated(self) -> bool:
+        replicas = self._replicas
+        return self.is_leader and len(replicas.committed) < len(replicas.followers) + 1
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return self.is_leader and len(self._replicas.committed) < self._min_isr()
+
+    @property
+    def is_at_min_isr(self) -> bool:
+        return self.is_leader and len(self._replicas.committed) == self._min_isr()
+
+    def follower_states(self) -> dict[BrokerId, ReplicaState]:
+        """The followers' states now; empty if this broker does not lead."""
+        with self._lock:
+            return dict(self._replicas.followers) if self.is_leader else {}
+
+    def check_follower(self, follower: BrokerId, requested_epoch: LeaderEpoch) -> None:
+        """Refuse a broker that is not assigned. One that names the right leader epoch knows of an
+        assignment that has not arrived here: UnknownLeaderEpochError makes it retry."""
+        if follower in self._replicas.followers:
+            return
+        kind = (
+            NotLeaderOrFollowerError
+            if requested_epoch == NO_LEADER_EPOCH
+            else UnknownLeaderEpochError
+        )
+        raise kind(
+            f"broker is not a replica partition={self.topic_partition} broker={follower}"
+            f" leader_epoch={self.leader_epoch}"
+        )
+
+    def update_follower(
+        self,
+        follower: BrokerId,
+        *,
+        leader_epoch: LeaderEpoch,
+        fetch_offset: Offset,
+        log_start_offset: Offset,
+        broker_epoch: int,
+        leader_end_offset: Offset,
+        now_ms: TimestampMs,
+    ) -> None:
+        """Note a follower's fetch: it has all records below `fetch_offset`. It may join the ISR, and
+        the high watermark may rise. `leader_end_offset` is the log end before the fetch was read.
+
+        `leader_epoch` is the fetch's: an offset of another epoch may be of another history. Raises
+        what `check_leader_epoch` raises, and NotLeaderOrFollowerError if the fetch is of an earlier
+        registration of that broker.
+        """
+        find_broker = self._cluster.find_broker
+        with self._lock:
+            # Again: another broker may have led since the fetch was checked and read.
+            self.check_leader_epoch(leader_epoch)
+            known = self._replicas.followers.get(follower)
+            if known is None or not self.is_leader:
+                return
+            if is_stale_fetch(broker_epoch, find_broker(follower)):
+                raise NotLeaderOrFollowerError(
+                    f"fetch is of an earlier registration partition={self.topic_partition}"
+                    f" broker={follower} broker_epoch={broker_epoch}"
+                )
+            state = known.fetched(
+                fetch_offset=fetch_offset,
+                log_start_offset=log_start_offset,
+                broker_epoch=broker_epoch,
+                leader_end_offset=leader_end_offset,
+                now_ms=now_ms,
+            )
+            self._replicas.note_fetch(follower, state)
+            change = self._replicas.expand(
+                follower,
+                high_watermark=self.log.high_watermark,
+                broker_epoch=self._cluster.broker_epoch(),
+                find_broker=find_broker,
+            )
+            is_news = self._raise_high_watermark(now_ms)
+            is_news = is_news or state.log_start_offset > known.log_start_offset
+        if is_news:
+            self._changed()
+        if change is not None:
+            self._alter_isr(change)
+
+    def shrink_isr(self) -> None:
+        """Ask the controller to drop followers that are late. For a periodic task."""
+        if not self.is_leader or self.is_alone:
+            return
+        now_ms = self._cluster.clock.now_ms()
+        with self._lock:
+            change = self._replicas.shrink(
+                log_end_offset=self.log.log_end_offset,
+                lag_time_max_ms=self._cluster.lag_time_max_ms,
+                now_ms=now_ms,
+                broker_epoch=self._cluster.broker_epoch(),
+            )
+            # A follower outside the ISR may have held it, and counts as late now.
+            is_raised = self._raise_high_watermark(now_ms)
+        if is_raised:
+            self._changed()
+        if change is not None:
+            self._alter_isr(change)
+
+    def _alter_isr(self, change: IsrChange) -> None:
+        logger.info(
+            "asks for another ISR partition=%s from=%s to=%s partition_epoch=%d",
+            self.topic_partition,
+            self.isr,
+            change.isr,
+            change.partition_epoch,
+        )
+        self._cluster.alter_isr(
+            self.topic_id_partition, change, lambda answer: self._on_isr_answer(change, answer)
+        )
+
+    def _on_isr_answer(self, change: IsrChange, answer: IsrAnswer) -> None:
+        is_raised = False
+        with self._lock:
+            effect = self._replicas.on_answer(change, answer)
+            if effect is AnswerEffect.COMMITTED and self.is_leader:
+                is_raised = self._raise_high_watermark(self._cluster.clock.now_ms())
+        counts = self._cluster.isr_counts
+        if effect is not AnswerEffect.COMMITTED:
+            counts.failures += 1
+        elif change.joins is None:
+            counts.shrinks += 1
+        else:
+            counts.expands += 1
+        logger.info(
+            "ISR change is answered partition=%s isr=%s error=%s effect=%s",
+            self.topic_partition,
+            change.isr,
+            answer.error.name,
+            effect.name,
+        )
+        if is_raised or effect is AnswerEffect.COMMITTED:
+            self._changed()
+        if effect is AnswerEffect.RETRY:
+            self._alter_isr(change)
+
+    # ---- deletion of records
+
+    def low_watermark(self) -> Offset:
+        """The lowest log start of the replicas that live. NotLeaderOrFollowerError."""
+        with self._lock:
+            self.check_is_leader()
+            return self._replicas.low_watermark(
+                self.log.log_start_offset, self._cluster.find_broker
+            )
+
+    # ---- checks of requests
 
     def check_leader_epoch(self, requested: LeaderEpoch) -> None:
         """Fence a client with an older or newer leader epoch than this broker's.
@@ -113,3 +539,11 @@ class Partition:
             f"leader epoch differs partition={self.topic_partition} requested={requested}"
             f" current={self.leader_epoch}"
         )
+
+    def check_is_leader(self) -> None:
+        """NotLeaderOrFollowerError if this broker does not lead: the client refreshes its metadata."""
+        if not self.is_leader:
+            raise NotLeaderOrFollowerError(
+                f"another broker leads partition={self.topic_partition} leader={self.leader}"
+                f" leader_epoch={self.leader_epoch}"
+            )

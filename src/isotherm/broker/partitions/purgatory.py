@@ -24,8 +24,9 @@ class DelayedOperation(Protocol[Key_contra]):
     @property
     def future(self) -> asyncio.Future[object]: ...
 
-    def try_complete(self, key: Key_contra) -> bool:
-        """Set the future's result if the change under `key` suffices; returns whether it did."""
+    def try_complete(self, key: Key_contra | None) -> bool:
+        """Set the future's result if the change under `key`, or under any key, suffices; returns
+        whether it did."""
 
     def expire(self) -> None:
         """Set the future's result from what is available: the timeout has passed."""
@@ -55,7 +56,8 @@ class Purgatory(Generic[Key]):
     ) -> None:
         """Hold `operation` until one of `keys` completes it or `timeout_s` has passed.
 
-        The caller has found it incomplete in the same loop iteration, so it is not tried here.
+        The caller has found it incomplete in the same loop iteration. It is tried once more here: what
+        another thread has changed since then was not notified, as nothing was watched.
         """
         if self._operation_count >= self._operations_max:
             operation.expire()
@@ -71,6 +73,7 @@ class Purgatory(Generic[Key]):
             self._forget(operation, watched_keys)
 
         operation.future.add_done_callback(forget)
+        operation.try_complete(None)
 
     def expire_all(self) -> None:
         """Expire every operation: the broker is about to stop."""
@@ -80,10 +83,9 @@ class Purgatory(Generic[Key]):
 
     def notify(self, key: Key) -> None:
         """Try the operations of `key`, whose object has changed. Any thread."""
-        is_loop_thread = threading.get_ident() == self._loop_thread
-        if is_loop_thread and key not in self._watched:
-            # On the loop thread an operation is watched in the same iteration in which it was found
-            # incomplete, so none is missing. Another thread may notify in between.
+        if key not in self._watched:
+            # `watch` tries its operation after it has made it visible here, so none is missed. A
+            # follower's appends need not wake the loop for nobody.
             return
         with self._lock:
             # One callback serves all notifications of a loop iteration.
@@ -91,7 +93,7 @@ class Purgatory(Generic[Key]):
             self._notified.add(key)
         if not is_first:
             return
-        if is_loop_thread:
+        if threading.get_ident() == self._loop_thread:
             self._loop.call_soon(self._try_notified)
         else:
             self._loop.call_soon_threadsafe(self._try_notified)

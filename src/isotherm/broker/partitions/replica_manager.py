@@ -1,9 +1,10 @@
-"""The partitions of this broker, by topic name and topic id, and the purgatory of fetches.
+"""The partitions of this broker, by topic name and topic id, and the purgatory of their waiters.
 
-The controller's changes arrive on the control thread. Requests look partitions up on the event
-loop. A topic is replaced as a whole, so a lookup finds either all its partitions or none. A partition
-with a failed log directory or a damaged log is offline until the broker restarts with a repaired
-directory; its lookups raise an error. Source: Kafka ReplicaManager.scala.
+Changes of the metadata arrive on the control thread, as plans of `replica_roles`. Requests look
+partitions up on the event loop. The partitions of a topic are replaced as a whole, so a lookup finds
+them before or after a change. A partition with a failed log directory or a damaged log is offline until
+the broker restarts with a repaired directory; its lookups raise an error.
+Source: Kafka ReplicaManager.scala.
 """
 
 from __future__ import annotations
@@ -12,13 +13,20 @@ import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from isotherm.broker.metadata.directory_ids import MIGRATING, UNASSIGNED
+from isotherm.broker.metadata.image import PartitionImage, TopicImage
+from isotherm.broker.partitions.log_dir_moves import FutureReplica, LogDirMoves, RunControl
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.purgatory import Purgatory
+from isotherm.broker.replication.cluster_view import ClusterView
+from isotherm.broker.replication.replication_quota import ReplicationQuota
+from isotherm.clock import Clock
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import (
     LogDirFailedError,
+    NotLeaderOrFollowerError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
@@ -28,7 +36,6 @@ from isotherm.log.offline_logs import OfflineLog
 from isotherm.log.partition_log import PartitionLog
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.types import (
-    LeaderEpoch,
     TopicIdPartition,
     TopicPartition,
     uuid_to_text,
@@ -50,22 +57,31 @@ class HostedTopic:
     partitions: Mapping[int, Partition]
     offline: frozenset[int] = frozenset()
 
-    def topic_id_partitions(self) -> list[TopicIdPartition]:
-        return [
-            TopicIdPartition(self.topic_id, self.name, index)
-            for index in (*self.partitions, *self.offline)
-        ]
+
+class TakenRole(NamedTuple):
+    """A partition that was made leader or follower. `is_news`: this broker has begun to lead it, or
+    follows in a leader epoch that it did not know."""
+
+    partition: Partition
+    image: PartitionImage
+    is_news: bool
 
 
 class ReplicaManager:
     def __init__(
         self,
         log_manager: LogManager,
-        fetch_purgatory: Purgatory[TopicPartition],
+        purgatory: Purgatory[TopicPartition],
+        cluster: ClusterView,
     ) -> None:
-        self.fetch_purgatory = fetch_purgatory
+        """`purgatory` holds the requests that wait for a change of a partition."""
+        self.purgatory = purgatory
         self._log_manager = log_manager
+        self._cluster = cluster
         self._remote_log_manager: RemoteLogManager | None = None
+        self._moves: LogDirMoves | None = None
+        # Directories that an operator wants for replicas that are not here yet.
+        self._wanted_log_dirs: dict[TopicPartition, LogDir] = {}
         self._topics: dict[str, HostedTopic] = {}
         self._names: dict[uuid.UUID, str] = {}
 
@@ -76,34 +92,52 @@ class ReplicaManager:
     ) -> Partition:
         """Find a partition by topic id if the request has one, else by name.
 
-        UnknownTopicIdError and UnknownTopicOrPartitionError make the client refresh its metadata.
-        LogDirFailedError: the partition is offline.
+        UnknownTopicIdError, UnknownTopicOrPartitionError and NotLeaderOrFollowerError (it is on
+        other brokers) make the client refresh its metadata. LogDirFailedError: it is offline.
         """
         if topic is None:
             topic = self._name_of(topic_id)
         hosted = self._topics.get(topic)
         found = hosted.partitions.get(partition) if hosted is not None else None
         if found is None:
-            if hosted is not None and partition in hosted.offline:
-                raise LogDirFailedError(
-                    "the partition is offline, its log directory or a file of its log is damaged"
-                    f" topic={topic} partition={partition}"
-                )
-            raise UnknownTopicOrPartitionError(
-                f"no such partition topic={topic} partition={partition}"
-            )
+            raise self._why_missing(hosted, topic, partition)
         return found
+
+    def _why_missing(
+        self, hosted: HostedTopic | None, topic: str, partition: int
+    ) -> LogDirFailedError | NotLeaderOrFollowerError | UnknownTopicOrPartitionError:
+        place = f"topic={topic} partition={partition}"
+        if hosted is not None and partition in hosted.offline:
+            return LogDirFailedError(
+                "the partition is offline, its log directory or a file of its log is damaged"
+                f" {place}"
+            )
+        known = self._cluster.find_topic(topic)
+        if known is not None and 0 <= partition < len(known.partitions):
+            return NotLeaderOrFollowerError(f"this broker has no replica of the partition {place}")
+        return UnknownTopicOrPartitionError(f"no such partition {place}")
 
     def _name_of(self, topic_id: uuid.UUID | None) -> str:
         name = self._names.get(topic_id) if topic_id is not None else None
-        if name is None:
-            text = "none" if topic_id is None else uuid_to_text(topic_id)
-            raise UnknownTopicIdError(f"no topic has this id topic_id={text}")
-        return name
+        if name is not None:
+            return name
+        known = self._cluster.find_topic(topic_id) if topic_id is not None else None
+        if known is not None:
+            return known.name
+        text = "none" if topic_id is None else uuid_to_text(topic_id)
+        raise UnknownTopicIdError(f"no topic has this id topic_id={text}")
 
     def is_offline(self, topic: str, partition: int) -> bool:
         hosted = self._topics.get(topic)
         return hosted is not None and partition in hosted.offline
+
+    def local_replica(self, topic_partition: TopicPartition) -> Partition | None:
+        """This broker's replica, as leader or follower; None if it has none that is online."""
+        hosted = self._topics.get(topic_partition.topic)
+        return None if hosted is None else hosted.partitions.get(topic_partition.partition)
+
+    def topic(self, name: str) -> HostedTopic | None:
+        return self._topics.get(name)
 
     def topics(self) -> tuple[HostedTopic, ...]:
         return tuple(self._topics.values())
@@ -118,7 +152,59 @@ class ReplicaManager:
     def damaged_logs(self) -> tuple[OfflineLog, ...]:
         return self._log_manager.offline_logs()
 
+    def future_replicas(self) -> list[FutureReplica]:
+        """Copies of logs that are on their way to another directory."""
+        return [] if self._moves is None else self._moves.future_replicas()
+
     # ---- changes, on the control thread
+
+    def start_moves(
+        self, run_control: RunControl, quota: ReplicationQuota, clock: Clock
+    ) -> LogDirMoves:
+        """Go on with the moves between directories that the last process did not finish. The caller
+        stops them."""
+        self._moves = LogDirMoves(
+            self._log_manager,
+            self._cluster,
+            run_control,
+            quota,
+            clock,
+            on_moved=self._on_moved,
+            on_lost=lambda lost: self._take_offline([lost]),
+        )
+        for topic_partition, log_dir in self._log_manager.interrupted_moves.items():
+            partition = self.local_replica(topic_partition)
+            if partition is not None:
+                self._moves.move(partition, log_dir)
+        return self._moves
+
+    def move_replica(self, topic_partition: TopicPartition, log_dir: LogDir) -> None:
+        """Begin to move a replica to this directory, which is online.
+
+        NotLeaderOrFollowerError if it is not here: a new replica will be made there. LogDirFailedError
+        while any directory is offline, as in Kafka: another copy may be there. Raises as
+        `find_partition` does.
+        """
+        assert self._moves is not None, "start_moves was called"
+        try:
+            partition = self.find_partition(topic_partition.topic, None, topic_partition.partition)
+        except NotLeaderOrFollowerError:
+            self._wanted_log_dirs[topic_partition] = log_dir
+            raise
+        if partition.log.log_dir is not log_dir and self._log_manager.offline_log_dirs():
+            raise LogDirFailedError(
+                "no replica is moved while a log directory is offline"
+                f" partition={topic_partition} dir={log_dir.path}"
+            )
+        self._moves.move(partition, log_dir)
+
+    def _on_moved(self, partition: Partition) -> None:
+        """The tasks of the remote tier begin anew, with the log that is used now."""
+        if self._remote_log_manager is not None and partition.log.remote_log_enabled:
+            places = [partition.topic_id_partition]
+            self._remote_log_manager.stop_partitions(places, delete_remote=False)
+            self.tell_remote_tier([partition])
+        self.purgatory.notify(partition.topic_partition)
 
     def start_tiering(self, remote_log_manager: RemoteLogManager) -> None:
         """Give every tiered partition to `remote_log_manager`, now and in the future.
@@ -127,125 +213,189 @@ class ReplicaManager:
         """
         self._remote_log_manager = remote_log_manager
         for topic in self.topics():
-            self._notify_remote(topic.partitions.values())
+            self.tell_remote_tier(topic.partitions.values())
 
-    def add_topic(
+    def take_roles(
         self,
-        name: str,
-        topic_id: uuid.UUID,
-        leader_epochs: Mapping[int, LeaderEpoch],
+        topic: TopicImage,
+        images: Iterable[PartitionImage],
         config: TopicConfig,
         *,
-        is_new: bool = True,
-    ) -> None:
-        """Become leader of these partitions of a topic, at these epochs. Creates missing logs.
+        is_new: bool,
+    ) -> list[TakenRole]:
+        """Lead or follow these partitions of a topic, as their images say. Creates missing logs.
 
-        If the topic is known, only new partitions are added. In a topic that is not new, a partition
-        without a log may have it in an offline directory, so it is offline too: a new, empty log
-        would hide its records. A partition with a damaged log is offline as well.
+        A partition without a log may have it in a directory that is offline: then it is offline too,
+        for a new, empty log would hide its records. That can be if its directory is not one of those
+        online, or, where the metadata names no directory, if the topic is not new. A partition
+        with a damaged log is offline as well.
         """
-        known = self._topics.get(name) or HostedTopic(name, topic_id, config, {})
-        may_be_offline = not is_new and bool(self._log_manager.offline_log_dirs())
-        added: dict[int, Partition] = {}
-        offline = set(known.offline)
-        for index, epoch in leader_epochs.items():
-            if index in known.partitions or index in known.offline:
+        known = self._topics.get(topic.name) or HostedTopic(topic.name, topic.topic_id, config, {})
+        if known.topic_id != topic.topic_id:
+            raise AssertionError(
+                f"an earlier topic of this name was not deleted topic={topic.name}"
+                f" topic_id={uuid_to_text(topic.topic_id)} known={uuid_to_text(known.topic_id)}"
+            )
+        partitions, offline = dict(known.partitions), set(known.offline)
+        taken = []
+        for image in images:
+            if image.partition in known.offline:
                 continue
-            topic_partition = TopicPartition(name, index)
-            log = self._log_manager.log(topic_partition)
-            is_away = may_be_offline and (log is None or not log.log_dir.is_online)
-            if is_away or self._log_manager.is_damaged(topic_partition):
-                offline.add(index)
-            else:
-                added[index] = self._lead(TopicIdPartition(topic_id, name, index), epoch, config)
+            partition = partitions.get(image.partition)
+            try:
+                if partition is None:
+                    partition = self._open(topic, image, config, is_new=is_new)
+                taken.append(self._take_role(partition, image))
+            except LogDirFailedError as error:
+                logger.warning("partition is offline: %s", error)
+                offline.add(image.partition)
+                continue
+            partitions[image.partition] = partition
         if offline != known.offline:
-            logger.error("partitions are offline topic=%s partitions=%s", name, sorted(offline))
-        self._topics[name] = replace(
-            known, partitions={**known.partitions, **added}, offline=frozenset(offline)
-        )
-        self._names[topic_id] = name
-        self._notify_remote(added.values())
+            logger.error(
+                "partitions are offline topic=%s partitions=%s", topic.name, sorted(offline)
+            )
+        self._topics[topic.name] = replace(known, partitions=partitions, offline=frozenset(offline))
+        self._names[topic.topic_id] = topic.name
+        return taken
 
-    def _lead(
-        self, topic_id_partition: TopicIdPartition, epoch: LeaderEpoch, config: TopicConfig
+    def _open(
+        self, topic: TopicImage, image: PartitionImage, config: TopicConfig, *, is_new: bool
     ) -> Partition:
-        topic_partition = topic_id_partition.topic_partition
-        topic_id = topic_id_partition.topic_id
-        log = self._log_manager.create_log(topic_partition, topic_id, config)
-        partition = Partition(topic_id_partition, log, epoch, self.fetch_purgatory.notify)
-        partition.make_leader()
-        return partition
+        place = TopicIdPartition(topic.topic_id, topic.name, image.partition)
+        topic_partition = place.topic_partition
+        directory_id = image.directory(self._cluster.broker_id)
+        log_dir = None
+        if directory_id in (None, MIGRATING):
+            may_be_away = not is_new
+        else:
+            log_dir = self._cluster.find_log_dir(directory_id)
+            may_be_away = log_dir is None and directory_id != UNASSIGNED
+        known_log = self._log_manager.log(topic_partition)
+        if known_log is not None:
+            known_log.log_dir.check_online()
+        elif directory_id == UNASSIGNED:
+            log_dir = self._wanted_log_dir(topic_partition)
+        elif may_be_away and self._log_manager.offline_log_dirs():
+            raise LogDirFailedError(
+                f"the log may be in a directory that is offline partition={topic_partition}"
+            )
+        if self._log_manager.is_damaged(topic_partition):
+            raise LogDirFailedError(f"the log is damaged partition={topic_partition}")
+        log = self._log_manager.create_log(topic_partition, topic.topic_id, config, log_dir=log_dir)
+        if log.log_dir is not log_dir:
+            self._cluster.note_directory(place, log.log_dir)
+        return Partition(place, log, self._cluster, self.purgatory.notify)
 
-    def bring_online(self, topic_id_partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
-        """Become leader of a partition whose damaged log was repaired. No effect on a deleted topic.
+    def _wanted_log_dir(self, topic_partition: TopicPartition) -> LogDir | None:
+        wanted = self._wanted_log_dirs.pop(topic_partition, None)
+        return wanted if wanted is not None and wanted.is_online else None
+
+    def _take_role(self, partition: Partition, image: PartitionImage) -> TakenRole:
+        if image.leader == self._cluster.broker_id:
+            return TakenRole(partition, image, partition.make_leader(image))
+        return TakenRole(partition, image, partition.make_follower(image))
+
+    def bring_online(self, topic: TopicImage, index: int) -> None:
+        """Serve a partition whose damaged log was repaired. No effect on a deleted topic.
 
         Raises CorruptDataError if the log is still damaged, and LogDirFailedError.
         """
-        name, index = topic_id_partition.topic, topic_id_partition.partition
-        hosted = self._topics.get(name)
-        if hosted is None or index not in hosted.offline:
+        hosted = self._topics.get(topic.name)
+        if hosted is None or hosted.topic_id != topic.topic_id or index not in hosted.offline:
             return
-        self._log_manager.load_again(topic_id_partition.topic_partition)
-        partition = self._lead(topic_id_partition, leader_epoch, hosted.config)
-        self._topics[name] = replace(
+        place = TopicIdPartition(topic.topic_id, topic.name, index)
+        log = self._log_manager.load_again(place.topic_partition)
+        partition = Partition(place, log, self._cluster, self.purgatory.notify)
+        taken = self._take_role(partition, topic.partitions[index])
+        self._topics[topic.name] = replace(
             hosted,
             partitions={**hosted.partitions, index: partition},
             offline=hosted.offline - {index},
         )
-        logger.info("partition is served again partition=%s", topic_id_partition)
-        self._notify_remote([partition])
+        logger.info("partition is served again partition=%s", place)
+        self.tell_remote_tier([taken.partition])
 
     def take_offline(self, log_dir: LogDir) -> None:
         """Stop serving the partitions of a failed directory, and complete waiting requests.
 
         Their segments in the remote tier stay. Nothing is copied or deleted meanwhile.
         """
-        for topic in self.topics():
-            failed = {
-                index: partition
-                for index, partition in topic.partitions.items()
-                if partition.log.log_dir is log_dir
-            }
-            if not failed:
-                continue
-            served = {i: each for i, each in topic.partitions.items() if i not in failed}
+        self._take_offline(
+            partition
+            for topic in self.topics()
+            for partition in topic.partitions.values()
+            if partition.log.log_dir is log_dir
+        )
+
+    def _take_offline(self, failed: Iterable[Partition]) -> None:
+        by_topic: dict[str, dict[int, Partition]] = {}
+        for partition in failed:
+            name, index = partition.topic_partition
+            by_topic.setdefault(name, {})[index] = partition
+        for name, lost in by_topic.items():
+            topic = self._topics[name]
+            served = {i: each for i, each in topic.partitions.items() if i not in lost}
             # Replaced before waiters wake up: their second read must find the partition offline.
-            self._topics[topic.name] = replace(
-                topic, partitions=served, offline=topic.offline | failed.keys()
+            self._topics[name] = replace(
+                topic, partitions=served, offline=topic.offline | lost.keys()
             )
-            logger.error(
-                "partitions are offline topic=%s partitions=%s", topic.name, sorted(failed)
-            )
-            for partition in failed.values():
+            logger.error("partitions are offline topic=%s partitions=%s", name, sorted(lost))
+            for partition in lost.values():
+                self._cancel_move(partition.topic_partition)
                 partition.leave()
             if self._remote_log_manager is not None:
                 self._remote_log_manager.stop_partitions(
                     [
                         partition.topic_id_partition
-                        for partition in failed.values()
+                        for partition in lost.values()
                         if partition.log.remote_log_enabled
                     ],
                     delete_remote=False,
                 )
 
-    def remove_topic(self, name: str) -> None:
-        """Stop serving a deleted topic, and delete its logs in both tiers.
+    def _cancel_move(self, topic_partition: TopicPartition) -> None:
+        if self._moves is not None:
+            self._moves.cancel(topic_partition)
 
-        The remote tier is deleted in the background, as it may take long or need retries.
+    def stop_partitions(self, stopped: Iterable[TopicIdPartition], *, delete_remote: bool) -> None:
+        """Stop serving these partitions, and delete their logs. Those that another incarnation of
+        the topic has replaced are left alone.
+
+        With `delete_remote` they are deleted in the remote tier too, in the background, as it may
+        take long or need retries.
         """
-        # Removed first, so that no new request finds the topic. Then waiting requests complete.
-        hosted = self._topics.pop(name)
-        del self._names[hosted.topic_id]
-        for partition in hosted.partitions.values():
-            partition.leave()
+        by_topic: dict[str, list[TopicIdPartition]] = {}
+        for each in stopped:
+            hosted = self._topics.get(each.topic)
+            if hosted is not None and hosted.topic_id == each.topic_id:
+                by_topic.setdefault(each.topic, []).append(each)
+        for name, places in by_topic.items():
+            self._stop(self._topics[name], places, delete_remote=delete_remote)
+
+    def _stop(
+        self, hosted: HostedTopic, places: list[TopicIdPartition], *, delete_remote: bool
+    ) -> None:
+        indexes = {each.partition for each in places}
+        left = {i: each for i, each in hosted.partitions.items() if i not in indexes}
+        # Removed first, so that no new request finds them. Then waiting requests complete.
+        if left or hosted.offline - indexes:
+            self._topics[hosted.name] = replace(
+                hosted, partitions=left, offline=hosted.offline - indexes
+            )
+        else:
+            del self._topics[hosted.name]
+            del self._names[hosted.topic_id]
+        for index in indexes & hosted.partitions.keys():
+            hosted.partitions[index].leave()
+        for each in places:
+            self._cancel_move(each.topic_partition)
         is_tiered = is_remote_log_enabled(
-            name, hosted.config, system_enabled=self._remote_log_manager is not None
+            hosted.name, hosted.config, system_enabled=self._remote_log_manager is not None
         )
         if self._remote_log_manager is not None and is_tiered:
-            self._remote_log_manager.stop_partitions(
-                hosted.topic_id_partitions(), delete_remote=True
-            )
-        for each in hosted.topic_id_partitions():
+            self._remote_log_manager.stop_partitions(places, delete_remote=delete_remote)
+        for each in places:
             self._log_manager.delete_log(each.topic_partition)
 
     def update_config(self, name: str, config: TopicConfig) -> None:
@@ -255,6 +405,8 @@ class ReplicaManager:
         start (KIP-950, remote.log.delete.on.disable).
         """
         newly_tiered, untiered = [], []
+        if name not in self._topics:
+            return  # it has no replica here
         self._topics[name] = replace(self._topics[name], config=config)
         for partition in self._topics[name].partitions.values():
             was_tiered = partition.log.remote_log_enabled
@@ -263,20 +415,25 @@ class ReplicaManager:
                 newly_tiered.append(partition)
             elif was_tiered and not partition.log.remote_log_enabled:
                 untiered.append(partition)
-        self._notify_remote(newly_tiered)
+        self.tell_remote_tier(newly_tiered)
         self._leave_remote(untiered)
 
     def _leave_remote(self, partitions: Sequence[Partition]) -> None:
         if self._remote_log_manager is None or not partitions:
             return
-        self._remote_log_manager.stop_partitions(
-            [partition.topic_id_partition for partition in partitions], delete_remote=True
-        )
-        for partition in partitions:
+        led = [each for each in partitions if each.is_leader]
+        for group, is_led in ((led, True), ([p for p in partitions if not p.is_leader], False)):
+            places = [partition.topic_id_partition for partition in group]
+            self._remote_log_manager.stop_partitions(places, delete_remote=is_led)
+        for partition in led:
             log = partition.log
             log.maybe_increment_log_start_offset(log.local_log_start_offset)
 
-    def _notify_remote(self, partitions: Iterable[Partition]) -> None:
-        logs = [partition.log for partition in partitions if partition.log.remote_log_enabled]
-        if self._remote_log_manager is not None and logs:
-            self._remote_log_manager.on_leadership_change(logs)
+    def tell_remote_tier(self, partitions: Iterable[Partition]) -> None:
+        """Start the tasks of the tiered ones among these partitions, each for its role."""
+        tiered = [each for each in partitions if each.log.remote_log_enabled]
+        if self._remote_log_manager is not None and tiered:
+            self._remote_log_manager.on_leadership_change(
+                [each.log for each in tiered if each.is_leader],
+                [each.log for each in tiered if not each.is_leader],
+            )

@@ -1,0 +1,60 @@
+"""Appends with acks=all that wait for the in-sync replicas. Source: Kafka DelayedProduce."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.partitions.partition import Partition
+from isotherm.types import Offset, TopicPartition
+
+
+class AwaitedAppend(NamedTuple):
+    """Records that end at `end_offset` (exclusive), appended in `term`."""
+
+    partition: Partition
+    end_offset: Offset
+    term: int
+
+
+class DelayedProduce:
+    """Ends when every append is on all in-sync replicas, or cannot be any more.
+
+    The result of its future is the error of each append; REQUEST_TIMED_OUT of those that were not
+    decided in time.
+    """
+
+    def __init__(self, awaited: Sequence[AwaitedAppend], loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[object] = loop.create_future()
+        self._awaited = awaited
+        self._outcomes: dict[int, ErrorCode] = {}
+
+    @property
+    def keys(self) -> list[TopicPartition]:
+        return [each.partition.topic_partition for each in self._awaited]
+
+    @property
+    def outcomes(self) -> list[ErrorCode]:
+        """Once the future is done."""
+        return [
+            self._outcomes.get(index, ErrorCode.request_timed_out)
+            for index in range(len(self._awaited))
+        ]
+
+    def try_complete(self, key: TopicPartition | None) -> bool:
+        """`key` None looks at every append."""
+        for index, (partition, end_offset, term) in enumerate(self._awaited):
+            if index in self._outcomes or key not in (None, partition.topic_partition):
+                continue
+            outcome = partition.acks_outcome(end_offset, term)
+            if outcome is not None:
+                self._outcomes[index] = outcome
+        if len(self._outcomes) == len(self._awaited):
+            self.expire()
+        return self.future.done()
+
+    def expire(self) -> None:
+        self.future.set_result(None)

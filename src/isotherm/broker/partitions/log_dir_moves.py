@@ -1,0 +1,239 @@
+"""Replicas on their way to another log directory of this broker (AlterReplicaLogDirs, KIP-113).
+
+    asked for ──► copied by a thread, beside the log in use ──► caught up
+                                                                   │ the controller knows the new directory
+                                                                   ▼
+                   on the control thread: the log is closed, completed there, opened there
+
+The control thread also deletes logs, takes directories offline and changes roles, so that none of this
+comes in between. Source: Kafka ReplicaAlterLogDirsManager, ReplicaAlterLogDirsThread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import NamedTuple, TypeAlias
+
+from isotherm.broker.partitions.partition import Partition
+from isotherm.broker.replication.cluster_view import ClusterView
+from isotherm.broker.replication.replication_quota import ReplicationQuota
+from isotherm.clock import Clock
+from isotherm.errors import IsothermError, NotLeaderOrFollowerError
+from isotherm.log.log_copy import CHUNK_SIZE, LogCopy
+from isotherm.log.log_dir import LogDir
+from isotherm.log.log_manager import LogManager
+from isotherm.types import Offset, TopicIdPartition, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+# How long the thread waits when no log has anything to copy: for records, quota or the controller.
+IDLE_INTERVAL_S = 0.1
+
+RunControl: TypeAlias = Callable[[Callable[[], None]], "Future[None]"]
+OnPartition: TypeAlias = Callable[[Partition], None]
+
+
+class FutureReplica(NamedTuple):
+    """A copy in the making. `end_offset`: all records below it are there."""
+
+    topic_partition: TopicPartition
+    log_dir: LogDir
+    size_in_bytes: int
+    end_offset: Offset
+
+
+class _Move:
+    """`lock` is held while something is copied. `copy` is None before and after."""
+
+    def __init__(self, partition: Partition, log_dir: LogDir) -> None:
+        self.partition = partition
+        self.log_dir = log_dir
+        self.copy: LogCopy | None = None
+        self.is_over = False
+        self.is_finishing = False
+        self.is_told = False
+        self.holds = ExitStack()
+        self.lock = threading.Lock()
+
+    @property
+    def place(self) -> TopicIdPartition:
+        return self.partition.topic_id_partition
+
+
+class LogDirMoves:
+    """`move`, `cancel` and `stop` on the control thread; views on any."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        cluster: ClusterView,
+        run_control: RunControl,
+        quota: ReplicationQuota,
+        clock: Clock,
+        *,
+        on_moved: OnPartition,
+        on_lost: OnPartition,
+    ) -> None:
+        """`on_moved` is told of a partition whose log is another object now, `on_lost` of one whose
+        log cannot be opened any more. Both on the control thread."""
+        self._log_manager = log_manager
+        self._cluster = cluster
+        self._run_control = run_control
+        self._quota = quota
+        self._clock = clock
+        self._on_moved = on_moved
+        self._on_lost = on_lost
+        # At most one for each partition of this broker.
+        self._moves: dict[TopicPartition, _Move] = {}
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="isotherm-log-dir-moves", daemon=True
+        )
+
+    # ---- any thread
+
+    def future_replicas(self) -> list[FutureReplica]:
+        found = []
+        for move in tuple(self._moves.values()):
+            copy = move.copy
+            if copy is not None:
+                place = move.place.topic_partition
+                found.append(
+                    FutureReplica(place, move.log_dir, copy.size_in_bytes, copy.end_offset)
+                )
+        return found
+
+    # ---- control thread
+
+    def move(self, partition: Partition, log_dir: LogDir) -> None:
+        """Begin to move the log there. A move to a third directory is given up; so is one under way if
+        the log lies in `log_dir` already."""
+        known = self._moves.get(partition.topic_partition)
+        if known is not None and known.log_dir is log_dir:
+            return
+        self.cancel(partition.topic_partition)
+        if partition.log.log_dir is log_dir:
+            return
+        logger.info(
+            "log is moved partition=%s from=%s to=%s",
+            partition.topic_partition,
+            partition.log.log_dir.path,
+            log_dir.path,
+        )
+        self._moves[partition.topic_partition] = _Move(partition, log_dir)
+        if self._thread.ident is None:
+            self._thread.start()
+        self._wake.set()
+
+    def cancel(self, topic_partition: TopicPartition) -> None:
+        """Give up the move of a partition. No effect if there is none."""
+        move = self._moves.pop(topic_partition, None)
+        if move is not None:
+            self._end(move)
+            if move.is_told and not move.partition.is_gone:
+                self._cluster.note_directory(move.place, move.partition.log.log_dir)
+
+    def stop(self) -> None:
+        """A start goes on with what is under way."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _end(self, move: _Move) -> None:
+        with move.lock:
+            move.is_over = True
+            copy, move.copy = move.copy, None
+            if copy is not None:
+                self._log_manager.discard_copy(copy)
+            move.holds.close()
+
+    def _finish(self, move: _Move) -> None:
+        copy = move.copy
+        if copy is None or move.is_over or self._stopping.is_set():
+            return  # given up meanwhile
+        del self._moves[move.place.topic_partition]
+        with move.lock:
+            move.is_over, move.copy = True, None
+            try:
+                moved = move.partition.replace_log(lambda: self._log_manager.move_log(copy))
+            except IsothermError:
+                logger.exception("log is lost in its move partition=%s", move.place)
+                self._on_lost(move.partition)
+                return
+            finally:
+                move.holds.close()
+        self._cluster.note_directory(move.place, moved.log_dir)
+        if moved.log_dir is move.log_dir:
+            logger.info("log is moved partition=%s dir=%s", move.place, moved.directory)
+        else:
+            self._log_manager.discard_copy(copy)
+        self._on_moved(move.partition)
+
+    # ---- the thread that copies
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            while self._moves and not self._stopping.is_set():
+                if not sum(self._copy_some(each) for each in tuple(self._moves.values())):
+                    self._clock.wait(self._stopping, IDLE_INTERVAL_S)
+
+    def _copy_some(self, move: _Move) -> int:
+        """The bytes copied."""
+        with move.lock:
+            if move.is_over or move.is_finishing or self._quota.is_exceeded:
+                return 0
+            try:
+                size = self._advance(move)
+            except NotLeaderOrFollowerError:
+                return 0  # it is being deleted
+            # The boundary of one move: the others go on.
+            except Exception:
+                logger.exception("log cannot be moved partition=%s", move.place)
+                move.is_finishing = True
+                self._submit(lambda: self.cancel(move.place.topic_partition))
+                return 0
+        self._quota.record(move.place.topic_partition, size)
+        return size
+
+    def _advance(self, move: _Move) -> int:
+        if move.copy is None:
+            # The cleaner drops records that are copied already.
+            pause = self._log_manager.cleaner_manager.paused(move.place.topic_partition)
+            move.holds.enter_context(pause)
+            move.copy = self._log_manager.begin_copy(move.partition.log, move.log_dir)
+        size = move.copy.copy_some(CHUNK_SIZE)
+        if move.copy.missing_size < CHUNK_SIZE and self._is_recorded(move):
+            # Outside the control thread, which then has little to make durable.
+            move.partition.log.flush()
+            move.is_finishing = True
+            self._submit(lambda: self._finish(move))
+        return size
+
+    def _is_recorded(self, move: _Move) -> bool:
+        """Whether the controller knows the new directory. It must know before the log is there: a
+        failed directory takes those replicas out of the ISR that it has recorded there."""
+        if self._cluster.is_recorded(move.place, move.log_dir):
+            return True
+        if not move.is_told:
+            move.is_told = True
+            self._cluster.note_directory(move.place, move.log_dir)
+        return False
+
+    def _submit(self, act: Callable[[], None]) -> None:
+        try:
+            self._run_control(act).add_done_callback(_log_failure)
+        except RuntimeError:
+            self._stopping.set()  # the control thread has ended: the broker stops
+
+
+def _log_failure(done: Future[None]) -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        logger.error("move of a log has failed", exc_info=error)

@@ -1,0 +1,1 @@
+"""How this process talks to the other nodes of its cluster: blocking, from threads."""

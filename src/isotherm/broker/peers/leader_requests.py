@@ -1,0 +1,112 @@
+"""Requests to the brokers of this cluster that lead partitions: blocking, from threads.
+
+Leaders and addresses come from the metadata image at each request. A request that meets a moved
+leader fails, and its caller tries again later, when the image has followed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
+from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
+from isotherm.types import BrokerId, TopicPartition
+
+CONNECT_TIMEOUT_S = 10.0
+RESPONSE_BYTES_MAX = 64 * 1024 * 1024
+
+
+def partition_image(image: MetadataImage, topic_partition: TopicPartition) -> PartitionImage:
+    """Raises UnknownTopicOrPartitionError."""
+    topic = image.topics_by_name.get(topic_partition.topic)
+    if topic is None or topic_partition.partition >= len(topic.partitions):
+        raise UnknownTopicOrPartitionError(f"no such partition partition={topic_partition}")
+    return topic.partitions[topic_partition.partition]
+
+
+def leader_endpoint(
+    image: MetadataImage, topic_partition: TopicPartition, listener_name: str
+) -> tuple[BrokerId, Endpoint]:
+    """The leader and its address. NotLeaderOrFollowerError while there is none that can be reached."""
+    leader = partition_image(image, topic_partition).leader
+    broker = image.brokers.get(leader) if leader != NO_LEADER else None
+    endpoint = broker.endpoint(listener_name) if broker is not None else None
+    if endpoint is None:
+        raise NotLeaderOrFollowerError(
+            f"no leader can be reached partition={topic_partition} leader={leader}"
+            f" listener={listener_name}"
+        )
+    return leader, endpoint
+
+
+class _Peer:
+    """One connection, for one thread at a time."""
+
+    def __init__(self, address: PeerAddress, connection: PeerConnection) -> None:
+        self.address = address
+        self.connection = connection
+        self.lock = threading.Lock()
+
+
+class LeaderRequests:
+    """A connection per broker. Thread-safe: requests to one broker wait for one another."""
+
+    def __init__(
+        self,
+        find_image: Callable[[], MetadataImage],
+        listener_name: str,
+        *,
+        client_id: str,
+        request_timeout_s: float,
+    ) -> None:
+        self._find_image = find_image
+        self._listener_name = listener_name
+        self._client_id = client_id
+        self._request_timeout_s = request_timeout_s
+        self._peers: dict[BrokerId, _Peer] = {}
+        self._guard = threading.Lock()
+        self._is_closed = False
+
+    def send(self, topic_partition: TopicPartition, request: Any) -> Any:
+        """The leader's response.
+
+        Raises UnknownTopicOrPartitionError, NotLeaderOrFollowerError while there is no leader, and
+        what `PeerConnection.send` raises.
+        """
+        image = self._find_image()
+        leader, endpoint = leader_endpoint(image, topic_partition, self._listener_name)
+        peer = self._peer(leader, PeerAddress(endpoint.host, endpoint.port))
+        with peer.lock:
+            return peer.connection.send(request)
+
+    def close(self) -> None:
+        """End every request, now and later."""
+        with self._guard:
+            self._is_closed = True
+            peers = tuple(self._peers.values())
+        for peer in peers:
+            peer.connection.close()
+
+    def _peer(self, broker: BrokerId, address: PeerAddress) -> _Peer:
+        with self._guard:
+            known = self._peers.get(broker)
+            if known is not None and known.address == address:
+                return known
+            if known is not None:
+                # The broker has moved; whatever waits for its old address fails now.
+                known.connection.close()
+            connection = PeerConnection(
+                address,
+                client_id=self._client_id,
+                connect_timeout_s=CONNECT_TIMEOUT_S,
+                request_timeout_s=self._request_timeout_s,
+                response_bytes_max=RESPONSE_BYTES_MAX,
+            )
+            if self._is_closed:
+                connection.close()
+            peer = self._peers[broker] = _Peer(address, connection)
+            return peer

@@ -1,0 +1,152 @@
+"""Items sent to other brokers in batches: one request in flight for each broker.
+
+What is submitted while a request is under way gathers, and the next request takes it all. Each broker
+has a thread and a connection of its own, so a broker that does not answer holds up no other.
+Source: Kafka InterBrokerSendThread, as its TransactionMarkerChannelManager and
+AddPartitionsToTxnManager use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.errors import NotEnoughMemoryError, PeerDisconnectedError
+from isotherm.types import BrokerId
+
+STOP_TIMEOUT_S = 5.0
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class _Destination(Generic[Item, Result]):
+    """The queue, thread and connection of one broker."""
+
+    def __init__(self, batches: PeerBatches[Item, Result], address: PeerAddress) -> None:
+        self.address = address
+        self._batches = batches
+        self._connection = batches.connect(address)
+        self._queue: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._is_stopped = False
+        self._has_work = threading.Condition()
+        self._thread = threading.Thread(
+            target=self._run, name=f"isotherm-{batches.name}-{address}", daemon=True
+        )
+        self._thread.start()
+
+    def put(self, item: Item, answer: asyncio.Future[Result]) -> None:
+        with self._has_work:
+            if len(self._queue) >= self._batches.queued_max:
+                answer.set_exception(
+                    NotEnoughMemoryError(
+                        f"too much waits for a broker work={self._batches.name}"
+                        f" peer={self.address} waiting={len(self._queue)}"
+                    )
+                )
+                return
+            self._queue.append((item, answer))
+            self._has_work.notify()
+
+    def stop(self) -> None:
+        """End the request under way with an error, and what waits too. Does not wait for the thread."""
+        with self._has_work:
+            self._is_stopped = True
+            self._has_work.notify()
+        self._connection.close()
+
+    def join(self) -> None:
+        self._thread.join(STOP_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while batch := self._take():
+            items = [item for item, _ in batch]
+            try:
+                results = self._batches.exchange(self._connection, items)
+            # The boundary of the thread: the futures pass every error on.
+            except Exception as error:  # noqa: BLE001
+                self._batches.deliver([(answer, error) for _, answer in batch])
+            else:
+                answers = [answer for _, answer in batch]
+                self._batches.deliver(list(zip(answers, results, strict=True)))
+        stopped = PeerDisconnectedError(f"the connection is closed peer={self.address}")
+        self._batches.deliver([(answer, stopped) for _, answer in self._queue])
+        self._connection.close()
+
+    def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
+        """What waits, up to a batch; empty once stopped."""
+        with self._has_work:
+            self._has_work.wait_for(lambda: self._queue or self._is_stopped)
+            if self._is_stopped:
+                return []
+            count = min(len(self._queue), self._batches.batch_max)
+            return [self._queue.popleft() for _ in range(count)]
+
+
+class PeerBatches(Generic[Item, Result]):
+    """Event loop thread only, except for `exchange`, which destinations call."""
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[PeerAddress], PeerConnection],
+        exchange: Callable[[PeerConnection, Sequence[Item]], Sequence[Result]],
+        *,
+        queued_max: int,
+        batch_max: int,
+    ) -> None:
+        """`exchange` sends items and returns a result for each, in order; it may raise. `queued_max`
+        items wait for one broker, and `batch_max` are in one request."""
+        self.name = name
+        self.connect = connect
+        self.exchange = exchange
+        self.queued_max = queued_max
+        self.batch_max = batch_max
+        self._loop = asyncio.get_running_loop()
+        self._destinations: dict[BrokerId, _Destination[Item, Result]] = {}
+
+    def submit(
+        self, broker_id: BrokerId, address: PeerAddress, item: Item
+    ) -> asyncio.Future[Result]:
+        """Send an item. The future raises PeerDisconnectedError, PeerTimeoutError,
+        NotEnoughMemoryError when too much waits for that broker, and what `exchange` raises."""
+        answer: asyncio.Future[Result] = self._loop.create_future()
+        destination = self._destinations.get(broker_id)
+        if destination is None or destination.address != address:
+            if destination is not None:
+                # The broker was started again elsewhere.
+                destination.stop()
+            destination = self._destinations[broker_id] = _Destination(self, address)
+        destination.put(item, answer)
+        return answer
+
+    def deliver(
+        self, outcomes: Sequence[tuple[asyncio.Future[Result], Result | Exception]]
+    ) -> None:
+        """Complete futures. Any thread."""
+        if outcomes and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_complete, outcomes)
+
+    async def stop(self) -> None:
+        destinations = tuple(self._destinations.values())
+        self._destinations.clear()
+        for each in destinations:
+            each.stop()
+        for each in destinations:
+            await self._loop.run_in_executor(None, each.join)
+
+
+def _complete(
+    outcomes: Sequence[tuple[asyncio.Future[Result], Result | Exception]],
+) -> None:
+    for future, outcome in outcomes:
+        if future.done():  # its request was cancelled
+            continue
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)

@@ -1,0 +1,247 @@
+"""One connection to another node of the cluster: blocking, one request in flight.
+
+No ApiVersions are exchanged: the cluster's metadata.version tells which versions every node serves,
+and Kafka's replica fetchers do the same. The socket is opened by the first request and after every
+failure, so a connection outlives the node's restarts. Source: Kafka NetworkClientUtils,
+BrokerBlockingSender.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from isotherm.clock import Clock, SystemClock
+from isotherm.errors import PeerDisconnectedError, PeerTimeoutError
+from isotherm.protocol.api_keys import ApiKey, api_name, response_class
+from isotherm.protocol.codec import decoder, encoder
+from isotherm.protocol.errors import ProtocolError
+from isotherm.protocol.framing import RequestHeader, read_response_frame, write_request_header
+
+_SIZE = struct.Struct(">i")
+_CORRELATION_ID_SIZE = 4
+_CORRELATION_IDS = 2**31
+
+
+class PeerAddress(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class ReceiveBuffer:
+    """Memory for one response after the other, as large as the largest so far. One thread."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def take(self, size: int) -> memoryview:
+        """Overwrites what an earlier call returned."""
+        if size > len(self._data):
+            self._data = bytearray(size)
+        return memoryview(self._data)[:size]
+
+
+class PeerConnection:
+    """`send` may be called from any thread, by one at a time; `close` at any time."""
+
+    def __init__(
+        self,
+        address: PeerAddress,
+        *,
+        client_id: str,
+        connect_timeout_s: float,
+        request_timeout_s: float,
+        response_bytes_max: int,
+        clock: Clock | None = None,
+    ) -> None:
+        """Opens nothing yet. A response above `response_bytes_max` ends the connection."""
+        self.address = address
+        self._client_id = client_id
+        self._connect_timeout_s = connect_timeout_s
+        self._request_timeout_s = request_timeout_s
+        self._response_bytes_max = response_bytes_max
+        self._clock = clock or SystemClock()
+        self._correlation_ids = itertools.count()
+        self._socket: socket.socket | None = None
+        self._is_in_use = False
+        self._is_closed = False
+        self._guard = threading.Lock()  # of the three above
+
+    def send(self, request: Any) -> Any:
+        """Send an entity of kio, whose class tells API and version; the response of that version.
+
+        Raises PeerDisconnectedError or PeerTimeoutError. The connection is then closed, and the
+        next call opens another one.
+        """
+        request_type = type(request)
+        body = bytearray()
+        encoder(request_type)(request, body)
+        key, version = int(request_type.__api_key__), int(request_type.__version__)
+        payload = self.exchange(key, version, body, is_flexible=bool(request_type.__flexible__))
+        try:
+            response, _ = decoder(response_class(key, version))(payload, 0)
+        except ProtocolError as error:
+            raise self._malformed(api_name(key)) from error
+        return response
+
+    def exchange(
+        self,
+        api_key: int,
+        api_version: int,
+        body: bytes | bytearray,
+        *,
+        is_flexible: bool,
+        buffer: ReceiveBuffer | None = None,
+    ) -> memoryview:
+        """Send an encoded request body; the body of the response. Raises as `send` does.
+
+        The response is memory of its own, which the caller may keep, or lies in `buffer`.
+        """
+        correlation_id = next(self._correlation_ids) % _CORRELATION_IDS
+        frame = self._frame(api_key, api_version, correlation_id, body, is_flexible=is_flexible)
+        try:
+            with self._in_use():
+                connection = self._socket or self._open()
+                deadline_s = self._clock.monotonic_s() + self._request_timeout_s
+                self._send_all(connection, frame, deadline_s)
+                payload = self._receive_frame(connection, deadline_s, buffer or ReceiveBuffer())
+                has_tags = is_flexible and api_key != ApiKey.API_VERSIONS
+                answered_id, answer = self._response(payload, has_tags=has_tags)
+                if answered_id != correlation_id:
+                    raise self._lost(f"it answers request {answered_id}, not {correlation_id}")
+        except TimeoutError as error:
+            raise PeerTimeoutError(
+                f"a node does not answer in time peer={self.address} api={api_name(api_key)}"
+            ) from error
+        except OSError as error:
+            raise self._lost(error.strerror or type(error).__name__) from error
+        return answer
+
+    def close(self) -> None:
+        """End for good: a `send` that waits, and every later one, raises PeerDisconnectedError.
+
+        Any thread. A host name that is being resolved is waited for by its `send`.
+        """
+        with self._guard:
+            self._is_closed = True
+            if not self._is_in_use:
+                self._drop_socket()
+            elif self._socket is not None:
+                # Its user closes it: the number could be another socket's before that wakes up.
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """A failure closes the socket: the stream of frames cannot be found again."""
+        with self._guard:
+            if self._is_closed:
+                raise self._lost("this side has closed it")
+            self._is_in_use = True
+        has_failed = True
+        try:
+            yield
+            has_failed = False
+        finally:
+            with self._guard:
+                self._is_in_use = False
+                if has_failed or self._is_closed:
+                    self._drop_socket()
+
+    def _frame(
+        self,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        body: bytes | bytearray,
+        *,
+        is_flexible: bool,
+    ) -> bytes:
+        header = RequestHeader(api_key, api_version, correlation_id, self._client_id)
+        frame = write_request_header(header, is_flexible=is_flexible)
+        return _SIZE.pack(len(frame) + len(body)) + frame + body
+
+    def _open(self) -> socket.socket:
+        found = socket.getaddrinfo(*self.address, type=socket.SOCK_STREAM)
+        failure: OSError | None = None
+        for family, kind, protocol, _, address in found:
+            candidate = self._new_socket(family, kind, protocol)
+            try:
+                candidate.settimeout(self._connect_timeout_s)
+                candidate.connect(address)
+                candidate.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError as error:
+                failure = error
+            else:
+                return candidate
+        raise failure or OSError("the host has no address")
+
+    def _new_socket(self, family: int, kind: int, protocol: int) -> socket.socket:
+        """It is this connection's before it connects, so that `close` also ends the wait for that."""
+        with self._guard:
+            self._drop_socket()
+            if self._is_closed:
+                raise self._lost("this side has closed it")
+            self._socket = socket.socket(family, kind, protocol)
+            return self._socket
+
+    def _drop_socket(self) -> None:
+        """With the guard held."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send_all(self, connection: socket.socket, frame: bytes, deadline_s: float) -> None:
+        connection.settimeout(self._left_s(deadline_s))
+        connection.sendall(frame)
+
+    def _receive_frame(
+        self, connection: socket.socket, deadline_s: float, buffer: ReceiveBuffer
+    ) -> memoryview:
+        size_field = memoryview(bytearray(_SIZE.size))
+        (size,) = _SIZE.unpack(self._receive(connection, size_field, deadline_s))
+        if not _CORRELATION_ID_SIZE <= size <= self._response_bytes_max:
+            raise self._lost(
+                f"its response has an impossible size size={size} max={self._response_bytes_max}"
+            )
+        return self._receive(connection, buffer.take(size), deadline_s)
+
+    def _receive(
+        self, connection: socket.socket, data: memoryview, deadline_s: float
+    ) -> memoryview:
+        received = 0
+        while received < len(data):
+            connection.settimeout(self._left_s(deadline_s))
+            count = connection.recv_into(data[received:])
+            if not count:
+                raise self._lost("it was closed")
+            received += count
+        return data
+
+    def _left_s(self, deadline_s: float) -> float:
+        left_s = deadline_s - self._clock.monotonic_s()
+        if left_s <= 0:
+            raise TimeoutError
+        return left_s
+
+    def _response(self, payload: memoryview, *, has_tags: bool) -> tuple[int, memoryview]:
+        try:
+            return read_response_frame(payload, has_tags=has_tags)
+        except ProtocolError as error:
+            raise self._malformed("header") from error
+
+    def _malformed(self, what: str) -> PeerDisconnectedError:
+        with self._guard:
+            self._drop_socket()
+        return self._lost(f"its response is malformed: {what}")
+
+    def _lost(self, reason: str) -> PeerDisconnectedError:
+        return PeerDisconnectedError(f"no connection peer={self.address} reason='{reason}'")

@@ -1,0 +1,184 @@
+"""Asks the active controller for changes of the ISR (AlterPartition, KIP-497).
+
+    submit ──► waiting, one per partition ──► one request with all that wait ──► answers, per partition
+                   ▲                                        │
+                   └── an error of the whole request, or none at all: all of it again after a pause
+
+A change waits until the controller has answered it, however long that takes: without an answer nobody
+knows which ISR holds. Source: Kafka AlterPartitionManager.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.metadata.image import LeaderRecoveryState
+from isotherm.broker.quorum.controller_channel import Send
+from isotherm.broker.replication.cluster_view import OnIsrAnswer
+from isotherm.broker.replication.in_sync_replicas import IsrAnswer, IsrChange
+from isotherm.clock import Clock
+from isotherm.errors import IsothermError
+from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.entities import entity_of
+from isotherm.types import BrokerId, TopicIdPartition
+
+logger = logging.getLogger(__name__)
+
+VERSION = 3
+"""With the brokers' epochs: metadata.version 3.5 and later."""
+REQUEST_TIMEOUT_S = 30.0
+"""How long the channel looks for a controller that answers, before the request is made anew."""
+PAUSE_S = 0.05
+"""Kafka's, too. Also after an answer with an error: the partition may ask for the same again."""
+
+
+class _Asked(NamedTuple):
+    change: IsrChange
+    on_answer: OnIsrAnswer
+
+
+class AlterPartitionManager:
+    """Thread-safe. At most one change per partition waits, so there are no more than partitions."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        send: Send,
+        *,
+        broker_epoch: Callable[[], int],
+        clock: Clock,
+    ) -> None:
+        """`send` is a ControllerChannel's. `broker_epoch` is that of the registration now."""
+        self._broker_id = broker_id
+        self._send = send
+        self._broker_epoch = broker_epoch
+        self._clock = clock
+        self._waiting: dict[TopicIdPartition, _Asked] = {}
+        self._has_work = threading.Condition()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="isotherm-alter-partition", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """What waits is not asked for any more, and gets no answer: this broker leads no longer. Stop
+        the channel first, else this waits for its answer."""
+        self._stopped.set()
+        with self._has_work:
+            self._has_work.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def submit(
+        self, partition: TopicIdPartition, change: IsrChange, on_answer: OnIsrAnswer
+    ) -> None:
+        """Ask for `change`. `on_answer` is called once, on this manager's thread.
+
+        While an earlier change of the partition is not answered, it is called at once with
+        OPERATION_NOT_ATTEMPTED.
+        """
+        with self._has_work:
+            is_first = partition not in self._waiting
+            if is_first:
+                self._waiting[partition] = _Asked(change, on_answer)
+                self._has_work.notify()
+        if not is_first:
+            on_answer(IsrAnswer(ErrorCode.operation_not_attempted))
+
+    def _run(self) -> None:
+        while True:
+            with self._has_work:
+                self._has_work.wait_for(lambda: self._waiting or self._stopped.is_set())
+                asked = dict(self._waiting)
+            if self._stopped.is_set():
+                return
+            try:
+                is_clean = self._ask(asked)
+            # The boundary of the thread: without it no ISR would change any more.
+            except Exception:
+                logger.exception("AlterPartition failed, and is tried again")
+                is_clean = False
+            if not is_clean:
+                self._clock.wait(self._stopped, PAUSE_S)
+
+    def _ask(self, asked: dict[TopicIdPartition, _Asked]) -> bool:
+        """Send all of `asked`, and give out the answers; whether there was no error."""
+        request = self._request(asked)
+        try:
+            response = self._send(request, timeout_s=REQUEST_TIMEOUT_S).result()
+        except IsothermError as error:
+            logger.info("AlterPartition is not answered, and is sent again: %s", error)
+            return False
+        if response.error_code is not ErrorCode.none:
+            logger.warning(
+                "AlterPartition is refused, and is sent again error=%s broker_epoch=%d",
+                response.error_code.name,
+                request.broker_epoch,
+            )
+            return False
+        answers = _answers(response, asked)
+        for partition in asked.keys() - answers.keys():
+            logger.warning("AlterPartition leaves out a partition partition=%s", partition)
+        is_clean = asked.keys() <= answers.keys()
+        for partition, each in asked.items():
+            answer = answers.get(partition)
+            if answer is None:
+                continue
+            with self._has_work:
+                # Before the call: it may ask for another change.
+                del self._waiting[partition]
+            is_clean = is_clean and answer.error is ErrorCode.none
+            each.on_answer(answer)
+        return is_clean
+
+    def _request(self, asked: dict[TopicIdPartition, _Asked]) -> Any:
+        partitions: dict[uuid.UUID, list[dict[str, Any]]] = {}
+        for place, each in sorted(asked.items()):
+            partitions.setdefault(place.topic_id, []).append(_fields(place, each.change))
+        return entity_of(
+            request_class(ApiKey.ALTER_PARTITION, VERSION),
+            {
+                "broker_id": self._broker_id,
+                "broker_epoch": self._broker_epoch(),
+                "topics": [
+                    {"topic_id": topic_id, "partitions": changed}
+                    for topic_id, changed in partitions.items()
+                ],
+            },
+        )
+
+
+def _fields(place: TopicIdPartition, change: IsrChange) -> dict[str, Any]:
+    return {
+        "partition_index": place.partition,
+        "leader_epoch": change.leader_epoch,
+        "new_isr_with_epochs": [
+            {"broker_id": broker_id, "broker_epoch": epoch}
+            for broker_id, epoch in zip(change.isr, change.broker_epochs, strict=True)
+        ],
+        # A leader has recovered, whatever the image says.
+        "leader_recovery_state": LeaderRecoveryState.RECOVERED,
+        "partition_epoch": change.partition_epoch,
+    }
+
+
+def _answers(response: Any, asked: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, IsrAnswer]:
+    """The answers by the partitions that were asked for: a response has no names of topics."""
+    places = {(each.topic_id, each.partition): each for each in asked}
+    return {
+        place: IsrAnswer(
+            answer.error_code, tuple(answer.isr), answer.leader_epoch, answer.partition_epoch
+        )
+        for topic in response.topics
+        for answer in topic.partitions
+        if (place := places.get((topic.topic_id, answer.partition_index))) is not None
+    }

@@ -1,0 +1,232 @@
+"""What a follower does with one partition: what to fetch, and how it reacts to each answer. Pure.
+
+    begin_fetch ──► fetch ──► APPEND ─────────────────────────────────► fetch at the new end
+                      │  ├──► TRUNCATE (the logs diverge) ────────────► fetch at the new end
+                      │  ├──► RESET (out of range) ──► plan_reset ────► fetch
+                      │  ├──► BUILD_FROM_TIER (moved to the tier) ────► fetch behind the tier's part
+                      │  ├──► BACK_OFF: the same again after replica.fetch.backoff.ms
+                      │  └──► FAIL: no fetch before a new leader epoch
+                      └──────► IGNORE: the answer is for another state
+
+A leader with another history answers with the end of the last epoch that both may share (KIP-595): the
+follower truncates there and asks again, until the last record of its log is one of the leader's.
+Source: Kafka AbstractFetcherThread.scala, PartitionFetchState.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.log.leader_epoch_cache import EpochEndOffset as LocalEpochEnd
+from isotherm.protocol.fetch import EpochEndOffset, FetchPartition, FetchPartitionResponse
+from isotherm.types import (
+    NO_LEADER_EPOCH,
+    UNKNOWN_OFFSET,
+    LeaderEpoch,
+    Offset,
+    TimestampMs,
+)
+
+
+class FetchState(NamedTuple):
+    """`lag` is None until the leader's high watermark is known: the replica counts as out of sync.
+    `last_fetched_epoch` is -1 for an empty log: then the leader cannot tell whether logs diverge."""
+
+    leader_epoch: LeaderEpoch
+    fetch_offset: Offset
+    last_fetched_epoch: LeaderEpoch
+    lag: Offset | None = None
+    delayed_until_ms: TimestampMs = 0
+
+    def is_ready(self, now_ms: TimestampMs) -> bool:
+        return now_ms >= self.delayed_until_ms
+
+    @property
+    def is_in_sync(self) -> bool:
+        return self.lag is not None and self.lag <= 0
+
+    def delayed(self, now_ms: TimestampMs, backoff_ms: int) -> FetchState:
+        """Fetched again after the back-off. One that waits already waits no longer for it."""
+        if not self.is_ready(now_ms):
+            return self
+        return self._replace(delayed_until_ms=now_ms + backoff_ms)
+
+    def appended(
+        self, end_offset: Offset, last_epoch: LeaderEpoch, leader_high_watermark: Offset
+    ) -> FetchState:
+        """The state after an append, which may have been of nothing."""
+        # Nothing was appended: the last record of the log is the same as before.
+        if last_epoch == NO_LEADER_EPOCH:
+            last_epoch = self.last_fetched_epoch
+        lag = max(0, leader_high_watermark - end_offset)
+        return FetchState(self.leader_epoch, end_offset, last_epoch, lag)
+
+    def moved(
+        self, offset: Offset, last_epoch: LeaderEpoch, lag: Offset | None = None
+    ) -> FetchState:
+        """The state after the log was truncated, or begun anew."""
+        return FetchState(self.leader_epoch, offset, last_epoch, self.lag if lag is None else lag)
+
+    def request(
+        self, partition: int, *, log_start_offset: Offset, max_bytes: int
+    ) -> FetchPartition:
+        return FetchPartition(
+            partition,
+            self.fetch_offset,
+            max_bytes,
+            self.leader_epoch,
+            self.last_fetched_epoch,
+            log_start_offset,
+        )
+
+
+class FirstFetch(NamedTuple):
+    """`truncate_to` is where the log is truncated before the first fetch; None to keep all."""
+
+    state: FetchState
+    truncate_to: Offset | None
+
+
+def first_fetch(
+    leader_epoch: LeaderEpoch,
+    *,
+    log_end_offset: Offset,
+    high_watermark: Offset,
+    latest_epoch: LeaderEpoch | None,
+) -> FirstFetch:
+    """How to begin in a leader epoch. Without epochs only the committed records are known to be the
+    leader's too."""
+    # The leader compares the last epoch with its own, and answers where the logs diverge: nothing is
+    # truncated before that.
+    if latest_epoch is not None:
+        return FirstFetch(FetchState(leader_epoch, log_end_offset, latest_epoch), None)
+    truncate_to = high_watermark if high_watermark < log_end_offset else None
+    return FirstFetch(FetchState(leader_epoch, high_watermark, NO_LEADER_EPOCH), truncate_to)
+
+
+class Reaction(enum.Enum):
+    IGNORE = enum.auto()
+    APPEND = enum.auto()
+    TRUNCATE = enum.auto()
+    RESET = enum.auto()
+    BUILD_FROM_TIER = enum.auto()
+    BACK_OFF = enum.auto()
+    FAIL = enum.auto()
+
+
+_REACTIONS: dict[int, Reaction] = {
+    ErrorCode.offset_out_of_range: Reaction.RESET,
+    ErrorCode.offset_moved_to_tiered_storage: Reaction.BUILD_FROM_TIER,
+    # The leader has a later epoch than the state's: the next image of the metadata tells it.
+    ErrorCode.fenced_leader_epoch: Reaction.FAIL,
+}
+
+
+def react(
+    state: FetchState | None,
+    asked: FetchPartition | None,
+    answer: FetchPartitionResponse,
+    now_ms: TimestampMs,
+) -> Reaction:
+    """What to do with an answer. `state` is the present one, None if the partition is not fetched any
+    more; `asked` is what the request, or an earlier one of its session, asked for."""
+    # The state may have changed since the request: another leader epoch, a truncation, a back-off.
+    # Its answer would then be applied to a log that it does not fit.
+    if (
+        state is None
+        or asked is None
+        or not state.is_ready(now_ms)
+        or (asked.fetch_offset, asked.current_leader_epoch)
+        != (state.fetch_offset, state.leader_epoch)
+    ):
+        return Reaction.IGNORE
+    if answer.error_code:
+        return reaction_to_error(answer.error_code)
+    diverging = answer.diverging_epoch
+    # Kafka sends the field with epoch -1 for none.
+    if diverging is not None and diverging.epoch >= 0:
+        return Reaction.TRUNCATE
+    return Reaction.APPEND
+
+
+def reaction_to_error(error_code: int) -> Reaction:
+    """Of a fetch or a look-up. All other errors pass: the leader or this broker has older metadata,
+    a directory fails, or the partition moves."""
+    return _REACTIONS.get(error_code, Reaction.BACK_OFF)
+
+
+EndOffsetFor: TypeAlias = Callable[[LeaderEpoch], LocalEpochEnd]
+"""`LeaderEpochCache.end_offset_for` of the follower, at its log end."""
+
+
+def truncation_offset(
+    leader_end: EpochEndOffset,
+    end_offset_for: EndOffsetFor,
+    *,
+    log_end_offset: Offset,
+    fetch_offset: Offset,
+) -> Offset:
+    """Where to truncate a log that diverges. `leader_end` is the leader's last epoch that is not
+    above the follower's, and its end.
+
+    If the follower knows another epoch there, the end of its own earlier one is all that both can
+    share so far; the next fetch asks about that epoch.
+    """
+    if leader_end.end_offset == UNKNOWN_OFFSET:
+        return fetch_offset
+    own = end_offset_for(leader_end.epoch)
+    if own.end_offset == UNKNOWN_OFFSET:
+        return min(leader_end.end_offset, log_end_offset)
+    # The follower has no records of the leader's epoch: only earlier ones can be common.
+    if own.epoch != leader_end.epoch:
+        return min(own.end_offset, log_end_offset)
+    return min(own.end_offset, leader_end.end_offset, log_end_offset)
+
+
+class ResetAct(enum.Enum):
+    TRUNCATE = "the leader's log ends below this one"
+    BEGIN_ANEW = "the leader's log begins above the end of this one"
+    GO_ON = "the leader's log was shorter, and has grown since"
+
+
+class Reset(NamedTuple):
+    act: ResetAct
+    offset: Offset
+    lag: Offset
+
+
+def plan_reset(
+    leader_end_offset: Offset, leader_start_offset: Offset | None, log_end_offset: Offset
+) -> Reset | None:
+    """How a follower goes on after its offset was out of range. None if that depends on the leader's
+    log start, which is not known yet.
+
+    To go on may leave records that differ after an unclean election, as in Kafka, if the logs have
+    no epochs that tell.
+    """
+    # An unclean election: this log has records that the leader lacks.
+    if leader_end_offset < log_end_offset:
+        return Reset(ResetAct.TRUNCATE, leader_end_offset, 0)
+    if leader_start_offset is None:
+        return None
+    # Retention or DeleteRecords on the leader passed this log's end while it was away.
+    if leader_start_offset > log_end_offset:
+        lag = leader_end_offset - leader_start_offset
+        return Reset(ResetAct.BEGIN_ANEW, leader_start_offset, lag)
+    return Reset(ResetAct.GO_ON, log_end_offset, leader_end_offset - log_end_offset)
+
+
+def may_begin_anew(
+    *,
+    first_offset: Offset,
+    last_offset: Offset,
+    log_start_offset: Offset,
+    log_end_offset: Offset,
+) -> bool:
+    """Whether a log can begin at the base of batches that begin below its end. It is empty, and its
+    start lies in the middle of a batch, where DeleteRecords put it."""
+    return log_start_offset == log_end_offset and first_offset < log_end_offset <= last_offset

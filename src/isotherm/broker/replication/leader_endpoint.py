@@ -1,0 +1,186 @@
+"""The leader of followed partitions, as a fetcher talks to it: one connection, blocking.
+
+The versions of requests follow from the cluster's metadata.version: no ApiVersions are exchanged.
+Source: Kafka RemoteLeaderEndPoint, MetadataVersion.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_for_leader_epoch.v4.request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from kio.schema.types import BrokerId as KioBrokerId
+from kio.schema.types import TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from isotherm.broker.peers.peer_connection import PeerConnection, ReceiveBuffer
+from isotherm.errors import PeerDisconnectedError, RetriableError
+from isotherm.protocol import fetch_client
+from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.errors import ProtocolError
+from isotherm.protocol.fetch import EpochEndOffset, FetchRequest, FetchResponse
+from isotherm.types import BrokerId, LeaderEpoch, Offset, TopicIdPartition
+
+LATEST = -1
+EARLIEST = -2
+EARLIEST_LOCAL = -4
+EARLIEST_PENDING_UPLOAD = -6
+
+_LOOK_UP_TIMEOUT = datetime.timedelta(seconds=30)  # Kafka's default; the socket's is what counts
+_ANY_RECORD = 0  # isolation level: a replica reads what is not committed yet
+
+
+_fetch_writer = functools.cache(fetch_client.request_writer)
+_fetch_reader = functools.cache(fetch_client.response_reader)
+
+
+class LookUpError(RetriableError):
+    """The leader answered a look-up with an error: `error_code` tells what the follower does."""
+
+    def __init__(self, message: str, error_code: ErrorCode) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+
+class OffsetAndEpoch(NamedTuple):
+    offset: Offset
+    leader_epoch: LeaderEpoch
+
+
+class RequestVersions(NamedTuple):
+    fetch: int
+    list_offsets: int
+
+    @classmethod
+    def of(cls, metadata_version: int) -> RequestVersions:
+        """Of the feature level metadata.version; 21 (3.9-IV0) and above."""
+        fetch = 18 if metadata_version >= 27 else 17
+        if metadata_version >= 29:
+            return cls(fetch, 11)
+        return cls(fetch, 10 if metadata_version >= 25 else 9)
+
+
+class Leader(Protocol):
+    """What a fetcher needs of a leader. One thread, but for `close`."""
+
+    def fetch(self, request: FetchRequest) -> FetchResponse:
+        """The records are valid until the next call. Raises PeerDisconnectedError and
+        PeerTimeoutError."""
+
+    def find_offset(
+        self, place: TopicIdPartition, leader_epoch: LeaderEpoch, timestamp: int
+    ) -> OffsetAndEpoch:
+        """The offset that LATEST, EARLIEST, ... stand for. Raises LookUpError as well."""
+
+    def find_epoch_end(
+        self, place: TopicIdPartition, leader_epoch: LeaderEpoch, epoch: LeaderEpoch
+    ) -> EpochEndOffset:
+        """The last epoch up to `epoch`, and its end. Raises LookUpError as well."""
+
+    def close(self) -> None:
+        """End a call that waits, and refuse later ones. Any thread."""
+
+
+class LeaderEndpoint:
+    """Implements `Leader`."""
+
+    def __init__(
+        self,
+        connection: PeerConnection,
+        *,
+        broker_id: BrokerId,
+        broker_epoch: Callable[[], int],
+        versions: Callable[[], RequestVersions],
+    ) -> None:
+        """Both callables are asked for each request: a broker registers anew, a cluster is upgraded."""
+        self._connection = connection
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._versions = versions
+        self._buffer = ReceiveBuffer()
+
+    def fetch(self, request: FetchRequest) -> FetchResponse:
+        version = self._versions().fetch
+        body = bytearray()
+        _fetch_writer(version)(request, self._broker_epoch(), body)
+        answer = self._connection.exchange(
+            ApiKey.FETCH, version, body, is_flexible=True, buffer=self._buffer
+        )
+        try:
+            response, _ = _fetch_reader(version)(answer, 0)
+        except ProtocolError as error:
+            raise PeerDisconnectedError(
+                f"a leader's answer is malformed peer={self._connection.address}"
+            ) from error
+        return response
+
+    def find_offset(
+        self, place: TopicIdPartition, leader_epoch: LeaderEpoch, timestamp: int
+    ) -> OffsetAndEpoch:
+        request = self._list_offsets(place, leader_epoch, timestamp)
+        found = self._only_partition(self._connection.send(request), place)
+        return OffsetAndEpoch(found.offset, found.leader_epoch)
+
+    def _list_offsets(
+        self, place: TopicIdPartition, leader_epoch: LeaderEpoch, timestamp: int
+    ) -> Any:
+        version = self._versions().list_offsets
+        kind = request_class(ApiKey.LIST_OFFSETS, version)
+        types: Any = sys.modules[kind.__module__]
+        partition = types.ListOffsetsPartition(
+            partition_index=i32(place.partition),
+            current_leader_epoch=i32(leader_epoch),
+            timestamp=i64(timestamp),
+        )
+        topic = types.ListOffsetsTopic(name=TopicName(place.topic), partitions=(partition,))
+        fields: dict[str, Any] = {
+            "replica_id": KioBrokerId(self._broker_id),
+            "isolation_level": i8(_ANY_RECORD),
+            "topics": (topic,),
+        }
+        if version >= 10:
+            fields["timeout"] = i32Timedelta.parse(_LOOK_UP_TIMEOUT)
+        return types.ListOffsetsRequest(**fields)
+
+    def find_epoch_end(
+        self, place: TopicIdPartition, leader_epoch: LeaderEpoch, epoch: LeaderEpoch
+    ) -> EpochEndOffset:
+        partition = OffsetForLeaderPartition(
+            partition=i32(place.partition),
+            current_leader_epoch=i32(leader_epoch),
+            leader_epoch=i32(epoch),
+        )
+        request = OffsetForLeaderEpochRequest(
+            replica_id=KioBrokerId(self._broker_id),
+            topics=(OffsetForLeaderTopic(topic=TopicName(place.topic), partitions=(partition,)),),
+        )
+        found = self._only_partition(self._connection.send(request), place)
+        return EpochEndOffset(found.leader_epoch, found.end_offset)
+
+    def _only_partition(self, response: Any, place: TopicIdPartition) -> Any:
+        partitions = [each for topic in response.topics for each in topic.partitions]
+        if len(partitions) != 1:
+            raise PeerDisconnectedError(
+                f"a leader answers for other partitions peer={self._connection.address}"
+                f" asked={place} answered={len(partitions)}"
+            )
+        if partitions[0].error_code != ErrorCode.none:
+            code = ErrorCode(partitions[0].error_code)
+            raise LookUpError(
+                f"a leader refuses a look-up peer={self._connection.address} partition={place}"
+                f" error={code.name}",
+                code,
+            )
+        return partitions[0]
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,231 @@
+"""The replica fetchers of this broker: up to num.replica.fetchers for each leader that it follows.
+
+Source: Kafka ReplicaFetcherManager, AbstractFetcherManager.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.broker.replication.leader_endpoint import Leader, LeaderEndpoint, RequestVersions
+from isotherm.broker.replication.replica_fetcher import (
+    FollowedPartition,
+    ReplicaFetcher,
+    TierFollower,
+)
+from isotherm.broker.replication.replication_quota import ReplicationQuota
+from isotherm.clock import Clock
+from isotherm.config.replication import ReplicationConfig
+from isotherm.log.log_manager import LogManager
+from isotherm.types import BrokerId, Offset, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_RESPONSE_OVERHEAD_MAX = 1024 * 1024
+"""Of an answer, beside the records."""
+
+
+class FetchTarget(Protocol):
+    """A partition to fetch, and the address of its leader."""
+
+    @property
+    def partition(self) -> FollowedPartition: ...
+    @property
+    def leader(self) -> BrokerId: ...
+    @property
+    def endpoint(self) -> Address: ...
+
+
+class Address(Protocol):
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+
+
+class _FetcherKey(NamedTuple):
+    leader: BrokerId
+    address: PeerAddress
+    fetcher_id: int
+
+
+Connect = Callable[[PeerAddress, str], Leader]
+"""A leader at an address, for a client of that name. Connects with the first call."""
+
+
+class ReplicaFetcherManager:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        config: ReplicationConfig,
+        connect: Connect,
+        *,
+        broker_id: BrokerId,
+        clock: Clock,
+        quota: ReplicationQuota | None = None,
+        tier: TierFollower | None = None,
+    ) -> None:
+        self._log_manager = log_manager
+        self._config = config
+        self._connect = connect
+        self._broker_id = broker_id
+        self._clock = clock
+        self._quota = quota
+        self._tier = tier
+        self._lock = threading.Lock()
+        self._fetchers_per_leader = config.num_replica_fetchers
+        self._fetchers: dict[_FetcherKey, ReplicaFetcher] = {}
+        self._ending: list[ReplicaFetcher] = []
+        self._is_stopped = False
+
+    def add(self, fetches: Iterable[FetchTarget]) -> None:
+        """Fetch each partition from its leader, in the partition's present leader epoch.
+
+        One that another fetcher fetches is to be removed first.
+        """
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._add(
+                (each.leader, PeerAddress(each.endpoint.host, each.endpoint.port), each.partition)
+                for each in fetches
+            )
+
+    def _add(self, fetches: Iterable[tuple[BrokerId, PeerAddress, FollowedPartition]]) -> None:
+        grouped: dict[_FetcherKey, list[FollowedPartition]] = {}
+        for leader, address, partition in fetches:
+            fetcher_id = self._fetcher_id(partition.topic_id_partition.topic_partition)
+            grouped.setdefault(_FetcherKey(leader, address, fetcher_id), []).append(partition)
+        for key, partitions in grouped.items():
+            self._fetcher(key).add(partitions)
+
+    def resize(self, fetchers_per_leader: int) -> None:
+        """Spread the partitions over so many fetchers for each leader.
+
+        As with `remove` and `add`: what is being appended is finished by the old fetcher. Those that
+        failed go on waiting for a new leader epoch.
+        """
+        with self._lock:
+            if self._is_stopped or fetchers_per_leader == self._fetchers_per_leader:
+                return
+            self._fetchers_per_leader = fetchers_per_leader
+            moved = []
+            for key, fetcher in list(self._fetchers.items()):
+                followed = fetcher.followed
+                moved += [(key.leader, key.address, each) for each in followed]
+                self._remove(
+                    key, fetcher, [each.topic_id_partition.topic_partition for each in followed]
+                )
+            self._add(moved)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch these no more. What is being appended is appended on return, and nothing after it.
+
+        A fetcher without partitions ends.
+        """
+        removed = list(partitions)
+        with self._lock:
+            for key, fetcher in list(self._fetchers.items()):
+                self._remove(key, fetcher, removed)
+
+    def _remove(
+        self, key: _FetcherKey, fetcher: ReplicaFetcher, partitions: list[TopicPartition]
+    ) -> None:
+        fetcher.remove(partitions)
+        if not fetcher.followed and not fetcher.failed_partitions:
+            fetcher.stop()
+            self._ending.append(self._fetchers.pop(key))
+        self._ending = [each for each in self._ending if not each.join(0)]
+
+    def stop(self, timeout_s: float) -> bool:
+        """End all threads; returns whether they have ended in time. Nothing is fetched after it."""
+        with self._lock:
+            self._is_stopped = True
+            fetchers = [*self._fetchers.values(), *self._ending]
+            self._fetchers, self._ending = {}, []
+        for fetcher in fetchers:
+            fetcher.stop()
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        late = [
+            fetcher.name
+            for fetcher in fetchers
+            if not fetcher.join(max(0.0, deadline_s - self._clock.monotonic_s()))
+        ]
+        if late:
+            logger.warning("replica fetchers have not ended in time fetchers=%s", late)
+        return not late
+
+    def lags(self) -> dict[TopicPartition, Offset]:
+        """See `ReplicaFetcher.lags`."""
+        return {place: lag for each in self._all() for place, lag in each.lags().items()}
+
+    def failed_partitions(self) -> frozenset[TopicPartition]:
+        return frozenset().union(*(each.failed_partitions for each in self._all()))
+
+    def _all(self) -> list[ReplicaFetcher]:
+        with self._lock:
+            return list(self._fetchers.values())
+
+    def _fetcher_id(self, place: TopicPartition) -> int:
+        # The same for a partition at every start; not Python's hash, which is not.
+        return (zlib.crc32(place.topic.encode()) + place.partition) % self._fetchers_per_leader
+
+    def _fetcher(self, key: _FetcherKey) -> ReplicaFetcher:
+        fetcher = self._fetchers.get(key)
+        if fetcher is None:
+            client_id = f"broker-{self._broker_id}-fetcher-{key.fetcher_id}"
+            fetcher = self._fetchers[key] = ReplicaFetcher(
+                f"isotherm-replica-fetcher-{key.fetcher_id}-{key.leader}",
+                self._connect(key.address, client_id),
+                self._log_manager,
+                self._config,
+                broker_id=self._broker_id,
+                clock=self._clock,
+                quota=self._quota,
+                tier=self._tier,
+            )
+            fetcher.start()
+        return fetcher
+
+
+def connect_to_leaders(
+    config: ReplicationConfig,
+    *,
+    broker_id: BrokerId,
+    broker_epoch: Callable[[], int],
+    metadata_version: Callable[[], int],
+    batch_bytes_max: int,
+) -> Connect:
+    """Connections over TCP. `broker_epoch` and `metadata_version` are asked for each connection.
+
+    `batch_bytes_max` bounds what an answer may hold beyond replica.fetch.response.max.bytes: one batch
+    that is larger is sent nevertheless.
+    """
+    response_bytes_max = (
+        max(config.replica_fetch_response_max_bytes, batch_bytes_max) + _RESPONSE_OVERHEAD_MAX
+    )
+
+    def connect(address: PeerAddress, client_id: str) -> Leader:
+        timeout_s = config.replica_socket_timeout_ms / 1000
+        connection = PeerConnection(
+            address,
+            client_id=client_id,
+            connect_timeout_s=timeout_s,
+            request_timeout_s=timeout_s,
+            response_bytes_max=response_bytes_max,
+        )
+        return LeaderEndpoint(
+            connection,
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            versions=lambda: RequestVersions.of(metadata_version()),
+        )
+
+    return connect

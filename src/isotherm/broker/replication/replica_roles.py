@@ -1,0 +1,243 @@
+"""Which partitions this broker leads and follows, as the metadata says.
+
+    MetadataChange ──► plan_roles (pure) ──► deletions ──► leaders ──► followers ──► remote tier
+                                                              │            │
+                                                    fetchers removed   fetchers restarted, where the
+                                                                       leader epoch is new
+
+Deletions come first: a topic may be made again under its name in the same change. A plan is for one
+image, and the images are applied in order, on the control thread. `Partition` refuses an image with an
+older partition epoch than an answer of the controller had.
+
+The embedded controller is no other case: every partition has this broker as its leader, and no follower.
+Source: Kafka ReplicaManager.applyDelta, TopicDelta.localChanges.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata, MetadataChange
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from isotherm.broker.partitions.partition import Partition
+from isotherm.broker.partitions.replica_manager import ReplicaManager, TakenRole
+from isotherm.types import BrokerId, TopicIdPartition, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class LeaderToFetch(NamedTuple):
+    """A partition to fetch, and the leader at its address for brokers."""
+
+    partition: Partition
+    leader: BrokerId
+    endpoint: Endpoint
+
+
+class ReplicaFetchers(Protocol):
+    """Fetches the partitions that this broker follows. Both calls wait until a fetcher that works on
+    one of the partitions has left it: what it fetched is appended before they return, or never."""
+
+    def add(self, fetches: Iterable[LeaderToFetch]) -> None:
+        """Fetch these from now on, each from its leader, in the partition's present leader epoch."""
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch these no more. No error for one that is not fetched."""
+
+
+class NoFetchers:
+    """Of a broker that leads everything it has."""
+
+    def add(self, fetches: Iterable[LeaderToFetch]) -> None:
+        raise AssertionError(f"nothing can be followed fetches={list(fetches)}")
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        return
+
+
+class TopicRoles(NamedTuple):
+    """Partitions of one topic that take the same role. `is_new`: the topic is new, or has more
+    partitions than before; a partition without a log has none in a directory that is offline."""
+
+    topic: TopicImage
+    partitions: tuple[PartitionImage, ...]
+    is_new: bool
+
+
+class RolePlan(NamedTuple):
+    """In the order in which they are carried out. `deleted` are partitions that this broker led when
+    their topic was deleted: their remote segments go with them. `unassigned` lose the local log
+    alone."""
+
+    deleted: tuple[TopicIdPartition, ...]
+    unassigned: tuple[TopicIdPartition, ...]
+    leaders: tuple[TopicRoles, ...]
+    followers: tuple[TopicRoles, ...]
+
+
+HostedPartitions = Mapping[uuid.UUID, Mapping[int, PartitionImage | None]]
+"""What this broker has now: by topic id and index the image that was last applied; None for an offline
+partition."""
+
+
+def plan_roles(broker_id: BrokerId, change: MetadataChange, hosted: HostedPartitions) -> RolePlan:
+    """What `change` makes this broker do. Partitions whose image was applied already are left out."""
+    deleted: list[TopicIdPartition] = []
+    unassigned: list[TopicIdPartition] = []
+    leaders: list[TopicRoles] = []
+    followers: list[TopicRoles] = []
+    for topic in change.deleted:
+        for image in _hosted_of(topic, hosted):
+            was_led = image.leader == broker_id
+            (deleted if was_led else unassigned).append(_place(topic, image))
+    grown = {topic.topic_id for topic in (*change.created, *change.grown)}
+    changed = {topic.topic_id: topic for topic in (*change.created, *change.grown, *change.moved)}
+    for topic in changed.values():
+        unassigned += [
+            _place(topic, image)
+            for image in _hosted_of(topic, hosted)
+            if broker_id not in image.replicas
+        ]
+        here, is_new = hosted.get(topic.topic_id, {}), topic.topic_id in grown
+        taken = [
+            image
+            for image in topic.partitions
+            if broker_id in image.replicas and here.get(image.partition) != image
+        ]
+        led = tuple(image for image in taken if image.leader == broker_id)
+        followed = tuple(image for image in taken if image.leader != broker_id)
+        leaders += [TopicRoles(topic, led, is_new)] if led else []
+        followers += [TopicRoles(topic, followed, is_new)] if followed else []
+    return RolePlan(tuple(deleted), tuple(unassigned), tuple(leaders), tuple(followers))
+
+
+def _hosted_of(topic: TopicImage, hosted: HostedPartitions) -> list[PartitionImage]:
+    here = hosted.get(topic.topic_id, {})
+    return [image for image in topic.partitions if image.partition in here]
+
+
+def _place(topic: TopicImage, image: PartitionImage) -> TopicIdPartition:
+    return TopicIdPartition(topic.topic_id, topic.name, image.partition)
+
+
+class ReplicaRoles:
+    """Keeps the partitions of this broker in line with the cluster's metadata. Control thread only."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        metadata: ClusterMetadata,
+        replica_manager: ReplicaManager,
+        fetchers: ReplicaFetchers,
+        *,
+        inter_broker_listener: str,
+    ) -> None:
+        """`inter_broker_listener` is the name of the listener at which leaders are fetched from."""
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._replica_manager = replica_manager
+        self._fetchers = fetchers
+        self._listener = inter_broker_listener
+        self._applied_offset = -1
+        # Followed partitions whose leader had no address: they are fetched once it has one.
+        self._waiting: dict[TopicPartition, Partition] = {}
+
+    def start(self) -> None:
+        """Take every role that the present image has, and apply each later change.
+
+        Called once per start, after the logs are loaded and before requests are served.
+        """
+        image = self._metadata.image
+        self._carry_out(
+            image,
+            plan_roles(
+                self._broker_id,
+                MetadataChange(image, moved=tuple(image.topics_by_name.values())),
+                {},
+            ),
+        )
+        self._metadata.add_listener(self.apply)
+
+    def apply(self, change: MetadataChange) -> None:
+        """No effect if a newer image was applied: its plan would act on newer state."""
+        image = change.image
+        if image.end_offset < self._applied_offset:
+            logger.warning(
+                "metadata is older than what is applied end_offset=%d applied=%d",
+                image.end_offset,
+                self._applied_offset,
+            )
+            return
+        self._carry_out(image, plan_roles(self._broker_id, change, self._hosted(change)))
+        if change.brokers_changed:
+            self._fetch(list(self._waiting.values()), image)
+        for name in change.reconfigured:
+            self._replica_manager.update_config(name, self._metadata.topic_config(name))
+        if change.broker_config is not None:
+            # The defaults for topics may have changed.
+            for topic in self._replica_manager.topics():
+                config = self._metadata.topic_config(topic.name)
+                self._replica_manager.update_config(topic.name, config)
+
+    def _hosted(self, change: MetadataChange) -> HostedPartitions:
+        hosted: dict[uuid.UUID, Mapping[int, PartitionImage | None]] = {}
+        for topic in (*change.deleted, *change.created, *change.grown, *change.moved):
+            here = self._replica_manager.topic(topic.name)
+            if here is not None:
+                hosted[here.topic_id] = {
+                    **{index: each.image for index, each in here.partitions.items()},
+                    **dict.fromkeys(here.offline),
+                }
+        return hosted
+
+    def _carry_out(self, image: MetadataImage, plan: RolePlan) -> None:
+        self._applied_offset = image.end_offset
+        self._stop(plan.deleted, delete_remote=True)
+        self._stop(plan.unassigned, delete_remote=False)
+        self._remove_fetchers(
+            TopicPartition(roles.topic.name, each.partition)
+            for roles in plan.leaders
+            for each in roles.partitions
+        )
+        led = [taken for roles in plan.leaders for taken in self._take(roles)]
+        followed = [taken for roles in plan.followers for taken in self._take(roles)]
+        restarted = [taken.partition for taken in followed if taken.is_news]
+        if restarted:
+            self._remove_fetchers(each.topic_partition for each in restarted)
+            self._fetch(restarted, image)
+        self._replica_manager.tell_remote_tier(taken.partition for taken in (*led, *followed))
+
+    def _stop(self, places: tuple[TopicIdPartition, ...], *, delete_remote: bool) -> None:
+        if places:
+            self._remove_fetchers(each.topic_partition for each in places)
+            self._replica_manager.stop_partitions(places, delete_remote=delete_remote)
+
+    def _take(self, roles: TopicRoles) -> list[TakenRole]:
+        config = self._metadata.topic_config(roles.topic.name)
+        return self._replica_manager.take_roles(
+            roles.topic, roles.partitions, config, is_new=roles.is_new
+        )
+
+    def _remove_fetchers(self, partitions: Iterable[TopicPartition]) -> None:
+        removed = list(partitions)
+        for each in removed:
+            self._waiting.pop(each, None)
+        if removed:
+            self._fetchers.remove(removed)
+
+    def _fetch(self, partitions: Iterable[Partition], image: MetadataImage) -> None:
+        fetches = []
+        for partition in partitions:
+            broker = image.brokers.get(partition.leader)
+            endpoint = None if broker is None else broker.endpoint(self._listener)
+            if endpoint is None:
+                self._waiting[partition.topic_partition] = partition
+                continue
+            self._waiting.pop(partition.topic_partition, None)
+            fetches.append(LeaderToFetch(partition, partition.leader, endpoint))
+        if fetches:
+            self._fetchers.add(fetches)

@@ -1,0 +1,108 @@
+"""A follower of a partition as its leader knows it, from the follower's fetches alone. Pure.
+
+    leader:    elected ──► fetch at LEO 3 of 5 ──► fetch at 5 of 9 ──► fetch at 9 of 9
+    caught up: (in ISR)     no                     at the time of       now
+               now                                 the fetch before
+
+A follower that fetches from the offset that was the leader's end at its last fetch had everything
+then, so a steady flow of appends does not make it late. Source: Kafka Replica, ReplicaState; KIP-16.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from isotherm.broker.metadata.image import BrokerImage
+from isotherm.types import UNKNOWN_OFFSET, Offset, TimestampMs
+
+ANY_BROKER_EPOCH = -1
+"""The epoch in the fetch of a follower that does not know its own."""
+
+
+class ReplicaState(NamedTuple):
+    """`log_end_offset` is the offset that the follower last fetched from; -1 before its first fetch.
+    `broker_epoch` is None before it, too."""
+
+    log_end_offset: Offset = UNKNOWN_OFFSET
+    log_start_offset: Offset = UNKNOWN_OFFSET
+    last_caught_up_ms: TimestampMs = 0
+    last_fetch_ms: TimestampMs = 0
+    last_leader_end_offset: Offset = UNKNOWN_OFFSET
+    broker_epoch: int | None = None
+
+    def fetched(
+        self,
+        *,
+        fetch_offset: Offset,
+        log_start_offset: Offset,
+        broker_epoch: int,
+        leader_end_offset: Offset,
+        now_ms: TimestampMs,
+    ) -> ReplicaState:
+        """The state after a fetch. `leader_end_offset` is the leader's log end before its read."""
+        caught_up_ms = self.last_caught_up_ms
+        if fetch_offset >= leader_end_offset:
+            caught_up_ms = max(caught_up_ms, now_ms)
+        elif fetch_offset >= self.last_leader_end_offset:
+            caught_up_ms = max(caught_up_ms, self.last_fetch_ms)
+        return ReplicaState(
+            fetch_offset,
+            log_start_offset,
+            caught_up_ms,
+            now_ms,
+            max(leader_end_offset, self.last_leader_end_offset),
+            broker_epoch,
+        )
+
+    def elected(
+        self,
+        *,
+        leader_end_offset: Offset,
+        now_ms: TimestampMs,
+        is_in_sync: bool,
+        is_new_leader: bool,
+    ) -> ReplicaState:
+        """The state at the start of a leader epoch.
+
+        A follower outside the ISR must fetch before it counts as caught up. What a leader knew of
+        it in an earlier epoch still holds only if this broker has led all the time.
+        """
+        caught_up_ms = now_ms if is_in_sync else 0
+        if is_new_leader:
+            return ReplicaState(last_caught_up_ms=caught_up_ms)
+        return self._replace(
+            last_caught_up_ms=caught_up_ms,
+            last_fetch_ms=caught_up_ms,
+            last_leader_end_offset=leader_end_offset,
+        )
+
+    def is_caught_up(
+        self, leader_end_offset: Offset, now_ms: TimestampMs, lag_time_max_ms: int
+    ) -> bool:
+        return (
+            self.log_end_offset == leader_end_offset
+            or now_ms - self.last_caught_up_ms <= lag_time_max_ms
+        )
+
+    def may_join_isr(self, broker: BrokerImage | None) -> bool:
+        """Whether the controller would take it: `broker` is what the metadata has of its broker."""
+        return (
+            broker is not None
+            and not broker.fenced
+            and not broker.in_controlled_shutdown
+            and self.broker_epoch is not None
+            and self.broker_epoch in (ANY_BROKER_EPOCH, broker.broker_epoch)
+        )
+
+
+def is_stale_fetch(broker_epoch: int, broker: BrokerImage | None) -> bool:
+    """Whether a fetch with this epoch comes from an earlier registration of its broker.
+
+    A newer epoch than the metadata's is right: the metadata may lag.
+    """
+    return (
+        broker_epoch != ANY_BROKER_EPOCH
+        and broker is not None
+        and not broker.fenced
+        and broker_epoch < broker.broker_epoch
+    )

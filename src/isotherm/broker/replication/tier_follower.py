@@ -1,0 +1,186 @@
+"""Begins a follower's log behind the part of the leader's that is in the remote tier only.
+
+    leader: -2 log start    -4 first local offset (or, KIP-1023, -6 first offset not uploaded)
+               ├──── remote tier ────┼──────────── local log ───────────┤ -1 log end
+                      segment ending at or above -4 minus 1 ─┤
+    follower:                                                └─ begins here, with the leader epochs and
+                                                                producers that the segment's copy has
+
+Nothing of the remote part is copied: it is read from the bucket by every replica. What the follower
+needs of it, its history, lies beside the segment. The remote metadata must be read up to that segment,
+so a look-up may have to be tried again. Source: Kafka TierStateMachine; KIP-405, KIP-1023.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from isotherm.broker.replication.leader_endpoint import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    Leader,
+    OffsetAndEpoch,
+)
+from isotherm.broker.replication.replica_fetcher import LogChange, Moved
+from isotherm.config.replication import ReplicationConfig
+from isotherm.errors import CorruptObjectError, RemoteStorageError, RemoteStorageNotReadyError
+from isotherm.log.log_manager import LogManager
+from isotherm.log.partition_log import PartitionLog
+from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.remote.tasks.copy import epochs_within
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry, read_leader_epoch_checkpoint
+from isotherm.segment.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
+from isotherm.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicIdPartition
+
+logger = logging.getLogger(__name__)
+
+
+class TierHistoryFollower:
+    """Implements `TierFollower`. Thread-safe."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        metadata: RemoteLogMetadataManager,
+        storage: RemoteStorageManager,
+        config: ReplicationConfig,
+    ) -> None:
+        self._log_manager = log_manager
+        self._metadata = metadata
+        self._storage = storage
+        self._config = config
+
+    def begins_behind_uploads(self, log: PartitionLog, leader_end_offset: Offset) -> bool:
+        """Only an empty follower of a log that is not empty (KIP-1023)."""
+        return (
+            self._config.follower_fetch_last_tiered_offset_enable
+            and log.remote_log_enabled
+            and log.log_end_offset == 0
+            and leader_end_offset != 0
+        )
+
+    def plan(
+        self, place: TopicIdPartition, log: PartitionLog, leader_epoch: LeaderEpoch, leader: Leader
+    ) -> LogChange:
+        """Raises RemoteStorageError or RemoteStorageNotReadyError while the tier is not known well
+        enough here, and CorruptObjectError if the copy's history is not its segment's."""
+        if not log.remote_log_enabled:
+            raise RemoteStorageError(f"log is not tiered here (yet) partition={place}")
+        # All look-ups before any change: each may fail, and the log is then still as it was.
+        leader_end = leader.find_offset(place, leader_epoch, LATEST).offset
+        start_offset = leader.find_offset(place, leader_epoch, EARLIEST).offset
+        begin = self._find_begin(place, log, leader_epoch, leader, leader_end, start_offset)
+        if begin.offset <= start_offset:
+            return self._plan_without_history(log, start_offset, leader_end)
+        # The segment is looked up by the offset before the local log, in the epoch of that offset.
+        epoch = _epoch_before(place, begin, leader_epoch, leader)
+        segment = self._segment(place, epoch, begin.offset - 1)
+        # The segment may reach beyond the leader's local start. Its history is that of its own end,
+        # so the log begins there.
+        next_offset = segment.end_offset_inclusive + 1
+        epochs = self._leader_epochs(segment)
+        producers = self._producers(segment)
+
+        def change() -> Moved:
+            logger.info(
+                "log begins behind the remote tier partition=%s log_end_offset=%d next_offset=%d"
+                " log_start_offset=%d segment=%s epochs=%d producers=%d",
+                place,
+                log.log_end_offset,
+                next_offset,
+                start_offset,
+                segment.segment_id,
+                len(epochs),
+                len(producers),
+            )
+            self._log_manager.truncate_log_fully_and_start_at(
+                log,
+                next_offset,
+                log_start_offset=start_offset,
+                leader_epochs=epochs,
+                producers=producers,
+            )
+            return Moved(max(0, leader_end - next_offset))
+
+        return change
+
+    def _plan_without_history(
+        self, log: PartitionLog, start_offset: Offset, leader_end: Offset
+    ) -> LogChange:
+        """The tier has nothing: the leader's local log begins at its start."""
+
+        def change() -> Moved:
+            self._log_manager.truncate_log_fully_and_start_at(log, start_offset)
+            return Moved(max(0, leader_end - start_offset))
+
+        return change
+
+    def _find_begin(
+        self,
+        place: TopicIdPartition,
+        log: PartitionLog,
+        leader_epoch: LeaderEpoch,
+        leader: Leader,
+        leader_end: Offset,
+        start_offset: Offset,
+    ) -> OffsetAndEpoch:
+        """The offset that the follower begins at or above, with its epoch."""
+        if self.begins_behind_uploads(log, leader_end):
+            pending = leader.find_offset(place, leader_epoch, EARLIEST_PENDING_UPLOAD)
+            if pending.offset != UNKNOWN_OFFSET:
+                return pending
+        local = leader.find_offset(place, leader_epoch, EARLIEST_LOCAL)
+        if self.begins_behind_uploads(log, leader_end) and local.offset != start_offset:
+            raise RemoteStorageNotReadyError(
+                f"leader does not know yet what is uploaded partition={place}"
+            )
+        return local
+
+    def _segment(
+        self, place: TopicIdPartition, epoch: LeaderEpoch, offset: Offset
+    ) -> RemoteLogSegmentMetadata:
+        # A look-up before the metadata is read would miss the segment, and say that there is none.
+        if not self._metadata.is_ready(place):
+            raise RemoteStorageNotReadyError(f"remote metadata is being read partition={place}")
+        segment = self._metadata.remote_log_segment_metadata(place, epoch, offset)
+        if segment is None:
+            raise RemoteStorageError(
+                "no remote segment is known that ends where the leader's local log begins"
+                f" partition={place} epoch={epoch} offset={offset}"
+            )
+        return segment
+
+    def _leader_epochs(self, segment: RemoteLogSegmentMetadata) -> list[EpochEntry]:
+        end_offset = segment.end_offset_inclusive + 1
+        checkpoint = read_leader_epoch_checkpoint(
+            bytes(self._storage.fetch_index(segment, IndexType.LEADER_EPOCH))
+        )
+        # A checkpoint may name epochs that begin at the segment's end: they have no record in it.
+        epochs = [each for each in checkpoint if each.start_offset < end_offset]
+        found = epochs_within(tuple(epochs), segment.start_offset, end_offset)
+        # The checkpoint has no CRC, and wrong epochs would let this log diverge without notice.
+        if found != dict(segment.segment_leader_epochs):
+            raise CorruptObjectError(
+                f"leader epochs of a remote segment are not those of its metadata"
+                f" segment={segment.segment_id} found={found}"
+                f" expected={dict(segment.segment_leader_epochs)}"
+            )
+        return epochs
+
+    def _producers(self, segment: RemoteLogSegmentMetadata) -> list[ProducerSnapshotEntry]:
+        snapshot = self._storage.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)
+        return read_producer_snapshot(bytes(snapshot))
+
+
+def _epoch_before(
+    place: TopicIdPartition, begin: OffsetAndEpoch, leader_epoch: LeaderEpoch, leader: Leader
+) -> LeaderEpoch:
+    """The epoch of the offset before `begin`. Epochs without records lie in no segment."""
+    if begin.leader_epoch <= 0:
+        return begin.leader_epoch
+    earlier = leader.find_epoch_end(place, leader_epoch, begin.leader_epoch - 1)
+    return earlier.epoch if earlier.end_offset > begin.offset - 1 else begin.leader_epoch
