@@ -12,11 +12,10 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.image import MetadataImage
 from isotherm.broker.groups import consumer_records, group_log, hosted_members
 from isotherm.broker.groups.classic_group import ClassicGroup
 from isotherm.broker.groups.classic_protocol import (
@@ -40,9 +39,11 @@ from isotherm.broker.groups.group_migration import (
     upgraded,
 )
 from isotherm.broker.groups.group_records import GroupMetadataKey, GroupRecord
+from isotherm.broker.groups.group_shard import GroupShard, GroupTimer
 from isotherm.broker.groups.group_snapshot import group_value
-from isotherm.broker.groups.shards import GroupShard, GroupShards
+from isotherm.broker.groups.shards import GroupShards
 from isotherm.broker.groups.topic_catalog import TopicCatalog
+from isotherm.broker.metadata.image import MetadataImage
 from isotherm.errors import IsothermError
 from isotherm.types import TimestampMs, uuid_to_text
 
@@ -52,11 +53,6 @@ logger = logging.getLogger(__name__)
 EXPIRY_RETRY_MS = 1000
 # The first member bumps it, so members start at epoch 2, as in Kafka 4.3.
 FIRST_EPOCH = 1
-
-
-class _Timer(NamedTuple):
-    deadline_ms: int
-    handle: asyncio.TimerHandle
 
 
 class ClassicGroups(Protocol):
@@ -86,7 +82,6 @@ class ConsumerGroupCoordinator:
         self._rng = rng
         self._loop = loop
         self._catalog: TopicCatalog | None = None
-        self._timers: dict[str, _Timer] = {}
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         return self._shards.consumer_settings(group_id).heartbeat_interval_ms
@@ -112,7 +107,7 @@ class ConsumerGroupCoordinator:
 
         An empty classic group of that id is replaced. One with members is upgraded.
         """
-        if beat.epoch != JOIN_EPOCH:
+        if beat.epoch != JOIN_EPOCH or group_id in shard.unserved:
             raise _no_such_group(group_id)
         settings = self._shards.consumer_settings(group_id)
         group = ConsumerGroup(group_id, settings)
@@ -282,17 +277,12 @@ class ConsumerGroupCoordinator:
         for group in shard.consumer_groups.values():
             self._schedule(shard, group)
 
-    def resign(self) -> None:
-        for timer in self._timers.values():
-            timer.handle.cancel()
-        self._timers.clear()
-
     def _schedule(self, shard: GroupShard, group: ConsumerGroup) -> None:
         """Reset the timer only if it would fire too late. An early timer is harmless."""
         deadline_ms = group.next_deadline_ms()
         if deadline_ms is None:
             return
-        timer = self._timers.get(group.group_id)
+        timer = shard.consumer_timers.get(group.group_id)
         if timer is not None:
             if timer.deadline_ms <= deadline_ms:
                 return
@@ -302,10 +292,10 @@ class ConsumerGroupCoordinator:
     def _set_timer(self, shard: GroupShard, group_id: str, deadline_ms: int) -> None:
         delay_s = max(0, deadline_ms - self._shards.now_ms() + 1) / 1000
         handle = self._loop.call_later(delay_s, self._expire, shard, group_id)
-        self._timers[group_id] = _Timer(deadline_ms, handle)
+        shard.consumer_timers[group_id] = GroupTimer(deadline_ms, handle)
 
     def _expire(self, shard: GroupShard, group_id: str) -> None:
-        del self._timers[group_id]
+        del shard.consumer_timers[group_id]
         group = shard.consumer_groups.get(group_id)
         if group is None:
             return

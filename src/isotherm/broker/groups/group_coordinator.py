@@ -1,4 +1,4 @@
-"""The coordinator of classic groups: it applies requests to `ClassicGroup`.
+"""The group coordinator, and in it the coordinator of classic groups, which are `ClassicGroup`.
 
 Each request is one step of its group's state machine. The step's effects are applied before the
 next request: the record is appended first, then the answers are sent. A request that has to wait
@@ -14,13 +14,13 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.image import MetadataImage
 from isotherm.broker.error_mapping import error_code
+from isotherm.broker.groups.classic_checks import GroupState
 from isotherm.broker.groups.classic_group import ClassicGroup
 from isotherm.broker.groups.classic_protocol import (
     NO_MEMBER_ID,
@@ -37,13 +37,16 @@ from isotherm.broker.groups.consumer_coordinator import ConsumerGroupCoordinator
 from isotherm.broker.groups.consumer_group import ConsumerGroup
 from isotherm.broker.groups.group_migration import MigrationPolicy
 from isotherm.broker.groups.group_records import GroupMetadataKey, GroupRecord
+from isotherm.broker.groups.group_shard import AnyGroup, GroupShard, GroupTimer
 from isotherm.broker.groups.offset_coordinator import Committer, OffsetCoordinator
 from isotherm.broker.groups.offsets import OffsetAndMetadata
-from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC, Producer
-from isotherm.broker.groups.shards import AnyGroup, GroupShard, GroupShards
+from isotherm.broker.groups.offsets_topic import OffsetsTopic, Producer
+from isotherm.broker.groups.shards import GroupShards
+from isotherm.broker.metadata.image import MetadataImage
+from isotherm.clock import Clock
 from isotherm.config.groups import GroupConfig
 from isotherm.errors import InvalidGroupIdError, InvalidRequestError, IsothermError
-from isotherm.types import ProducerId, TopicPartition
+from isotherm.types import LeaderEpoch, ProducerId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -67,20 +70,19 @@ class Joining(NamedTuple):
     supports_skipping_assignment: bool
 
 
-class _Timer(NamedTuple):
-    deadline_ms: int
-    handle: asyncio.TimerHandle
-
-
 class GroupCoordinator:
     def __init__(
         self,
         config: GroupConfig,
-        shards: GroupShards,
+        topic: OffsetsTopic,
         find_image: Callable[[], MetadataImage],
+        texts_of_group: Callable[[str], Mapping[str, str]],
+        clock: Clock,
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        """`texts_of_group` returns a group's own settings. Any thread."""
+        shards = GroupShards(topic, config, clock, texts_of_group, opened=self._resume)
         self.shards = shards
         self.offsets = OffsetCoordinator(config, shards, self._forget_group)
         policy = MigrationPolicy(config.group_consumer_migration_policy)
@@ -88,56 +90,48 @@ class GroupCoordinator:
         self._config = config
         self._rng = rng
         self._loop = loop
-        self._timers: dict[str, _Timer] = {}
-        # Requests that wait, and the answer that each gets if this broker stops being coordinator.
-        self._waiting: dict[asyncio.Future[Any], JoinResult | SyncResult] = {}
+        self._commit_timeout_s = config.offsets_commit_timeout_ms / 1000
         self._expiry: asyncio.TimerHandle | None = None
-        self._loading: asyncio.Task[None] | None = None
-
-    # ---- start and stop
-
-    def start(self) -> None:
-        """Start loading. Requests of a group are refused until its shard is loaded."""
-        self._loading = self._loop.create_task(self._load())
-
-    async def _load(self) -> None:
-        await self.shards.load()
-        for shard in self.shards.loaded():
-            for group in shard.groups.values():
-                self._schedule(shard, group)
-            self.consumer.resume(shard)
         self._schedule_expiry()
 
+    # ---- leadership (coordinators.Elected)
+
+    def on_election(self, index: int, leader_epoch: LeaderEpoch) -> None:
+        """Load a partition of `__consumer_offsets` that this broker leads now."""
+        self.shards.on_election(index, leader_epoch)
+
+    def on_resignation(self, index: int, leader_epoch: LeaderEpoch | None) -> None:
+        """Drop a partition that it does not lead any more, or, without an epoch, does not host."""
+        self.shards.on_resignation(index, leader_epoch)
+
+    def _resume(self, shard: GroupShard) -> None:
+        for group in shard.groups.values():
+            self._schedule(shard, group)
+        self.consumer.resume(shard)
+
     async def wait_until_loaded(self) -> None:
-        """Return when every shard that can be loaded is loaded."""
-        if self._loading is not None:
-            await asyncio.shield(self._loading)
+        """Return when no shard is being loaded."""
+        await self.shards.wait_until_loaded()
 
     async def stop(self) -> None:
         """Answer all waiting requests. Groups keep their state in the log."""
-        if self._loading is not None:
-            await self._loading
         if self._expiry is not None:
             self._expiry.cancel()
-        self._resign()
-        self.shards.close()
+        await self.shards.stop()
 
-    def _resign(self) -> None:
-        # NOT_COORDINATOR makes a client look for its coordinator again, and so rejoin.
-        for timer in self._timers.values():
-            timer.handle.cancel()
-        self._timers.clear()
-        self.consumer.resign()
-        for future, resign_result in tuple(self._waiting.items()):
-            if not future.done():
-                future.set_result(resign_result)
+    def uncommitted(self, group_id: str) -> Awaitable[None] | None:
+        """What an answer about the group waits for before it is sent; None if nothing.
+
+        To be called right after the answer was made. It raises what `CoordinatorShard.wait_committed`
+        does, and the client gets that error in place of the answer.
+        """
+        shard = self.shards.find(group_id)
+        if shard is None or shard.is_committed:
+            return None
+        return shard.wait_committed(self._commit_timeout_s)
 
     def topics_deleted(self, topics: Collection[str]) -> None:
-        """Delete the topics' offsets. Without `__consumer_offsets` there are no groups at all."""
-        if OFFSETS_TOPIC in topics:
-            self._resign()
-            self.shards.forget()
-            return
+        """Delete the topics' offsets."""
         try:
             self.offsets.delete_topics(topics)
         except IsothermError:
@@ -153,12 +147,21 @@ class GroupCoordinator:
 
     # ---- members
 
-    def join(self, joining: Joining) -> asyncio.Future[JoinResult]:
+    async def join(self, joining: Joining) -> JoinResult:
         """Raises InvalidGroupIdError, InvalidRequestError, and what `of_group` raises."""
         _check_group_id(joining.group_id)
         shard = self.shards.of_group(joining.group_id)
+        result = await self._join(shard, joining)
+        # The same shard object: its answer says nothing about one that was loaded later.
+        if not shard.is_committed:
+            await shard.wait_committed(self._commit_timeout_s)
+        return result
+
+    def _join(self, shard: GroupShard, joining: Joining) -> asyncio.Future[JoinResult]:
         future: asyncio.Future[JoinResult] = self._loop.create_future()
         error = self._session_timeout_error(joining.session_timeout_ms)
+        if joining.group_id in shard.unserved:
+            error = ErrorCode.inconsistent_group_protocol
         request = _join_request(joining, future, self._new_member_id(joining))
         _check_member(request)
         if error is ErrorCode.none and self.consumer.hosts(shard, joining.group_id):
@@ -174,7 +177,7 @@ class GroupCoordinator:
             return future
         if group is None:
             group = self._new_group(shard, joining.group_id)
-        self._wait(future, JoinResult(ErrorCode.not_coordinator, joining.member_id))
+        _wait(shard, future, JoinResult(ErrorCode.not_coordinator, joining.member_id))
         self._carry_out(shard, group, group.join(request, self.shards.now_ms()))
         return future
 
@@ -192,9 +195,18 @@ class GroupCoordinator:
         shard.groups[group_id] = group
         return group
 
-    def sync(self, group_id: str, request: SyncRequest) -> asyncio.Future[SyncResult]:
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncResult:
+        """Raises what `join` does."""
         _check_group_id(group_id)
         shard = self.shards.of_group(group_id)
+        result = await self._sync(shard, group_id, request)
+        if not shard.is_committed:
+            await shard.wait_committed(self._commit_timeout_s)
+        return result
+
+    def _sync(
+        self, shard: GroupShard, group_id: str, request: SyncRequest
+    ) -> asyncio.Future[SyncResult]:
         future: asyncio.Future[SyncResult] = self._loop.create_future()
         request = request._replace(reply=future)
         if self.consumer.hosts(shard, group_id):
@@ -204,7 +216,7 @@ class GroupCoordinator:
         if group is None:
             future.set_result(SyncResult(ErrorCode.unknown_member_id))
             return future
-        self._wait(future, SyncResult(ErrorCode.not_coordinator))
+        _wait(shard, future, SyncResult(ErrorCode.not_coordinator))
         self._carry_out(shard, group, group.sync(request, self.shards.now_ms()))
         return future
 
@@ -309,22 +321,27 @@ class GroupCoordinator:
         }
         return {partition: translated.get(code, code) for partition, code in codes.items()}
 
+    def check_active(self, offsets_partition: int) -> None:
+        """Check that a marker in that partition can be applied. Raises what `of_group` does."""
+        self.shards.at(offsets_partition)
+
     def complete_transaction(
-        self, offsets_partition: int, producer_id: ProducerId, *, committed: bool
+        self,
+        offsets_partition: int,
+        producer_id: ProducerId,
+        *,
+        committed: bool,
+        appended: asyncio.Future[None] | None,
     ) -> None:
         """Apply a transaction marker in `__consumer_offsets`: commit or drop pending offsets.
 
-        A shard that is being loaded reads the marker from its log instead.
+        `appended` is done when the marker is committed; None if it is already.
         """
-        for shard in self.shards.loaded():
-            if shard.index == offsets_partition:
-                shard.complete_transaction(producer_id, committed=committed)
+        shard = self.shards.at(offsets_partition)
+        shard.note_append(appended)
+        shard.complete_transaction(producer_id, committed=committed)
 
     # ---- effects and time
-
-    def _wait(self, future: asyncio.Future[Any], resign_result: JoinResult | SyncResult) -> None:
-        self._waiting[future] = resign_result
-        future.add_done_callback(self._waiting.__delitem__)
 
     def _carry_out(self, shard: GroupShard, group: ClassicGroup, effects: list[Effect]) -> None:
         # Answers after a failed append carry its error: a member must not act on a generation that
@@ -339,6 +356,10 @@ class GroupCoordinator:
             except IsothermError as error:
                 logger.exception("group is not stored group_id=%s", group.group_id)
                 failure = error_code(error)
+        if failure is not ErrorCode.none and group.state is GroupState.STABLE:
+            # The log does not know this generation's assignment: the members must not get it later.
+            self._carry_out(shard, group, group.rebalance(self.shards.now_ms()))
+            return
         # A group that never had a member is not in the log, and must not stay in memory either.
         if group.is_unused and group.group_id not in shard.offsets:
             shard.groups.pop(group.group_id, None)
@@ -346,20 +367,20 @@ class GroupCoordinator:
 
     def _schedule(self, shard: GroupShard, group: ClassicGroup) -> None:
         deadline_ms = group.next_deadline_ms()
-        timer = self._timers.get(group.group_id)
+        timer = shard.classic_timers.get(group.group_id)
         if timer is not None:
             if timer.deadline_ms == deadline_ms:
                 return
             timer.handle.cancel()
-            del self._timers[group.group_id]
+            del shard.classic_timers[group.group_id]
         if deadline_ms is not None:
             # One ms late rather than early: at the deadline itself `expire` must find it due.
             delay_s = max(0, deadline_ms - self.shards.now_ms() + 1) / 1000
             handle = self._loop.call_later(delay_s, self._expire, shard, group)
-            self._timers[group.group_id] = _Timer(deadline_ms, handle)
+            shard.classic_timers[group.group_id] = GroupTimer(deadline_ms, handle)
 
     def _expire(self, shard: GroupShard, group: ClassicGroup) -> None:
-        del self._timers[group.group_id]
+        del shard.classic_timers[group.group_id]
         self._carry_out(shard, group, group.expire(self.shards.now_ms()))
 
     def _schedule_expiry(self) -> None:
@@ -373,6 +394,13 @@ class GroupCoordinator:
             except IsothermError:
                 logger.exception("offsets are not expired partition=%d", shard.index)
         self._schedule_expiry()
+
+
+def _wait(
+    shard: GroupShard, future: asyncio.Future[Any], if_resigned: JoinResult | SyncResult
+) -> None:
+    shard.waiting[future] = if_resigned
+    future.add_done_callback(shard.waiting.__delitem__)
 
 
 def _answer(answer: Answer, failure: ErrorCode) -> None:

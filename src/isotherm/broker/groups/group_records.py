@@ -291,6 +291,21 @@ _SCHEMAS: dict[int, tuple[type[Any], dict[int, type[Any]]]] = {
 _SCHEMAS[LEGACY_OFFSET_COMMIT] = _SCHEMAS[OffsetCommitKey.__api_key__]
 
 
+# Groups of these types are served by Apache Kafka's brokers only: KIP-932, KIP-1071.
+_SHARE_GROUP_METADATA, _STREAMS_GROUP_METADATA = 11, 17
+
+
+def unserved_group(key: Buffer) -> str | None:
+    """The group that the record is about, if it is the metadata of a share or streams group.
+
+    Raises CorruptMetadataError.
+    """
+    if _version_of(key)[0] not in (_SHARE_GROUP_METADATA, _STREAMS_GROUP_METADATA):
+        return None
+    # Both keys have one field, the group's id.
+    return str(_decode(GroupMetadataKey, key).group)
+
+
 def encode_key(key: Any) -> bytes:
     return _encode(int(key.__api_key__), key)
 

@@ -25,6 +25,7 @@ from isotherm.broker.groups.consumer_checks import (
 )
 from isotherm.broker.groups.consumer_group import ConsumerGroup
 from isotherm.broker.groups.group_records import GroupRecord
+from isotherm.broker.groups.group_shard import AnyGroup, GroupShard
 from isotherm.broker.groups.offsets import (
     GroupOffsets,
     OffsetAndMetadata,
@@ -32,7 +33,7 @@ from isotherm.broker.groups.offsets import (
     offset_value,
 )
 from isotherm.broker.groups.offsets_topic import NO_PRODUCER, Producer
-from isotherm.broker.groups.shards import AnyGroup, GroupShard, GroupShards
+from isotherm.broker.groups.shards import GroupShards
 from isotherm.config.groups import GroupConfig
 from isotherm.types import TopicPartition
 
@@ -83,6 +84,8 @@ class OffsetCoordinator:
         `GroupShards.of_group` and `OffsetsTopic.append` raise, with nothing committed.
         """
         shard = self._shards.of_group(group_id)
+        if group_id in shard.unserved:
+            return dict.fromkeys(offsets, ErrorCode.group_id_not_found)
         group = shard.find(group_id)
         if group is None:
             # A commit without a generation creates the group: a client that assigns its own partitions.

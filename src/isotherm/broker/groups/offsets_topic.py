@@ -1,23 +1,25 @@
-"""The `__consumer_offsets` topic of this broker: creates it, appends to it, reads it back.
-It is compacted, and not compressed by the broker (isotherm.broker.coordinator_topic).
+"""The records of `__consumer_offsets`, appended and read back (isotherm.broker.coordinator_topic).
+
+Of share and streams groups, which are not served, only the ids are read. Their records stay in the log,
+and in what compaction leaves of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
-from isotherm.broker.controller.controller import Controller
+from isotherm.broker.coordinator_shards import CoordinatorShard
 from isotherm.broker.coordinator_topic import CoordinatorTopic
 from isotherm.broker.groups.group_records import (
     GroupRecord,
     decode_record,
     encode_key,
     encode_value,
+    unserved_group,
 )
-from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.groups.offset_reader import CommittedOffset, OffsetReader
 from isotherm.clock import Clock
-from isotherm.config.groups import GroupConfig
 from isotherm.errors import (
     CorruptMetadataError,
 )
@@ -42,13 +44,26 @@ NO_PRODUCER = Producer()
 
 class LoadedRecord(NamedTuple):
     record: GroupRecord
-    offset: Offset
+
+
+class LoadedOffset(NamedTuple):
+    offset: CommittedOffset
     producer_id: ProducerId  # -1 unless it is part of a transaction
+
+
+class LoadedUnserved(NamedTuple):
+    """A share or streams group, which a broker of Apache Kafka made, or deleted."""
+
+    group_id: str
+    exists: bool
 
 
 class LoadedMarker(NamedTuple):
     producer_id: ProducerId
     committed: bool
+
+
+Loaded: TypeAlias = LoadedRecord | LoadedOffset | LoadedUnserved | LoadedMarker
 
 
 class _TransactionalBatch(NamedTuple):
@@ -57,32 +72,15 @@ class _TransactionalBatch(NamedTuple):
 
 
 class OffsetsTopic:
-    def __init__(
-        self,
-        config: GroupConfig,
-        controller: Controller,
-        replica_manager: ReplicaManager,
-        clock: Clock,
-    ) -> None:
-        self._config = config
-        self._topic = CoordinatorTopic(OFFSETS_TOPIC, controller, replica_manager)
+    def __init__(self, partitions: CoordinatorTopic, clock: Clock) -> None:
+        self.partitions = partitions
         self._clock = clock
 
-    @property
-    def partition_count(self) -> int | None:
-        """None while there is no such topic."""
-        return self._topic.partition_count
-
-    def create(self) -> None:
-        """Create the topic unless it exists. Control thread only."""
-        self._topic.create(
-            self._config.offsets_topic_num_partitions,
-            compression_type="producer",
-            segment_bytes=self._config.offsets_topic_segment_bytes,
-        )
-
     def append(
-        self, index: int, records: Sequence[GroupRecord], producer: Producer = NO_PRODUCER
+        self,
+        shard: CoordinatorShard,
+        records: Sequence[GroupRecord],
+        producer: Producer = NO_PRODUCER,
     ) -> Offset:
         """Append `records` as one batch, and return the offset of the first. Raises what
         `CoordinatorTopic.append` does."""
@@ -93,35 +91,38 @@ class OffsetsTopic:
             producer_epoch=producer.epoch,
             is_transactional=producer is not NO_PRODUCER,
         )
-        return self._topic.append(index, batch, now_ms)
+        return self.partitions.append(shard, batch, now_ms)
 
-    def read(self, index: int) -> Iterator[LoadedRecord | LoadedMarker]:
+    def read(self, index: int, check_wanted: Callable[[], None] = lambda: None) -> Iterator[Loaded]:
         """The partition's records, without those that a later record of their key replaces.
 
         In the order of the log. The records between transactional ones are compacted in memory:
         most records of a long log have been replaced, and need not be decoded. Records of
         transactions are all kept, since a marker may still commit or abort them.
-        Raises CorruptMetadataError with the offset of the bad record.
+        Raises CorruptMetadataError with the offset of the bad record. See
+        `CoordinatorTopic.read_batches` for `check_wanted`.
         """
+        offsets = OffsetReader()
         latest: dict[bytes, Record] = {}
-        for item in self._read_log(index):
+        for item in self._read_log(index, check_wanted):
             if isinstance(item, Record):
                 # Removed first, so that the key moves to the end: the order is that of the log.
                 latest.pop(item.key or b"", None)
                 latest[item.key or b""] = item
                 continue
-            yield from _decoded_all(latest, index)
+            yield from _decoded(latest.values(), index, offsets)
             latest.clear()
             if isinstance(item, LoadedMarker):
                 yield item
                 continue
-            for record in item.records:
-                yield from _decoded(record, index, item.producer_id)
-        yield from _decoded_all(latest, index)
+            yield from _decoded(item.records, index, offsets, item.producer_id)
+        yield from _decoded(latest.values(), index, offsets)
 
-    def _read_log(self, index: int) -> Iterator[Record | _TransactionalBatch | LoadedMarker]:
-        for read, position, header, start_offset in self._topic.read_batches(
-            index, LOAD_BUFFER_SIZE
+    def _read_log(
+        self, index: int, check_wanted: Callable[[], None]
+    ) -> Iterator[Record | _TransactionalBatch | LoadedMarker]:
+        for read, position, header, start_offset in self.partitions.read_batches(
+            index, LOAD_BUFFER_SIZE, check_wanted
         ):
             if header.is_control:
                 yield from _marker(read, position, header)
@@ -143,19 +144,27 @@ def _marker(records: memoryview, position: int, header: BatchHeader) -> Iterator
         yield LoadedMarker(header.producer_id, marker.type is ControlRecordType.COMMIT)
 
 
-def _decoded_all(records: Mapping[bytes, Record], index: int) -> Iterator[LoadedRecord]:
-    for record in records.values():
-        yield from _decoded(record, index, NO_PRODUCER_ID)
-
-
-def _decoded(record: Record, index: int, producer_id: ProducerId) -> Iterator[LoadedRecord]:
-    """Yields nothing for a record of an unknown type."""
-    try:
-        decoded = decode_record(record.key or b"", record.value)
-    except CorruptMetadataError as error:
-        raise CorruptMetadataError(
-            f"a group record cannot be read partition={OFFSETS_TOPIC}-{index}"
-            f" offset={record.offset}"
-        ) from error
-    if decoded is not None:
-        yield LoadedRecord(decoded, record.offset, producer_id)
+def _decoded(
+    records: Iterable[Record],
+    index: int,
+    offsets: OffsetReader,
+    producer_id: ProducerId = NO_PRODUCER_ID,
+) -> Iterator[Loaded]:
+    """Leaves out records of unknown types."""
+    for record in records:
+        key = record.key or b""
+        try:
+            offset = offsets.read(key, record.value, record.offset)
+            decoded = decode_record(key, record.value) if offset is None else None
+            unserved = None if offset or decoded else unserved_group(key)
+        except CorruptMetadataError as error:
+            raise CorruptMetadataError(
+                f"a group record cannot be read partition={OFFSETS_TOPIC}-{index}"
+                f" offset={record.offset}"
+            ) from error
+        if offset is not None:
+            yield LoadedOffset(offset, producer_id)
+        elif decoded is not None:
+            yield LoadedRecord(decoded)
+        elif unserved is not None:
+            yield LoadedUnserved(unserved, record.value is not None)

@@ -11,7 +11,7 @@ from isotherm.errors import InvalidRegularExpressionError
 from isotherm.types import TopicPartition
 
 if TYPE_CHECKING:
-    from isotherm.broker.controller.image import MetadataImage, TopicImage
+    from isotherm.broker.metadata.image import MetadataImage, TopicImage
 
 # Bounds the cost of compiling a pattern. Kafka has no such limit.
 PATTERN_LENGTH_MAX = 10_000

@@ -2,24 +2,32 @@
 
 A partition gets an end-transaction marker only if the coordinator knows that the partition is part
 of the transaction. So transactional records are accepted only for partitions that were added. With
-transaction version 2 the records themselves add the partition. The coordinator is asked for every
-batch: a late batch of a transaction that is being ended is refused, which Kafka may miss.
+transaction version 2 the records themselves add the partition. A coordinator in this broker is asked
+for every batch: a late batch of a transaction that is being ended is refused, which Kafka may miss.
+Another broker's coordinator is asked for the first batch of a transaction (`remote_admission`).
 Source: Kafka AddPartitionsToTxnManager, TransactionSupportedOperation.
 """
 
 from __future__ import annotations
 
+import asyncio
 import enum
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
-from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
 from isotherm.broker.transactions.transaction_state import TRANSACTION_V2, ProducerIdAndEpoch
+from isotherm.broker.transactions.verifications import Verifications
 from isotherm.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
+    IsothermError,
     ProducerFencedError,
     TransactionAbortableError,
 )
 from isotherm.types import TopicPartition
+
+if TYPE_CHECKING:
+    from isotherm.broker.requests.context import BrokerServices
 
 
 class ClientAbility(enum.Enum):
@@ -30,31 +38,120 @@ class ClientAbility(enum.Enum):
     ADDS_BY_WRITING = "adds by writing"
 
 
+class PendingAdmission:
+    """Records whose coordinator has been asked. `settle` once and in the turn of the append."""
+
+    def __init__(
+        self,
+        waiting: Coroutine[Any, Any, None],
+        producer: ProducerIdAndEpoch,
+        partition: TopicPartition,
+        ability: ClientAbility,
+        verifications: Verifications,
+    ) -> None:
+        self._waiting = waiting
+        self._producer = producer
+        self._partition = partition
+        self._ability = ability
+        self._verifications = verifications
+        self._verification = verifications.begin(partition, producer.producer_id)
+
+    async def wait(self) -> IsothermError | None:
+        """The coordinator's refusal; None if it admits the records."""
+        try:
+            await self._waiting
+        except asyncio.CancelledError:
+            # The client is gone: nothing is appended, and nothing settled.
+            self._finish()
+            raise
+        except IsothermError as error:
+            return client_error(error, self._ability)
+        return None
+
+    def settle(self, refusal: IsothermError | None) -> None:
+        """Raises `refusal`, or an error if the transaction was ended meanwhile."""
+        holds = self._finish()
+        if refusal is not None:
+            raise refusal
+        if not holds:
+            late = TransactionAbortableError(
+                f"the transaction was ended meanwhile partition={self._partition}"
+                f" producer_id={self._producer.producer_id} epoch={self._producer.epoch}"
+            )
+            raise client_error(late, self._ability)
+
+    def drop(self) -> None:
+        """Ask for nothing: `wait` was not called."""
+        self._waiting.close()
+        self._finish()
+
+    def _finish(self) -> bool:
+        return self._verifications.finish(
+            self._partition, self._producer.producer_id, self._verification
+        )
+
+
 def admit_records(
-    coordinator: TransactionCoordinator,
+    services: BrokerServices,
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     partition: TopicPartition,
     ability: ClientAbility,
-) -> None:
-    """Return if records of `producer` may be written to `partition`, else raise.
+) -> PendingAdmission | None:
+    """Admit records of `producer` to `partition`; None if they are, else what is to be awaited.
 
-    Raises InvalidTxnStateError when the partition is not part of the transaction
+    The records are appended in the same turn of the loop, or in that of `PendingAdmission.settle`.
+    Raises, or `settle` does, InvalidTxnStateError when the partition is not part of the transaction
     (TransactionAbortableError if the client supports it), InvalidProducerEpochError for a fenced
     producer, InvalidProducerIdMappingError, ConcurrentTransactionsError while the transaction is
-    being ended, and CoordinatorLoadInProgressError.
+    being ended, CoordinatorLoadInProgressError, CoordinatorNotAvailableError, and
+    NotCoordinatorError while the coordinator moves.
     """
-    try:
-        if ability is ClientAbility.ADDS_BY_WRITING:
-            coordinator.add_partitions(
-                transactional_id, producer, [partition], client_version=TRANSACTION_V2
-            )
-        else:
-            coordinator.check_partition_added(transactional_id, producer, partition)
-    except ProducerFencedError as error:
+    adds = ability is ClientAbility.ADDS_BY_WRITING
+    remote = services.remote_admission
+    if remote is not None and remote.is_elsewhere(transactional_id):
+        if _has_open_transaction(services, producer, partition):
+            return None
+        waiting: Coroutine[Any, Any, None] | None = remote.ask(
+            transactional_id, producer, partition, adds=adds
+        )
+    else:
+        coordinator = services.transaction_coordinator
+        try:
+            if adds:
+                coordinator.add_partitions(
+                    transactional_id, producer, [partition], client_version=TRANSACTION_V2
+                )
+            else:
+                coordinator.check_partition_added(transactional_id, producer, partition)
+        except IsothermError as error:
+            raise client_error(error, ability) from error
+        waiting = coordinator.uncommitted(transactional_id)
+    if waiting is None:
+        return None
+    verifications = services.transaction_markers.verifications
+    return PendingAdmission(waiting, producer, partition, ability, verifications)
+
+
+def _has_open_transaction(
+    services: BrokerServices, producer: ProducerIdAndEpoch, partition: TopicPartition
+) -> bool:
+    """Whether the transaction has records there already: then the coordinator knows the partition."""
+    topic, index = partition
+    log = services.replica_manager.find_partition(topic, None, index).log
+    known = log.producers.producer(producer.producer_id)
+    return (
+        known is not None
+        and known.epoch == producer.epoch
+        and known.transaction_first_offset is not None
+    )
+
+
+def client_error(error: IsothermError, ability: ClientAbility) -> IsothermError:
+    """The error that a client of that ability expects."""
+    if isinstance(error, ProducerFencedError):
         # Kafka answers Produce with the older code, which producers expect there.
-        raise InvalidProducerEpochError(str(error)) from error
-    except TransactionAbortableError as error:
-        if ability is ClientAbility.NEITHER:
-            raise InvalidTxnStateError(str(error)) from error
-        raise
+        return InvalidProducerEpochError(str(error))
+    if isinstance(error, TransactionAbortableError) and ability is ClientAbility.NEITHER:
+        return InvalidTxnStateError(str(error))
+    return error

@@ -1,27 +1,24 @@
-"""The coordinator of this broker's transactional producers (Kafka: TransactionCoordinator).
+"""The coordinator of transactional producers (Kafka: TransactionCoordinator).
 
 `transaction_state` decides how a transaction may change. This module appends the decision to
 `__transaction_state`, keeps it in memory and carries it out. A decision and its append are one step
-of the event loop, so requests never see a state that is not in the log.
-
-    end decided: PREPARE appended -> markers, some per turn of the loop -> COMPLETE appended
-
-`load` resumes an end that a stop or a crash has interrupted. An end whose markers cannot be
-written, because a log directory is offline, is resumed at the next start.
+of the event loop, so requests never see a state that is not in the log. They are answered when that
+state is committed. A broker that gets the partition resumes open transactions, and ends that were
+decided (`transaction_endings`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from typing import Any
 
 from isotherm.broker.coordinator_partition import coordinator_partition
+from isotherm.broker.coordinator_shards import CoordinatorShards
+from isotherm.broker.transactions.transaction_endings import MarkerWriter, TransactionEndings
 from isotherm.broker.transactions.transaction_log import TransactionLog
-from isotherm.broker.transactions.transaction_markers import TransactionMarkers
+from isotherm.broker.transactions.transaction_shard import TransactionShard
 from isotherm.broker.transactions.transaction_state import (
     TRANSACTION_V2,
     ProducerIdAndEpoch,
@@ -40,124 +37,92 @@ from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import (
     ConcurrentTransactionsError,
     CoordinatorLoadInProgressError,
-    FencedError,
+    CoordinatorNotAvailableError,
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     IsothermError,
     TransactionalIdNotFoundError,
-    UnknownTopicOrPartitionError,
 )
-from isotherm.types import ProducerId, TopicPartition
+from isotherm.types import LeaderEpoch, ProducerId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# A marker takes about 60 µs. This bounds how long one turn may hold up the event loop.
-MARKERS_PER_TURN = 32
+# Kafka: request.timeout.ms, which bounds the appends of its transaction coordinator.
+COMMIT_TIMEOUT_S = 30.0
+# Delay before the abort of a late transaction is tried again (the log refused the record).
+ABORT_RETRY_S = 1.0
 # Tombstones in one batch, of about 50 bytes each: far below the limit of a batch.
 FORGOTTEN_PER_BATCH = 1000
 
 
-class ControlThread(Protocol):
-    """`BrokerServices.run_control`."""
-
-    def __call__(self, function: Callable[[], bool]) -> Awaitable[bool]: ...
-
-
-@dataclass(slots=True)
-class _LoadedPartition:
-    """The transactional ids of one partition of `__transaction_state`."""
-
-    index: int
-    epoch: int
-    by_id: dict[str, TransactionMetadata] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Ending:
-    """A transaction that is being ended. `done` completes once every marker has been tried."""
-
-    partition: _LoadedPartition
-    metadata: TransactionMetadata
-    unmarked: deque[TopicPartition]
-    done: asyncio.Future[None]
-    has_failed: bool = False
-
-
 class TransactionCoordinator:
-    """Event loop thread only. Call `start` or `load` once, and `stop` at the end."""
+    """Event loop thread only. Call `stop` at the end."""
 
     def __init__(
         self,
         config: TransactionConfig,
         log: TransactionLog,
-        markers: TransactionMarkers,
+        markers: MarkerWriter,
         *,
         clock: Clock,
-        run_control: ControlThread,
         new_producer_id: Callable[[], Awaitable[ProducerId]],
     ) -> None:
+        self.new_producer_id = new_producer_id
         self._config = config
         self._log = log
-        self._markers = markers
         self._clock = clock
-        self._run_control = run_control
-        self._new_producer_id = new_producer_id
         self._loop = asyncio.get_running_loop()
-        self._partitions: dict[int, _LoadedPartition] = {}
-        self._timeouts: dict[str, asyncio.TimerHandle] = {}
+        self._endings = TransactionEndings(markers, self._complete, self._loop)
+        self._creating = asyncio.Lock()
+        self._shards = CoordinatorShards[TransactionShard](
+            log.partitions.name, fold=self._fold, new_shard=self._new_shard, opened=self._resume
+        )
         self._expiration: asyncio.TimerHandle | None = None
-        self._loading: asyncio.Task[None] | None = None
-        self._is_closed = False
-
-    # ---- start and stop
-
-    def start(self, offsets_loaded: Awaitable[None]) -> None:
-        """Load in the background, after committed offsets: resumed markers may commit some."""
-
-        async def load() -> None:
-            await offsets_loaded
-            await self.load()
-
-        self._loading = self._loop.create_task(load())
-
-    async def stop(self) -> None:
-        """Stop timers and markers. The next start resumes interrupted ends."""
-        self._is_closed = True
-        if self._loading is not None:
-            await self._loading
-        for timer in (*self._timeouts.values(), self._expiration):
-            if timer is not None:
-                timer.cancel()
-
-    async def load(self) -> None:
-        """Read `__transaction_state` and resume open transactions and interrupted ends.
-
-        Requests for a partition's ids raise CoordinatorLoadInProgressError until it is loaded. For
-        a partition that cannot be read they raise it until the next start.
-        """
-        for index in range(self._log.partition_count or 0):
-            try:
-                by_id = await self._loop.run_in_executor(None, self._log.read, index)
-                epoch = self._log.coordinator_epoch(index)
-            except IsothermError as error:
-                logger.error(  # noqa: TRY400
-                    "transaction state cannot be loaded partition=%d: %s", index, error
-                )
-                continue
-            if self._is_closed:
-                return
-            self._install(_LoadedPartition(index, epoch, dict(by_id)))
+        self._is_stopped = False
         self._expire_later()
 
-    def _install(self, partition: _LoadedPartition) -> None:
-        self._partitions[partition.index] = partition
-        for metadata in tuple(partition.by_id.values()):
-            # The timeout counts from the start in the record: a restart does not extend it.
+    # ---- leadership (coordinators.Elected)
+
+    def on_election(self, index: int, leader_epoch: LeaderEpoch) -> None:
+        """Load a partition of `__transaction_state` that this broker leads now."""
+        self._shards.on_election(index, leader_epoch)
+
+    def on_resignation(self, index: int, leader_epoch: LeaderEpoch | None) -> None:
+        """Drop a partition that it does not lead any more, or, without an epoch, does not host."""
+        self._shards.on_resignation(index, leader_epoch)
+
+    async def wait_until_loaded(self) -> None:
+        """Return when no partition is being loaded."""
+        await self._shards.wait_until_loaded()
+
+    async def stop(self) -> None:
+        """Stop timers and markers. The next coordinator resumes interrupted ends."""
+        self._is_stopped = True
+        if self._expiration is not None:
+            self._expiration.cancel()
+        await self._shards.stop()
+
+    def _new_shard(self, index: int) -> TransactionShard | None:
+        return TransactionShard(index) if self._log.partitions.is_empty(index) else None
+
+    def _fold(self, index: int, check_wanted: Callable[[], None]) -> TransactionShard:
+        shard = TransactionShard(index)
+        shard.by_id.update(self._log.read(index, check_wanted))
+        return shard
+
+    def _resume(self, shard: TransactionShard) -> None:
+        self._log.partitions.note_loaded(shard)
+        for metadata in tuple(shard.by_id.values()):
+            # The timeout counts from the start in the record: a new coordinator does not extend it.
             if metadata.state is TransactionState.ONGOING:
-                self._arm_timeout(metadata)
+                self._arm_timeout(shard, metadata)
             elif metadata.is_prepared:
                 # In a later turn: the markers of many transactions must not hold up the loading.
-                self._loop.call_soon(self._end, partition, metadata)
+                self._loop.call_soon(self._resume_end, shard, metadata)
+
+    def _resume_end(self, shard: TransactionShard, prepared: TransactionMetadata) -> None:
+        if not shard.is_closed:
+            self._endings.begin(shard, prepared)
 
     # ---- requests
 
@@ -174,28 +139,31 @@ class TransactionCoordinator:
                 f"transaction timeout is out of bounds timeout_ms={timeout_ms}"
                 f" transaction.max.timeout.ms={self._config.transaction_max_timeout_ms}"
             )
-        await self._ensure_topic()
-        known = self._partition_of(transactional_id).by_id.get(transactional_id)
+        await self.ensure_topic()
+        known = self._shard_of(transactional_id).by_id.get(transactional_id)
         fresh = None
         if known is None or known.is_epoch_exhausted:
-            fresh = await self._new_producer_id()
+            fresh = await self.new_producer_id()
         # The await above let other requests run: look the id up again.
-        partition = self._partition_of(transactional_id)
+        shard = self._shard_of(transactional_id)
         now_ms = self._clock.now_ms()
-        known = partition.by_id.get(transactional_id)
+        known = shard.by_id.get(transactional_id)
         if known is None:
             assert fresh is not None
             known = new_transaction_metadata(transactional_id, fresh, timeout_ms, now_ms)
         begun = begin_producer(
             known, timeout_ms=timeout_ms, expected=expected, fresh_producer_id=fresh, now_ms=now_ms
         )
-        self._store(partition, begun)
+        self._store(shard, begun)
         if begun.is_prepared:
-            await asyncio.shield(self._end(partition, begun))
+            # Shielded: a client that disconnects must not stop the markers.
+            await asyncio.shield(self._endings.begin(shard, begun))
             raise ConcurrentTransactionsError(
                 f"the transaction of an earlier producer was aborted"
                 f" transactional_id={transactional_id}"
             )
+        if not shard.is_committed:
+            await shard.wait_committed(COMMIT_TIMEOUT_S)
         return begun.producer
 
     def add_partitions(
@@ -206,13 +174,27 @@ class TransactionCoordinator:
         *,
         client_version: int,
     ) -> None:
-        """Add partitions to the producer's transaction; see `transaction_state`."""
-        partition, metadata = self._find(transactional_id)
+        """Add partitions to the producer's transaction; see `transaction_state` and `uncommitted`."""
+        shard, metadata = self._find(transactional_id)
         changed = add_partitions(
             metadata, producer, partitions, self._clock.now_ms(), client_version=client_version
         )
         if changed is not metadata:
-            self._store(partition, changed)
+            self._store(shard, changed)
+
+    def uncommitted(self, transactional_id: str) -> Coroutine[Any, Any, None] | None:
+        """What an answer about the transaction waits for before it is sent; None if nothing.
+
+        To be called right after the answer was made. It raises what `CoordinatorShard.wait_committed`
+        does, and the client gets that error in place of the answer.
+        """
+        count = self._log.partitions.partition_count
+        if count is None:
+            return None
+        shard = self._shards.find(coordinator_partition(transactional_id, count))
+        if shard is None or shard.is_committed:
+            return None
+        return shard.wait_committed(COMMIT_TIMEOUT_S)
 
     def check_partition_added(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition
@@ -231,15 +213,15 @@ class TransactionCoordinator:
     ) -> ProducerIdAndEpoch:
         """End the producer's transaction, and return its next id and epoch.
 
-        See `transaction_state`. When it returns, the decision is in the log, and so is every marker
-        unless a partition is offline.
+        See `transaction_state`. When it returns, the decision is committed, and so is every marker
+        that had to wait for no other broker or replica.
         """
         _, metadata = self._find(transactional_id)
         fresh = None
         if client_version >= TRANSACTION_V2 and metadata.is_epoch_exhausted:
-            fresh = await self._new_producer_id()
+            fresh = await self.new_producer_id()
         # The await above let other requests run: the transaction may have changed.
-        partition, metadata = self._find(transactional_id)
+        shard, metadata = self._find(transactional_id)
         ended = end_transaction(
             metadata,
             producer,
@@ -249,15 +231,17 @@ class TransactionCoordinator:
             fresh_producer_id=fresh,
         )
         if ended.metadata is not None:
-            self._store(partition, ended.metadata)
+            self._store(shard, ended.metadata)
             # Shielded: a client that disconnects must not stop the markers.
-            await asyncio.shield(self._end(partition, ended.metadata))
+            await asyncio.shield(self._endings.begin(shard, ended.metadata))
+        if not shard.is_committed:
+            await shard.wait_committed(COMMIT_TIMEOUT_S)
         return ended.producer
 
     def describe(self, transactional_id: str) -> TransactionMetadata:
         """Raises TransactionalIdNotFoundError for an unknown id."""
-        if self._log.partition_count is not None:
-            found = self._partition_of(transactional_id).by_id.get(transactional_id)
+        if self._log.partitions.partition_count is not None:
+            found = self._shard_of(transactional_id).by_id.get(transactional_id)
             if found is not None:
                 return found
         raise TransactionalIdNotFoundError(
@@ -265,134 +249,66 @@ class TransactionCoordinator:
         )
 
     def transactions(self) -> Iterator[TransactionMetadata]:
-        """All transactions. Raises CoordinatorLoadInProgressError until all are loaded."""
-        if len(self._partitions) < (self._log.partition_count or 0):
+        """The transactions of all shards. Raises CoordinatorLoadInProgressError while one is loaded."""
+        if self._shards.is_loading:
             raise CoordinatorLoadInProgressError("transaction state is being loaded")
-        for partition in self._partitions.values():
-            yield from partition.by_id.values()
+        for shard in self._shards.active():
+            yield from shard.by_id.values()
 
     # ---- state
 
-    async def _ensure_topic(self) -> None:
-        if self._log.partition_count is None and await self._run_control(self._log.create):
-            self._forget_deleted_topic()
-            self._install_empty()
+    async def ensure_topic(self) -> None:
+        """Create the topic unless it exists; see `TopicCreator`."""
+        # The lock makes requests that come meanwhile wait for one creation, and for the election
+        # that follows it: the metadata has the topic a little earlier.
+        if self._log.partitions.partition_count is None or self._creating.locked():
+            async with self._creating:
+                await self._log.partitions.ensure()
 
-    def _forget_deleted_topic(self) -> None:
-        """Drop the state of a deleted topic of this name, if there was one."""
-        self._partitions.clear()
-        for timer in self._timeouts.values():
-            timer.cancel()
-        self._timeouts.clear()
-
-    def _install_empty(self) -> None:
-        for index in range(self._log.partition_count or 0):
-            self._install(_LoadedPartition(index, self._log.coordinator_epoch(index)))
-
-    def _partition_of(self, transactional_id: str) -> _LoadedPartition:
-        count = self._log.partition_count
-        index = coordinator_partition(transactional_id, count or 1)
-        partition = self._partitions.get(index)
-        if partition is None:
-            raise CoordinatorLoadInProgressError(
-                f"transaction state is being loaded transactional_id={transactional_id}"
+    def _shard_of(self, transactional_id: str) -> TransactionShard:
+        count = self._log.partitions.partition_count
+        if count is None:
+            raise CoordinatorNotAvailableError(
+                f"there are no transactions yet transactional_id={transactional_id}"
             )
-        return partition
+        return self._shards.at(coordinator_partition(transactional_id, count))
 
-    def _find(self, transactional_id: str) -> tuple[_LoadedPartition, TransactionMetadata]:
-        if self._log.partition_count is not None:
-            partition = self._partition_of(transactional_id)
-            metadata = partition.by_id.get(transactional_id)
+    def _find(self, transactional_id: str) -> tuple[TransactionShard, TransactionMetadata]:
+        if self._log.partitions.partition_count is not None:
+            shard = self._shard_of(transactional_id)
+            metadata = shard.by_id.get(transactional_id)
             if metadata is not None:
-                return partition, metadata
+                return shard, metadata
         raise InvalidProducerIdMappingError(
             f"the transactional id has no producer id transactional_id={transactional_id}"
         )
 
-    def _store(self, partition: _LoadedPartition, metadata: TransactionMetadata) -> None:
-        self._log.append(partition.index, metadata)
-        was_ongoing = metadata.transactional_id in self._timeouts
-        partition.by_id[metadata.transactional_id] = metadata
+    def _store(self, shard: TransactionShard, metadata: TransactionMetadata) -> None:
+        self._log.append(shard, metadata)
+        was_ongoing = metadata.transactional_id in shard.timeouts
+        shard.by_id[metadata.transactional_id] = metadata
         if metadata.state is TransactionState.ONGOING:
             if not was_ongoing:
-                self._arm_timeout(metadata)
+                self._arm_timeout(shard, metadata)
         elif was_ongoing:
-            self._timeouts.pop(metadata.transactional_id).cancel()
+            shard.timeouts.pop(metadata.transactional_id).cancel()
 
-    # ---- ending
-
-    def _end(
-        self, partition: _LoadedPartition, prepared: TransactionMetadata
-    ) -> asyncio.Future[None]:
-        """Write the markers of a prepared transaction. The first of them are written at once."""
-        unmarked = deque(sorted(prepared.partitions))
-        ending = _Ending(partition, prepared, unmarked, self._loop.create_future())
-        self._write_markers(ending)
-        return ending.done
-
-    def _write_markers(self, ending: _Ending) -> None:
-        for _ in range(min(MARKERS_PER_TURN, len(ending.unmarked))):
-            if not self._is_closed:
-                self._write_marker(ending, ending.unmarked.popleft())
-        if self._is_closed:
-            ending.done.set_result(None)
-        elif ending.unmarked:
-            # In another turn of the loop, so that other requests run in between.
-            self._loop.call_soon(self._write_markers, ending)
-        else:
-            self._complete(ending)
-
-    def _write_marker(self, ending: _Ending, partition: TopicPartition) -> None:
-        metadata = ending.metadata
-        try:
-            self._markers.write(
-                partition,
-                metadata.producer,
-                commit=metadata.is_commit,
-                coordinator_epoch=ending.partition.epoch,
-            )
-        except UnknownTopicOrPartitionError:
-            # The records of a deleted topic are gone, so there is nothing to mark.
-            logger.info("no marker for a deleted partition partition=%s", partition)
-        except FencedError as error:
-            logger.warning("a newer producer has ended the transaction error=%r", str(error))
-        except IsothermError:
-            # The state stays PREPARE, so the next start tries all markers again.
-            ending.has_failed = True
-            logger.exception(
-                "a marker cannot be written partition=%s transactional_id=%s",
-                partition,
-                metadata.transactional_id,
-            )
-
-    def _complete(self, ending: _Ending) -> None:
-        metadata = ending.metadata
-        try:
-            if not ending.has_failed:
-                self._store(ending.partition, complete_transaction(metadata, self._clock.now_ms()))
-        except IsothermError:
-            logger.exception(
-                "a transaction cannot be completed transactional_id=%s", metadata.transactional_id
-            )
-        finally:
-            ending.done.set_result(None)
+    def _complete(self, shard: TransactionShard, prepared: TransactionMetadata) -> None:
+        self._store(shard, complete_transaction(prepared, self._clock.now_ms()))
 
     # ---- time
 
-    def _arm_timeout(self, metadata: TransactionMetadata) -> None:
+    def _arm_timeout(self, shard: TransactionShard, metadata: TransactionMetadata) -> None:
         delay_s = max(0, metadata.deadline_ms - self._clock.now_ms()) / 1000
-        self._timeouts[metadata.transactional_id] = self._loop.call_later(
-            delay_s, self._on_timeout, metadata.transactional_id
+        shard.timeouts[metadata.transactional_id] = self._loop.call_later(
+            delay_s, self._on_timeout, shard, metadata.transactional_id
         )
 
-    def _on_timeout(self, transactional_id: str) -> None:
-        try:
-            partition, metadata = self._find(transactional_id)
-        except InvalidProducerIdMappingError:
-            return  # the topic was deleted
+    def _on_timeout(self, shard: TransactionShard, transactional_id: str) -> None:
+        metadata = shard.by_id[transactional_id]
         now_ms = self._clock.now_ms()
         if now_ms < metadata.deadline_ms:  # the wall clock is behind the loop's
-            self._arm_timeout(metadata)
+            self._arm_timeout(shard, metadata)
             return
         logger.info(
             "transaction timed out and is aborted transactional_id=%s producer_id=%d timeout_ms=%d",
@@ -403,16 +319,19 @@ class TransactionCoordinator:
         # The higher epoch fences the producer: its late records are refused.
         fenced = fence(metadata, now_ms)
         try:
-            self._store(partition, fenced)
+            self._store(shard, fenced)
         except IsothermError:
             logger.exception(
-                "a transaction cannot be aborted transactional_id=%s", transactional_id
+                "a transaction cannot be aborted now transactional_id=%s", transactional_id
+            )
+            shard.timeouts[transactional_id] = self._loop.call_later(
+                ABORT_RETRY_S, self._on_timeout, shard, transactional_id
             )
             return
-        self._end(partition, fenced)
+        self._endings.begin(shard, fenced)
 
     def _expire_later(self) -> None:
-        if not self._is_closed:
+        if not self._is_stopped:
             self._expiration = self._loop.call_later(
                 self._config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000,
                 self._expire_ids,
@@ -420,26 +339,24 @@ class TransactionCoordinator:
 
     def _expire_ids(self) -> None:
         """Remove transactional ids that have not been used for transactional.id.expiration.ms."""
-        for partition in self._partitions.values():
+        for shard in self._shards.active():
             try:
-                self._expire_ids_of(partition)
+                self._expire_ids_of(shard)
             except IsothermError:
-                logger.exception(
-                    "transactional ids cannot be forgotten partition=%d", partition.index
-                )
+                logger.exception("transactional ids cannot be forgotten partition=%d", shard.index)
         self._expire_later()
 
-    def _expire_ids_of(self, partition: _LoadedPartition) -> None:
+    def _expire_ids_of(self, shard: TransactionShard) -> None:
         now_ms = self._clock.now_ms()
         expiration_ms = self._config.transactional_id_expiration_ms
         expired = [
             transactional_id
-            for transactional_id, metadata in partition.by_id.items()
+            for transactional_id, metadata in shard.by_id.items()
             if metadata.is_expired(now_ms, expiration_ms)
         ]
         for start in range(0, len(expired), FORGOTTEN_PER_BATCH):
             batch = expired[start : start + FORGOTTEN_PER_BATCH]
             # Tombstones first: if the append fails, the ids stay known.
-            self._log.forget(partition.index, batch)
+            self._log.forget(shard, batch)
             for transactional_id in batch:
-                del partition.by_id[transactional_id]
+                del shard.by_id[transactional_id]

@@ -1,68 +1,160 @@
-"""End-transaction markers in the partitions that a transaction has written to.
+"""End-transaction markers in the partitions of this broker.
 
-On a single broker every partition is local, so a marker is an append (Kafka sends WriteTxnMarkers
-to the leaders). A marker in `__consumer_offsets` also commits or drops the pending offsets.
-Source: Kafka TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest.
+A marker is a control batch. In `__consumer_offsets` it also commits or drops pending offsets.
+Source: Kafka KafkaApis.handleWriteTxnMarkersRequest, ProducerAppendInfo.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
-from isotherm.broker.partitions.partition import ACKS_LEADER
+from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.partitions.partition import ACKS_ALL, Partition
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
+from isotherm.broker.transactions.transaction_endings import (
+    SETTLED,
+    EndMarker,
+    MarkerOutcome,
+    MarkerResult,
+)
+from isotherm.broker.transactions.transaction_state import TRANSACTION_V2
+from isotherm.broker.transactions.verifications import Verifications
 from isotherm.clock import Clock
+from isotherm.errors import (
+    CoordinatorLoadInProgressError,
+    InvalidProducerEpochError,
+    IsothermError,
+    NotCoordinatorError,
+    NotLeaderOrFollowerError,
+    TransactionCoordinatorFencedError,
+    UnsupportedForMessageFormatError,
+)
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
 from isotherm.types import ProducerId, TopicPartition
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class TransactionalOffsets(Protocol):
     """What a marker needs of the group coordinator."""
 
+    def check_active(self, offsets_partition: int) -> None: ...
+
     def complete_transaction(
-        self, offsets_partition: int, producer_id: ProducerId, *, committed: bool
+        self,
+        offsets_partition: int,
+        producer_id: ProducerId,
+        *,
+        committed: bool,
+        appended: asyncio.Future[None] | None,
     ) -> None: ...
 
 
 class TransactionMarkers:
-    """Event loop thread only."""
+    """Writes markers as the leader of their partitions. Event loop thread only."""
 
     def __init__(
         self, replica_manager: ReplicaManager, clock: Clock, offsets: TransactionalOffsets
     ) -> None:
+        self.verifications = Verifications()
         self._replica_manager = replica_manager
         self._clock = clock
         self._offsets = offsets
 
-    def write(
-        self,
-        topic_partition: TopicPartition,
-        producer: ProducerIdAndEpoch,
-        *,
-        commit: bool,
-        coordinator_epoch: int,
-    ) -> None:
-        """Write the marker of the producer's transaction to one partition.
+    def append(
+        self, marker: EndMarker, topic_partition: TopicPartition
+    ) -> asyncio.Future[None] | None:
+        """Append a marker. The future is done when it is committed; None if it is already.
 
-        Writing it twice is harmless. Raises UnknownTopicOrPartitionError, LogDirFailedError, and
-        InvalidProducerEpochError or TransactionCoordinatorFencedError when the partition has seen a
-        newer producer or coordinator.
+        Appending it twice is harmless. Raises InvalidProducerEpochError or
+        TransactionCoordinatorFencedError when the partition has seen a newer producer or coordinator.
+        Raises NotLeaderOrFollowerError also while a partition of `__consumer_offsets` is being
+        loaded, and what `Partition.append` raises.
         """
         topic, index = topic_partition
+        partition = self._replica_manager.find_partition(topic, None, index)
+        if topic == OFFSETS_TOPIC:
+            self._check_active(index)
+        term = partition.term
+        _check_raised_epoch(partition, marker)
         now_ms = self._clock.now_ms()
-        marker = build_end_transaction_marker(
-            ControlRecordType.COMMIT if commit else ControlRecordType.ABORT,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            coordinator_epoch=coordinator_epoch,
+        batch = build_end_transaction_marker(
+            ControlRecordType.COMMIT if marker.commit else ControlRecordType.ABORT,
+            producer_id=marker.producer.producer_id,
+            producer_epoch=marker.producer.epoch,
+            coordinator_epoch=marker.coordinator_epoch,
             timestamp_ms=now_ms,
         )
-        self._replica_manager.find_partition(topic, None, index).append(
-            marker, required_acks=ACKS_LEADER, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
+        info = partition.append(
+            batch, required_acks=ACKS_ALL, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
         )
+        self.verifications.note_marker(topic_partition, marker.producer.producer_id)
+        committed = partition.when_committed(info.last_offset + 1, term)
         if topic == OFFSETS_TOPIC:
-            self._offsets.complete_transaction(index, producer.producer_id, committed=commit)
+            self._offsets.complete_transaction(
+                index, marker.producer.producer_id, committed=marker.commit, appended=committed
+            )
+        return committed
+
+    def _check_active(self, offsets_partition: int) -> None:
+        # A fold that runs may have passed the place of this marker. The sender knows the leader's
+        # codes only.
+        try:
+            self._offsets.check_active(offsets_partition)
+        except (CoordinatorLoadInProgressError, NotCoordinatorError) as error:
+            raise NotLeaderOrFollowerError(str(error)) from error
+
+
+def _check_raised_epoch(partition: Partition, marker: EndMarker) -> None:
+    """From version 2 on each end raises the epoch, so a marker with the epoch of an open transaction
+    is a late one of the transaction before (KIP-890)."""
+    if marker.transaction_version < TRANSACTION_V2:
+        return
+    producer_id, epoch = marker.producer
+    known = partition.log.producers.producer(producer_id)
+    if known is not None and known.epoch == epoch and known.transaction_first_offset is not None:
+        raise InvalidProducerEpochError(
+            f"the marker's epoch is not above the open transaction's"
+            f" partition={partition.topic_partition} producer_id={producer_id} epoch={epoch}"
+        )
+
+
+class LocalMarkers:
+    """The `MarkerWriter` of markers for this broker's own partitions."""
+
+    def __init__(self, metadata: ClusterMetadata, markers: TransactionMarkers) -> None:
+        self._metadata = metadata
+        self._markers = markers
+
+    def write(
+        self, marker: EndMarker, topic_partition: TopicPartition
+    ) -> MarkerOutcome | asyncio.Future[MarkerOutcome]:
+        topic = self._metadata.image.topics_by_name.get(topic_partition.topic)
+        if topic is None or topic_partition.partition >= len(topic.partitions):
+            # The records of a deleted topic are gone, so there is nothing to mark.
+            return SETTLED
+        try:
+            committed = self._markers.append(marker, topic_partition)
+        except IsothermError as error:
+            return outcome_of(error)
+        if committed is None:
+            return SETTLED
+        return asyncio.ensure_future(_outcome_once_committed(committed))
+
+
+async def _outcome_once_committed(committed: asyncio.Future[None]) -> MarkerOutcome:
+    try:
+        await asyncio.shield(committed)
+    except IsothermError as error:
+        return outcome_of(error)
+    return SETTLED
+
+
+def outcome_of(error: IsothermError) -> MarkerOutcome:
+    if isinstance(error, TransactionCoordinatorFencedError):
+        return MarkerOutcome(MarkerResult.FENCED, str(error))
+    if isinstance(error, (InvalidProducerEpochError, UnsupportedForMessageFormatError)):
+        # A newer producer has ended the transaction there, or there never was one.
+        return MarkerOutcome(MarkerResult.SETTLED, str(error))
+    return MarkerOutcome(MarkerResult.RETRY, str(error))

@@ -306,7 +306,7 @@ def test_dead_group_sends_everybody_away(driver) -> None:
     assert driver.group.next_deadline_ms() is None
 
 
-def test_pending_member_id_is_nobodys_for_a_static_member(driver) -> None:
+def test_pending_member_id_is_unknown_for_a_static_member(driver) -> None:
     (static,) = driver.stable("i1")
     pending = driver.join("pending", known=True).member_id
     assert driver.join("odd", pending, instance_id="i1").error is ErrorCode.fenced_instance_id

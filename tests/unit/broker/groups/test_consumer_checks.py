@@ -58,7 +58,7 @@ def test_commit_of_an_epoch_that_has_passed_counts_for_what_the_member_had(
     assert code(group, member_id, 4, partition=9) is wrong
 
 
-def test_commit_of_nobody_counts_while_there_are_no_members_or_in_a_transaction(
+def test_commit_without_a_member_counts_in_an_empty_group_or_a_transaction(
     group: ConsumerGroup,
 ) -> None:
     assert code(group, "", -1) is E.unknown_member_id
@@ -75,7 +75,7 @@ def test_commit_in_a_version_without_epochs_is_for_classic_members(group: Consum
     assert code(group, "old", 5, api_version=8) is E.none
 
 
-def test_fetch_wants_a_member_at_its_epoch_or_nobody(group: ConsumerGroup) -> None:
+def test_fetch_wants_a_member_at_its_epoch_or_none(group: ConsumerGroup) -> None:
     assert offset_fetch_error(group, None, -1) is E.none
     assert offset_fetch_error(group, "", -1) is E.unknown_member_id
     assert offset_fetch_error(group, "new", 5) is E.none

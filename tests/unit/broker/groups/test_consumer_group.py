@@ -102,7 +102,7 @@ def test_heartbeat_without_news_writes_and_tells_nothing(driver) -> None:
     assert (result.epoch, result.assigned, driver.records) == (1, None, [])
 
 
-def test_full_heartbeat_is_told_everything(driver) -> None:
+def test_full_heartbeat_gets_the_whole_assignment(driver) -> None:
     driver.join("a")
     owned = parts(0, 1, 2, 3)
     result = driver.beat(
@@ -180,12 +180,12 @@ def test_epochs_that_are_not_current_are_fenced(driver) -> None:
     assert driver.error("a", 1, owned=parts(0, 9)) is ErrorCode.fenced_member_epoch
 
 
-def test_unknown_member_is_told_to_join(driver) -> None:
+def test_unknown_member_must_join(driver) -> None:
     driver.join("a")
     assert driver.error("b", 1) is ErrorCode.unknown_member_id
 
 
-def test_full_group_takes_nobody_else() -> None:
+def test_full_group_takes_no_other_member() -> None:
     driver = Driver(max_size=1)
     driver.join("a")
     assert driver.join_error("b") is ErrorCode.group_max_size_reached

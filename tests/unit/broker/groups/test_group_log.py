@@ -6,7 +6,6 @@ import logging
 
 import pytest
 
-from isotherm.broker.controller.image import MetadataImage
 from isotherm.broker.groups import group_log
 from isotherm.broker.groups.consumer_group import (
     ConsumerGroup,
@@ -14,6 +13,7 @@ from isotherm.broker.groups.consumer_group import (
     MemberHeartbeat,
 )
 from isotherm.broker.groups.topic_catalog import TopicCatalog
+from isotherm.broker.metadata.image import MetadataImage
 
 SESSION_MS = 10_000
 
@@ -62,7 +62,7 @@ def test_member_that_is_silent_has_failed(driver, said) -> None:
     ]
 
 
-def test_consumer_group_says_who_comes_and_goes_and_its_epochs(said) -> None:
+def test_consumer_group_logs_its_members_and_epochs(said) -> None:
     empty = ConsumerGroup("g", ConsumerGroupSettings(45_000, 5_000, 10))
     joined = empty.copy()
     beat = MemberHeartbeat(

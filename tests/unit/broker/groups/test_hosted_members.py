@@ -179,7 +179,7 @@ def test_assignment_has_the_version_of_the_subscription(version: int, written: i
 # ---- joining
 
 
-def test_classic_member_joins_and_is_told_what_is_free(driver: Driver) -> None:
+def test_classic_member_joins_and_gets_free_partitions(driver: Driver) -> None:
     driver.beat("a")
     joined = driver.join()
     assert (joined.error, joined.generation_id, joined.leader) == (E.none, 2, "")

@@ -4,6 +4,7 @@ markers whose transactions are gone. Laid out by hand, and made by the cleaner i
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from isotherm.broker.coordinator_topic import CoordinatorTopic, InternalTopic
 from isotherm.broker.groups.classic_group import ClassicGroupSettings
 from isotherm.broker.groups.consumer_group import ConsumerGroupSettings
 from isotherm.broker.groups.group_records import (
@@ -21,11 +23,10 @@ from isotherm.broker.groups.group_records import (
     encode_key,
     encode_value,
 )
+from isotherm.broker.groups.group_shard import GroupShard, ShardFold
 from isotherm.broker.groups.offsets import OffsetAndMetadata, offset_key, offset_value
 from isotherm.broker.groups.offsets_topic import OffsetsTopic
-from isotherm.broker.groups.shards import GroupShard, ShardFold
 from isotherm.config.cleaner import CleanerConfig
-from isotherm.config.groups import GroupConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.log.cleaner.choice import LogToClean
 from isotherm.log.cleaner.cleaner import Cleaner
@@ -113,7 +114,9 @@ def open_log(directory: Path, clock: SimClock | None = None) -> PartitionLog:
 
 def load(log: PartitionLog) -> GroupShard:
     partitions: Any = SimpleNamespace(find_partition=lambda *_: SimpleNamespace(log=log))
-    topic = OffsetsTopic(GroupConfig(), Any, partitions, SimClock())  # type: ignore[arg-type]
+    described = InternalTopic(name="__consumer_offsets", partitions=1, replication_factor=1)
+    nothing: Any = None
+    topic = OffsetsTopic(CoordinatorTopic(nothing, partitions, nothing, described), SimClock())
     settings = ConsumerGroupSettings(45_000, 5_000, 10)
     fold = ShardFold(0, ClassicGroupSettings(0, 10), lambda _: settings)
     for loaded in topic.read(0):
@@ -127,6 +130,33 @@ def offsets_of(shard: GroupShard) -> dict[tuple[str, int], int]:
         for group_id, offsets in shard.offsets.items()
         for partition, committed in offsets.committed.items()
     }
+
+
+SHARE_GROUP, STREAMS_GROUP = 11, 17
+
+
+def unserved_group_of(group: str, record_type: int, value: bytes | None) -> tuple[Any, ...]:
+    """As in Kafka's ShareGroupMetadataKey.json and StreamsGroupMetadataKey.json."""
+    key = struct.pack(">hh", record_type, len(group)) + group.encode()
+    return (NOW_MS, key, value, ())
+
+
+def test_groups_of_types_that_are_not_served_keep_their_ids_and_offsets(tmp_path: Path) -> None:
+    log = write_log(
+        tmp_path / "log" / "__consumer_offsets-0",
+        at_0=[
+            batch([unserved_group_of("shared", SHARE_GROUP, b"\0\0\0\0\0\1\0")], 0),
+            batch([unserved_group_of("deleted", SHARE_GROUP, b"\0\0\0\0\0\1\0")], 1),
+            batch([unserved_group_of("streams", STREAMS_GROUP, b"\0\0\0\0\0\1\0")], 2),
+            batch([commit_of(0, 10, "streams")], 3),
+            batch([unserved_group_of("deleted", SHARE_GROUP, None)], 4),
+        ],
+    )
+    shard = load(log)
+    assert shard.unserved == {"shared", "streams"}
+    assert offsets_of(shard) == {("streams", 0): 10}
+    # A group of another type would let its offsets expire.
+    assert not shard.all_groups()
 
 
 def test_log_with_holes_and_empty_batches_is_read_to_its_end(tmp_path: Path) -> None:

@@ -14,19 +14,30 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.controller import MetadataChange
-from isotherm.broker.controller.endpoint import Endpoint
 from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.coordinator_shards import CoordinatorShard
+from isotherm.broker.coordinator_topic import CoordinatorTopic
+from isotherm.broker.coordinators import (
+    embedded_topic_creator,
+    follow_leadership,
+    transaction_state_topic,
+)
 from isotherm.broker.dispatch.api_register import APIS
 from isotherm.broker.error_mapping import error_code
+from isotherm.broker.metadata.cluster_metadata import MetadataChange
+from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.purgatory import Purgatory
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.requests.context import BrokerServices, RequestContext
 from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
-from isotherm.broker.transactions.transaction_log import TransactionLog
-from isotherm.broker.transactions.transaction_markers import TransactionMarkers
-from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch, TransactionState
+from isotherm.broker.transactions.transaction_log import TRANSACTION_STATE_TOPIC, TransactionLog
+from isotherm.broker.transactions.transaction_markers import LocalMarkers, TransactionMarkers
+from isotherm.broker.transactions.transaction_state import (
+    ProducerIdAndEpoch,
+    TransactionMetadata,
+    TransactionState,
+)
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import IsothermError
@@ -40,8 +51,7 @@ from isotherm.protocol.framing import RequestHeader, version_codec
 from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.record.control import ControlRecord, read_control_record
 from isotherm.types import TopicPartition
-
-DEADLINE_S = 30
+from tests.support.led_topic import alone, delete_topic
 
 
 class FakeGroups:
@@ -57,7 +67,16 @@ class FakeGroups:
     def offsets_partition(self, group_id: str) -> int:
         return len(group_id) % 2
 
-    def complete_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
+    def check_active(self, partition: int) -> None:
+        pass
+
+    def uncommitted(self, group_id: str) -> None:
+        pass
+
+    def complete_transaction(
+        self, partition: int, producer_id: int, *, committed: bool, appended: Any
+    ) -> None:
+        assert appended is None
         self.completed.append((partition, producer_id, committed))
 
     def commit_transactional_offsets(
@@ -78,7 +97,7 @@ class Broker:
     def run(
         self, scenario: Callable[[], Awaitable[None]], *, load: bool = True, **settings: Any
     ) -> None:
-        asyncio.run(asyncio.wait_for(self._live(scenario, load, settings), DEADLINE_S))
+        asyncio.run(self._live(scenario, load, settings))
 
     async def _live(
         self, scenario: Callable[[], Awaitable[None]], load: bool, settings: dict[str, Any]
@@ -99,30 +118,41 @@ class Broker:
         # What a timer or a later turn of the loop raises would pass unnoticed.
         failures: list[dict[str, Any]] = []
         loop.set_exception_handler(lambda _, failure: failures.append(failure))
-        self.replica_manager = ReplicaManager(log_manager, Purgatory(loop, operations_max=10))
+        self.replica_manager = ReplicaManager(
+            log_manager, Purgatory(loop, operations_max=10), alone(self.clock)
+        )
         self._follow(MetadataChange(self.controller.image, self._topics()))
         self.controller.add_listener(self._follow)
         self.groups = FakeGroups()
-        self.log = TransactionLog(transactions, self.controller, self.replica_manager, self.clock)
         self.markers = TransactionMarkers(self.replica_manager, self.clock, self.groups)
         with ThreadPoolExecutor(1) as executor:
+            topic = CoordinatorTopic(
+                self.controller,
+                self.replica_manager,
+                embedded_topic_creator(self.controller, executor),
+                transaction_state_topic(config),
+            )
+            self.log = TransactionLog(transactions, topic, self.clock)
             self.coordinator = TransactionCoordinator(
                 transactions,
                 self.log,
-                self.markers,
+                LocalMarkers(self.controller, self.markers),
                 clock=self.clock,
-                run_control=lambda change: loop.run_in_executor(executor, change),
                 new_producer_id=lambda: loop.run_in_executor(
                     executor, self.controller.generate_producer_id
                 ),
             )
             self.services = self._services(config, executor)
             if load:
-                await self.coordinator.load()
+                await self.load()
             await scenario()
             await self.coordinator.stop()
         log_manager.shutdown()
         assert failures == []
+
+    async def load(self) -> None:
+        follow_leadership(self.controller, TRANSACTION_STATE_TOPIC, self.coordinator)
+        await self.coordinator.wait_until_loaded()
 
     def _services(self, config: BrokerConfig, executor: ThreadPoolExecutor) -> BrokerServices:
         return BrokerServices(
@@ -130,7 +160,8 @@ class Broker:
             clock=self.clock,
             cluster_id="c",
             endpoints=(Endpoint("PLAINTEXT", "localhost", 9092),),
-            controller=self.controller,
+            metadata=self.controller,
+            embedded_controller=self.controller,
             replica_manager=self.replica_manager,
             fetch_sessions=cast("Any", None),
             group_coordinator=cast("Any", self.groups),
@@ -148,11 +179,10 @@ class Broker:
 
     def _follow(self, change: MetadataChange) -> None:
         for topic in change.deleted:
-            self.replica_manager.remove_topic(topic.name)
+            delete_topic(self.replica_manager, topic.name)
         for topic in change.created:
-            epochs = {each.partition: each.leader_epoch for each in topic.partitions}
             config = self.controller.topic_config(topic.name)
-            self.replica_manager.add_topic(topic.name, topic.topic_id, epochs, config)
+            self.replica_manager.take_roles(topic, topic.partitions, config, is_new=True)
 
     # ---- what tests do
 
@@ -180,6 +210,14 @@ class Broker:
     ) -> None:
         partitions = [TopicPartition(topic, index) for index in indexes]
         self.coordinator.add_partitions(transactional_id, producer, partitions, client_version=0)
+
+    def epoch_of(self, index: int) -> int:
+        """The coordinator epoch of a partition of `__transaction_state`."""
+        return self.partition(index, TRANSACTION_STATE_TOPIC).leader_epoch
+
+    def store(self, index: int, metadata: TransactionMetadata) -> None:
+        """Append a record that the coordinator in memory does not know."""
+        self.log.append(CoordinatorShard(index, self.epoch_of(index)), metadata)
 
     def markers_in(self, index: int = 0, topic: str = "t") -> list[tuple[int, int, ControlRecord]]:
         """Producer id, epoch and marker of every control batch of a partition."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from isotherm.broker.transactions.transaction_coordinator import MARKERS_PER_TURN
+from isotherm.broker.transactions.transaction_endings import MARKERS_PER_TURN, EndMarker
 from isotherm.broker.transactions.transaction_log import TRANSACTION_STATE_TOPIC
 from isotherm.broker.transactions.transaction_state import (
     EPOCH_EXHAUSTED,
@@ -19,6 +19,7 @@ from isotherm.errors import (
     CoordinatorLoadInProgressError,
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
+    NotCoordinatorError,
     ProducerFencedError,
     TransactionalIdNotFoundError,
 )
@@ -78,7 +79,7 @@ def test_timeout_out_of_bounds_is_refused(broker: Any, timeout_ms: int) -> None:
     async def scenario() -> None:
         with pytest.raises(InvalidTransactionTimeoutError):
             await begin(broker, timeout_ms=timeout_ms)
-        assert broker.log.partition_count is None
+        assert broker.log.partitions.partition_count is None
 
     broker.run(scenario)
 
@@ -98,7 +99,7 @@ def test_end_writes_a_marker_into_every_partition(broker: Any, commit: bool) -> 
             ((producer_id, epoch, marker),) = broker.markers_in(index)
             assert (producer_id, epoch) == producer
             assert marker.type is wanted
-            assert marker.coordinator_epoch == broker.log.coordinator_epoch(index_of(broker))
+            assert marker.coordinator_epoch == broker.epoch_of(index_of(broker))
             assert broker.partition(index).log.last_stable_offset == 2
         assert broker.markers_in(1) == []
         assert broker.state("tx") is (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT)
@@ -106,7 +107,7 @@ def test_end_writes_a_marker_into_every_partition(broker: Any, commit: bool) -> 
     broker.run(scenario)
 
 
-def test_marker_of_committed_offsets_is_told_to_the_group_coordinator(broker: Any) -> None:
+def test_marker_of_committed_offsets_reaches_the_group_coordinator(broker: Any) -> None:
     async def scenario() -> None:
         broker.create_topic("__consumer_offsets", partitions=2)
         producer = await begin(broker)
@@ -222,12 +223,10 @@ def test_decided_end_is_carried_out_after_a_crash(broker: Any) -> None:
         broker.append(producer, 0)
         broker.append(producer, 1)
         index = index_of(broker)
-        epochs.append(broker.log.coordinator_epoch(index))
-        broker.log.append(index, prepared(broker, producer))
+        epochs.append(broker.epoch_of(index))
+        broker.store(index, prepared(broker, producer))
         # One marker was written before the crash; it is written again.
-        broker.markers.write(
-            TopicPartition("t", 0), producer, commit=True, coordinator_epoch=epochs[0]
-        )
+        broker.markers.append(EndMarker(producer, True, epochs[0]), TopicPartition("t", 0))
 
     async def taken_up() -> None:
         await broker.until(lambda: broker.state("tx") is S.COMPLETE_COMMIT)
@@ -256,18 +255,22 @@ def test_transaction_overdue_at_start_is_aborted(broker: Any) -> None:
     broker.run(after)
 
 
-def test_requests_before_the_load_are_told_to_come_again(broker: Any) -> None:
+def test_requests_before_the_load_get_a_retriable_error(broker: Any) -> None:
     async def before() -> None:
         await begin(broker)
 
     async def after() -> None:
+        with pytest.raises(NotCoordinatorError):
+            await begin(broker)
+        loading = asyncio.ensure_future(broker.load())
+        await asyncio.sleep(0)
         with pytest.raises(CoordinatorLoadInProgressError):
             await begin(broker)
         with pytest.raises(CoordinatorLoadInProgressError):
             broker.add("tx", ProducerIdAndEpoch(0, 0), 0)
         with pytest.raises(CoordinatorLoadInProgressError):
             list(broker.coordinator.transactions())
-        await broker.coordinator.load()
+        await loading
         assert (await begin(broker)).epoch == 1
 
     broker.run(before)
@@ -290,14 +293,14 @@ def test_damaged_record_makes_only_its_partition_unavailable(broker: Any) -> Non
         )
 
     async def after() -> None:
-        with pytest.raises(CoordinatorLoadInProgressError):
+        with pytest.raises(NotCoordinatorError):
             broker.coordinator.describe(names[0])
         found = 0
         for name in names[1:]:
             try:
                 broker.coordinator.describe(name)
                 found += 1
-            except CoordinatorLoadInProgressError:
+            except NotCoordinatorError:
                 pass
         assert found > 0
 
@@ -305,7 +308,7 @@ def test_damaged_record_makes_only_its_partition_unavailable(broker: Any) -> Non
     broker.run(after)
 
 
-def test_id_nobody_has_is_not_known(broker: Any) -> None:
+def test_unassigned_id_is_not_known(broker: Any) -> None:
     async def scenario() -> None:
         for _ in range(2):  # without the topic, and with it
             with pytest.raises(InvalidProducerIdMappingError):
@@ -406,7 +409,7 @@ def test_exhausted_epoch_gives_a_new_producer_id(broker: Any) -> None:
         producer = await begin(broker)
         first.append(producer.producer_id)
         known = broker.coordinator.describe("tx")
-        broker.log.append(index_of(broker), replace(known, producer_epoch=EPOCH_EXHAUSTED))
+        broker.store(index_of(broker), replace(known, producer_epoch=EPOCH_EXHAUSTED))
 
     async def after() -> None:
         producer = await begin(broker)
@@ -423,7 +426,7 @@ def test_end_of_version_2_with_the_last_epoch_gives_a_new_producer_id(broker: An
         producer = await begin(broker)
         broker.add("tx", producer, 0)
         known = broker.coordinator.describe("tx")
-        broker.log.append(index_of(broker), replace(known, producer_epoch=EPOCH_EXHAUSTED))
+        broker.store(index_of(broker), replace(known, producer_epoch=EPOCH_EXHAUSTED))
 
     async def after() -> None:
         old = broker.coordinator.describe("tx").producer

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from isotherm.broker.coordinator_topic import CoordinatorTopic, InternalTopic
 from isotherm.broker.transactions.transaction_log import TransactionLog
 from isotherm.broker.transactions.transaction_records import encode_key, encode_value
 from isotherm.broker.transactions.transaction_snapshot import transaction_value
@@ -63,8 +64,10 @@ def open_log(directory: Path, clock: SimClock) -> PartitionLog:
 
 def load(log: PartitionLog) -> dict[str, TransactionMetadata]:
     partitions: Any = SimpleNamespace(find_partition=lambda *_: SimpleNamespace(log=log))
+    described = InternalTopic(name="__transaction_state", partitions=1, replication_factor=1)
     nothing: Any = None
-    topic = TransactionLog(TransactionConfig(), nothing, partitions, SimClock())
+    coordinated = CoordinatorTopic(nothing, partitions, nothing, described)
+    topic = TransactionLog(TransactionConfig(), coordinated, SimClock())
     return dict(topic.read(0))
 
 
