@@ -1,0 +1,1 @@
+"""Who may do what: principals, ACLs, and the checks before each API."""

@@ -1,0 +1,259 @@
+"""Decides requests by the ACLs in the cluster's metadata, and logs the decisions as Kafka does.
+
+Behaviour
+- A principal of super.users may do everything. A resource without any ACL is open to everyone if
+  allow.everyone.if.no.acl.found says so, else closed.
+- A changed ACL holds from the next request on: each check looks whether the metadata has other ACLs
+  than the index was made of.
+- Decisions are remembered until the ACLs change, at most DECISIONS_MAX of them: a client asks for
+  the same topics again and again.
+- Lines of `kafka.authorizer.logger`, in Kafka's words: a denied request at INFO, an allowed one at
+  DEBUG. What is asked only to filter a list, or to show the authorized operations, is not logged.
+
+Source: Kafka StandardAuthorizer, AuthHelper.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from isotherm.broker.access.acls import (
+    CLUSTER_NAME,
+    OPERATIONS_ON,
+    AclIndex,
+    Decision,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from isotherm.broker.access.principal import Principal, parse_principal
+from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
+from isotherm.config.security import SecurityConfig
+from isotherm.protocol.api_keys import api_name
+from isotherm.protocol.framing import RequestHeader
+
+audit_logger = logging.getLogger("kafka.authorizer.logger")
+
+DECISIONS_MAX = 50_000
+
+# A name that no ACL is likely to have: asked for, to find who may do everything.
+_SOME_NAME = "hardcode"
+
+_RESOURCE_NAMES = {
+    ResourceType.TOPIC: "Topic",
+    ResourceType.GROUP: "Group",
+    ResourceType.CLUSTER: "Cluster",
+    ResourceType.TRANSACTIONAL_ID: "TransactionalId",
+    ResourceType.DELEGATION_TOKEN: "DelegationToken",
+    ResourceType.USER: "User",
+}
+
+
+class HasAcls(Protocol):
+    """The image of the metadata, as far as access goes."""
+
+    @property
+    def acls(self) -> Mapping[uuid.UUID, AccessControlEntryRecord]: ...
+
+
+class MetadataWithAcls(Protocol):
+    @property
+    def image(self) -> HasAcls: ...
+
+
+class Asking(Protocol):
+    """Of a request: on whose behalf it came, and from where."""
+
+    @property
+    def principal(self) -> Principal: ...
+    @property
+    def client_address(self) -> str: ...
+    @property
+    def header(self) -> RequestHeader: ...
+
+
+class _Verdict(NamedTuple):
+    is_allowed: bool
+    rule: str
+
+
+class Authorizer:
+    """Event loop thread only."""
+
+    def __init__(
+        self,
+        metadata: MetadataWithAcls,
+        *,
+        super_users: frozenset[Principal],
+        allow_without_acl: bool,
+    ) -> None:
+        self._metadata = metadata
+        self._super_users = super_users
+        self._default = _Verdict(
+            allow_without_acl, "DefaultAllow" if allow_without_acl else "DefaultDeny"
+        )
+        self._indexed: Mapping[uuid.UUID, AccessControlEntryRecord] | None = None
+        self._index = AclIndex(())
+        self._verdicts: dict[tuple[object, ...], _Verdict] = {}
+
+    def allows(
+        self,
+        asking: Asking,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        is_logged: bool = True,
+        count: int = 1,
+    ) -> bool:
+        """`count`: how often the request names the resource; only for the log."""
+        verdict = self._verdict(asking, operation, resource_type, name)
+        if is_logged:
+            level = logging.DEBUG if verdict.is_allowed else logging.INFO
+            if audit_logger.isEnabledFor(level):
+                text = _audit_text(asking, operation, resource_type, name, count, verdict)
+                audit_logger.log(level, "%s", text)
+        return verdict.is_allowed
+
+    def allows_cluster(
+        self, asking: Asking, operation: Operation, *, is_logged: bool = True
+    ) -> bool:
+        return self.allows(
+            asking, operation, ResourceType.CLUSTER, CLUSTER_NAME, is_logged=is_logged
+        )
+
+    def allowed(
+        self,
+        asking: Asking,
+        operation: Operation,
+        resource_type: ResourceType,
+        names: Iterable[str],
+        *,
+        is_logged: bool = True,
+    ) -> set[str]:
+        """Those of `names` that the operation is allowed on."""
+        return {
+            name
+            for name in set(names)
+            if self.allows(asking, operation, resource_type, name, is_logged=is_logged)
+        }
+
+    def allows_any(self, asking: Asking, operation: Operation, resource_type: ResourceType) -> bool:
+        """Whether the operation is allowed on some resource of the type."""
+        if self.allows(asking, operation, resource_type, _SOME_NAME, is_logged=False):
+            return True
+        host = _java_address(asking.client_address)
+        return self._current_index().allows_any(asking.principal, host, operation, resource_type)
+
+    def operations(self, asking: Asking, resource_type: ResourceType, name: str) -> int:
+        """The operations that are allowed, as bits by operation (KIP-430)."""
+        return sum(
+            1 << operation
+            for operation in OPERATIONS_ON[resource_type]
+            if self.allows(asking, operation, resource_type, name, is_logged=False)
+        )
+
+    def _verdict(
+        self, asking: Asking, operation: Operation, resource_type: ResourceType, name: str
+    ) -> _Verdict:
+        index = self._current_index()
+        key = (asking.principal, asking.client_address, operation, resource_type, name)
+        verdict = self._verdicts.get(key)
+        if verdict is None:
+            if len(self._verdicts) >= DECISIONS_MAX:
+                self._verdicts.clear()
+            verdict = self._verdicts[key] = self._decide(
+                index, asking, operation, resource_type, name
+            )
+        return verdict
+
+    def _current_index(self) -> AclIndex:
+        acls = self._metadata.image.acls
+        if acls is not self._indexed:
+            self._index = AclIndex(acls.values())
+            self._indexed = acls
+            self._verdicts.clear()
+        return self._index
+
+    def _decide(
+        self,
+        index: AclIndex,
+        asking: Asking,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+    ) -> _Verdict:
+        if asking.principal in self._super_users:
+            return _Verdict(is_allowed=True, rule="SuperUser")
+        host = _java_address(asking.client_address)
+        decision = index.decide(asking.principal, host, operation, resource_type, name)
+        return self._default if decision is None else _verdict_of(decision)
+
+
+def configured_authorizer(config: SecurityConfig, metadata: MetadataWithAcls) -> Authorizer | None:
+    """None where authorizer.class.name is not set: access is not checked."""
+    if not config.authorizer_class_name:
+        return None
+    return Authorizer(
+        metadata,
+        super_users=frozenset(parse_principal(text) for text in config.super_users),
+        allow_without_acl=config.allow_everyone_if_no_acl_found,
+    )
+
+
+def _verdict_of(decision: Decision) -> _Verdict:
+    acl = decision.acl
+    if acl is None:
+        return _Verdict(is_allowed=False, rule="DefaultDeny")
+    rule = (
+        f"MatchingAcl(acl=StandardAcl[resourceType={ResourceType(acl.resource_type).name},"
+        f" resourceName={acl.resource_name}, patternType={PatternType(acl.pattern_type).name},"
+        f" principal={acl.principal}, host={acl.host}, operation={Operation(acl.operation).name},"
+        f" permissionType={Permission(acl.permission_type).name}])"
+    )
+    return _Verdict(decision.is_allowed, rule)
+
+
+def _audit_text(
+    asking: Asking,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str,
+    count: int,
+    verdict: _Verdict,
+) -> str:
+    return (
+        f"Principal = {asking.principal} is {'Allowed' if verdict.is_allowed else 'Denied'}"
+        f" operation = {operation.name} from host = {_java_address(asking.client_address)}"
+        f" on resource = {_RESOURCE_NAMES[resource_type]}:LITERAL:{_one_line(name)}"
+        f" for request = {api_name(asking.header.api_key)} with resourceRefCount = {count}"
+        f" based on rule {verdict.rule}"
+    )
+
+
+def _one_line(name: str) -> str:
+    """Clients choose names: none must look like a line of the log of its own."""
+    return name if name.isprintable() else ascii(name)
+
+
+def _java_address(text: str) -> str:
+    """As InetAddress.getHostAddress writes it, which is what hosts of ACLs are compared with: an
+    IPv6 address without `::`, one that stands for an IPv4 address as that."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return text
+    if isinstance(address, ipaddress.IPv4Address):
+        return text
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    scope = f"%{address.scope_id}" if address.scope_id else ""
+    return (
+        ":".join(f"{int(group, 16):x}" for group in address.exploded.split("%")[0].split(":"))
+        + scope
+    )

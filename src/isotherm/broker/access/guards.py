@@ -1,0 +1,119 @@
+"""What each API checks before, and filters after, its handler: Kafka's KafkaApis and ControllerApis.
+
+A guard takes the place of an API's handler where an authorizer is configured, and calls it for what
+is allowed. Without an authorizer there are no guards, and they cost nothing. Fetch, which has the
+partitions of a session that no request names, and DescribeTopicPartitions, whose pages are counted
+by topic, check in their handlers. So does whatever shows authorized operations.
+
+A member of a cluster passes requests on to the controller, which checks them: there the guards of the
+APIs that are forwarded are not asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.access import (
+    config_guards,
+    group_guards,
+    offset_guards,
+    topic_change_guards,
+    topic_guards,
+    transaction_guards,
+)
+from isotherm.broker.access.acls import Operation
+from isotherm.broker.access.authorizer import Authorizer
+from isotherm.broker.access.guard import Guard
+from isotherm.broker.apis import create_acls, delete_acls, describe_acls
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.served_api import Api
+from isotherm.protocol.api_keys import ApiKey
+
+
+def needs_cluster(operation: Operation, or_else: Operation | None = None) -> Guard:
+    """The operation on the cluster, or another one that will do instead."""
+
+    def guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+        allows = authorizer.allows_cluster
+        is_allowed = allows(context, operation, is_logged=or_else is None)
+        if not is_allowed and or_else is not None:
+            is_allowed = allows(context, or_else)
+        if is_allowed:
+            return api.handle(context, request)
+        needed = operation if or_else is None else or_else
+        message = f"{needed.name} on the cluster is needed"
+        return api.refuse(context, request, ErrorCode.cluster_authorization_failed, message)
+
+    return guard
+
+
+def _unless_malformed(guard: Guard, is_malformed: Callable[[Any], bool]) -> Guard:
+    """Requests that nobody may send are the handler's, which closes the connection."""
+
+    def check(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+        if is_malformed(request):
+            return api.handle(context, request)
+        return guard(authorizer, api, context, request)
+
+    return check
+
+
+_ALTER = needs_cluster(Operation.ALTER)
+_DESCRIBE = needs_cluster(Operation.DESCRIBE)
+_ALTER_CONFIGS = needs_cluster(Operation.ALTER_CONFIGS)
+_DESCRIBE_CONFIGS = needs_cluster(Operation.DESCRIBE_CONFIGS)
+
+GUARDS: Mapping[int, Guard] = {
+    ApiKey.ADD_RAFT_VOTER: _ALTER,
+    ApiKey.ALTER_CLIENT_QUOTAS: _ALTER_CONFIGS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _ALTER,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _ALTER,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _ALTER,
+    ApiKey.CREATE_ACLS: _unless_malformed(_ALTER, create_acls.is_malformed),
+    ApiKey.DELETE_ACLS: _unless_malformed(_ALTER, delete_acls.is_malformed),
+    ApiKey.DESCRIBE_ACLS: _unless_malformed(_DESCRIBE, describe_acls.is_malformed),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _DESCRIBE_CONFIGS,
+    ApiKey.DESCRIBE_LOG_DIRS: _DESCRIBE,
+    ApiKey.DESCRIBE_QUORUM: _DESCRIBE,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _DESCRIBE,
+    ApiKey.ELECT_LEADERS: _ALTER,
+    ApiKey.LIST_CONFIG_RESOURCES: _DESCRIBE_CONFIGS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _DESCRIBE,
+    ApiKey.REMOVE_RAFT_VOTER: _ALTER,
+    ApiKey.UNREGISTER_BROKER: _ALTER,
+    ApiKey.UPDATE_FEATURES: _ALTER,
+    ApiKey.WRITE_TXN_MARKERS: needs_cluster(Operation.ALTER, Operation.CLUSTER_ACTION),
+    **config_guards.GUARDS,
+    **group_guards.GUARDS,
+    **offset_guards.GUARDS,
+    **topic_change_guards.GUARDS,
+    **topic_guards.GUARDS,
+    **transaction_guards.GUARDS,
+}
+
+# The rest needs no permission, or checks in its handler.
+UNGUARDED = frozenset(
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.FETCH,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.SASL_HANDSHAKE,
+    }
+)
+
+
+def guarded_apis(apis: Mapping[int, Api], authorizer: Authorizer) -> Mapping[int, Api]:
+    """`apis` whose handlers are called for what `authorizer` allows."""
+    return {
+        key: dataclasses.replace(api, handle=partial(GUARDS[key], authorizer, api))
+        if key in GUARDS
+        else api
+        for key, api in apis.items()
+    }

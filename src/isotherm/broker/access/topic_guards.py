@@ -1,0 +1,183 @@
+"""Guards of topics: each topic of a request needs the permission, and is refused alone without it.
+
+A topic asked for by an id that no topic has is left to the handler, which does not know it either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.access.acls import Operation, ResourceType
+from isotherm.broker.access.authorizer import Authorizer
+from isotherm.broker.access.guard import Guard
+from isotherm.broker.access.item_refusal import handle_allowed, then
+from isotherm.broker.access.transaction_guards import allows_write
+from isotherm.broker.controller.topic_rules import check_topic_name
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.served_api import Api
+from isotherm.errors import InvalidTopicError
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.protocol.produce import ProduceRequest
+from isotherm.record.batch_header import HEADER_SIZE, TRANSACTIONAL_FLAG, read_attributes
+
+REFUSED = ErrorCode.topic_authorization_failed
+FIRST_TOPIC_ID_VERSION_OF_METADATA = 12
+
+
+def topic_name(context: RequestContext, topic: Any) -> str | None:
+    """The name of a topic in a request, which has its name, its id or both; None for an unknown id."""
+    name = getattr(topic, "topic", None) or getattr(topic, "name", None)
+    topic_id: uuid.UUID | None = getattr(topic, "topic_id", None)
+    if topic_id is None:
+        return None if name is None else str(name)
+    found = context.services.metadata.image.topics_by_id.get(topic_id)
+    return None if found is None else found.name
+
+
+def refusal_by_name(
+    authorizer: Authorizer, context: RequestContext, operation: Operation, topics: Iterable[Any]
+) -> Callable[[Any], ErrorCode | None]:
+    """Each name is decided, and logged, once."""
+    names = {name for topic in topics if (name := topic_name(context, topic)) is not None}
+    denied = names - authorizer.allowed(context, operation, ResourceType.TOPIC, names)
+    return lambda topic: REFUSED if topic_name(context, topic) in denied else None
+
+
+def handle_topics(
+    authorizer: Authorizer, api: Api, context: RequestContext, request: Any, operation: Operation
+) -> Any:
+    refusal_of = refusal_by_name(authorizer, context, operation, request.topics)
+    return handle_allowed(api, context, request, refusal_of)
+
+
+def _needs_topics(operation: Operation) -> Guard:
+    def guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+        return handle_topics(authorizer, api, context, request, operation)
+
+    return guard
+
+
+def _produce(
+    authorizer: Authorizer, api: Api, context: RequestContext, request: ProduceRequest
+) -> Any:
+    if _is_transactional(request):
+        transactional_id = request.transactional_id
+        if transactional_id is None or not allows_write(authorizer, context, transactional_id):
+            code = ErrorCode.transactional_id_authorization_failed
+            return api.refuse(context, request, code)
+    return handle_topics(authorizer, api, context, request, Operation.WRITE)
+
+
+def _is_transactional(request: ProduceRequest) -> bool:
+    return any(
+        read_attributes(produced.records) & TRANSACTIONAL_FLAG
+        for topic in request.topics
+        for produced in topic.partitions
+        if produced.records is not None and len(produced.records) >= HEADER_SIZE
+    )
+
+
+def _offset_for_leader_epoch(
+    authorizer: Authorizer, api: Api, context: RequestContext, request: Any
+) -> Any:
+    if authorizer.allows_cluster(context, Operation.CLUSTER_ACTION, is_logged=False):
+        return api.handle(context, request)
+    return handle_topics(authorizer, api, context, request, Operation.DESCRIBE)
+
+
+def _describe_producers(
+    authorizer: Authorizer, api: Api, context: RequestContext, request: Any
+) -> Any:
+    legal = [topic for topic in request.topics if _is_legal(topic.name)]
+    refusal_of = refusal_by_name(authorizer, context, Operation.READ, legal)
+    return handle_allowed(
+        api,
+        context,
+        request,
+        lambda topic: refusal_of(topic) if _is_legal(topic.name) else None,
+    )
+
+
+def _is_legal(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except InvalidTopicError:
+        return False
+    return True
+
+
+def _metadata(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+    """All topics: those that are visible. Named ones: an error for each other, and for one that would
+    have to be made without the permission to."""
+    if request.topics is None or (context.header.api_version == 0 and not request.topics):
+        return then(
+            api.handle(context, request),
+            lambda response: dataclasses.replace(
+                response, topics=_shown(authorizer, context, response.topics)
+            ),
+        )
+    if context.header.api_version < FIRST_TOPIC_ID_VERSION_OF_METADATA and any(
+        topic.name is None or getattr(topic, "topic_id", None) for topic in request.topics
+    ):
+        return api.handle(context, request)  # The request is wrong, whoever sends it.
+    named = {name for topic in request.topics if (name := topic_name(context, topic)) is not None}
+    allowed = authorizer.allowed(context, Operation.DESCRIBE, ResourceType.TOPIC, named)
+    denied = (named - allowed) | _not_creatable(authorizer, context, request, allowed)
+
+    def refusal_of(topic: Any) -> ErrorCode | None:
+        return REFUSED if topic_name(context, topic) in denied else None
+
+    return handle_allowed(
+        dataclasses.replace(api, refuse_by=_refuse_metadata(api)), context, request, refusal_of
+    )
+
+
+def _refuse_metadata(api: Api) -> Callable[[RequestContext, Any, ErrorCode], Any]:
+    """A topic that may not be seen has no name if it was asked for by id, and no operations."""
+
+    def refuse(context: RequestContext, request: Any, code: ErrorCode) -> Any:
+        changed: dict[str, Any] = {}
+        if hasattr(request, "include_topic_authorized_operations"):
+            changed["include_topic_authorized_operations"] = False
+        return api.refuse(context, dataclasses.replace(request, **changed), code)
+
+    return refuse
+
+
+def _shown(
+    authorizer: Authorizer, context: RequestContext, topics: Iterable[Any]
+) -> tuple[Any, ...]:
+    names = {topic.name for topic in topics}
+    shown = authorizer.allowed(
+        context, Operation.DESCRIBE, ResourceType.TOPIC, names, is_logged=False
+    )
+    return tuple(topic for topic in topics if topic.name in shown)
+
+
+def _not_creatable(
+    authorizer: Authorizer, context: RequestContext, request: Any, names: Iterable[str]
+) -> set[str]:
+    services = context.services
+    if not services.config.auto_create_topics_enable or not getattr(
+        request, "allow_auto_topic_creation", True
+    ):
+        return set()
+    missing = set(names) - services.metadata.image.topics_by_name.keys()
+    if not missing or authorizer.allows_cluster(context, Operation.CREATE, is_logged=False):
+        return set()
+    return missing - authorizer.allowed(context, Operation.CREATE, ResourceType.TOPIC, missing)
+
+
+GUARDS: Mapping[int, Guard] = {
+    ApiKey.DELETE_RECORDS: _needs_topics(Operation.DELETE),
+    ApiKey.DESCRIBE_PRODUCERS: _describe_producers,
+    ApiKey.LIST_OFFSETS: _needs_topics(Operation.DESCRIBE),
+    ApiKey.METADATA: _metadata,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _offset_for_leader_epoch,
+    ApiKey.PRODUCE: _produce,
+}

@@ -1,0 +1,1 @@
+"""Who a client is: the SASL exchanges of a listener."""

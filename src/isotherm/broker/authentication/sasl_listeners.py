@@ -1,0 +1,96 @@
+"""The mechanisms of a listener with SASL, as the configuration has them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from functools import partial
+from typing import Protocol
+
+from isotherm.broker.authentication.plain import PlainExchange
+from isotherm.broker.authentication.sasl_gate import NewExchange, SaslSettings
+from isotherm.broker.authentication.scram import ScramCredential, ScramExchange, ScramMechanism
+from isotherm.broker.metadata.image import ScramUser
+from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.jaas import plain_passwords
+from isotherm.config.listener import Listener, SecurityProtocol
+from isotherm.config.security import SecurityConfig
+from isotherm.errors import ConfigError
+
+PLAIN = "PLAIN"
+_SCRAM = {each.sasl_name: each for each in ScramMechanism}
+SERVED_MECHANISMS = (PLAIN, *_SCRAM)
+
+# Makes the salts of users that do not exist; see `scram`.
+_SECRET = secrets.token_bytes(32)
+_NONCE_SIZE = 20
+
+
+class ImageWithCredentials(Protocol):
+    @property
+    def scram_credentials(self) -> Mapping[ScramUser, UserScramCredentialRecord]: ...
+
+
+class Credentials(Protocol):
+    """The cluster's metadata: credentials are looked up when they are asked for."""
+
+    @property
+    def image(self) -> ImageWithCredentials: ...
+
+
+def sasl_settings(
+    config: BrokerConfig, listener: Listener, credentials: Credentials
+) -> SaslSettings | None:
+    """None for a listener without SASL. ConfigError if a mechanism is not served or has no users."""
+    if listener.protocol not in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL):
+        return None
+    security = config.security_of(listener.name)
+    return SaslSettings(
+        mechanisms={
+            name: _new_exchange(config, listener, name, credentials)
+            for name in security.sasl_enabled_mechanisms
+        },
+        max_receive_size=security.sasl_server_max_receive_size,
+        max_reauth_ms=security.connections_max_reauth_ms,
+        failure_delay_ms=security.connection_failed_authentication_delay_ms,
+    )
+
+
+def check_sasl(config: BrokerConfig) -> None:
+    """ConfigError names the listener whose mechanisms cannot be served: before anything is opened."""
+    for listener in config.listener_layout.brokers:
+        sasl_settings(config, listener, _NobodyYet())
+
+
+class _NobodyYet:
+    @property
+    def image(self) -> ImageWithCredentials:
+        raise AssertionError("credentials are asked for by clients, who are not served yet")
+
+
+def _new_exchange(
+    config: BrokerConfig, listener: Listener, name: str, credentials: Credentials
+) -> NewExchange:
+    if name == PLAIN:
+        security: SecurityConfig = config.security_of(listener.name, mechanism=name)
+        return partial(PlainExchange, plain_passwords(security.sasl_jaas_config, listener.name))
+    if name in _SCRAM:
+        mechanism = _SCRAM[name]
+        return lambda: ScramExchange(
+            mechanism,
+            lambda user: _find(credentials, mechanism, user),
+            new_nonce=lambda: secrets.token_urlsafe(_NONCE_SIZE),
+            secret=_SECRET,
+        )
+    raise ConfigError(
+        "SASL mechanism is not served key=sasl.enabled.mechanisms"
+        f" listener={listener} mechanism={name} served={','.join(SERVED_MECHANISMS)}"
+    )
+
+
+def _find(credentials: Credentials, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+    record = credentials.image.scram_credentials.get(ScramUser(mechanism, user))
+    if record is None:
+        return None
+    return ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)

@@ -1,0 +1,181 @@
+"""SASL/SCRAM (RFC 5802, RFC 7677): the client proves that it knows the password, and so does the server.
+
+    client   n,[a=authorization id],n=user,r=nonce[,extensions]
+    server   r=nonce of both,s=salt,i=iterations
+    client   c=biws,r=nonce of both,p=proof
+    server   v=signature
+
+The server has neither the password nor what a client would send: StoredKey = H(ClientKey). A user that
+does not exist is asked for a proof all the same, with a salt that is always the same for the name, so that
+nobody can find out which users there are (Kafka tells by ending at the first message).
+
+Source: Kafka ScramSaslServer, ScramFormatter, ScramMessages.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import hashlib
+import hmac
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from isotherm.errors import SaslAuthenticationError
+
+ITERATIONS_MIN = 4096
+ITERATIONS_MAX = 16384
+
+
+class ScramMechanism(enum.IntEnum):
+    """The numbers are those of the protocol and of the metadata."""
+
+    SCRAM_SHA_256 = 1
+    SCRAM_SHA_512 = 2
+
+    @property
+    def sasl_name(self) -> str:
+        return self.name.replace("_", "-")
+
+    @property
+    def hash_name(self) -> str:
+        return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
+
+
+class ScramCredential(NamedTuple):
+    """What a server keeps of a password."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return "ScramCredential([hidden])"
+
+
+def credential_of(
+    mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
+) -> ScramCredential:
+    """The credential of a password that was salted by `salt_password`, perhaps by a client."""
+    hash_name = mechanism.hash_name
+    client_key = hmac.digest(salted_password, b"Client Key", hash_name)
+    stored_key = hashlib.new(hash_name, client_key).digest()
+    server_key = hmac.digest(salted_password, b"Server Key", hash_name)
+    return ScramCredential(salt, stored_key, server_key, iterations)
+
+
+def salt_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
+
+
+_NAME = r"(?:[^=,\0]|=2C|=3D)"
+_FIRST = re.compile(
+    rf"n,(?:a=(?P<authorization_id>{_NAME}+))?,"
+    rf"(?P<bare>(?:m=[^,]*,)?n=(?P<user>{_NAME}+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<extensions>,.*)?)"
+)
+_FINAL = re.compile(
+    r"(?P<without_proof>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,.*)?)"
+    r",p=(?P<proof>[A-Za-z0-9+/=]+)"
+)
+
+
+class ScramExchange:
+    """`find_credential` is asked for the user. `secret` makes the salts of users that do not exist; it
+    stays the same as long as the process runs."""
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        find_credential: Callable[[str], ScramCredential | None],
+        *,
+        new_nonce: Callable[[], str],
+        secret: bytes,
+    ) -> None:
+        self._mechanism = mechanism
+        self._find_credential = find_credential
+        self._new_nonce = new_nonce
+        self._secret = secret
+        self._asked: _Challenge | None = None
+        self.user: str | None = None
+
+    def respond(self, token: bytes) -> bytes:
+        text = token.decode("utf-8", "replace")
+        if self._asked is None:
+            self._asked = self._challenge(text)
+            return self._asked.server_first.encode()
+        asked, self._asked = self._asked, None
+        signature = self._verified(asked, text)
+        self.user = asked.user
+        return b"v=" + base64.b64encode(signature)
+
+    def _challenge(self, text: str) -> _Challenge:
+        first = _FIRST.fullmatch(text)
+        if first is None:
+            raise self._failed()
+        if "tokenauth=true" in (first["extensions"] or "").split(","):
+            raise SaslAuthenticationError("Authentication failed: there are no delegation tokens")
+        user = _unescaped(first["user"])
+        authorization_id = first["authorization_id"]
+        if authorization_id is not None and _unescaped(authorization_id) != user:
+            raise SaslAuthenticationError(
+                "Authentication failed: Client requested an authorization id that is different from"
+                " username"
+            )
+        credential = self._find_credential(user)
+        nonce = first["nonce"] + self._new_nonce()
+        shown = credential or self._stand_in(user)
+        salt = base64.b64encode(shown.salt).decode()
+        server_first = f"r={nonce},s={salt},i={shown.iterations}"
+        return _Challenge(
+            user, credential, nonce, first["bare"], server_first, text[: first.start("bare")]
+        )
+
+    def _stand_in(self, user: str) -> ScramCredential:
+        salt = hmac.digest(self._secret, user.encode(), "sha256")[:16]
+        return ScramCredential(salt, b"", b"", ITERATIONS_MIN)
+
+    def _verified(self, asked: _Challenge, text: str) -> bytes:
+        """The server's signature."""
+        final = _FINAL.fullmatch(text)
+        if final is None or final["nonce"] != asked.nonce:
+            raise self._failed()
+        try:
+            proof = base64.b64decode(final["proof"], validate=True)
+            binding = base64.b64decode(final["binding"], validate=True)
+        except binascii.Error as error:
+            raise self._failed() from error
+        hash_name = self._mechanism.hash_name
+        auth_message = (
+            f"{asked.client_first},{asked.server_first},{final['without_proof']}".encode()
+        )
+        credential = asked.credential or ScramCredential(b"", b"", b"", 0)
+        client_signature = hmac.digest(credential.stored_key, auth_message, hash_name)
+        if len(proof) != len(client_signature) or binding != asked.gs2_header.encode():
+            raise self._failed()
+        client_key = bytes(a ^ b for a, b in zip(proof, client_signature, strict=True))
+        stored_key = hashlib.new(hash_name, client_key).digest()
+        if not hmac.compare_digest(stored_key, credential.stored_key):
+            raise self._failed()
+        return hmac.digest(credential.server_key, auth_message, hash_name)
+
+    def _failed(self) -> SaslAuthenticationError:
+        return SaslAuthenticationError(
+            "Authentication failed during authentication due to invalid credentials with SASL"
+            f" mechanism {self._mechanism.sasl_name}"
+        )
+
+
+class _Challenge(NamedTuple):
+    user: str
+    credential: ScramCredential | None
+    nonce: str
+    client_first: str
+    server_first: str
+    gs2_header: str
+
+
+def _unescaped(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")

@@ -1,0 +1,204 @@
+"""TLS of a listener: its certificate and key, the clients' certificates, the names made of them.
+
+Key material is PEM (files, or in the configuration itself) or PKCS12. It is read at the start.
+Source: Kafka SslConfigs, DefaultSslEngineFactory, SslPrincipalMapper, DefaultKafkaPrincipalBuilder.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+    pkcs12,
+)
+
+from isotherm.broker.access.principal import ANONYMOUS, USER, Principal
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.listener import Listener, SecurityProtocol
+from isotherm.config.security import SecurityConfig
+from isotherm.errors import ConfigError
+
+_WITH_TLS = (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CLIENT_AUTH = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+
+class KeyMaterial(NamedTuple):
+    """In PEM: a private key without a password, and the chain that begins with its certificate."""
+
+    key: bytes
+    chain: bytes
+
+    def __repr__(self) -> str:
+        return "KeyMaterial([hidden])"
+
+
+def tls_context(config: BrokerConfig, listener: Listener) -> ssl.SSLContext | None:
+    """None for a listener without TLS. ConfigError, without anything secret, if it cannot be served."""
+    if listener.protocol not in _WITH_TLS:
+        return None
+    security = config.security_of(listener.name)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        _load_key(context, _key_material(security))
+        context.verify_mode = _CLIENT_AUTH[security.ssl_client_auth]
+        if context.verify_mode != ssl.CERT_NONE:
+            context.load_verify_locations(cadata=_trusted(security).decode("ascii"))
+    except (OSError, ValueError) as error:
+        # OpenSSL's and Python's texts name files and formats, never their content.
+        raise ConfigError(
+            f"TLS of a listener cannot be set up listener={listener} reason='{error}'"
+        ) from error
+    versions = [_VERSIONS[name] for name in security.ssl_enabled_protocols]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    return context
+
+
+def _load_key(context: ssl.SSLContext, material: KeyMaterial) -> None:
+    # The ssl module reads keys from files alone. This one is this user's, and has no name afterwards.
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(material.key + b"\n" + material.chain)
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
+def _key_material(security: SecurityConfig) -> KeyMaterial:
+    password = _encoded(security.ssl_key_password)
+    if security.ssl_keystore_type == "PEM":
+        if security.ssl_keystore_key is not None:
+            key = security.ssl_keystore_key.encode()
+            chain = (security.ssl_keystore_certificate_chain or "").encode()
+        else:
+            key = chain = _file(security.ssl_keystore_location, "ssl.keystore.location")
+        private = load_pem_private_key(key, password)
+        return KeyMaterial(_pem(private), b"".join(_certificates(chain)))
+    if security.ssl_keystore_type == "PKCS12":
+        data = _file(security.ssl_keystore_location, "ssl.keystore.location")
+        store = pkcs12.load_pkcs12(data, _encoded(security.ssl_keystore_password))
+        if store.key is None or store.cert is None:
+            raise ValueError("the key store has no key, or no certificate for it")
+        own = store.cert.certificate
+        certificates = [own, *(each.certificate for each in store.additional_certs)]
+        return KeyMaterial(
+            _pem(store.key), b"".join(each.public_bytes(Encoding.PEM) for each in certificates)
+        )
+    raise ConfigError(
+        "type of a key store is not served key=ssl.keystore.type"
+        f" value={security.ssl_keystore_type} served=PEM,PKCS12"
+    )
+
+
+def _trusted(security: SecurityConfig) -> bytes:
+    if security.ssl_truststore_type == "PEM":
+        if security.ssl_truststore_certificates is not None:
+            return b"".join(_certificates(security.ssl_truststore_certificates.encode()))
+        data = _file(security.ssl_truststore_location, "ssl.truststore.location")
+        return b"".join(_certificates(data))
+    if security.ssl_truststore_type == "PKCS12":
+        data = _file(security.ssl_truststore_location, "ssl.truststore.location")
+        store = pkcs12.load_pkcs12(data, _encoded(security.ssl_truststore_password))
+        found = [each.certificate for each in store.additional_certs]
+        if store.cert is not None:
+            found.append(store.cert.certificate)
+        return b"".join(each.public_bytes(Encoding.PEM) for each in found)
+    raise ConfigError(
+        "type of a trust store is not served key=ssl.truststore.type"
+        f" value={security.ssl_truststore_type} served=PEM,PKCS12"
+    )
+
+
+def _certificates(pem: bytes) -> Sequence[bytes]:
+    """ValueError if there is none."""
+    return [each.public_bytes(Encoding.PEM) for each in x509.load_pem_x509_certificates(pem)]
+
+
+def _pem(key: object) -> bytes:
+    encode = getattr(key, "private_bytes", None)
+    if encode is None:
+        raise ValueError("a private key is expected")
+    encoded: bytes = encode(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return encoded
+
+
+def _file(location: str | None, key: str) -> bytes:
+    if location is None:
+        raise ValueError(f"a location is needed key={key}")
+    return Path(location).read_bytes()
+
+
+def _encoded(password: str | None) -> bytes | None:
+    return None if password is None else password.encode()
+
+
+# ---- principals
+
+_RULE = re.compile(r"\s*(?:DEFAULT|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)")
+
+
+class _Rule(NamedTuple):
+    """The default, without a pattern, is the name itself."""
+
+    pattern: re.Pattern[str] | None
+    replacement: str
+    case: str
+
+
+class PrincipalMapper:
+    """Makes principals of certificates' names, by `ssl.principal.mapping.rules`."""
+
+    def __init__(self, rules: str) -> None:
+        """ConfigError if the rules cannot be read."""
+        self._rules: list[_Rule] = []
+        position = 0
+        while position < len(rules.strip()):
+            found = _RULE.match(rules, position)
+            if found is None:
+                raise ConfigError(
+                    f"a rule is DEFAULT or RULE:PATTERN/NAME/ key=ssl.principal.mapping.rules"
+                    f" value={rules}"
+                )
+            self._rules.append(_parsed_rule(found))
+            position = found.end()
+
+    def principal(self, certificate: bytes | None) -> Principal | None:
+        """Of a certificate in DER; ANONYMOUS without one. None if no rule fits: nobody is let in."""
+        if certificate is None:
+            return ANONYMOUS
+        name = x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
+        for pattern, replacement, case in self._rules:
+            if pattern is None:
+                return Principal(USER, name)
+            found = pattern.fullmatch(name)
+            if found is not None:
+                mapped = found.expand(replacement)
+                if case:
+                    mapped = mapped.lower() if case == "L" else mapped.upper()
+                return Principal(USER, mapped)
+        return None
+
+
+def _parsed_rule(found: re.Match[str]) -> _Rule:
+    if found[1] is None:
+        return _Rule(None, "", "")
+    try:
+        pattern = re.compile(found[1])
+    except re.error as error:
+        raise ConfigError(
+            f"the pattern of a rule cannot be read key=ssl.principal.mapping.rules value={found[1]}"
+        ) from error
+    replacement = re.sub(r"\$(\d)", r"\\g<\1>", found[2].replace("\\", r"\\"))
+    return _Rule(pattern, replacement, found[3])

@@ -1,0 +1,160 @@
+"""Who is let in, what is logged of it, and when a change of the ACLs holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import uuid
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from isotherm.broker.access.acls import Operation, PatternType, Permission, ResourceType
+from isotherm.broker.access.authorizer import Authorizer, configured_authorizer
+from isotherm.broker.access.guards import GUARDS, UNGUARDED
+from isotherm.broker.access.principal import ANONYMOUS, Principal
+from isotherm.broker.apis import refused
+from isotherm.broker.dispatch.api_register import APIS
+from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
+from isotherm.config.security import STANDARD_AUTHORIZER, SecurityConfig
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.protocol.framing import RequestHeader
+
+ROOT = Principal("User", "root")
+READ, TOPIC = Operation.READ, ResourceType.TOPIC
+
+
+class Metadata:
+    def __init__(self) -> None:
+        self.image = SimpleNamespace(acls=cast("Mapping[uuid.UUID, Any]", {}))
+
+    def add(self, **changed: Any) -> None:
+        record = AccessControlEntryRecord(
+            id=uuid.uuid4(),
+            resource_type=TOPIC,
+            resource_name="t",
+            pattern_type=PatternType.LITERAL,
+            principal="User:*",
+            host="*",
+            operation=READ,
+            permission_type=Permission.ALLOW,
+        )
+        record = dataclasses.replace(record, **changed)
+        self.image = SimpleNamespace(acls={**self.image.acls, record.id: record})
+
+
+@pytest.fixture
+def metadata() -> Metadata:
+    return Metadata()
+
+
+def authorizer(metadata: Metadata, **settings: Any) -> Authorizer:
+    config = SecurityConfig(
+        authorizer_class_name=STANDARD_AUTHORIZER, super_users=("User:root",), **settings
+    )
+    made = configured_authorizer(config, metadata)
+    assert made is not None
+    return made
+
+
+def asking(principal: Principal = ANONYMOUS, address: str = "10.1.1.1") -> Any:
+    header = RequestHeader(ApiKey.FETCH, 12, 1, "client")
+    return SimpleNamespace(principal=principal, client_address=address, header=header)
+
+
+def test_nothing_is_checked_without_an_authorizer(metadata: Metadata) -> None:
+    assert configured_authorizer(SecurityConfig(), metadata) is None
+
+
+def test_super_user_may_do_what_an_acl_denies(metadata: Metadata) -> None:
+    metadata.add(permission_type=Permission.DENY)
+    found = authorizer(metadata)
+    assert found.allows(asking(ROOT), READ, TOPIC, "t")
+    assert not found.allows(asking(), READ, TOPIC, "t")
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_resource_without_any_acl_is_open_if_configured(metadata: Metadata, is_open: bool) -> None:
+    metadata.add(resource_name="of-another", principal="User:another")
+    found = authorizer(metadata, allow_everyone_if_no_acl_found=is_open)
+    assert found.allows(asking(), READ, TOPIC, "t") is is_open
+    assert not found.allows(asking(), READ, TOPIC, "of-another")
+
+
+def test_changed_acls_hold_from_the_next_check_on(metadata: Metadata) -> None:
+    found = authorizer(metadata)
+    assert not found.allows(asking(), READ, TOPIC, "t")
+    metadata.add()
+    assert found.allows(asking(), READ, TOPIC, "t")
+    metadata.add(permission_type=Permission.DENY, operation=Operation.ALL)
+    assert not found.allows(asking(), READ, TOPIC, "t")
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("10.1.1.1", "10.1.1.1"),
+        ("::1", "0:0:0:0:0:0:0:1"),
+        ("2001:db8::ff00:42", "2001:db8:0:0:0:0:ff00:42"),
+        ("::ffff:10.1.1.1", "10.1.1.1"),
+    ],
+)
+def test_address_is_compared_as_java_writes_it(metadata: Metadata, address: str, host: str) -> None:
+    metadata.add(host=host)
+    assert authorizer(metadata).allows(asking(address=address), READ, TOPIC, "t")
+    assert not authorizer(metadata).allows(asking(address="10.2.2.2"), READ, TOPIC, "t")
+
+
+def test_decisions_are_logged_in_kafkas_words(
+    metadata: Metadata, caplog: pytest.LogCaptureFixture
+) -> None:
+    metadata.add()
+    found = authorizer(metadata)
+    with caplog.at_level(logging.DEBUG, "kafka.authorizer.logger"):
+        found.allows(asking(), READ, TOPIC, "t")
+        found.allows(asking(), Operation.WRITE, TOPIC, "t")
+        found.allows(asking(), READ, TOPIC, "other\nPrincipal = User:root is Allowed")
+        found.allows(asking(ROOT), READ, TOPIC, "t")
+        found.allows(asking(), READ, TOPIC, "filtered", is_logged=False)
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        (
+            "DEBUG",
+            (
+                "Principal = User:ANONYMOUS is Allowed operation = READ from host = 10.1.1.1 on"
+                " resource = Topic:LITERAL:t for request = Fetch with resourceRefCount = 1 based on rule"
+                " MatchingAcl(acl=StandardAcl[resourceType=TOPIC, resourceName=t, patternType=LITERAL,"
+                " principal=User:*, host=*, operation=READ, permissionType=ALLOW])"
+            ),
+        ),
+        (
+            "INFO",
+            (
+                "Principal = User:ANONYMOUS is Denied operation = WRITE from host = 10.1.1.1 on"
+                " resource = Topic:LITERAL:t for request = Fetch with resourceRefCount = 1 based on rule"
+                " DefaultDeny"
+            ),
+        ),
+        (
+            "INFO",
+            (
+                "Principal = User:ANONYMOUS is Denied operation = READ from host = 10.1.1.1 on"
+                " resource = Topic:LITERAL:'other\\nPrincipal = User:root is Allowed' for request ="
+                " Fetch with resourceRefCount = 1 based on rule DefaultDeny"
+            ),
+        ),
+        (
+            "DEBUG",
+            (
+                "Principal = User:root is Allowed operation = READ from host = 10.1.1.1 on"
+                " resource = Topic:LITERAL:t for request = Fetch with resourceRefCount = 1 based on rule"
+                " SuperUser"
+            ),
+        ),
+    ]
+
+
+def test_every_api_that_does_something_is_guarded() -> None:
+    does_nothing = {api.key for api in refused.APIS}
+    assert APIS.keys() - GUARDS.keys() - UNGUARDED - does_nothing == set()
