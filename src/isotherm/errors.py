@@ -5,15 +5,18 @@
     │   ├── RemoteStorageError                a call to the object store failed
     │   │   └── RemoteStorageThrottledError      the store asked for fewer requests
     │   ├── RemoteStorageNotReadyError        the metadata of this partition is still being read
+    │   │   └── EventOvertakenError              other brokers write to the metadata partition
     │   ├── NotEnoughMemoryError              a bounded buffer or queue is full
     │   ├── SegmentKeyTakenError              an earlier copy of a remote segment exists
     │   ├── RequestTimedOutError
     │   ├── BrokerUnreachableError            no broker of another cluster answers
-    │   ├── CoordinatorLoadInProgressError · CoordinatorNotAvailableError
+    │   ├── PeerDisconnectedError · PeerTimeoutError
+    │   ├── CoordinatorLoadInProgressError · CoordinatorNotAvailableError · NotCoordinatorError
     │   ├── NotEnoughReplicasError
     │   ├── ConcurrentTransactionsError
     │   ├── LogCleaningAbortedError           another operation needs the log: clean it later
-    │   └── NotLeaderOrFollowerError
+    │   ├── OffsetNotAvailableError           a new leader does not know yet what is committed
+    │   └── NotLeaderOrFollowerError · NotControllerError
     ├── FencedError                       a newer epoch exists: stop
     │   ├── FencedLeaderEpochError · UnknownLeaderEpochError
     │   └── InvalidProducerEpochError · ProducerFencedError · TransactionCoordinatorFencedError
@@ -31,9 +34,12 @@
     │   ├── RecordTooLargeError · RecordListTooLargeError · UnsupportedForMessageFormatError
     │   │   UnsupportedCompressionTypeError
     │   ├── OutOfOrderSequenceError
+    │   ├── OffsetsOutOfOrderError · UnexpectedAppendOffsetError   of batches that a leader sent
+    │   ├── LogEndMovedError                  a conditional append: the log does not end there
     │   ├── InvalidTxnStateError · InvalidProducerIdMappingError · TransactionAbortableError
     │   │   InvalidTransactionTimeoutError · TransactionalIdNotFoundError
     │   │   TransactionalIdAuthorizationError · InvalidRegularExpressionError
+    │   ├── SaslAuthenticationError · IllegalSaslStateError
     │   ├── UnsupportedVersionError · InvalidUpdateVersionError · InvalidGroupIdError
     │   └── RemoteResourceNotFoundError       the remote tier lacks this segment or index
     ├── CorruptDataError                  stored data is damaged: quarantine or rebuild it
@@ -83,6 +89,10 @@ class RemoteStorageNotReadyError(RetriableError):
     """The remote metadata of this partition is still being read. Kafka: ReplicaNotAvailable."""
 
 
+class EventOvertakenError(RemoteStorageNotReadyError):
+    """Another broker has recorded a metadata event since this one was decided. Nothing is recorded."""
+
+
 class NotEnoughMemoryError(RetriableError):
     """A bounded buffer or queue is full."""
 
@@ -99,12 +109,26 @@ class BrokerUnreachableError(RetriableError):
     """No broker answers at the address, or it answered with an error. The message has the cause."""
 
 
+class PeerDisconnectedError(RetriableError):
+    """No connection to another node of the cluster: refused, lost, closed, or its answer cannot be
+    understood. The node may have done what the request asked for."""
+
+
+class PeerTimeoutError(RetriableError):
+    """Another node of the cluster did not accept a connection, or did not answer, in time. It may
+    have done what the request asked for."""
+
+
 class CoordinatorLoadInProgressError(RetriableError):
     """The coordinator's state is still being loaded."""
 
 
 class CoordinatorNotAvailableError(RetriableError):
     """The coordinator's topic does not exist, or cannot be written."""
+
+
+class NotCoordinatorError(RetriableError):
+    """This broker is not the coordinator of the group or transactional id (now): look for it."""
 
 
 class ConcurrentTransactionsError(RetriableError):
@@ -117,6 +141,14 @@ class LogCleaningAbortedError(RetriableError):
 
 class NotLeaderOrFollowerError(RetriableError):
     """This broker is not the leader of the partition (now): refresh metadata."""
+
+
+class NotControllerError(RetriableError):
+    """This process is not the active controller: ask the one that is."""
+
+
+class OffsetNotAvailableError(RetriableError):
+    """A new leader's high watermark is below the start of its epoch: followers have yet to fetch."""
 
 
 class NotEnoughReplicasError(RetriableError):
@@ -149,6 +181,10 @@ class TransactionCoordinatorFencedError(FencedError):
 
 class RejectedError(IsothermError):
     """The request or configuration is wrong and stays wrong until it is changed."""
+
+
+class LogEndMovedError(RejectedError):
+    """A conditional append was refused: the log does not end at the offset that it names."""
 
 
 class ConfigError(RejectedError):
@@ -261,6 +297,23 @@ class OutOfOrderSequenceError(RejectedError):
     """An idempotent producer's sequence numbers have a gap."""
 
 
+class OffsetsOutOfOrderError(RejectedError):
+    """The offsets of batches that a leader sent do not rise."""
+
+
+class UnexpectedAppendOffsetError(RejectedError):
+    """The first batch that a leader sent begins below the log end.
+
+    `first_offset` and `last_offset` (inclusive) are those of the batches: a follower whose log is
+    empty can begin it anew there.
+    """
+
+    def __init__(self, message: str, first_offset: int, last_offset: int) -> None:
+        super().__init__(message)
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+
+
 class InvalidTxnStateError(RejectedError):
     """The state of the producer's transaction does not allow the request."""
 
@@ -287,6 +340,14 @@ class TransactionalIdAuthorizationError(RejectedError):
 
 class InvalidRegularExpressionError(RejectedError):
     """The text is not a regular expression in RE2's syntax."""
+
+
+class SaslAuthenticationError(RejectedError):
+    """The client is not who it says. The message is for the client: it says nothing about users."""
+
+
+class IllegalSaslStateError(RejectedError):
+    """A request comes before its client has authenticated, or after its session has ended."""
 
 
 class UnsupportedVersionError(RejectedError):

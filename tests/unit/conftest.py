@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from isotherm.broker.controller.controller import Controller
-from isotherm.broker.controller.endpoint import Endpoint
-from isotherm.broker.controller.metadata_log import (
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.metadata_topic import (
     METADATA_LOG_CONFIG,
     METADATA_TOPIC_ID,
     METADATA_TOPIC_PARTITION,

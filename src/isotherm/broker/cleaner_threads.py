@@ -6,7 +6,7 @@ import random
 import threading
 
 from isotherm.broker.background import PeriodicTask
-from isotherm.broker.controller.controller import MetadataChange
+from isotherm.broker.metadata.cluster_metadata import MetadataChange
 from isotherm.clock import Clock
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.log.cleaner.cleaner_metrics import publish_cleaner_metrics

@@ -1,28 +1,53 @@
 """The topic that stores a coordinator's state: created on demand, appended to, read from the start.
 
-It is created through the controller and compacted, as in Kafka. Its partition count is fixed from
-then on, because it determines the partition of each key.
+It is compacted, as in Kafka. Its partition count is fixed once it exists, because it determines the
+partition of each key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
-from isotherm.broker.controller.controller import Controller
-from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.partitions.partition import ACKS_LEADER, Partition
+from isotherm.broker.coordinator_shards import CoordinatorShard
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.partitions.partition import ACKS_ALL, Partition
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.errors import (
     CoordinatorNotAvailableError,
     LogDirFailedError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
     NotLeaderOrFollowerError,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
 from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import BatchHeader, iterate_batches
 from isotherm.record.validation import AppendOrigin
 from isotherm.types import Offset, Position, TimestampMs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InternalTopic:
+    """How a coordinator's topic is created. The last two fields are for topics that are replicated."""
+
+    name: str
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+    replication_factor: int = 1
+    replica_configs: Mapping[str, str] = field(default_factory=dict)
+
+
+class TopicCreator(Protocol):
+    def __call__(self, topic: InternalTopic) -> Awaitable[None]:
+        """Create the topic unless it exists. Event loop thread only.
+
+        The embedded controller's creator returns when the topic is led here. The creator of a
+        cluster member returns when it has asked the cluster's controller, which may take the topic
+        into the metadata later. Raises IsothermError if it cannot be created.
+        """
 
 
 class PlacedBatch(NamedTuple):
@@ -35,64 +60,100 @@ class PlacedBatch(NamedTuple):
 
 
 class CoordinatorTopic:
-    """All methods except `create` may be called from any thread."""
+    """All methods except `ensure` and `append` may be called from any thread."""
 
-    def __init__(self, name: str, controller: Controller, replica_manager: ReplicaManager) -> None:
-        self._name = name
-        self._controller = controller
+    def __init__(
+        self,
+        metadata: ClusterMetadata,
+        replica_manager: ReplicaManager,
+        create: TopicCreator,
+        topic: InternalTopic,
+    ) -> None:
+        """`topic` is created when it is first needed."""
+        self.name = topic.name
+        self._topic = topic
+        self._metadata = metadata
         self._replica_manager = replica_manager
+        self._create = create
 
     @property
     def partition_count(self) -> int | None:
         """None while there is no such topic."""
-        topic = self._controller.image.topics_by_name.get(self._name)
+        topic = self._metadata.image.topics_by_name.get(self.name)
         return None if topic is None else len(topic.partitions)
 
-    def create(self, partitions: int, *, compression_type: str, segment_bytes: int) -> bool:
-        """Create the topic; False if it exists. Control thread only."""
-        if self.partition_count is not None:
-            return False
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": compression_type,
-            "segment.bytes": str(segment_bytes),
-        }
-        new = NewTopic(name=self._name, num_partitions=partitions, configs=configs)
-        (created,) = self._controller.create_topics([new])
-        if created.error is not None:
-            raise created.error
-        return True
+    async def ensure(self) -> None:
+        """Create the topic unless it exists; see `TopicCreator`."""
+        if self.partition_count is None:
+            await self._create(self._topic)
 
-    def append(self, index: int, batch: bytearray, now_ms: TimestampMs) -> Offset:
-        """Append a batch; returns the offset of its first record.
+    def append(self, shard: CoordinatorShard, batch: bytearray, now_ms: TimestampMs) -> Offset:
+        """Append a batch of the shard's records; returns the offset of its first record.
 
-        Raises CoordinatorNotAvailableError if the partition cannot be written: the client looks for
-        its coordinator again. Raises RecordTooLargeError and others like any append.
+        The shard learns when it is committed. Raises NotCoordinatorError if another broker leads the
+        partition, or this one under an epoch that the shard does not have yet, and
+        CoordinatorNotAvailableError if it cannot be written now: the client tries again after both.
+        Raises RecordTooLargeError and others like any append.
         """
         try:
-            info = self.partition(index).append(
-                batch, required_acks=ACKS_LEADER, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
+            partition = self.partition(shard.index)
+            term = partition.term
+            if shard.is_closed or partition.leader_epoch != shard.epoch:
+                raise NotCoordinatorError(
+                    f"the coordinator has moved partition={self.name}-{shard.index}"
+                    f" epoch={shard.epoch} leader_epoch={partition.leader_epoch}"
+                )
+            info = partition.append(
+                batch, required_acks=ACKS_ALL, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
             )
+        except (LogDirFailedError, NotLeaderOrFollowerError) as error:
+            raise NotCoordinatorError(
+                f"the coordinator has moved partition={self.name}-{shard.index}"
+            ) from error
         except (
-            LogDirFailedError,
-            NotLeaderOrFollowerError,
+            NotEnoughReplicasError,
+            RequestTimedOutError,
             UnknownTopicOrPartitionError,
         ) as error:
             raise CoordinatorNotAvailableError(
-                f"the coordinator's state cannot be written partition={self._name}-{index}"
+                f"the coordinator's state cannot be written partition={self.name}-{shard.index}"
             ) from error
+        shard.note_append(partition.when_committed(info.last_offset + 1, term))
         return info.first_offset
 
-    def read_batches(self, index: int, buffer_size: int) -> Iterator[PlacedBatch]:
-        """Every batch from the log start to the high watermark, in reads of `buffer_size` bytes.
+    def is_empty(self, index: int) -> bool:
+        """Whether the log has no record. Raises what `partition` does."""
+        log = self.partition(index).log
+        return log.log_end_offset == log.log_start_offset
 
-        The first batch may start below the log start.
+    def note_loaded(self, shard: CoordinatorShard) -> None:
+        """Tell a shard that was folded to its log's end when all of that is committed.
+
+        NotLeaderOrFollowerError if the partition has another leader epoch by now: what was folded may
+        have been truncated, and the news of it is on its way.
+        """
+        partition = self.partition(shard.index)
+        term = partition.term
+        if partition.leader_epoch != shard.epoch:
+            raise NotLeaderOrFollowerError(
+                f"the coordinator has moved during its load partition={self.name}-{shard.index}"
+                f" epoch={shard.epoch} leader_epoch={partition.leader_epoch}"
+            )
+        shard.note_append(partition.when_committed(partition.log.log_end_offset, term))
+
+    def read_batches(
+        self, index: int, buffer_size: int, check_wanted: Callable[[], None] = lambda: None
+    ) -> Iterator[PlacedBatch]:
+        """Every batch from the log start to the log end, in reads of `buffer_size` bytes.
+
+        The first batch may start below the log start. `check_wanted` is called before each read.
         """
         log = self.partition(index).log
-        offset, end_offset = log.log_start_offset, log.high_watermark
+        offset, end_offset = log.log_start_offset, log.log_end_offset
         while offset < end_offset:
+            check_wanted()
             read = log.read(
-                offset, buffer_size, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True
+                offset, buffer_size, isolation=FetchIsolation.LOG_END, min_one_message=True
             )
             next_offset = offset
             for position, header in iterate_batches(read.records):
@@ -105,4 +166,4 @@ class CoordinatorTopic:
 
     def partition(self, index: int) -> Partition:
         """Raises UnknownTopicOrPartitionError or NotLeaderOrFollowerError if it is not here."""
-        return self._replica_manager.find_partition(self._name, None, index)
+        return self._replica_manager.find_partition(self.name, None, index)

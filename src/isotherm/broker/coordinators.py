@@ -1,75 +1,273 @@
-"""Creates the group and transaction coordinators from the broker's configuration and components."""
+"""Creates the group and transaction coordinators, and elects them for partitions.
+
+Both are elected for the partitions of their topic that this broker leads, and resign from the others
+(Kafka: BrokerMetadataPublisher.updateCoordinator). The embedded controller gives every partition to
+this broker, so there both are elected for all of them at the start.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import Any, NamedTuple, Protocol
 
-from isotherm.broker.controller.controller import Controller, MetadataChange
-from isotherm.broker.controller.image import ConfigResource
-from isotherm.broker.controller.metadata_records import GROUP_RESOURCE
+from isotherm.broker.controller.controller import Controller
+from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.coordinator_topic import CoordinatorTopic, InternalTopic, TopicCreator
 from isotherm.broker.groups.group_coordinator import GroupCoordinator
-from isotherm.broker.groups.offsets_topic import OffsetsTopic
-from isotherm.broker.groups.shards import GroupShards
+from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC, OffsetsTopic
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata, MetadataChange
+from isotherm.broker.metadata.image import ConfigResource, TopicImage
+from isotherm.broker.metadata.metadata_records import GROUP_RESOURCE
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.peers.peer_batches import PeerBatches
+from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.broker.transactions.marker_sender import (
+    MARKERS_PER_REQUEST_MAX,
+    QUEUED_MARKERS_MAX,
+    MarkerSender,
+    send_markers,
+)
+from isotherm.broker.transactions.remote_admission import (
+    QUESTIONS_PER_REQUEST_MAX,
+    QUEUED_QUESTIONS_MAX,
+    RemoteAdmission,
+    ask_coordinator,
+)
 from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
-from isotherm.broker.transactions.transaction_log import TransactionLog
-from isotherm.broker.transactions.transaction_markers import TransactionMarkers
+from isotherm.broker.transactions.transaction_endings import MarkerWriter
+from isotherm.broker.transactions.transaction_log import TRANSACTION_STATE_TOPIC, TransactionLog
+from isotherm.broker.transactions.transaction_markers import LocalMarkers, TransactionMarkers
 from isotherm.clock import Clock
-from isotherm.config.groups import GroupConfig
-from isotherm.config.transactions import TransactionConfig
+from isotherm.config.broker import BrokerConfig
+from isotherm.types import BrokerId, LeaderEpoch, ProducerId
+
+# Kafka: socket.connection.setup.timeout.ms and request.timeout.ms.
+CONNECT_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 30.0
+# Answers for a request's worth of markers or questions take some tens of kilobytes.
+RESPONSE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Elected(Protocol):
+    """A coordinator. Event loop thread only."""
+
+    def on_election(self, index: int, leader_epoch: LeaderEpoch) -> None: ...
+
+    def on_resignation(self, index: int, leader_epoch: LeaderEpoch | None) -> None: ...
+
+
+def follow_leadership(metadata: ClusterMetadata, topic_name: str, coordinator: Elected) -> None:
+    """Elect `coordinator` for the partitions that this broker leads, now and with every change.
+
+    Called on the event loop, after the listener that makes partitions leaders and followers was
+    added: a coordinator reads the log as leader.
+    """
+    loop = asyncio.get_running_loop()
+    node_id = metadata.broker_config.node_id
+
+    def follow(change: MetadataChange) -> None:
+        # Listeners run on the control thread, a coordinator on the event loop. Deletions first: a
+        # topic may be created again in the same change.
+        for topic in change.deleted:
+            if topic.name == topic_name:
+                loop.call_soon_threadsafe(_resign_all, coordinator, topic)
+        for topic in (*change.created, *change.grown, *change.moved):
+            if topic.name == topic_name:
+                loop.call_soon_threadsafe(_tell_leadership, coordinator, topic, node_id)
+
+    metadata.add_listener(follow)
+    present = metadata.image.topics_by_name.get(topic_name)
+    if present is not None:
+        _tell_leadership(coordinator, present, node_id)
+
+
+def _tell_leadership(coordinator: Elected, topic: TopicImage, node_id: BrokerId) -> None:
+    for partition in topic.partitions:
+        if partition.leader == node_id:
+            coordinator.on_election(partition.partition, partition.leader_epoch)
+        else:
+            is_hosted = node_id in partition.replicas
+            epoch = partition.leader_epoch if is_hosted else None
+            coordinator.on_resignation(partition.partition, epoch)
+
+
+def _resign_all(coordinator: Elected, topic: TopicImage) -> None:
+    for partition in topic.partitions:
+        coordinator.on_resignation(partition.partition, None)
+
+
+def embedded_topic_creator(controller: Controller, control_executor: Executor) -> TopicCreator:
+    """Creates topics with the embedded controller, which gives each partition one replica."""
+
+    def create_now(topic: InternalTopic) -> None:
+        if topic.name in controller.image.topics_by_name:
+            return
+        new = NewTopic(
+            name=topic.name, num_partitions=topic.partitions, configs=dict(topic.configs)
+        )
+        (created,) = controller.create_topics([new])
+        if created.error is not None:
+            raise created.error
+
+    async def create(topic: InternalTopic) -> None:
+        # The listener's `call_soon_threadsafe` comes before this future's: when it is awaited, the
+        # coordinator is elected for the new partitions.
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(control_executor, create_now, topic)
+
+    return create
+
+
+def offsets_topic(config: BrokerConfig) -> InternalTopic:
+    """How Kafka creates it: GroupCoordinatorService.groupMetadataTopicConfigs."""
+    groups = config.groups
+    return InternalTopic(
+        name=OFFSETS_TOPIC,
+        partitions=groups.offsets_topic_num_partitions,
+        replication_factor=groups.offsets_topic_replication_factor,
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(groups.offsets_topic_segment_bytes),
+        },
+    )
 
 
 def open_group_coordinator(
-    config: GroupConfig,
-    controller: Controller,
+    config: BrokerConfig,
+    metadata: ClusterMetadata,
     replica_manager: ReplicaManager,
-    control_executor: ThreadPoolExecutor,
+    create_topic: TopicCreator,
     *,
     clock: Clock,
     rng: random.Random,
 ) -> GroupCoordinator:
-    """A started coordinator: it loads `__consumer_offsets`, and listens for deleted topics."""
+    """A coordinator that loads its partitions of `__consumer_offsets`, now and when it gets them."""
     loop = asyncio.get_running_loop()
-    shards = GroupShards(
-        OffsetsTopic(config, controller, replica_manager, clock),
-        config,
+    topic = CoordinatorTopic(metadata, replica_manager, create_topic, offsets_topic(config))
+    coordinator = GroupCoordinator(
+        config.groups,
+        OffsetsTopic(topic, clock),
+        lambda: metadata.image,
+        lambda group_id: metadata.texts_of(ConfigResource(GROUP_RESOURCE, group_id)),
         clock,
-        lambda change: loop.run_in_executor(control_executor, change),
-        lambda group_id: controller.texts_of(ConfigResource(GROUP_RESOURCE, group_id)),
+        rng,
+        loop,
     )
-    coordinator = GroupCoordinator(config, shards, lambda: controller.image, rng, loop)
-    coordinator.start()
 
     def follow(change: MetadataChange) -> None:
         if change.deleted:
             names = [topic.name for topic in change.deleted]
-            # Listeners run on the control thread, the coordinator on the event loop.
             loop.call_soon_threadsafe(coordinator.topics_deleted, names)
 
-    controller.add_listener(follow)
+    follow_leadership(metadata, OFFSETS_TOPIC, coordinator)
+    metadata.add_listener(follow)
     return coordinator
 
 
+def transaction_state_topic(config: BrokerConfig) -> InternalTopic:
+    """How Kafka creates it: TransactionStateManager.transactionStateTopicConfigs."""
+    transactions = config.transactions
+    return InternalTopic(
+        name=TRANSACTION_STATE_TOPIC,
+        partitions=transactions.transaction_state_log_num_partitions,
+        replication_factor=transactions.transaction_state_log_replication_factor,
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "segment.bytes": str(transactions.transaction_state_log_segment_bytes),
+        },
+        replica_configs={
+            "min.insync.replicas": str(transactions.transaction_state_log_min_isr),
+            "unclean.leader.election.enable": "false",
+        },
+    )
+
+
 def open_transaction_coordinator(
-    config: TransactionConfig,
-    controller: Controller,
+    config: BrokerConfig,
+    metadata: ClusterMetadata,
     replica_manager: ReplicaManager,
-    markers: TransactionMarkers,
-    control_executor: ThreadPoolExecutor,
+    create_topic: TopicCreator,
+    markers: MarkerWriter,
+    new_producer_id: Callable[[], Awaitable[ProducerId]],
     *,
     clock: Clock,
 ) -> TransactionCoordinator:
-    """A coordinator that is not started yet: its start needs loaded groups."""
-    loop = asyncio.get_running_loop()
-    return TransactionCoordinator(
-        config,
-        TransactionLog(config, controller, replica_manager, clock),
+    """A coordinator that loads its partitions of `__transaction_state`, now and when it gets them."""
+    topic = CoordinatorTopic(
+        metadata, replica_manager, create_topic, transaction_state_topic(config)
+    )
+    coordinator = TransactionCoordinator(
+        config.transactions,
+        TransactionLog(config.transactions, topic, clock),
         markers,
         clock=clock,
-        run_control=lambda change: loop.run_in_executor(control_executor, change),
-        new_producer_id=lambda: loop.run_in_executor(
-            control_executor, controller.generate_producer_id
-        ),
+        new_producer_id=new_producer_id,
     )
+    follow_leadership(metadata, TRANSACTION_STATE_TOPIC, coordinator)
+    return coordinator
+
+
+class TransactionPeers(NamedTuple):
+    """Requests of transactions to other brokers. Without other brokers `admission` is None."""
+
+    markers: MarkerWriter
+    admission: RemoteAdmission | None
+    batches: tuple[PeerBatches[Any, Any], ...] = ()
+
+    async def stop(self) -> None:
+        """End the requests to other brokers. Their coordinators have stopped."""
+        for each in self.batches:
+            await each.stop()
+
+
+def no_transaction_peers(
+    metadata: ClusterMetadata, markers: TransactionMarkers
+) -> TransactionPeers:
+    return TransactionPeers(LocalMarkers(metadata, markers), None)
+
+
+def open_transaction_peers(
+    config: BrokerConfig,
+    metadata: ClusterMetadata,
+    markers: TransactionMarkers,
+    listener_name: str,
+) -> TransactionPeers:
+    """The peers of a cluster's member, at their listener between brokers."""
+    to_leaders = PeerBatches(
+        "txn-marker-sender",
+        _connector(f"broker-{config.node_id}-txn-marker-sender"),
+        send_markers,
+        queued_max=QUEUED_MARKERS_MAX,
+        batch_max=MARKERS_PER_REQUEST_MAX,
+    )
+    to_coordinators = PeerBatches(
+        "add-partitions-to-txn",
+        _connector(f"broker-{config.node_id}-add-partitions-to-txn"),
+        ask_coordinator,
+        queued_max=QUEUED_QUESTIONS_MAX,
+        batch_max=QUESTIONS_PER_REQUEST_MAX,
+    )
+    local = LocalMarkers(metadata, markers)
+    return TransactionPeers(
+        MarkerSender(metadata, local, to_leaders, listener_name),
+        RemoteAdmission(metadata, to_coordinators, listener_name),
+        (to_leaders, to_coordinators),
+    )
+
+
+def _connector(client_id: str) -> Callable[[PeerAddress], PeerConnection]:
+    def connect(address: PeerAddress) -> PeerConnection:
+        return PeerConnection(
+            address,
+            client_id=client_id,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            request_timeout_s=REQUEST_TIMEOUT_S,
+            response_bytes_max=RESPONSE_BYTES_MAX,
+        )
+
+    return connect

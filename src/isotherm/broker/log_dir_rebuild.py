@@ -24,20 +24,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from isotherm.broker.controller.delta import MetadataDelta
-from isotherm.broker.controller.image import MetadataImage
-from isotherm.broker.controller.metadata_log import (
-    METADATA_LOG_CONFIG,
-    METADATA_TOPIC_ID,
-    MetadataLog,
-)
-from isotherm.broker.controller.metadata_records import (
+from isotherm.broker.controller.metadata_log import MetadataLog
+from isotherm.broker.controller.topic_rules import config_records, partition_record
+from isotherm.broker.metadata.delta import MetadataDelta
+from isotherm.broker.metadata.image import MetadataImage
+from isotherm.broker.metadata.metadata_records import (
     TOPIC_RESOURCE,
     MetadataRecord,
     ProducerIdsRecord,
     TopicRecord,
 )
-from isotherm.broker.controller.topic_rules import config_records, partition_record
+from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.startup.identity import establish_identity
 from isotherm.broker.startup.local_tier import LocalTier, new_id, open_local_tier
 from isotherm.broker.startup.log_dir_migration import LocalMetadataTopic

@@ -18,24 +18,39 @@ import contextlib
 import logging
 import random
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+from isotherm.broker.access.authorizer import configured_authorizer
+from isotherm.broker.access.guards import guarded_apis
+from isotherm.broker.authentication.sasl_gate import SaslGate
+from isotherm.broker.authentication.sasl_listeners import check_sasl, sasl_settings
 from isotherm.broker.background import start_log_tasks
 from isotherm.broker.bounded_stop import stop_within
 from isotherm.broker.cleaner_threads import start_log_cleaner
-from isotherm.broker.controller.controller import Controller, MetadataChange
-from isotherm.broker.controller.endpoint import Endpoint
-from isotherm.broker.coordinators import open_group_coordinator, open_transaction_coordinator
+from isotherm.broker.cluster.cluster_side import ClusterSide
+from isotherm.broker.cluster.embedded_cluster import EmbeddedCluster
+from isotherm.broker.cluster.member_cluster import MemberCluster
+from isotherm.broker.coordinators import (
+    TransactionPeers,
+    open_group_coordinator,
+    open_transaction_coordinator,
+)
+from isotherm.broker.dispatch.api_register import APIS
 from isotherm.broker.dispatch.dispatch import Dispatcher
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata, MetadataChange
+from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.net.metrics_endpoint import MetricsEndpoint
-from isotherm.broker.net.server import Server, listener_texts
+from isotherm.broker.net.server import NewGate, Server, listener_texts
 from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
-from isotherm.broker.partitions.led_partitions import lead_partitions
 from isotherm.broker.partitions.purgatory import Purgatory
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.replication.configured_quotas import leader_quota, log_dir_move_quota
+from isotherm.broker.replication.replica_metrics import FetcherMetrics, ReplicaMetrics
+from isotherm.broker.replication.replica_roles import ReplicaRoles
 from isotherm.broker.requests.context import BrokerServices
 from isotherm.broker.requests.quotas import ClientQuotaManager
 from isotherm.broker.startup.kernel_warm_up import KernelCompilation, KernelWarmUp
-from isotherm.broker.startup.local_tier import LocalTier, open_local_tier
+from isotherm.broker.startup.local_tier import open_local_tier
 from isotherm.broker.tier.remote_tier import open_remote_tier
 from isotherm.broker.transactions.transaction_markers import TransactionMarkers
 from isotherm.clock import Clock, SystemClock
@@ -91,7 +106,16 @@ class BrokerNode:
         self.failed: asyncio.Future[None]
         self._loop: asyncio.AbstractEventLoop
         self._kernels: KernelWarmUp
+        self._transaction_peers: TransactionPeers
         self._is_serving = False
+        self._is_given_up = False
+        self._cluster: ClusterSide | None = None
+
+    def give_up_start(self) -> None:
+        """Make a `start` that waits for controllers elsewhere raise an error soon."""
+        self._is_given_up = True
+        if self._cluster is not None:
+            self._cluster.give_up()
 
     async def start(self) -> None:
         """Requests are served when it returns. Raises IsothermError with the cause."""
@@ -112,7 +136,7 @@ class BrokerNode:
         """
         services = self.services
         reloaded = await services.run_control(
-            lambda: services.controller.reload_broker_config(reread)
+            lambda: services.metadata.reload_broker_config(reread)
         )
         logger.info("configuration is read again applied=%s", ",".join(reloaded.applied))
         if reloaded.need_restart:
@@ -122,55 +146,74 @@ class BrokerNode:
 
     async def _start(self, started: contextlib.AsyncExitStack) -> None:
         self._kernels = KernelWarmUp()
+        check_sasl(self._config)
         server = Server(self._config, self._loop, self._clock)
         # Each step registers its undo at once, so a failure undoes exactly the completed steps.
         started.push_async_callback(server.stop, 0)
         self.endpoints = await server.bind()
         control_executor = ThreadPoolExecutor(1, thread_name_prefix="isotherm-control")
         started.callback(control_executor.shutdown)
-        log_manager, controller, cluster_id = await self._loop.run_in_executor(
-            control_executor, self._open_local_tier
-        )
-        started.callback(log_manager.shutdown)
+        cluster = await self._loop.run_in_executor(control_executor, self._open_cluster)
+        # In a thread: it waits for the threads of a membership.
+        started.push_async_callback(self._loop.run_in_executor, None, cluster.close)
+        log_manager, metadata = cluster.log_manager, cluster.metadata
         # Dynamic settings of earlier starts still apply.
-        self._config = controller.broker_config
+        self._config = metadata.broker_config
         server.update_config(self._config)
         log_manager.update_config(self._config)
         purgatory = Purgatory[TopicPartition](
             self._loop, operations_max=self._config.delayed_operations_max
         )
-        replica_manager = ReplicaManager(log_manager, purgatory)
-        controller.register_broker(self.endpoints)
-        lead_partitions(controller, replica_manager)
+        view = cluster.view()
+        replica_manager = ReplicaManager(log_manager, purgatory, view)
+        self.metrics.registry.register(ReplicaMetrics(replica_manager, view.isr_counts))
+        await self._loop.run_in_executor(control_executor, cluster.register, self.endpoints)
+        fetchers = cluster.open_fetchers(replica_manager)
+        self.metrics.registry.register(FetcherMetrics(fetchers))
+        started.push_async_callback(self._loop.run_in_executor, None, fetchers.stop)
+        roles = ReplicaRoles(
+            self._config.node_id,
+            metadata,
+            replica_manager,
+            fetchers,
+            inter_broker_listener=cluster.inter_broker_listener,
+        )
+        roles.start()
+        moves = replica_manager.start_moves(
+            control_executor.submit, log_dir_move_quota(metadata, self._clock), self._clock
+        )
+        started.push_async_callback(self._loop.run_in_executor, None, moves.stop)
         remote_log_manager = self._open_remote_tier(
-            started, cluster_id, controller, replica_manager, control_executor
+            started, cluster, replica_manager, control_executor
         )
         for task in start_log_tasks(self._config, log_manager, self._clock):
             started.callback(task.stop)
-        self._start_cleaner(started, controller, log_manager)
+        self._start_cleaner(started, metadata, log_manager)
         flush_executor = ThreadPoolExecutor(
             FLUSHES_PER_LOG_DIR * len(self._config.log_dirs), thread_name_prefix="isotherm-flush"
         )
         started.callback(flush_executor.shutdown)
         self.services = self._open_services(
-            cluster_id,
-            controller,
-            replica_manager,
-            remote_log_manager,
-            control_executor,
-            flush_executor,
+            cluster, replica_manager, remote_log_manager, control_executor, flush_executor
         )
-        controller.add_listener(
+        metadata.add_listener(
             lambda change: self._reconfigure(change, server, log_manager, remote_log_manager)
         )
+        started.push_async_callback(self._loop.run_in_executor, None, cluster.end_changes)
         # Registered after all components that requests use, so that a stop drains first.
         started.push_async_callback(self._drain, server, purgatory)
-        quotas = self._open_quotas(controller, server)
+        quotas = self._open_quotas(metadata, server)
         self._is_serving = True
-        dispatcher = Dispatcher(self.services, quotas=quotas)
+        apis = APIS
+        if self.services.authorizer is not None:
+            apis = guarded_apis(APIS, self.services.authorizer)
+        dispatcher = Dispatcher(self.services, cluster.apis(apis), quotas=quotas)
         self.metrics.registry.register(dispatcher.metrics)
         await self._serve_metrics(started)
-        await server.serve(dispatcher)
+        # A member's leaderships move while its requests are still answered.
+        started.push_async_callback(cluster.leave)
+        await cluster.begin(control_executor)
+        await server.serve(dispatcher, self._gates(metadata))
         compilation = KernelCompilation()
         started.callback(compilation.stop)
         # Last, so that compiling does not compete with the start for the CPU.
@@ -178,43 +221,45 @@ class BrokerNode:
         logger.info(
             "broker serves node_id=%d cluster_id=%s listeners=%s",
             self._config.node_id,
-            cluster_id,
+            cluster.cluster_id,
             listener_texts(self.endpoints),
         )
 
     def _open_services(
         self,
-        cluster_id: str,
-        controller: Controller,
+        cluster: ClusterSide,
         replica_manager: ReplicaManager,
         remote_log_manager: RemoteLogManager | None,
         control_executor: ThreadPoolExecutor,
         flush_executor: ThreadPoolExecutor,
     ) -> BrokerServices:
+        create_topic = cluster.topic_creator(control_executor)
         group_coordinator = open_group_coordinator(
-            self._config.groups,
-            controller,
+            self._config,
+            cluster.metadata,
             replica_manager,
-            control_executor,
+            create_topic,
             clock=self._clock,
             rng=self._rng,
         )
         transaction_markers = TransactionMarkers(replica_manager, self._clock, group_coordinator)
+        self._transaction_peers = cluster.transaction_peers(transaction_markers)
         transaction_coordinator = open_transaction_coordinator(
-            self._config.transactions,
-            controller,
+            self._config,
+            cluster.metadata,
             replica_manager,
-            transaction_markers,
-            control_executor,
+            create_topic,
+            self._transaction_peers.markers,
+            cluster.new_producer_id(control_executor),
             clock=self._clock,
         )
-        transaction_coordinator.start(group_coordinator.wait_until_loaded())
         return BrokerServices(
             config=self._config,
             clock=self._clock,
-            cluster_id=cluster_id,
+            cluster_id=cluster.cluster_id,
             endpoints=self.endpoints,
-            controller=controller,
+            metadata=cluster.metadata,
+            embedded_controller=cluster.embedded_controller,
             replica_manager=replica_manager,
             fetch_sessions=FetchSessionCache(
                 self._rng,
@@ -225,17 +270,23 @@ class BrokerNode:
             group_coordinator=group_coordinator,
             transaction_coordinator=transaction_coordinator,
             transaction_markers=transaction_markers,
+            remote_admission=self._transaction_peers.admission,
             remote_log_manager=remote_log_manager,
             control_executor=control_executor,
             flush_executor=flush_executor,
             kernels=self._kernels,
             traffic=self._traffic,
+            leader_quota=None
+            if self._config.has_embedded_controller
+            else leader_quota(cluster.metadata, self._clock),
+            auto_creation=cluster.auto_creation(),
+            authorizer=configured_authorizer(self._config.security, cluster.metadata),
         )
 
     def _start_cleaner(
         self,
         started: contextlib.AsyncExitStack,
-        controller: Controller,
+        metadata: ClusterMetadata,
         log_manager: LogManager,
     ) -> None:
         if not self._config.cleaner.log_cleaner_enable:
@@ -249,16 +300,40 @@ class BrokerNode:
         )
         # In a thread: it waits until running rounds have ended.
         started.push_async_callback(self._loop.run_in_executor, None, threads.stop)
-        controller.add_listener(threads.follow)
+        metadata.add_listener(threads.follow)
 
-    def _open_local_tier(self) -> LocalTier:
-        return open_local_tier(
-            self._config,
-            clock=self._clock,
-            fs=self._fs,
-            rng=self._rng,
-            on_log_dir_failure=self._on_log_dir_failure,
-        )
+    def _open_cluster(self) -> ClusterSide:
+        if self._config.has_embedded_controller:
+            local_tier = open_local_tier(
+                self._config,
+                clock=self._clock,
+                fs=self._fs,
+                rng=self._rng,
+                on_log_dir_failure=self._on_log_dir_failure,
+            )
+            self._cluster = EmbeddedCluster(local_tier, self._clock)
+        else:
+            self._cluster = member = MemberCluster(
+                self._config,
+                clock=self._clock,
+                fs=self._fs,
+                rng=self._rng,
+                on_log_dir_failure=self._on_log_dir_failure,
+                on_failure=self._on_lost_membership,
+            )
+            if self._is_given_up:
+                member.give_up()
+            member.open()
+        return self._cluster
+
+    def _on_lost_membership(self, error: Exception) -> None:
+        """Called on any thread."""
+        self._loop.call_soon_threadsafe(self._fail, f"its membership has ended reason='{error}'")
+
+    def _fail(self, reason: str) -> None:
+        if not self.failed.done():
+            logger.critical("broker has failed, %s", reason)
+            self.failed.set_result(None)
 
     def _on_log_dir_failure(self, log_dir: LogDir) -> None:
         """Called on any thread, perhaps with a log's lock held: so the work is done on the loop."""
@@ -268,13 +343,14 @@ class BrokerNode:
         if not self._is_serving or self.failed.done():
             return  # A start finds out for itself.
         replica_manager = self.services.replica_manager
-        if replica_manager.log_dirs()[0].is_online:
+        assert self._cluster is not None, "it serves"
+        self._cluster.note_log_dir_failure(log_dir.path)
+        if self._cluster.log_manager.metadata_log_dir.is_online:
             self._loop.run_in_executor(
                 self.services.control_executor, replica_manager.take_offline, log_dir
             )
         else:
-            logger.critical("broker has failed, without its metadata log dir=%s", log_dir.path)
-            self.failed.set_result(None)
+            self._fail(f"without its metadata log dir={log_dir.path}")
 
     async def _serve_metrics(self, started: contextlib.AsyncExitStack) -> None:
         if self._config.prometheus_listener is not None:
@@ -283,7 +359,17 @@ class BrokerNode:
             started.push_async_callback(endpoint.stop)
             self.metrics_port = endpoint.port
 
-    def _open_quotas(self, controller: Controller, server: Server) -> ClientQuotaManager:
+    def _gates(self, metadata: ClusterMetadata) -> dict[str, NewGate]:
+        gates: dict[str, NewGate] = {}
+        for listener in self._config.listener_layout.brokers:
+            settings = sasl_settings(self._config, listener, metadata)
+            if settings is not None:
+                gates[listener.name] = partial(
+                    SaslGate, settings, clock=self._clock, loop=self._loop
+                )
+        return gates
+
+    def _open_quotas(self, metadata: ClusterMetadata, server: Server) -> ClientQuotaManager:
         quotas = ClientQuotaManager(
             self._clock,
             window_ms=self._config.quota_window_size_seconds * 1000,
@@ -292,8 +378,8 @@ class BrokerNode:
             * self._config.controller_quota_window_size_seconds,
         )
         connection_quota = server.connection_quota
-        quotas.update(controller.image.client_quotas)
-        connection_quota.update(controller.image.client_quotas)
+        quotas.update(metadata.image.client_quotas)
+        connection_quota.update(metadata.image.client_quotas)
 
         def follow(change: MetadataChange) -> None:
             if change.quotas_changed:
@@ -301,7 +387,7 @@ class BrokerNode:
                 self._loop.call_soon_threadsafe(quotas.update, now)
                 self._loop.call_soon_threadsafe(connection_quota.update, now)
 
-        controller.add_listener(follow)
+        metadata.add_listener(follow)
         return quotas
 
     def _reconfigure(
@@ -328,13 +414,13 @@ class BrokerNode:
         purgatory.expire_all()
         await self.services.transaction_coordinator.stop()
         await self.services.group_coordinator.stop()
+        await self._transaction_peers.stop()
         await server.stop(DRAIN_TIMEOUT_S)
 
     def _open_remote_tier(
         self,
         started: contextlib.AsyncExitStack,
-        cluster_id: str,
-        controller: Controller,
+        cluster: ClusterSide,
         replica_manager: ReplicaManager,
         control_executor: ThreadPoolExecutor,
     ) -> RemoteLogManager | None:
@@ -342,15 +428,20 @@ class BrokerNode:
             return None
         remote_log_manager, upkeep = open_remote_tier(
             self._config,
-            cluster_id,
-            controller,
+            cluster.cluster_id,
+            cluster.metadata,
             replica_manager,
-            run_control=control_executor.submit,
+            open_own_metadata=lambda: cluster.own_metadata(
+                replica_manager, control_executor, self.metrics
+            ),
+            partitions_removed_last=cluster.partitions_removed_last,
+            run_control=control_executor.submit if cluster.restores_lineages else None,
             clock=self._clock,
             rng=self._rng,
             fs=self._fs,
             metrics=self.metrics,
         )
+        cluster.follow_tier(remote_log_manager.tier)
         # In a thread: it waits for running copies, while requests are still answered.
         started.push_async_callback(
             self._loop.run_in_executor, None, remote_log_manager.close, REMOTE_CLOSE_TIMEOUT_S

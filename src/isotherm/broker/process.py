@@ -1,6 +1,6 @@
 """`isotherm serve` as a process: signals and exit status.
 
-SIGTERM, SIGINT    orderly stop; a second one kills the process at once
+SIGTERM, SIGINT    orderly stop, of a start as well; a second one kills the process at once
 SIGHUP             reload the configuration (see isotherm.config.reload)
 a failed broker    orderly stop with status 1
 """
@@ -14,12 +14,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import uvloop
 
 from isotherm.broker.node import BrokerNode
 from isotherm.config.broker import BrokerConfig
-from isotherm.errors import ConfigError
+from isotherm.errors import ConfigError, IsothermError
 
 logger = logging.getLogger(__name__)
 
@@ -55,19 +56,36 @@ async def _serve(read_config: Callable[[], BrokerConfig]) -> int:
     stopping = asyncio.Event()
     _stop_on_signal(stopping.set)
     node = BrokerNode(read_config())
-    await node.start()
+    stop = asyncio.ensure_future(stopping.wait())
+    if not await _start(node, stop):
+        return 0
     # The objects of the start are excluded from collection. Without this a full collection pauses
     # clients noticeably (about 80 ms).
     gc.collect()
     gc.freeze()
     _reload_on_signal(node, read_config)
-    stop = asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)
     finally:
         stop.cancel()
         await node.stop()
     return 1 if node.failed.done() else 0
+
+
+async def _start(node: BrokerNode, stop: asyncio.Future[Any]) -> bool:
+    """Whether it has started. A stop does not wait for controllers that cannot be reached."""
+    starting = asyncio.ensure_future(node.start())
+    await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        node.give_up_start()
+    try:
+        await starting
+    except IsothermError as error:
+        if not stop.done():
+            raise
+        logger.info("start is given up reason='%s'", error)
+        return False
+    return True
 
 
 def _stop_on_signal(stop: Callable[[], None]) -> None:

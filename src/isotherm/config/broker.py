@@ -17,14 +17,12 @@ from isotherm.config.definition import (
     LIST,
     LONG,
     LONG_MAX,
-    SHORT,
     STRING,
     ConfigKey,
     ConfigType,
     Synonym,
     any_of,
     at_least,
-    between,
     config_keys,
     key,
     nearest_key,
@@ -38,17 +36,31 @@ from isotherm.config.listener import (
     ListenerKeys,
     ListenerLayout,
     SecurityProtocol,
-    check_protocols_are_served,
+    check_controllers_are_reached,
     lay_out_listeners,
 )
-from isotherm.config.process_roles import COMBINED, check_embedded_controller
+from isotherm.config.process_roles import (
+    COMBINED,
+    ControllerAddress,
+    check_embedded_controller,
+    check_quorum,
+    has_embedded_controller,
+    quorum_addresses,
+)
+from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.replication import ReplicationConfig
+from isotherm.config.security import SecurityConfig, is_listener_key
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+REPLICATION_FACTORS = (
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+)
 _ONE_REPLICA = "a single broker holds every replica"
 
 PATHS: ConfigType[tuple[Path, ...]] = ConfigType(
@@ -68,25 +80,28 @@ class BrokerConfig:
     process_roles: tuple[str, ...] = key(
         DISTINCT_LIST,
         COMBINED,
-        "What this process is: a broker with the cluster's controller in it, and nothing else yet.",
+        "What this process is: a broker with the cluster's only controller in it, or with `broker`"
+        " alone a member of a cluster of Apache Kafka's controllers.",
         check=any_of(*COMBINED),
     )
     controller_quorum_voters: tuple[str, ...] = key(
         LIST,
         (),
-        "Controllers as ID@HOST:PORT: this node alone, if any. The controller in the process needs no"
-        " address.",
+        "Controllers as ID@HOST:PORT. With the controller in the process this node alone, if any: it"
+        " needs no address.",
     )
     controller_quorum_bootstrap_servers: tuple[str, ...] = key(
         LIST,
         (),
-        "Addresses of controllers: one, if any. The controller in the process needs no address.",
+        "Addresses of controllers, of which one at least answers at the start. The controller in the"
+        " process needs no address.",
     )
     controller_listener_names: tuple[str, ...] = key(
         DISTINCT_LIST,
         (),
         "Names of the listeners that are a controller's. They are not opened: the controller in the"
-        " process needs no port.",
+        " process needs no port. The protocol of the first is used to connect to controllers"
+        " elsewhere.",
     )
     listeners: tuple[str, ...] = key(
         DISTINCT_LIST,
@@ -102,8 +117,7 @@ class BrokerConfig:
     listener_security_protocol_map: str = key(
         STRING,
         DEFAULT_PROTOCOL_MAP,
-        "Protocol of each listener, as NAME:PROTOCOL. Only PLAINTEXT is served; a listener that has"
-        " another one is refused.",
+        "Protocol of each listener, as NAME:PROTOCOL.",
     )
     inter_broker_listener_name: str | None = key(
         optional(STRING),
@@ -236,20 +250,6 @@ class BrokerConfig:
     controller_quota_window_size_seconds: int = key(
         INT, 1, "Length of such a window.", check=at_least(1)
     )
-    offsets_topic_replication_factor: int = key(
-        SHORT,
-        1,
-        "Replicas of __consumer_offsets.",
-        check=between(1, 1),
-        no_effect=_ONE_REPLICA,
-    )
-    transaction_state_log_replication_factor: int = key(
-        SHORT,
-        1,
-        "Replicas of __transaction_state.",
-        check=between(1, 1),
-        no_effect=_ONE_REPLICA,
-    )
     leader_replication_throttled_rate: int = key(
         LONG,
         LONG_MAX,
@@ -257,7 +257,6 @@ class BrokerConfig:
         check=at_least(0),
         dynamic=True,
         internal=True,
-        no_effect=_ONE_REPLICA,
     )
     follower_replication_throttled_rate: int = key(
         LONG,
@@ -266,7 +265,6 @@ class BrokerConfig:
         check=at_least(0),
         dynamic=True,
         internal=True,
-        no_effect=_ONE_REPLICA,
     )
     replica_alter_log_dirs_io_max_bytes_per_second: int = key(
         LONG,
@@ -275,7 +273,6 @@ class BrokerConfig:
         check=at_least(0),
         dynamic=True,
         internal=True,
-        no_effect=_ONE_REPLICA,
     )
     prometheus_listener: str | None = key(
         optional(STRING),
@@ -289,7 +286,10 @@ class BrokerConfig:
     remote: RemoteLogManagerConfig = field(default_factory=RemoteLogManagerConfig)
     groups: GroupConfig = field(default_factory=GroupConfig)
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
+    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
+    quorum: QuorumConfig = field(default_factory=QuorumConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     explicit: Mapping[str, str] = field(default_factory=dict)
     dynamic_for_all: Mapping[str, str] = field(default_factory=dict)
@@ -298,16 +298,31 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         if not self.log_dirs:
             raise ConfigError("at least one log folder is needed key=log.dirs")
-        check_embedded_controller(
-            self.process_roles,
-            self.controller_quorum_voters,
-            self.controller_quorum_bootstrap_servers,
-            self.node_id,
+        check_controllers = (
+            check_embedded_controller if self.has_embedded_controller else check_quorum
         )
-        check_protocols_are_served(self.listener_layout.brokers)
+        check_controllers(
+            self.controller_quorum_voters, self.controller_quorum_bootstrap_servers, self.node_id
+        )
+        layout = self.listener_layout
+        check_controllers_are_reached(layout.controller_protocol)
+        self._check_metadata_log_dir()
+        self._check_one_replica()
         if self.remote.remote_log_storage_system_enable:
             self.topic_defaults.check_retention_rules()
             self._check_metadata_listener()
+
+    def _check_one_replica(self) -> None:
+        """The embedded controller makes one replica. A request for more is refused, not ignored."""
+        if not self.has_embedded_controller:
+            return
+        for name in REPLICATION_FACTORS:
+            text = self.explicit.get(name, "1").strip()
+            if text != "1":
+                raise ConfigError(
+                    "a broker with its controller in it holds the only replica"
+                    f" key={name} value={text} expected=1"
+                )
 
     def _check_metadata_listener(self) -> None:
         """It is not used, but a name that is no listener is a typing error, and Kafka's refusal."""
@@ -320,6 +335,38 @@ class BrokerConfig:
                 f" listeners={','.join(names)}"
             )
 
+    def _check_metadata_log_dir(self) -> None:
+        directory = self.metadata_log_dir
+        if directory not in self.log_dirs:
+            raise ConfigError(
+                "the folder of the metadata log is one of the log folders key=metadata.log.dir"
+                f" value={directory} log.dirs={','.join(map(str, self.log_dirs))}"
+            )
+        if directory != self.log_dirs[0] and self.has_embedded_controller:
+            raise ConfigError(
+                "the embedded controller keeps the metadata log in the first log folder"
+                f" key=metadata.log.dir value={directory} first={self.log_dirs[0]}"
+            )
+
+    @property
+    def has_embedded_controller(self) -> bool:
+        """Whether the controller is in this process; else the broker is a member of a quorum's
+        cluster."""
+        return has_embedded_controller(self.process_roles)
+
+    @property
+    def quorum_addresses(self) -> tuple[ControllerAddress, ...]:
+        """Controllers elsewhere, one of which tells who leads."""
+        return quorum_addresses(
+            self.controller_quorum_voters, self.controller_quorum_bootstrap_servers
+        )
+
+    @property
+    def metadata_log_dir(self) -> Path:
+        """The log folder that has the cluster's metadata."""
+        text = self.quorum.metadata_log_dir
+        return self.log_dirs[0] if text is None else Path(text)
+
     @property
     def listener_layout(self) -> ListenerLayout:
         """The listeners that these keys amount to."""
@@ -331,8 +378,13 @@ class BrokerConfig:
                 self.controller_listener_names,
                 self.inter_broker_listener_name,
                 self._if_set("security.inter.broker.protocol", self.security_inter_broker_protocol),
+                self.has_embedded_controller,
             )
         )
+
+    def security_of(self, listener: str, mechanism: str | None = None) -> SecurityConfig:
+        """The keys of access as they hold for one listener, or for one mechanism of it."""
+        return self.security.for_listener(self.explicit, listener, mechanism)
 
     def _if_set(self, name: str, value: str) -> str | None:
         _, declared = config_keys(BrokerConfig)[name]
@@ -350,19 +402,29 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
     remote = _take_remote(remaining)
     groups = GroupConfig(**_take_fields(GroupConfig, remaining))
     transactions = TransactionConfig(**_take_fields(TransactionConfig, remaining))
+    replication = ReplicationConfig(**_take_fields(ReplicationConfig, remaining))
     cleaner = CleanerConfig(**_take_fields(CleanerConfig, remaining))
+    own_roles = DISTINCT_LIST.parse(remaining.get("process.roles", ",".join(COMBINED)))
+    if has_embedded_controller(own_roles):
+        _warn_of_quorum_keys(remaining)
+    quorum = QuorumConfig(**_take_fields(QuorumConfig, remaining))
+    security = SecurityConfig(**_take_fields(SecurityConfig, remaining))
     topic_defaults = replace(
         TopicConfig(), **_take_fields(TopicConfig, remaining, synonyms_only=True)
     )
     own = _take_fields(BrokerConfig, remaining)
     for name, text in remaining.items():
-        _pass_over(name, text)
+        if not is_listener_key(name):
+            _pass_over(name, text)
     return BrokerConfig(
         **own,
         remote=remote,
         groups=groups,
         transactions=transactions,
+        replication=replication,
         cleaner=cleaner,
+        quorum=quorum,
+        security=security,
         topic_defaults=topic_defaults,
         explicit=dict(texts),
     )
@@ -386,6 +448,12 @@ def _pass_over(name: str, text: str) -> None:
     logger.warning("unknown configuration key is passed over key=%s%s", name, hint)
 
 
+def _warn_of_quorum_keys(texts: Mapping[str, str]) -> None:
+    for name, (_, declared) in config_keys(QuorumConfig).items():
+        if name in texts and declared.no_effect is None:
+            _warn_of_no_effect(name, "broker and controller are one process")
+
+
 def _warn_of_no_effect(name: str, reason: str) -> None:
     logger.warning("configuration key has no effect key=%s reason=%s", name, reason)
 
@@ -393,7 +461,14 @@ def _warn_of_no_effect(name: str, reason: str) -> None:
 def broker_key_names() -> list[str]:
     """Every key that `parse_broker_config` gives a meaning to."""
     groups = (
-        BrokerConfig, RemoteLogManagerConfig, GroupConfig, TransactionConfig, CleanerConfig
+        BrokerConfig,
+        RemoteLogManagerConfig,
+        GroupConfig,
+        TransactionConfig,
+        ReplicationConfig,
+        CleanerConfig,
+        QuorumConfig,
+        SecurityConfig,
     )  # fmt: skip
     names = [name for group in groups for name in config_keys(group)]
     for config_class in (BrokerConfig, TopicConfig):

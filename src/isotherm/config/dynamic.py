@@ -16,7 +16,10 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import ConfigKey, config_keys
 from isotherm.config.groups import GroupConfig
+from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.replication import ReplicationConfig
+from isotherm.config.security import SecurityConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import ConfigError
@@ -36,7 +39,10 @@ CONFIG_GROUPS: Mapping[str, type] = {
     "remote": RemoteLogManagerConfig,
     "groups": GroupConfig,
     "transactions": TransactionConfig,
+    "replication": ReplicationConfig,
     "cleaner": CleanerConfig,
+    "quorum": QuorumConfig,
+    "security": SecurityConfig,
 }
 
 

@@ -10,6 +10,7 @@ from isotherm.config.definition import (
     INT,
     INT_MAX,
     LONG,
+    SHORT,
     STRING,
     at_least,
     between,
@@ -35,6 +36,18 @@ class GroupConfig:
         100 * 1024 * 1024,
         "Segment size of __consumer_offsets; only used when the topic is made.",
         check=at_least(1024 * 1024),
+    )
+    offsets_topic_replication_factor: int = key(
+        SHORT,
+        3,
+        "Replicas of __consumer_offsets in a cluster; only used when the topic is made.",
+        check=at_least(1),
+    )
+    offsets_commit_timeout_ms: int = key(
+        INT,
+        5000,
+        "How long an answer of the group coordinator waits for the replicas of its records.",
+        check=at_least(1),
     )
     offset_metadata_max_bytes: int = key(
         INT, 4096, "Largest metadata that may come with a committed offset.", check=at_least(1)

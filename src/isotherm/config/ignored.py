@@ -20,7 +20,6 @@ _AT_ONCE = "a group that changed is assigned at once"
 _WAITING_REQUESTS = "what has waited is dropped at once"
 
 REFUSED_KEYS: dict[str, str] = {
-    "authorizer.class.name": "access is not checked: no authorizer is served",
     "create.topic.policy.class.name": "topics are not checked by a policy of this class",
     "alter.config.policy.class.name": "changes are not checked by a policy of this class",
     "client.quota.callback.class": "quotas are not computed by a class",
@@ -29,14 +28,8 @@ REFUSED_KEYS: dict[str, str] = {
 
 _IGNORED_KEYS: dict[str, str] = {
     "inter.broker.protocol.version": _ONE_PROCESS,
-    "broker.session.timeout.ms": _ONE_PROCESS,
-    "broker.heartbeat.interval.ms": _ONE_PROCESS,
-    "initial.broker.registration.timeout.ms": _ONE_PROCESS,
-    "controller.socket.timeout.ms": _ONE_PROCESS,
-    "controlled.shutdown.enable": _ONE_PROCESS,
     "request.timeout.ms": _ONE_PROCESS,
     "early.start.listeners": "listeners open together, once all is loaded",
-    "metadata.log.dir": "cluster metadata lies in the first of log.dirs",
     "num.network.threads": _EVENT_LOOP,
     "num.io.threads": _EVENT_LOOP,
     "background.threads": _EVENT_LOOP,
@@ -47,24 +40,18 @@ _IGNORED_KEYS: dict[str, str] = {
     "max.connection.creation.rate": (
         "new connections are bounded by address, with the quota connection_creation_rate"
     ),
-    "server.max.startup.time.ms": "a start takes the time that it takes",
     "group.consumer.assignors": "the assignors are uniform and range",
     "group.consumer.regex.refresh.interval.ms": _NO_PACE,
-    "offsets.commit.timeout.ms": _ONE_REPLICA,
     "offsets.load.buffer.size": _NO_PACE,
     "offsets.topic.compression.codec": "offsets are written as they are",
     "producer.id.expiration.check.interval.ms": _NO_PACE,
     "transaction.two.phase.commit.enable": "transactions of two phases (KIP-939) are not served",
     "cordoned.log.dirs": "each directory that is online takes new partitions",
-    "log.dir.failure.timeout.ms": _ONE_PROCESS,
     "unclean.leader.election.interval.ms": _ONE_REPLICA,
     "telemetry.max.bytes": "metrics of clients (KIP-714) are not taken",
     "num.replica.alter.log.dirs.threads": "logs are moved one after the other",
     "auto.leader.rebalance.enable": _ONE_REPLICA,
     "leader.imbalance.check.interval.seconds": _ONE_REPLICA,
-    "num.replica.fetchers": _ONE_REPLICA,
-    "transaction.state.log.min.isr": _ONE_REPLICA,
-    "follower.fetch.last.tiered.offset.enable": _ONE_REPLICA,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": (
         "every transaction has a timer of its own"
     ),
@@ -80,11 +67,7 @@ _IGNORED_KEYS: dict[str, str] = {
     "remote.log.metadata.manager.class.path": "plug-ins are Python classes on the import path",
     "kafka.metrics.reporters": _METRICS,
     "kafka.metrics.polling.interval.secs": _METRICS,
-    "super.users": "access is not checked: there is no authorizer",
-    "allow.everyone.if.no.acl.found": "access is not checked: there is no authorizer",
     "principal.builder.class": "every client is anonymous on a PLAINTEXT listener",
-    "connections.max.reauth.ms": _NO_TLS,
-    "connection.failed.authentication.delay.ms": _NO_TLS,
     "security.providers": _NO_TLS,
 }
 
@@ -103,7 +86,9 @@ _IGNORED_PREFIXES: dict[str, str] = {
     "metadata.max.": _METADATA_LOG,
     "replica.": _ONE_REPLICA,
     "replication.quota.": _ONE_REPLICA,
-    "alter.log.dirs.replication.quota.": _ONE_REPLICA,
+    "alter.log.dirs.replication.quota.": (
+        "the rate of moves between log directories is measured as replication.quota.window.* say"
+    ),
     "add.partitions.to.txn.": _ONE_PROCESS,
     "share.": _NO_SHARE_GROUPS,
     "group.share.": _NO_SHARE_GROUPS,

@@ -10,7 +10,7 @@ import enum
 import ipaddress
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from isotherm.errors import ConfigError
@@ -25,8 +25,8 @@ class SecurityProtocol(enum.IntEnum):
     SASL_SSL = 3
 
 
-# A protocol is served once `broker/net/server.py` has a wrapper of connections for it.
-SERVED_PROTOCOLS = frozenset({SecurityProtocol.PLAINTEXT})
+# A protocol in which this broker connects to others.
+SPOKEN_PROTOCOLS = frozenset({SecurityProtocol.PLAINTEXT})
 
 DEFAULT_PROTOCOL_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
 
@@ -71,13 +71,20 @@ class ListenerKeys(NamedTuple):
     controller_listener_names: Sequence[str] = ()
     inter_broker_listener_name: str | None = None
     security_inter_broker_protocol: str | None = None
+    has_controller: bool = True
+    """Whether this process is a controller too: then its listeners may be a controller's."""
 
 
 class ListenerLayout(NamedTuple):
-    """`brokers` are for clients, in their order; `controllers` are those of a controller."""
+    """`brokers` are for clients, in their order; `controllers` are those of a controller.
+
+    `inter_broker` is the name of the listener that brokers use among each other. At
+    `controller_protocol` the controllers of a quorum elsewhere are dialled, if there is one."""
 
     brokers: tuple[Listener, ...]
     controllers: tuple[Listener, ...]
+    inter_broker: str
+    controller_protocol: SecurityProtocol | None
 
 
 def lay_out_listeners(keys: ListenerKeys) -> ListenerLayout:
@@ -87,25 +94,29 @@ def lay_out_listeners(keys: ListenerKeys) -> ListenerLayout:
     advertised = listeners
     if keys.advertised_listeners is not None:
         advertised = _parse(keys.advertised_listeners, protocols, ports_differ=False)
-    _check_controllers(keys, listeners)
+    if keys.has_controller:
+        _check_controllers(keys, listeners)
+    else:
+        _check_controllers_elsewhere(keys, listeners, protocols)
     _check_advertised(keys, listeners, advertised, protocols)
     by_name = {each.name: each.advertised for each in advertised}
     joined = [each._replace(advertised=by_name.get(each.name)) for each in listeners]
     return ListenerLayout(
         tuple(each for each in joined if not _is_controllers(each, keys)),
         tuple(each for each in joined if _is_controllers(each, keys)),
+        _inter_broker_name(keys, protocols),
+        None if keys.has_controller else protocols[keys.controller_listener_names[0].upper()],
     )
 
 
-def check_protocols_are_served(listeners: Iterable[Listener]) -> None:
-    """ConfigError names the first listener whose protocol is not served."""
-    for listener in listeners:
-        if listener.protocol not in SERVED_PROTOCOLS:
-            raise ConfigError(
-                "listener has a security protocol that is not served"
-                f" key=listeners listener={listener} protocol={listener.protocol.name}"
-                f" served={','.join(each.name for each in sorted(SERVED_PROTOCOLS))}"
-            )
+def check_controllers_are_reached(protocol: SecurityProtocol | None) -> None:
+    """ConfigError if the controllers elsewhere have a protocol that is not spoken."""
+    if protocol is not None and protocol not in SPOKEN_PROTOCOLS:
+        raise ConfigError(
+            "the controllers' listener has a security protocol that is not spoken"
+            f" key=controller.listener.names protocol={protocol.name}"
+            f" spoken={','.join(each.name for each in sorted(SPOKEN_PROTOCOLS))}"
+        )
 
 
 # ---- protocols
@@ -254,6 +265,29 @@ def _check_controllers(keys: ListenerKeys, listeners: Sequence[Listener]) -> Non
         raise ConfigError(f"controller.listener.names must contain at least one value {where}")
     if not set(names) <= known:
         raise ConfigError(f"controller.listener.names must only contain values {where}")
+
+
+def _check_controllers_elsewhere(
+    keys: ListenerKeys, listeners: Sequence[Listener], protocols: Mapping[str, SecurityProtocol]
+) -> None:
+    """The first name is that of the controllers' listener, whose protocol is used to dial them."""
+    names, role = keys.controller_listener_names, "when running KRaft with just the broker role"
+    if not names:
+        raise ConfigError(f"controller.listener.names must contain at least one value {role}")
+    if any(_is_controllers(each, keys) for each in listeners):
+        raise ConfigError(
+            "controller.listener.names must not contain a value appearing in the 'listeners'"
+            f" configuration {role}"
+        )
+    for name in names:
+        if name.upper() not in protocols:
+            raise ConfigError(
+                f"Controller listener with name {name.upper()} defined in"
+                " controller.listener.names not found in listener.security.protocol.map  (an"
+                " explicit security mapping for each controller listener is required if"
+                " listener.security.protocol.map is non-empty, or if there are security protocols"
+                " other than PLAINTEXT in use)"
+            )
 
 
 def _check_advertised(

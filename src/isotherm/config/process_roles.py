@@ -1,31 +1,76 @@
-"""What a process is, by `process.roles` and `controller.quorum.*`: a broker with its controller.
+"""What a process is, by `process.roles` and `controller.quorum.*`: which controllers its broker has.
 
-Pure. Which controllers a broker has is decided here and nowhere else: the embedded one, which is the only
-voter of its quorum, has neither a port nor an address. Source: Kafka KafkaConfig.validateValues,
-QuorumConfig.
+Pure. Either the embedded one, which is the only voter of its quorum and has neither a port nor an
+address; or those of a quorum of Apache Kafka's controllers, elsewhere. Nothing else decides that.
+Source: Kafka KafkaConfig.validateValues, QuorumConfig.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from isotherm.errors import ConfigError
 
-COMBINED = ("broker", "controller")
+BROKER, CONTROLLER = "broker", "controller"
+COMBINED = (BROKER, CONTROLLER)
 
 _HOST_AND_PORT = re.compile(r"\[?([0-9a-zA-Z\-%._:]+)\]?:([0-9]+)")
 
 
-def check_embedded_controller(
-    roles: Sequence[str], voters: Sequence[str], bootstrap_servers: Sequence[str], node_id: int
-) -> None:
-    """ConfigError unless this process has the quorum's only controller in it."""
-    if set(roles) != set(COMBINED):
+class ControllerAddress(NamedTuple):
+    """`controller_id` is None for a bootstrap server, whose id is not known."""
+
+    controller_id: int | None
+    host: str
+    port: int
+
+
+def has_embedded_controller(roles: Sequence[str]) -> bool:
+    """Raises ConfigError for a process that is a controller only."""
+    if set(roles) == {CONTROLLER}:
         raise ConfigError(
-            "a process is broker and controller at once, without controllers elsewhere"
-            f" key=process.roles value={','.join(roles)} expected={','.join(COMBINED)}"
+            "a process is a broker, with the cluster's only controller in it or with Apache Kafka's"
+            f" controllers elsewhere key=process.roles value={CONTROLLER}"
         )
+    return CONTROLLER in roles
+
+
+def quorum_addresses(
+    voters: Sequence[str], bootstrap_servers: Sequence[str]
+) -> tuple[ControllerAddress, ...]:
+    """Where the controllers of a quorum are asked who leads it; bootstrap servers win over voters,
+    as in Kafka. The texts have been checked."""
+    if bootstrap_servers:
+        return tuple(_address(None, text) for text in bootstrap_servers)
+    parts = (text.split("@") for text in voters)
+    return tuple(_address(int(voter_id), address) for voter_id, address in parts)
+
+
+def check_quorum(voters: Sequence[str], bootstrap_servers: Sequence[str], node_id: int) -> None:
+    """ConfigError, in Kafka's words, unless these keys name a quorum that a broker can join."""
+    voter_ids = {_parse_voter(text) for text in voters}
+    if not voters and not bootstrap_servers:
+        raise ConfigError(
+            "If using process.roles, either controller.quorum.bootstrap.servers must contain the set"
+            " of bootstrap controllers or controller.quorum.voters must contain a parseable set of"
+            " controllers."
+        )
+    if node_id in voter_ids:
+        raise ConfigError(
+            f"If process.roles contains just the 'broker' role, the node id {node_id} must not be"
+            " included in the set of voters"
+            f" controller.quorum.voters={','.join(map(str, sorted(voter_ids)))}"
+        )
+    for text in bootstrap_servers:
+        _check_bootstrap_server(text)
+
+
+def check_embedded_controller(
+    voters: Sequence[str], bootstrap_servers: Sequence[str], node_id: int
+) -> None:
+    """ConfigError unless the embedded controller is the quorum's only one."""
     voter_ids = {_parse_voter(text) for text in voters}
     if voter_ids and node_id not in voter_ids:
         raise ConfigError(
@@ -72,3 +117,9 @@ def _check_bootstrap_server(text: str) -> None:
             f"Failed to parse host name from {text} for the configuration"
             ' controller.quorum.bootstrap.servers. Each entry should be in the form "{host}:{port}"'
         )
+
+
+def _address(controller_id: int | None, text: str) -> ControllerAddress:
+    match = _HOST_AND_PORT.fullmatch(text)
+    assert match is not None, "the address was checked"
+    return ControllerAddress(controller_id, match[1], int(match[2]))

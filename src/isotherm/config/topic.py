@@ -38,7 +38,6 @@ _HOURS = 3_600_000
 _MINUTES = 60_000
 _DAYS = 24 * _HOURS
 
-_ONE_REPLICA = "a single broker holds every replica"
 _THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 _THROTTLED_REPLICAS = Check(
     lambda items: items == ("*",) or all(_THROTTLED_REPLICA.fullmatch(each) for each in items),
@@ -317,14 +316,12 @@ class TopicConfig:
         (),
         "Replicas, as partition:broker, whose copying is slowed down at the leader; * for all.",
         check=_THROTTLED_REPLICAS,
-        no_effect=_ONE_REPLICA,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = key(
         LIST,
         (),
         "Replicas, as partition:broker, whose copying is slowed down at the follower; * for all.",
         check=_THROTTLED_REPLICAS,
-        no_effect=_ONE_REPLICA,
     )
     internal_segment_bytes: int | None = key(
         optional(INT),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from isotherm.config.definition import BOOLEAN, INT, at_least, key
+from isotherm.config.definition import BOOLEAN, INT, SHORT, at_least, key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,18 @@ class TransactionConfig:
         INT,
         50,
         "Partitions of __transaction_state. Fixed once the topic is there.",
+        check=at_least(1),
+    )
+    transaction_state_log_replication_factor: int = key(
+        SHORT,
+        3,
+        "Replicas of __transaction_state in a cluster; only used when the topic is made.",
+        check=at_least(1),
+    )
+    transaction_state_log_min_isr: int = key(
+        INT,
+        2,
+        "min.insync.replicas of __transaction_state in a cluster; only used when the topic is made.",
         check=at_least(1),
     )
     transaction_state_log_segment_bytes: int = key(

@@ -29,6 +29,7 @@ class TopicTraffic:
     messages_in: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    replication_bytes_out: int = 0
     bytes_rejected: int = 0
     total_produce_requests: int = 0
     failed_produce_requests: int = 0

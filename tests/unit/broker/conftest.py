@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from isotherm.broker.controller.endpoint import Endpoint
+from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.purgatory import Purgatory
@@ -28,10 +28,12 @@ from isotherm.metrics.registry import Metrics
 from isotherm.protocol.framing import RequestHeader
 from isotherm.record.batch import build_batch
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
+from isotherm.remote.reading.read_request import ReadRequest
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.remote_tier_metrics import Expirations
 from isotherm.testing.sim_clock import SimClock
 from tests.support.faulty_fs import FaultyFileSystem
+from tests.support.led_topic import alone, lead_topic
 
 TOPIC_ID = uuid.UUID(int=7)
 
@@ -49,24 +51,15 @@ class FakeRemoteLogManager:
         self.in_memory: dict[int, Any] = {}
         self.wait: ReadWait | None = None
 
-    def read_now(self, log: Any, partition: Any, offset: int, max_bytes: int, **_: object) -> Any:
-        return self.in_memory.get(offset)
+    def read_now(self, asked: ReadRequest) -> Any:
+        return self.in_memory.get(asked.offset)
 
-    def read(
-        self,
-        log: Any,
-        partition: Any,
-        offset: int,
-        max_bytes: int,
-        *,
-        wait: ReadWait,
-        **_: object,
-    ) -> Future[Any]:
-        self.wait = wait
+    def read(self, asked: ReadRequest) -> Future[Any]:
+        self.wait = asked.wait
         if self.refuse is not None:
             raise self.refuse
         future: Future[Any] = Future()
-        self.reads.append((offset, max_bytes, future))
+        self.reads.append((asked.offset, asked.max_bytes, future))
         return future
 
     def offset_for_timestamp(
@@ -99,6 +92,7 @@ class Parts:
             rng=random.Random(0),
         )
         self.log_manager.startup()
+        self.cluster = alone(self.clock)
         self.control = ThreadPoolExecutor(1)
         self.kernels = KernelWarmUp()
 
@@ -107,14 +101,15 @@ class Parts:
 
         async def main() -> None:
             purgatory: Purgatory[Any] = Purgatory(asyncio.get_running_loop(), operations_max=10)
-            self.replica_manager = ReplicaManager(self.log_manager, purgatory)
-            self.replica_manager.add_topic("t", TOPIC_ID, {0: 3, 1: 3}, TopicConfig())
+            self.replica_manager = ReplicaManager(self.log_manager, purgatory, self.cluster)
+            lead_topic(self.replica_manager, "t", TOPIC_ID, {0: 3, 1: 3}, TopicConfig())
             self.services = BrokerServices(
                 config=self.config,
                 clock=self.clock,
                 cluster_id="c",
                 endpoints=(Endpoint("PLAINTEXT", "localhost", 9092),),
-                controller=cast("Any", None),
+                metadata=cast("Any", None),
+                embedded_controller=cast("Any", object()),
                 replica_manager=self.replica_manager,
                 fetch_sessions=FetchSessionCache(
                     random.Random(0), slots_max=10, eviction_ms=120_000, partitions_max=1000
@@ -131,7 +126,7 @@ class Parts:
             await self.kernels.wait()
             await scenario()
 
-        asyncio.run(asyncio.wait_for(main(), 30))
+        asyncio.run(main())
 
     def close(self) -> None:
         self.control.shutdown()

@@ -12,8 +12,13 @@ from typing import cast
 import pytest
 import uvloop
 
-from isotherm.broker.controller.endpoint import Endpoint
-from isotherm.broker.net.connection import SCRATCH_SIZE, Connection, PendingAnswer
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.net.connection import (
+    SCRATCH_SIZE,
+    UNANSWERED_MAX,
+    Connection,
+    PendingAnswer,
+)
 from isotherm.broker.net.server import Server
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
@@ -36,12 +41,14 @@ BIG_ANSWER = bytes(1 << 20)
 class Echo:
     """Answers a frame with itself. What begins with `wait` waits for `release`, what begins with
     `wait, stay` whoever goes; `big` has a large answer; `mute` mutes its connection for a while;
-    what begins with `bad` asks to be hung up on."""
+    what begins with `bad` asks to be hung up on; what begins with `done` lets the next begin, and
+    waits for its future in `done`; `cancelled` waits for what was cancelled."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.waited: list[bytes] = []
         self.release = asyncio.Event()
+        self.done: dict[bytes, asyncio.Future[None]] = {}
         self.waiting = asyncio.Event()
 
     def handle_frame(
@@ -53,15 +60,22 @@ class Echo:
             connection.mute(0.05)
         if payload.startswith(b"bad"):
             raise RejectedError("not to be decoded")
+        if payload.startswith(b"done"):
+            future = self.done[payload] = asyncio.get_running_loop().create_future()
+            return PendingAnswer(future, lambda: [framed(payload)], is_done_but_for_answer=True)
+        if payload == b"cancelled":
+            cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            cancelled.cancel()
+            return PendingAnswer(cancelled, lambda: [framed(payload)])
         if payload.startswith(b"wait"):
             self.waiting.set()
-            future = asyncio.ensure_future(self.release.wait())
+            released = asyncio.ensure_future(self.release.wait())
 
             def answer() -> list[bytes]:
                 self.waited.append(payload)
                 return [framed(payload)]
 
-            return PendingAnswer(future, answer, payload.startswith(b"wait, stay"))
+            return PendingAnswer(released, answer, payload.startswith(b"wait, stay"))
         return [framed(BIG_ANSWER if payload == b"big" else payload)]
 
 
@@ -140,7 +154,7 @@ Run = Callable[[Callable[[], Awaitable[None]]], None]
 def run(request: pytest.FixtureRequest) -> Run:
     def run_scenario(scenario: Callable[[], Awaitable[None]]) -> None:
         with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(asyncio.wait_for(scenario(), 30))
+            runner.run(scenario())
 
     return run_scenario
 
@@ -198,6 +212,73 @@ def unserved_connection(echo: Echo) -> tuple[Connection, CountingWrites]:
     connection, transport = Connection(server, LISTENER, loop), CountingWrites()
     connection.connection_made(cast("asyncio.Transport", transport))
     return connection, transport
+
+
+def test_request_that_is_done_but_for_its_answer_lets_the_next_begin(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        connection, transport = unserved_connection(echo)
+        receive(connection, b"".join(map(framed, (b"done 1", b"done 2", b"3", b"wait", b"4"))))
+        assert echo.frames == [b"done 1", b"done 2", b"3", b"wait"]
+        echo.done[b"done 2"].set_result(None)
+        await asyncio.sleep(0)
+        assert transport.writes == []
+        echo.done[b"done 1"].set_result(None)
+        await asyncio.sleep(0)
+        assert transport.writes == [framed(b"done 1") + framed(b"done 2") + framed(b"3")]
+        assert connection.is_busy
+        echo.release.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not connection.is_busy
+        assert transport.writes[1:] == [framed(b"wait") + framed(b"4")]
+
+    run(scenario)
+
+
+def test_so_many_requests_wait_for_their_answers_and_no_more(run: Run) -> None:
+    frames = [b"done %d" % number for number in range(UNANSWERED_MAX + 2)]
+
+    async def scenario() -> None:
+        echo = Echo()
+        connection, transport = unserved_connection(echo)
+        receive(connection, b"".join(map(framed, frames)))
+        assert echo.frames == frames[:UNANSWERED_MAX]
+        echo.done[frames[0]].set_result(None)
+        await asyncio.sleep(0)
+        assert echo.frames == frames[: UNANSWERED_MAX + 1]
+        assert transport.writes == [framed(frames[0])]
+
+    run(scenario)
+
+
+def test_connection_is_closed_for_a_request_once_earlier_ones_are_answered(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        connection, transport = unserved_connection(echo)
+        receive(connection, b"".join(map(framed, (b"done", b"bad", b"never"))))
+        assert echo.frames == [b"done", b"bad"]
+        assert not transport.is_closed
+        echo.done[b"done"].set_result(None)
+        await asyncio.sleep(0)
+        assert transport.writes == [framed(b"done")]
+        assert transport.is_closed
+        assert echo.frames == [b"done", b"bad"]
+
+    run(scenario)
+
+
+def test_waits_for_answers_end_with_the_connection(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        connection, transport = unserved_connection(echo)
+        receive(connection, framed(b"done 1") + framed(b"done 2"))
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        assert all(future.cancelled() for future in echo.done.values())
+        assert transport.writes == []
+
+    run(scenario)
 
 
 def test_answers_to_the_frames_of_one_read_leave_in_one_write(run: Run) -> None:
@@ -386,6 +467,19 @@ def test_undecodable_request_closes_the_connection_and_frees_its_memory(run: Run
             assert await is_closed(reader)
             assert server.connection_count == 0
             assert server.memory.used == 0
+
+    run(scenario)
+
+
+def test_request_that_is_cancelled_closes_its_connection(run: Run) -> None:
+    """A client would take the answer of a later request for the one that is missing."""
+
+    async def scenario() -> None:
+        async with serving(Echo()) as (_, port), connected(port) as (reader, writer):
+            writer.write(framed(b"cancelled"))
+            await asyncio.sleep(0)
+            writer.write(framed(b"next"))
+            assert await is_closed(reader)
 
     run(scenario)
 
@@ -628,7 +722,7 @@ def test_each_listener_has_a_free_port_of_its_own_and_its_advertised_address(run
     run(scenario)
 
 
-def test_listener_without_a_host_is_told_by_the_name_of_this_machine(run: Run) -> None:
+def test_listener_without_a_host_is_advertised_by_the_name_of_this_machine(run: Run) -> None:
     async def scenario() -> None:
         config = BrokerConfig(listeners=("PLAINTEXT://:0",))
         server = Server(config, asyncio.get_running_loop(), SystemClock())
@@ -639,7 +733,7 @@ def test_listener_without_a_host_is_told_by_the_name_of_this_machine(run: Run) -
     run(scenario)
 
 
-def test_port_is_had_again_at_once_after_a_stop(run: Run) -> None:
+def test_port_is_free_at_once_after_a_stop(run: Run) -> None:
     """Connections that the broker closed first stay in TIME_WAIT: SO_REUSEADDR is what lets it."""
 
     async def scenario() -> None:

@@ -11,10 +11,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v0 import response as find_coordinator_v0
 
+from isotherm.broker.access.principal import ANONYMOUS
 from isotherm.broker.dispatch.api_register import APIS, SERVED
 from isotherm.broker.dispatch.dispatch import LOOP_REQUEST_SIZE_MAX, Dispatcher
 from isotherm.broker.net.connection import Connection, PendingAnswer
 from isotherm.broker.requests.context import BrokerServices, HangUpError
+from isotherm.broker.requests.later_response import LaterResponse
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, UnsupportedVersionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -27,6 +29,7 @@ SERVICES = cast("BrokerServices", SimpleNamespace(clock=SimClock()))
 
 class Client:
     client_address = "192.0.2.1"
+    principal = ANONYMOUS
     listener_name = "PLAINTEXT"
 
 
@@ -89,6 +92,26 @@ def test_handler_that_waits_is_answered_when_it_is_done() -> None:
         assert isinstance(pending, PendingAnswer)
         await pending.future
         assert error_of(pending.answer()) == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_response_that_is_made_later_tells_whether_the_next_request_may_begin(
+    is_done: bool,
+) -> None:
+    async def scenario() -> None:
+        future = asyncio.get_running_loop().create_future()
+        later = LaterResponse(
+            future, lambda: response(ErrorCode.none), is_done_but_for_answer=is_done
+        )
+        pending = handle(find_coordinator(lambda *_: later), ASK)
+        assert isinstance(pending, PendingAnswer)
+        assert pending.future is future
+        assert pending.is_done_but_for_answer == is_done
+        future.set_result(None)
+        assert error_of(pending.answer()) == 0
+        assert (await later).error_code == ErrorCode.none
 
     asyncio.run(scenario())
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import uuid
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from isotherm.protocol.fetch import (
     FetchTopic,
 )
 from isotherm.remote.remote_tier_metrics import FETCHES_EXPIRED
+from tests.support.led_topic import delete_topic, led
 
 TOPIC_ID = uuid.UUID(int=7)
 
@@ -145,7 +147,7 @@ def test_fetch_ends_empty_when_the_wait_is_over(parts: Any) -> None:
     parts.run(scenario)
 
 
-def test_fetch_waiting_for_a_partition_that_goes_offline_is_told(parts: Any) -> None:
+def test_fetch_waiting_for_a_partition_that_goes_offline_gets_an_error(parts: Any) -> None:
     async def scenario() -> None:
         waiting = asyncio.ensure_future(answer(parts, request(asked(0), max_wait_ms=WAIT_MS)))
         await asyncio.sleep(0)
@@ -186,11 +188,11 @@ def test_fetch_of_damaged_records_is_counted_as_failed(parts: Any) -> None:
     parts.run(scenario)
 
 
-def test_fetch_waiting_for_a_deleted_topic_is_told(parts: Any) -> None:
+def test_fetch_waiting_for_a_deleted_topic_gets_an_error(parts: Any) -> None:
     async def scenario() -> None:
         waiting = asyncio.ensure_future(answer(parts, request(asked(0), max_wait_ms=WAIT_MS)))
         await asyncio.sleep(0)
-        parts.replica_manager.remove_topic("t")
+        delete_topic(parts.replica_manager, "t")
         (response,) = await waiting
         assert response.error_code == ErrorCode.not_leader_or_follower
 
@@ -256,7 +258,7 @@ def test_fetch_one_partition_in_error_leaves_the_other(parts: Any) -> None:
     parts.run(scenario)
 
 
-def test_fetch_of_a_diverged_history_is_told_where(parts: Any) -> None:
+def test_fetch_of_a_diverged_history_gets_the_diverging_epoch(parts: Any) -> None:
     async def scenario() -> None:
         parts.append(b"a", b"b")
         (response,) = await answer(parts, request(asked(5, last_fetched_epoch=3)))
@@ -425,6 +427,10 @@ def test_fetch_over_the_remote_quota_hands_out_local_records_at_once(parts: Any)
 
 
 def test_fetch_reads_the_remote_tier_once_the_quota_allows_it(parts: Any) -> None:
+    # The fetch waits in real time, and must not give up before this test looks.
+    remote = replace(parts.config.remote, remote_fetch_max_wait_ms=WAIT_MS)
+    parts.config = replace(parts.config, remote=remote)
+
     async def scenario() -> None:
         parts.append(b"a")
         parts.tier_everything()
@@ -486,8 +492,12 @@ def test_follower_below_the_local_start_is_sent_to_the_remote_tier(parts: Any) -
     async def scenario() -> None:
         parts.append(b"a")
         parts.tier_everything()
+        parts.partition().make_leader(led(0, 3, replicas=(1, 2), partition_epoch=4))
         (response,) = await answer(parts, request(asked(0), replica_id=2))
         assert response.error_code == ErrorCode.offset_moved_to_tiered_storage
+        # It begins anew from these.
+        assert (response.high_watermark, response.log_start_offset) == (1, 0)
+        assert response.last_stable_offset == -1
         assert parts.remote.reads == []
 
     parts.run(scenario)

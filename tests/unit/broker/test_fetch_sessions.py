@@ -132,7 +132,7 @@ def test_incremental_answer_names_only_what_the_client_does_not_know() -> None:
     assert told(exchange(sessions, request(session_id, 3), known)) == []
 
 
-def test_error_and_divergence_are_told_each_time_and_what_follows_too() -> None:
+def test_error_and_divergence_are_in_every_response_and_the_next_change_too() -> None:
     sessions = cache()
     session_id = begin(sessions)
     bad = {

@@ -87,7 +87,7 @@ def test_stop_ends_the_compilation(
         (("/nonexistent/python",), "No such file or directory"),
     ],
 )
-def test_compilation_that_fails_is_told_in_one_line(
+def test_compilation_that_fails_is_one_line_of_log(
     command: tuple[str, ...], cause: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     compilation = KernelCompilation(command, lambda: False)

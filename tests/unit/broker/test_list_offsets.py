@@ -15,6 +15,7 @@ from isotherm.broker.apis import list_offsets
 from isotherm.broker.partitions.offset_lookup import FoundOffset
 from isotherm.record.batch import build_batch
 from isotherm.remote.remote_tier_metrics import LOOKUPS_EXPIRED
+from tests.support.led_topic import led
 
 NONE = (-1, -1, -1)
 
@@ -93,8 +94,7 @@ def test_latest_offset_has_the_leaders_own_epoch(parts: Any) -> None:
         )
         partition = parts.partition()
         partition.append(batch, required_acks=1, now_ms=now_ms)
-        partition.leader_epoch = 4
-        partition.make_leader()
+        partition.make_leader(led(0, 4))
         assert await look_up(parts, -1, isolation=1) == (-1, 0, 4)
 
     parts.run(scenario)

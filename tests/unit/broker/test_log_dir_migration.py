@@ -90,7 +90,7 @@ def test_audit_topic_keeps_events_as_long_as_the_operator_wants(
 ) -> None:
     migrate(broker().config, audit_retention_ms=86_400_000)
     with broker() as started:
-        texts = started.node.services.controller.topic_texts("__remote_log_metadata_audit")
+        texts = started.node.services.metadata.topic_texts("__remote_log_metadata_audit")
         assert texts["retention.ms"] == "86400000"
 
 

@@ -45,7 +45,7 @@ def test_what_is_refused_costs_nothing(clock: SimClock, bucket: TokenBucket) -> 
     strict(bucket).charge(1)
 
 
-def test_older_client_is_let_through_and_told_to_wait(bucket: TokenBucket) -> None:
+def test_older_client_is_served_with_a_throttle_time(bucket: TokenBucket) -> None:
     quota = MutationQuota(bucket, RATE, is_strict=False)
     quota.charge(110)
     assert quota.throttle_ms == 0

@@ -21,9 +21,11 @@ from isotherm.protocol.produce import (
     ProduceTopic,
 )
 from isotherm.record.batch import CompressionType, build_batch
+from isotherm.record.conditional_batch import set_condition
 from isotherm.record.few_records import FEW_RECORDS_MAX
 from isotherm.record.validation import AppendOrigin
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
+from tests.support.led_topic import lead_topic
 
 TOPIC_ID = uuid.UUID(int=7)
 
@@ -190,20 +192,54 @@ def test_produce_of_a_transaction_without_a_transactional_id_is_refused(parts: A
 )
 def test_produce_to_a_topic_of_the_broker_is_refused(parts: Any, topic: str) -> None:
     async def scenario() -> None:
-        parts.replica_manager.add_topic(topic, uuid.UUID(int=8), {0: 0}, TopicConfig())
+        lead_topic(parts.replica_manager, topic, uuid.UUID(int=8), {0: 0}, TopicConfig())
         wanted = request(batch(parts, b"a"), topic=topic)
         assert answer(parts, wanted).error_code == ErrorCode.invalid_topic_exception
 
     parts.run(scenario)
 
 
-def test_produce_with_all_acks_needs_the_replicas_that_the_topic_asks_for(parts: Any) -> None:
+def test_brokers_append_metadata_only_where_the_log_ends_as_they_say(parts: Any) -> None:
+    async def scenario() -> None:
+        parts.services.embedded_controller = None  # a member of a cluster
+        topic_id = uuid.UUID(int=8)
+        lead_topic(
+            parts.replica_manager, REMOTE_LOG_METADATA_TOPIC, topic_id, {0: 0}, TopicConfig()
+        )
+
+        def append_at(end: int, *values: bytes) -> ProducePartitionResponse:
+            records = batch(parts, *values)
+            set_condition(records, end)
+            return answer(parts, request(records, topic=REMOTE_LOG_METADATA_TOPIC))
+
+        first = append_at(0, b"a", b"b")
+        assert (first.error_code, first.base_offset) == (0, 0)
+        for end in (0, 1, 3):
+            refused = append_at(end, b"late")
+            assert refused.error_code == ErrorCode.operation_not_attempted
+        second = append_at(2, b"c")
+        assert (second.error_code, second.base_offset) == (0, 2)
+        without = answer(parts, request(batch(parts, b"d"), topic=REMOTE_LOG_METADATA_TOPIC))
+        assert (without.error_code, without.base_offset) == (0, 3)
+
+    parts.run(scenario)
+
+
+def test_other_topics_know_no_conditions(parts: Any) -> None:
+    async def scenario() -> None:
+        records = batch(parts, b"a")
+        set_condition(records, 0)
+        assert answer(parts, request(records)).error_code == ErrorCode.corrupt_message
+
+    parts.run(scenario)
+
+
+def test_one_replica_is_enough_if_the_topic_has_no_more(parts: Any) -> None:
+    """min.insync.replicas counts as far as there are replicas (Kafka: effectiveMinIsr)."""
+
     async def scenario() -> None:
         parts.replica_manager.update_config("t", TopicConfig(min_insync_replicas=2))
-        refused = answer(parts, request(batch(parts, b"a"), acks=-1))
-        assert refused.error_code == ErrorCode.not_enough_replicas
-        assert parts.partition().log.log_end_offset == 0
-        assert answer(parts, request(batch(parts, b"a"), acks=1)).error_code == 0
+        assert answer(parts, request(batch(parts, b"a"), acks=-1)).error_code == 0
 
     parts.run(scenario)
 
@@ -268,7 +304,7 @@ def test_produce_is_answered_once_flush_messages_are_on_disk(parts: Any) -> None
     parts.run(scenario)
 
 
-def test_flush_keeps_nobody_else_waiting(parts: Any) -> None:
+def test_flush_blocks_no_other_request(parts: Any) -> None:
     async def scenario() -> None:
         flushed_every(parts, 2)
         disk_is_slow = threading.Event()
@@ -286,7 +322,7 @@ def test_flush_keeps_nobody_else_waiting(parts: Any) -> None:
 
 
 @pytest.mark.parametrize("acks", [0, -1])
-def test_flush_that_fails_is_told(parts: Any, acks: int) -> None:
+def test_flush_that_fails_is_reported(parts: Any, acks: int) -> None:
     async def scenario() -> None:
         flushed_every(parts, 1)
         waiting = produce.handle(parts.context(0, 9), request(batch(parts, b"a"), acks=acks))
@@ -411,7 +447,7 @@ def test_kernels_are_loaded_once_and_not_before_somebody_waits(parts: Any) -> No
     parts.run(scenario)
 
 
-def test_kernels_that_cannot_be_loaded_are_told_to_who_waits(parts: Any) -> None:
+def test_failed_load_of_kernels_reaches_all_waiters(parts: Any) -> None:
     def fail() -> None:
         raise ImportError("no such kernels")
 

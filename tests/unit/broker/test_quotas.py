@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isotherm.broker.controller.client_quotas import (
+from isotherm.broker.metadata.client_quotas import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,

@@ -94,7 +94,7 @@ KEYS: dict[str, tuple[str, object, Observe]] = {
     "metadata.compaction.initial.level": (
         "0",
         False,
-        lambda node, _: node.services.controller.topic_config(REMOTE_LOG_METADATA_TOPIC).compacts,
+        lambda node, _: node.services.metadata.topic_config(REMOTE_LOG_METADATA_TOPIC).compacts,
     ),
     "storage.manager.class.name": (
         "tests.support.recording_store.RecordingStore",

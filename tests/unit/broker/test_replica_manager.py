@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
-from isotherm.types import REMOTE_LOG_METADATA_TOPIC, TopicIdPartition, TopicPartition
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC, TopicPartition
+from tests.support.led_topic import delete_topic, lead_topic, led
 
 TOPIC_ID = uuid.UUID(int=7)
 TIERED = TopicConfig(remote_storage_enable=True)
@@ -22,10 +22,12 @@ class Tiering:
 
     def __init__(self) -> None:
         self.led: list[str] = []
+        self.followed: list[str] = []
         self.stopped: list[tuple[str, bool]] = []
 
-    def on_leadership_change(self, logs: Iterable[Any]) -> None:
-        self.led += [str(log.topic_partition) for log in logs]
+    def on_leadership_change(self, leaders: Iterable[Any], followers: Iterable[Any]) -> None:
+        self.led += [str(log.topic_partition) for log in leaders]
+        self.followed += [str(log.topic_partition) for log in followers]
 
     def stop_partitions(self, partitions: Iterable[Any], *, delete_remote: bool) -> None:
         self.stopped += [(str(each.topic_partition), delete_remote) for each in partitions]
@@ -46,10 +48,10 @@ def test_partition_is_found_by_name_and_by_id(parts: Any) -> None:
 def test_deleted_topic_made_again_starts_empty(parts: Any) -> None:
     async def scenario() -> None:
         parts.append(b"a")
-        parts.replica_manager.remove_topic("t")
+        delete_topic(parts.replica_manager, "t")
         with pytest.raises(UnknownTopicIdError):
             parts.replica_manager.find_partition(None, TOPIC_ID, 0)
-        parts.replica_manager.add_topic("t", uuid.UUID(int=8), {0: 0}, TopicConfig())
+        lead_topic(parts.replica_manager, "t", uuid.UUID(int=8), {0: 0}, TopicConfig())
         assert parts.partition().log.log_end_offset == 0
 
     parts.run(scenario)
@@ -59,8 +61,7 @@ def test_new_leader_epoch_begins_at_the_log_end(parts: Any) -> None:
     async def scenario() -> None:
         parts.append(b"a", b"b")
         log = parts.partition().log
-        again = Partition(TopicIdPartition(TOPIC_ID, "t", 0), log, 4, lambda _: None)
-        again.make_leader()
+        parts.partition().make_leader(led(0, 4))
         assert [tuple(entry) for entry in log.leader_epochs.entries] == [(3, 0), (4, 2)]
         assert log.high_watermark == 2
 
@@ -71,15 +72,15 @@ def test_tiered_partitions_are_handed_to_the_remote_log_manager(parts: Any) -> N
     async def scenario() -> None:
         manager = parts.replica_manager
         tiering = Tiering()
-        manager.add_topic("before", uuid.UUID(int=1), {0: 0}, TIERED)
+        lead_topic(manager, "before", uuid.UUID(int=1), {0: 0}, TIERED)
         manager.start_tiering(tiering)
-        manager.add_topic("after", uuid.UUID(int=2), {0: 0}, TIERED)
+        lead_topic(manager, "after", uuid.UUID(int=2), {0: 0}, TIERED)
         manager.update_config("t", TIERED)
         manager.update_config("t", TIERED)
         assert tiering.led == ["before-0", "after-0", "t-0", "t-1"]
-        manager.remove_topic("after")
-        manager.add_topic("local", uuid.UUID(int=3), {0: 0}, TopicConfig())
-        manager.remove_topic("local")
+        delete_topic(manager, "after")
+        lead_topic(manager, "local", uuid.UUID(int=3), {0: 0}, TopicConfig())
+        delete_topic(manager, "local")
         assert tiering.stopped == [("after-0", True)]
 
     parts.run(scenario)
@@ -89,7 +90,7 @@ def test_failed_directory_stops_its_partitions_and_deletes_nothing_remotely(part
     async def scenario() -> None:
         manager = parts.replica_manager
         tiering = Tiering()
-        manager.add_topic("tiered", uuid.UUID(int=1), {0: 0}, TIERED)
+        lead_topic(manager, "tiered", uuid.UUID(int=1), {0: 0}, TIERED)
         manager.start_tiering(tiering)
         (log_dir,) = manager.log_dirs()
         manager.take_offline(log_dir)
@@ -101,8 +102,8 @@ def test_failed_directory_stops_its_partitions_and_deletes_nothing_remotely(part
 
 def metadata_topic(parts: Any) -> EmbeddedMetadataTopic:
     config = TopicConfig(cleanup_policy=("delete",), retention_ms=-1)
-    parts.replica_manager.add_topic(
-        REMOTE_LOG_METADATA_TOPIC, uuid.UUID(int=9), {0: 0, 1: 0}, config
+    lead_topic(
+        parts.replica_manager, REMOTE_LOG_METADATA_TOPIC, uuid.UUID(int=9), {0: 0, 1: 0}, config
     )
     return EmbeddedMetadataTopic(parts.replica_manager, parts.clock, 2)
 
@@ -156,7 +157,7 @@ def test_metadata_topic_append_from_a_thread_wakes_a_waiting_fetch(parts: Any) -
                 raise AssertionError
 
         key = TopicPartition(REMOTE_LOG_METADATA_TOPIC, 0)
-        parts.replica_manager.fetch_purgatory.watch(Watching(), [key], 1000)
+        parts.replica_manager.purgatory.watch(Watching(), [key], 1000)
         await asyncio.to_thread(topic.append, 0, None, b"event", 1)
         await woken.wait()
 

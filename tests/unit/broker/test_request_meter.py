@@ -9,7 +9,7 @@ from kio.schema.delete_topics.v6 import response as delete_topics_v6
 from kio.schema.sasl_handshake.v1 import response as sasl_handshake_v1
 
 from isotherm.broker.dispatch.api_register import APIS
-from isotherm.broker.requests.quotas import ANONYMOUS, ClientQuotaManager
+from isotherm.broker.requests.quotas import ClientQuotaManager
 from isotherm.broker.requests.request_meter import RequestMeter
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.fetch import (
@@ -23,7 +23,7 @@ from isotherm.protocol.produce import ProduceResponse
 from isotherm.testing.sim_clock import SimClock
 
 QUOTAS = {
-    frozenset({("user", ANONYMOUS)}): {
+    frozenset({("user", "ANONYMOUS")}): {
         "producer_byte_rate": 100.0,
         "consumer_byte_rate": 100.0,
         "request_percentage": 1.0,
@@ -69,7 +69,7 @@ def test_client_within_its_quotas_is_left_alone(meters):
     assert meters.channel.muted_s == []
 
 
-def test_produce_over_the_quota_is_told_to_wait(meters):
+def test_produce_over_the_quota_gets_a_throttle_time(meters):
     response = meters.throttled(ApiKey.PRODUCE, ProduceResponse([]), size=2000)
     assert response.throttle_time_ms == 10_000
     assert meters.channel.muted_s == [10.0]

@@ -12,6 +12,7 @@ from isotherm.config.broker import BrokerConfig, parse_broker_config
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import config_keys
 from isotherm.config.groups import GroupConfig
+from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import NATIVE_METADATA_MANAGER, RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
@@ -66,7 +67,6 @@ def test_unknown_key_is_passed_over_and_named_with_the_nearest(
 @pytest.mark.parametrize(
     "name",
     [
-        "authorizer.class.name",
         "create.topic.policy.class.name",
         "alter.config.policy.class.name",
         "client.quota.callback.class",
@@ -97,7 +97,7 @@ def test_key_without_effect_says_so_when_it_is_set(caplog: pytest.LogCaptureFixt
 
 CONFIG_CLASSES = [
     BrokerConfig, CleanerConfig, GroupConfig, RemoteLogManagerConfig, TopicConfig,
-    TransactionConfig,
+    TransactionConfig, QuorumConfig,
 ]  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def test_kafkas_keys_of_the_remote_tier_are_known_with_kafkas_defaults() -> None
     assert explicit.topic_defaults == default.topic_defaults
 
 
-def test_port_beyond_the_last_is_told_as_such() -> None:
+def test_port_beyond_the_last_is_an_error_of_its_own() -> None:
     with pytest.raises(ConfigError, match="a port is 0 to 65535 port=80000"):
         parse_broker_config({"listeners": "PLAINTEXT://localhost:80000"})
 
@@ -191,3 +191,11 @@ def test_listener_of_the_metadata_manager_is_one_of_the_listeners_as_in_kafka() 
         parse_broker_config(texts)
     parse_broker_config({**texts, "remote.log.storage.system.enable": "false"})
     parse_broker_config({**texts, "remote.log.metadata.manager.listener.name": "plaintext"})
+
+
+def test_fetch_that_would_outlast_its_socket_is_refused() -> None:
+    texts = {"log.dirs": "/data", "replica.fetch.wait.max.ms": "40000"}
+    with pytest.raises(ConfigError, match=r"key=replica\.socket\.timeout\.ms value=30000"):
+        parse_broker_config(texts)
+    config = parse_broker_config({**texts, "replica.socket.timeout.ms": "40000"})
+    assert config.replication.replica_fetch_wait_max_ms == 40000

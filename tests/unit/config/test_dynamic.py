@@ -9,6 +9,7 @@ from isotherm.errors import ConfigError
 # Those of Kafka's pools that there are here. Source: Kafka DynamicRemoteLogConfig, LogCleaner.
 POOLS = {
     "log.cleaner.threads",
+    "num.replica.fetchers",
     "remote.log.manager.copier.thread.pool.size",
     "remote.log.manager.expiration.thread.pool.size",
     "remote.log.manager.follower.thread.pool.size",

@@ -14,9 +14,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api, Renamed
-from isotherm.broker.transactions.transaction_markers import OFFSETS_TOPIC
 from isotherm.broker.transactions.transaction_state import TRANSACTION_V0, ProducerIdAndEpoch
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -30,12 +30,15 @@ async def handle(context: RequestContext, request: Any) -> Any:
         raise InvalidRequestError("a transactional id is not empty")
     groups = context.services.group_coordinator
     await groups.ensure_topic()
-    context.services.transaction_coordinator.add_partitions(
+    coordinator = context.services.transaction_coordinator
+    coordinator.add_partitions(
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         [TopicPartition(OFFSETS_TOPIC, groups.offsets_partition(request.group_id))],
         client_version=TRANSACTION_V0,
     )
+    if (waiting := coordinator.uncommitted(request.transactional_id)) is not None:
+        await waiting
     return context.response({"error_code": ErrorCode.none})
 
 

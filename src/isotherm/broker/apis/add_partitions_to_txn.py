@@ -44,9 +44,23 @@ class _Transaction(NamedTuple):
         ]
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: Any) -> Any:
     transactions = _transactions(context, request)
-    return _response(context, [(each, _codes(context, each)) for each in transactions])
+    answers = [(each, _codes(context, each)) for each in transactions]
+    return _response(context, [await _committed(context, *each) for each in answers])
+
+
+async def _committed(
+    context: RequestContext, transaction: _Transaction, codes: dict[TopicPartition, ErrorCode]
+) -> tuple[_Transaction, dict[TopicPartition, ErrorCode]]:
+    """The answer, once what it says is committed."""
+    coordinator = context.services.transaction_coordinator
+    try:
+        if (waiting := coordinator.uncommitted(transaction.transactional_id)) is not None:
+            await waiting
+    except IsothermError as error:
+        return transaction, dict.fromkeys(codes, code_of(error))
+    return transaction, codes
 
 
 def _transactions(context: RequestContext, request: Any) -> list[_Transaction]:
@@ -84,7 +98,7 @@ def _codes(context: RequestContext, transaction: _Transaction) -> dict[TopicPart
 
 
 def _exists(context: RequestContext, partition: TopicPartition) -> bool:
-    topic = context.services.controller.image.topics_by_name.get(partition.topic)
+    topic = context.services.metadata.image.topics_by_name.get(partition.topic)
     return topic is not None and 0 <= partition.partition < len(topic.partitions)
 
 

@@ -19,9 +19,9 @@ from typing import Any, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.client_quotas import IP, QuotaChange
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.client_quotas import IP, QuotaChange
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
@@ -120,4 +120,5 @@ API = Api(
     handle,
     items=(Items(("entries",), ("entries",)),),
     refuse_by=_refuse,
+    is_forwardable=True,
 )

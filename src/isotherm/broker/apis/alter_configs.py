@@ -22,10 +22,10 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    return context.response(await answer_alteration(context, request, _changes))
+    return context.response(await answer_alteration(context, request, changes_of))
 
 
-def _changes(resource: Any, current: Mapping[str, str]) -> list[ConfigChange]:
+def changes_of(resource: Any, current: Mapping[str, str]) -> list[ConfigChange]:
     texts = {config.name: config.value for config in resource.configs}
     if len(texts) != len(resource.configs):
         raise InvalidRequestError("one key is set twice in one request")
@@ -33,5 +33,9 @@ def _changes(resource: Any, current: Mapping[str, str]) -> list[ConfigChange]:
 
 
 API = Api(
-    ApiKey.ALTER_CONFIGS, VersionRange(0, 2), handle, items=(Items(("resources",), ("responses",)),)
+    ApiKey.ALTER_CONFIGS,
+    VersionRange(0, 2),
+    handle,
+    items=(Items(("resources",), ("responses",)),),
+    is_forwardable=True,
 )

@@ -11,12 +11,13 @@ KIPs      455 · 860
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.image import TopicImage
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.image import TopicImage
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
@@ -31,7 +32,7 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    image = context.services.controller.image
+    image = context.services.metadata.image
     allows_change = getattr(request, "allow_replication_factor_change", True)
 
     def outcome(name: str, asked: Any) -> tuple[ErrorCode, str | None]:
@@ -99,9 +100,16 @@ def _response(
     )
 
 
+def _refuse(context: RequestContext, request: Any, code: ErrorCode) -> Any:
+    """The code is that of the whole, and of each partition."""
+    return dataclasses.replace(API.refuse_items(context, request, code), error_code=code)
+
+
 API = Api(
     ApiKey.ALTER_PARTITION_REASSIGNMENTS,
     VersionRange(0, 1),
     handle,
     items=(Items(("topics", "partitions"), ("responses", "partitions")),),
+    refuse_by=_refuse,
+    is_forwardable=True,
 )

@@ -1,11 +1,14 @@
 """AlterReplicaLogDirs (key 34).
 
 Versions  1-2
-Behaviour A partition that is in the directory already is answered without an error. A path that is no
-          log directory gets LOG_DIR_NOT_FOUND, an unknown partition UNKNOWN_TOPIC_OR_PARTITION, as in
-          Kafka; a move to another directory INVALID_REQUEST.
-Not done  Moving a partition to another directory.
-KIPs      113
+Behaviour A replica is copied to the directory while it is used, and used there once it has caught up; the
+          answer does not wait for it. A move to the directory where it is ends another move.
+          As in Kafka a path that is no log directory gets LOG_DIR_NOT_FOUND, one that is offline
+          KAFKA_STORAGE_ERROR, a partition without a replica here REPLICA_NOT_AVAILABLE (a replica that
+          comes later begins in that directory), and a name that is too long for the directory of the
+          copy INVALID_TOPIC_EXCEPTION.
+Not done  -
+KIPs      113 · 858
 """
 
 from __future__ import annotations
@@ -14,39 +17,53 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.error_mapping import error_code
+from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
-from isotherm.errors import UnknownTopicOrPartitionError
+from isotherm.errors import IsothermError, NotLeaderOrFollowerError
+from isotherm.log.log_dir import LogDir
 from isotherm.protocol.api_keys import ApiKey, VersionRange
+from isotherm.segment.file_names import future_directory_name_fits
+from isotherm.types import TopicPartition
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    paths = {str(each.path.absolute()) for each in context.services.replica_manager.log_dirs()}
-    return _response(
-        context,
-        [
+async def handle(context: RequestContext, request: Any) -> Any:
+    replica_manager = context.services.replica_manager
+    log_dirs = {str(each.path.absolute()): each for each in replica_manager.log_dirs()}
+    outcomes = await context.services.run_control(
+        lambda: [
             (
                 topic.name,
                 number,
-                _outcome(context, asked.path, topic.name, number)
-                if asked.path in paths
-                else ErrorCode.log_dir_not_found,
+                _outcome(
+                    replica_manager, log_dirs.get(asked.path), TopicPartition(topic.name, number)
+                ),
             )
             for asked in request.dirs
             for topic in asked.topics
             for number in topic.partitions
-        ],
+        ]
     )
+    return _response(context, outcomes)
 
 
-def _outcome(context: RequestContext, path: str, topic: str, number: int) -> ErrorCode:
-    replica_manager = context.services.replica_manager
+def _outcome(
+    replica_manager: ReplicaManager, log_dir: LogDir | None, topic_partition: TopicPartition
+) -> ErrorCode:
+    if not future_directory_name_fits(topic_partition):
+        return ErrorCode.invalid_topic_exception
+    if log_dir is None:
+        return ErrorCode.log_dir_not_found
+    if not log_dir.is_online:
+        return ErrorCode.kafka_storage_error
     try:
-        partition = replica_manager.find_partition(topic, None, number)
-    except UnknownTopicOrPartitionError:
-        return ErrorCode.unknown_topic_or_partition
-    is_there = str(partition.log.log_dir.path.absolute()) == path
-    return ErrorCode.none if is_there else ErrorCode.invalid_request
+        replica_manager.move_replica(topic_partition, log_dir)
+    except NotLeaderOrFollowerError:
+        return ErrorCode.replica_not_available
+    except IsothermError as error:
+        return error_code(error)
+    return ErrorCode.none
 
 
 def _response(context: RequestContext, outcomes: list[tuple[str, int, ErrorCode]]) -> Any:

@@ -1,9 +1,9 @@
 """AlterUserScramCredentials (key 51).
 
 Versions  0
-Behaviour There are no credentials to delete (RESOURCE_NOT_FOUND, as in Kafka), and none is made
-          (UNSUPPORTED_SASL_MECHANISM): it would protect nothing.
-Not done  SASL.
+Behaviour Credentials are records of the cluster's metadata, and hold from the next login on; sessions that
+          exist go on. Each user is changed once in a request.
+Not done  -
 KIPs      554
 """
 
@@ -13,23 +13,26 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.authentication.scram_changes import ScramDeletion, ScramUpsertion
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-_NONE_TO_DELETE = "Attempt to delete a user credential that does not exist"
-_NONE_IS_MADE = "there is no SASL here, and a credential would protect nothing"
 
-
-def handle(context: RequestContext, request: Any) -> Any:
-    refusals = {
-        each.name: (ErrorCode.resource_not_found, _NONE_TO_DELETE) for each in request.deletions
-    }
-    refusals |= {
-        each.name: (ErrorCode.unsupported_sasl_mechanism, _NONE_IS_MADE)
+async def handle(context: RequestContext, request: Any) -> Any:
+    deletions = [ScramDeletion(each.name, each.mechanism) for each in request.deletions]
+    upsertions = [
+        ScramUpsertion(each.name, each.mechanism, each.iterations, each.salt, each.salted_password)
         for each in request.upsertions
-    }
-    return _response(context, [(user, *refusal) for user, refusal in refusals.items()])
+    ]
+    controller = context.services.controller
+    results = await context.services.run_control(
+        lambda: controller.alter_scram_credentials(deletions, upsertions)
+    )
+    return _response(
+        context,
+        [(user, *(refused or (ErrorCode.none, None))) for user, refused in results.items()],
+    )
 
 
 def _response(context: RequestContext, results: list[tuple[str, ErrorCode, str | None]]) -> Any:
@@ -48,4 +51,10 @@ def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any
     return _response(context, [(user, error_code, None) for user in users])
 
 
-API = Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, VersionRange(0, 0), handle, refuse_by=_refuse)
+API = Api(
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    VersionRange(0, 0),
+    handle,
+    refuse_by=_refuse,
+    is_forwardable=True,
+)

@@ -6,8 +6,11 @@ Behaviour The table is what every API declares of itself; Produce is shown from 
           is served from 3, or old librdkafka sends everything uncompressed. A version that is not
           served is answered in version 0 with UNSUPPORTED_VERSION and the table.
           Client names outside KIP-511's pattern get INVALID_REQUEST.
-          The features are those of `isotherm.broker.controller.features`. Up to version 3 those
-          with a level 0 are not shown as supported, since clients then took 0 for an error.
+          The features are those of `isotherm.broker.metadata.features`, in a member of a cluster
+          those of its registration. Up to version 3 those with a level 0 are not shown as supported,
+          since clients then took 0 for an error.
+          A member shows of the APIs that it passes on the versions that the active controller
+          serves too, from its first forwarded request on.
 Not done  Version 5 (cluster id and node id in the request).
 KIPs      35 · 511 client software · 584 features · 1043 minimum versions of 0
 """
@@ -15,13 +18,12 @@ KIPs      35 · 511 client software · 584 features · 1043 minimum versions of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.features import SUPPORTED_FEATURES
+from isotherm.broker.metadata.features import SUPPORTED_FEATURES, SupportedLevels
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError
@@ -35,19 +37,66 @@ _VERSIONS = VersionRange(0, 4)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def declare(others: Iterable[Api]) -> Api:
-    """ApiVersions of a broker that serves these and itself."""
-    rows = [_row(api.key, api.shown_versions) for api in others]
-    rows.append(_row(ApiKey.API_VERSIONS, _VERSIONS))
-    rows.sort(key=lambda row: row["api_key"])
-    return Api(ApiKey.API_VERSIONS, _VERSIONS, partial(_handle, rows))
+class Controllers(Protocol):
+    """The versions that the active controller serves, by API key; None while unknown."""
+
+    known: Mapping[int, VersionRange] | None
+
+
+def declare(
+    others: Collection[Api],
+    features: Mapping[str, SupportedLevels] = SUPPORTED_FEATURES,
+    controllers: Controllers | None = None,
+) -> Api:
+    """ApiVersions of a broker that serves these and itself.
+
+    With `controllers` their versions bound those of what is passed on to them.
+    """
+    shown = {int(api.key): api.shown_versions for api in others} | {
+        int(ApiKey.API_VERSIONS): _VERSIONS
+    }
+    forwarded = frozenset(int(api.key) for api in others if api.is_forwardable)
+
+    def handle(context: RequestContext, request: Any) -> Any:
+        known = None if controllers is None else controllers.known
+        return _answer(
+            context,
+            request,
+            shown if known is None else _shared_versions(shown, forwarded, known),
+            features,
+        )
+
+    return Api(ApiKey.API_VERSIONS, _VERSIONS, handle)
+
+
+def _shared_versions(
+    shown: Mapping[int, VersionRange], forwarded: Collection[int], known: Mapping[int, VersionRange]
+) -> Mapping[int, VersionRange]:
+    """The versions of a forwarded API that both serve; nothing if there are none.
+
+    Source: Kafka ApiVersionsResponse.intersectForwardableApis.
+    """
+    shared = dict(shown)
+    for key in forwarded:
+        ours, theirs = shown[key], known.get(key)
+        both = theirs and VersionRange(max(ours.min, theirs.min), min(ours.max, theirs.max))
+        if both and both.min <= both.max:
+            shared[key] = both
+        else:
+            del shared[key]
+    return shared
 
 
 def _row(api_key: int, versions: VersionRange) -> dict[str, int]:
     return {"api_key": int(api_key), "min_version": versions.min, "max_version": versions.max}
 
 
-def _handle(rows: Sequence[dict[str, int]], context: RequestContext, request: Any) -> Any:
+def _answer(
+    context: RequestContext,
+    request: Any,
+    shown: Mapping[int, VersionRange],
+    features: Mapping[str, SupportedLevels],
+) -> Any:
     if context.header.api_version >= FIRST_SOFTWARE_VERSION and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
@@ -56,14 +105,14 @@ def _handle(rows: Sequence[dict[str, int]], context: RequestContext, request: An
             f"the name or version of a client is not allowed name={request.client_software_name!r}"
             f" version={request.client_software_version!r}"
         )
-    image = context.services.controller.image
+    image = context.services.metadata.image
     return context.response(
         {
             "error_code": ErrorCode.none,
-            "api_keys": rows,
+            "api_keys": [_row(key, shown[key]) for key in sorted(shown)],
             "supported_features": [
                 {"name": name, "min_version": levels.min, "max_version": levels.max}
-                for name, levels in SUPPORTED_FEATURES.items()
+                for name, levels in features.items()
                 if levels.min > 0 or context.header.api_version >= FIRST_MIN_OF_ZERO_VERSION
             ],
             "finalized_features_epoch": image.end_offset - 1,

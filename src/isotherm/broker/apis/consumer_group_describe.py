@@ -4,7 +4,7 @@ Versions  0-1. 1 member type
 Behaviour Groups of the consumer protocol alone; others get GROUP_ID_NOT_FOUND, upon which clients
           ask DescribeGroups. Partitions of topics that are gone are left out; those that a member is
           asked to give up are shown as long as it has them.
-Not done  Authorized operations: there are no ACLs, the field says that they were not asked for.
+Not done  -
 KIPs      848 · 1099 member type
 """
 
@@ -19,6 +19,7 @@ from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.groups.assignors.assignor import Assignment
 from isotherm.broker.groups.consumer_group import ConsumerGroup, MemberRejectedError
 from isotherm.broker.groups.consumer_member import NOTHING
+from isotherm.broker.requests.authorized_operations import group_operations
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
@@ -30,7 +31,11 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
+    shows_operations = getattr(request, "include_authorized_operations", False)
     groups = [_described(context, group_id) for group_id in request.group_ids]
+    for group in groups:
+        if shows_operations and group["error_code"] is ErrorCode.none:
+            group["authorized_operations"] = group_operations(context, group["group_id"])
     return context.response({"groups": groups})
 
 
@@ -73,7 +78,7 @@ def _member_fields(context: RequestContext, group: ConsumerGroup, member_id: str
 
 
 def _assignment_fields(context: RequestContext, assigned: Assignment) -> dict[str, Any]:
-    image = context.services.controller.image
+    image = context.services.metadata.image
     return {
         "topic_partitions": [
             {

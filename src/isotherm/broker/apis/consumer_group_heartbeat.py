@@ -54,6 +54,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(None, matching_names, beat.topic_regex, ())
             result = coordinator.consumer.heartbeat(request.group_id, beat)
+        if (waiting := coordinator.uncommitted(request.group_id)) is not None:
+            await waiting
     except MemberRejectedError as error:
         return _error(context, request, error.code, str(error))
     except InvalidRegularExpressionError as error:
@@ -62,7 +64,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _check(context: RequestContext, request: Any) -> None:
-    """What can be said of a request without its group."""
+    """Checks of a request that do not need its group."""
     version = context.header.api_version
     is_join = request.member_epoch == JOIN_EPOCH
     if not request.group_id.strip():

@@ -1,8 +1,11 @@
 """CreateAcls (key 30).
 
 Versions  1-3. 1 pattern types · 2 flexible · 3 user resources.
-Behaviour SECURITY_DISABLED for every creation, as a broker of Kafka without an authorizer answers.
-Not done  Access control.
+Behaviour The ACLs that are legal are made, and are answered without an error if they were there. They
+          are records of the cluster's metadata, and hold from the next request on. Without an
+          authorizer SECURITY_DISABLED. A type or operation of no meaning closes the connection, as
+          in Kafka.
+Not done  -
 KIPs      140 · 290 pattern types
 """
 
@@ -12,14 +15,54 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.access.acl_changes import AclBinding, has_unknown
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.requests.context import HangUpError, RequestContext
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
+NOT_CONFIGURED = "No Authorizer is configured."
 
-def handle(context: RequestContext, request: Any) -> Any:
-    return API.refuse(context, request, ErrorCode.security_disabled, "No Authorizer is configured.")
+
+def is_malformed(request: Any) -> bool:
+    return any(map(has_unknown, _bindings(request)))
+
+
+def _bindings(request: Any) -> list[AclBinding]:
+    return [
+        AclBinding(
+            each.resource_type,
+            each.resource_name,
+            each.resource_pattern_type,
+            each.principal,
+            each.host,
+            each.operation,
+            each.permission_type,
+        )
+        for each in request.creations
+    ]
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    services = context.services
+    if services.authorizer is None:
+        return API.refuse(context, request, ErrorCode.security_disabled, NOT_CONFIGURED)
+    if is_malformed(request):
+        raise HangUpError("an ACL has a number without a meaning")
+    controller, bindings = services.controller, _bindings(request)
+    errors = await services.run_control(lambda: controller.create_acls(bindings))
+    return context.response(
+        {
+            "results": [
+                {
+                    "error_code": code_of(error) if error else ErrorCode.none,
+                    "error_message": str(error) if error else None,
+                }
+                for error in errors
+            ]
+        }
+    )
 
 
 API = Api(
@@ -27,4 +70,5 @@ API = Api(
     VersionRange(1, 3),
     handle,
     items=(Items(("creations",), ("results",), split_depth=0),),
+    is_forwardable=True,
 )

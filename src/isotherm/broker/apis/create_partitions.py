@@ -67,4 +67,5 @@ API = Api(
     items=(Items(("topics",), ("results",)),),
     charge=Charge.MUTATIONS,
     first_strict_version=3,
+    is_forwardable=True,
 )

@@ -97,4 +97,5 @@ API = Api(
     items=(Items(("topics",), ("topics",), split_depth=0),),
     charge=Charge.MUTATIONS,
     first_strict_version=6,
+    is_forwardable=True,
 )

@@ -1,8 +1,9 @@
 """DeleteAcls (key 31).
 
 Versions  1-3. 1 pattern types · 2 flexible · 3 user resources.
-Behaviour SECURITY_DISABLED for every filter, as a broker of Kafka without an authorizer answers.
-Not done  Access control.
+Behaviour Removes what the filters match, all at once, and names it. Without an authorizer
+          SECURITY_DISABLED. A type or operation of no meaning closes the connection, as in Kafka.
+Not done  -
 KIPs      140 · 290 pattern types
 """
 
@@ -12,14 +13,52 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.access.acl_changes import AclFilter, binding_of, has_unknown
+from isotherm.broker.apis.create_acls import NOT_CONFIGURED
+from isotherm.broker.requests.context import HangUpError, RequestContext
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    return API.refuse(context, request, ErrorCode.security_disabled, "No Authorizer is configured.")
+def requested_filter(asked: Any) -> AclFilter:
+    """Of a DeleteAcls or DescribeAcls request."""
+    return AclFilter(
+        asked.resource_type_filter,
+        asked.resource_name_filter,
+        asked.pattern_type_filter,
+        asked.principal_filter,
+        asked.host_filter,
+        asked.operation,
+        asked.permission_type,
+    )
+
+
+def is_malformed(request: Any) -> bool:
+    return any(has_unknown(requested_filter(each)) for each in request.filters)
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    services = context.services
+    if services.authorizer is None:
+        return API.refuse(context, request, ErrorCode.security_disabled, NOT_CONFIGURED)
+    if is_malformed(request):
+        raise HangUpError("a filter of ACLs has a number without a meaning")
+    controller = services.controller
+    filters = [requested_filter(each) for each in request.filters]
+    matched = await services.run_control(lambda: controller.delete_acls(filters))
+    no_error = {"error_code": ErrorCode.none, "error_message": None}
+    return context.response(
+        {
+            "filter_results": [
+                {
+                    **no_error,
+                    "matching_acls": [{**no_error, **binding_of(acl)._asdict()} for acl in acls],
+                }
+                for acls in matched
+            ]
+        }
+    )
 
 
 API = Api(
@@ -27,4 +66,5 @@ API = Api(
     VersionRange(1, 3),
     handle,
     items=(Items(("filters",), ("filter_results",), split_depth=0),),
+    is_forwardable=True,
 )

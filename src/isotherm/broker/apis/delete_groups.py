@@ -23,15 +23,19 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
     names = dict.fromkeys(request.groups_names)
-    results = [{"group_id": each, "error_code": _delete(context, each)} for each in names]
+    results = [{"group_id": each, "error_code": await _delete(context, each)} for each in names]
     return context.response({"results": results})
 
 
-def _delete(context: RequestContext, group_id: str) -> ErrorCode:
+async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
+    coordinator = context.services.group_coordinator
     try:
-        return context.services.group_coordinator.delete_group(group_id)
+        code = coordinator.delete_group(group_id)
+        if (waiting := coordinator.uncommitted(group_id)) is not None:
+            await waiting
     except IsothermError as error:
         return code_of(error)
+    return code
 
 
 API = Api(

@@ -2,18 +2,20 @@
 
 Versions  0-2. 2 flexible.
 Behaviour The log start of each partition is raised to the offset (-1: the high watermark) over both
-          tiers; the answer is the log start then, the low watermark of the one replica. Files and
-          remote segments below it go with the next retention. An offset below the log start changes
+          tiers. It is answered when every replica on a live broker has raised its own, with the
+          lowest of them, or with REQUEST_TIMED_OUT after the request's timeout. Files and remote
+          segments below it go with the next retention. An offset below the log start changes
           nothing. Each partition has its own error: OFFSET_OUT_OF_RANGE beyond the high watermark,
           POLICY_VIOLATION unless cleanup.policy has delete, INVALID_TOPIC_EXCEPTION for the
           broker's own topics.
-Not done  The timeout has no effect: there is no follower to wait for.
+Not done  -
 KIPs      107
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -30,36 +32,104 @@ from isotherm.errors import (
     PolicyViolationError,
 )
 from isotherm.protocol.api_keys import ApiKey, VersionRange
-from isotherm.types import REMOTE_LOG_METADATA_TOPICS, Offset
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS, Offset, TopicPartition
 
 UP_TO_HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
 
 
+class _Deletion(NamedTuple):
+    """One partition's answer; its low watermark is still to be waited for if there is a `partition`."""
+
+    number: int
+    error: ErrorCode = ErrorCode.none
+    low_watermark: Offset = NO_LOW_WATERMARK
+    partition: Partition | None = None
+    wanted: Offset = 0
+
+
 def handle(context: RequestContext, request: Any) -> Any:
+    topics = [
+        (topic.name, [_delete(context, topic.name, asked) for asked in topic.partitions])
+        for topic in request.topics
+    ]
+    waiting = [each for _, made in topics for each in made if each.partition is not None]
+    if waiting:
+        return _answer_later(context, request, topics, waiting)
+    return _response(context, topics)
+
+
+def _delete(context: RequestContext, topic: str, asked: Any) -> _Deletion:
+    index = asked.partition_index
+    try:
+        if is_internal(topic) or topic in REMOTE_LOG_METADATA_TOPICS:
+            raise InvalidTopicError(f"records of an internal topic are not deleted topic={topic}")
+        partition = context.services.replica_manager.find_partition(topic, None, index)
+        wanted = delete_records(partition, asked.offset)
+        low_watermark = partition.low_watermark()
+    except IsothermError as error:
+        return _Deletion(index, code_of(error))
+    if low_watermark >= wanted:
+        return _Deletion(index, low_watermark=low_watermark)
+    return _Deletion(index, ErrorCode.request_timed_out, low_watermark, partition, wanted)
+
+
+async def _answer_later(
+    context: RequestContext,
+    request: Any,
+    topics: list[tuple[str, list[_Deletion]]],
+    waiting: list[_Deletion],
+) -> Any:
+    delayed = _DelayedDeletion(waiting, asyncio.get_running_loop())
+    timeout_s = max(0.0, request.timeout.total_seconds())
+    context.services.replica_manager.purgatory.watch(delayed, delayed.keys, timeout_s)
+    await delayed.future
+    settled = iter(delayed.deletions)
     return _response(
         context,
         [
-            (topic.name, [_answer(context, topic.name, asked) for asked in topic.partitions])
-            for topic in request.topics
+            (name, [each if each.partition is None else next(settled) for each in made])
+            for name, made in topics
         ],
     )
 
 
-def _answer(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
+class _DelayedDeletion:
+    """Waits until the followers have raised their log starts (Kafka: DelayedDeleteRecords)."""
+
+    def __init__(self, deletions: list[_Deletion], loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[object] = loop.create_future()
+        self.deletions = deletions
+
+    @property
+    def keys(self) -> list[TopicPartition]:
+        return [each.partition.topic_partition for each in self.deletions if each.partition]
+
+    def try_complete(self, key: TopicPartition | None) -> bool:
+        self.deletions = [_looked_at(each) for each in self.deletions]
+        if not any(each.error is ErrorCode.request_timed_out for each in self.deletions):
+            self.expire()
+        return self.future.done()
+
+    def expire(self) -> None:
+        self.future.set_result(None)
+
+
+def _looked_at(deletion: _Deletion) -> _Deletion:
+    if deletion.partition is None or deletion.error is not ErrorCode.request_timed_out:
+        return deletion
     try:
-        if is_internal(topic) or topic in REMOTE_LOG_METADATA_TOPICS:
-            raise InvalidTopicError(f"records of an internal topic are not deleted topic={topic}")
-        partition = context.services.replica_manager.find_partition(
-            topic, None, asked.partition_index
-        )
-        return _fields(asked, ErrorCode.none, delete_records(partition, asked.offset))
+        low_watermark = deletion.partition.low_watermark()
     except IsothermError as error:
-        return _fields(asked, code_of(error))
+        return deletion._replace(error=code_of(error), low_watermark=NO_LOW_WATERMARK)
+    if low_watermark < deletion.wanted:
+        return deletion._replace(low_watermark=low_watermark)
+    return deletion._replace(error=ErrorCode.none, low_watermark=low_watermark)
 
 
 def delete_records(partition: Partition, offset: Offset) -> Offset:
-    """Delete what lies below `offset`; the log start after that."""
+    """Delete what lies below `offset` in this replica; the offset that the others must reach."""
+    partition.check_is_leader()
     log = partition.log
     if not log.config.deletes:
         raise PolicyViolationError(
@@ -71,23 +141,24 @@ def delete_records(partition: Partition, offset: Offset) -> Offset:
             f"no such offset partition={partition.topic_partition} offset={offset}"
         )
     log.maybe_increment_log_start_offset(wanted)
-    return log.log_start_offset
+    return wanted
 
 
-def _fields(
-    asked: Any, error_code: ErrorCode, low_watermark: Offset = NO_LOW_WATERMARK
-) -> dict[str, Any]:
+def _fields(deletion: _Deletion) -> dict[str, Any]:
     return {
-        "partition_index": asked.partition_index,
-        "low_watermark": low_watermark,
-        "error_code": error_code,
+        "partition_index": deletion.number,
+        "low_watermark": deletion.low_watermark,
+        "error_code": deletion.error,
     }
 
 
-def _response(context: RequestContext, topics: list[tuple[str, list[dict[str, Any]]]]) -> Any:
+def _response(context: RequestContext, topics: list[tuple[str, list[_Deletion]]]) -> Any:
     return context.response(
         {
-            "topics": [{"name": name, "partitions": partitions} for name, partitions in topics],
+            "topics": [
+                {"name": name, "partitions": [_fields(each) for each in made]}
+                for name, made in topics
+            ],
         }
     )
 

@@ -94,4 +94,5 @@ API = Api(
             FIRST_DISABLED_ERROR_VERSION, ErrorCode.invalid_request
         )
     },
+    is_forwardable=True,
 )

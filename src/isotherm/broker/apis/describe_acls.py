@@ -1,8 +1,9 @@
 """DescribeAcls (key 29).
 
 Versions  1-3. 1 pattern types · 2 flexible · 3 user resources.
-Behaviour SECURITY_DISABLED, as a broker of Kafka without an authorizer answers.
-Not done  Access control.
+Behaviour The ACLs of the metadata that the filter matches, by resource pattern. Without an authorizer
+          SECURITY_DISABLED. A type or operation of no meaning closes the connection, as in Kafka.
+Not done  -
 KIPs      140 · 290 pattern types
 """
 
@@ -12,13 +13,49 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.access.acl_changes import has_unknown
+from isotherm.broker.apis.delete_acls import requested_filter
+from isotherm.broker.requests.context import HangUpError, RequestContext
 from isotherm.broker.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
+def is_malformed(request: Any) -> bool:
+    return has_unknown(requested_filter(request))
+
+
 def handle(context: RequestContext, request: Any) -> Any:
-    return API.refuse(context, request, ErrorCode.security_disabled, "No Authorizer is configured.")
+    services = context.services
+    if services.authorizer is None:
+        message = "No Authorizer is configured on the broker"
+        return API.refuse(context, request, ErrorCode.security_disabled, message)
+    asked = requested_filter(request)
+    if has_unknown(asked):
+        raise HangUpError("a filter of ACLs has a number without a meaning")
+    by_pattern: dict[tuple[int, str, int], list[dict[str, Any]]] = {}
+    for acl in services.metadata.image.acls.values():
+        if asked.matches(acl):
+            pattern = (acl.resource_type, acl.resource_name, acl.pattern_type)
+            by_pattern.setdefault(pattern, []).append(
+                {
+                    "principal": acl.principal,
+                    "host": acl.host,
+                    "operation": acl.operation,
+                    "permission_type": acl.permission_type,
+                }
+            )
+    resources = [
+        {
+            "resource_type": resource_type,
+            "resource_name": resource_name,
+            "pattern_type": pattern_type,
+            "acls": entries,
+        }
+        for (resource_type, resource_name, pattern_type), entries in by_pattern.items()
+    ]
+    return context.response(
+        {"error_code": ErrorCode.none, "error_message": None, "resources": resources}
+    )
 
 
 API = Api(ApiKey.DESCRIBE_ACLS, VersionRange(1, 3), handle)

@@ -13,8 +13,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.client_quotas import QuotaFilter, matching_quotas
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.client_quotas import QuotaFilter, matching_quotas
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import RejectedError
@@ -26,7 +26,7 @@ def handle(context: RequestContext, request: Any) -> Any:
         QuotaFilter(component.entity_type, component.match_type, component.match)
         for component in request.components
     ]
-    quotas = context.services.controller.image.client_quotas
+    quotas = context.services.metadata.image.client_quotas
     try:
         found = matching_quotas(quotas, filters, strict=request.strict)
     except RejectedError as error:

@@ -1,8 +1,10 @@
 """DescribeCluster (key 60).
 
 Versions  0-2. 1 kind of endpoint · 2 fenced brokers.
-Behaviour This broker, at the advertised address of the listener that was asked, is the cluster and
-          its controller. Authorized operations, if asked for, are all. Asking for the controllers'
+Behaviour The brokers at their advertised addresses of the listener that was asked; in a cluster with
+          the fenced ones if asked for. The controller is this broker, which passes requests on in a
+          cluster. Authorized operations are shown if asked for: without an
+          authorizer all, without DESCRIBE on the cluster none. Asking for the controllers'
           endpoints gets MISMATCHED_ENDPOINT_TYPE, as from any broker of Kafka.
 Not done  -
 KIPs      700 · 919 endpoint types · 1073 fenced brokers
@@ -14,12 +16,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR
+from isotherm.broker.requests.authorized_operations import NOT_ASKED_FOR, cluster_operations
 from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.listed_brokers import controller_id, listed_brokers
 from isotherm.broker.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_ENDPOINT_TYPE_VERSION = 1
+FIRST_FENCED_VERSION = 2
 BROKERS, CONTROLLERS = 1, 2
 
 
@@ -33,27 +37,29 @@ def handle(context: RequestContext, request: Any) -> Any:
             message = f"no such type of endpoint endpoint_type={asked}"
             return _refusal(context, ErrorCode.unsupported_endpoint_type, message)
     services = context.services
-    endpoint = services.endpoint(context.listener_name)
-    config = services.config
-    operations = request.include_cluster_authorized_operations
+    with_fenced = context.header.api_version >= FIRST_FENCED_VERSION and (
+        request.include_fenced_brokers
+    )
+    shows_operations = request.include_cluster_authorized_operations
     return _response(
         context,
         {
             "error_code": ErrorCode.none,
             "cluster_id": services.cluster_id,
-            "controller_id": config.node_id,
+            "controller_id": controller_id(context),
             "brokers": [
                 {
-                    "broker_id": config.node_id,
-                    "host": endpoint.host,
-                    "port": endpoint.port,
-                    "rack": config.broker_rack,
-                    "is_fenced": False,
+                    "broker_id": broker.broker_id,
+                    "host": broker.host,
+                    "port": broker.port,
+                    "rack": broker.rack,
+                    "is_fenced": broker.is_fenced,
                 }
-            ]
-            if endpoint
-            else (),
-            "cluster_authorized_operations": CLUSTER_OPERATIONS if operations else NOT_ASKED_FOR,
+                for broker in listed_brokers(context, with_fenced=with_fenced)
+            ],
+            "cluster_authorized_operations": cluster_operations(context)
+            if shows_operations
+            else NOT_ASKED_FOR,
         },
     )
 

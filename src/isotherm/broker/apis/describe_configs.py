@@ -31,12 +31,13 @@ from isotherm.broker.configs.config_description import (
     describe_topic_config,
 )
 from isotherm.broker.configs.config_resources import ResourceType, check_this_broker
-from isotherm.broker.controller.image import ConfigResource
 from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.image import ConfigResource
 from isotherm.broker.requests.context import BrokerServices, RequestContext
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
+from isotherm.config.definition import PASSWORD
 from isotherm.errors import InvalidRequestError, RejectedError, UnknownTopicOrPartitionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -83,11 +84,11 @@ def _result(context: RequestContext, request: Any, asked: Any) -> dict[str, Any]
 def _described(services: BrokerServices, kind: int, name: str) -> Iterable[DescribedConfig]:
     if kind == TOPIC:
         check_topic_name(name)
-        controller = services.controller
-        if name not in controller.image.topics_by_name:
+        metadata = services.metadata
+        if name not in metadata.image.topics_by_name:
             raise UnknownTopicOrPartitionError(f"no such topic topic={name}")
         return describe_topic_config(
-            controller.topic_texts(name), controller.topic_config(name), services.config
+            metadata.topic_texts(name), metadata.topic_config(name), services.config
         )
     if kind == BROKER:
         if not name:
@@ -100,7 +101,7 @@ def _described(services: BrokerServices, kind: int, name: str) -> Iterable[Descr
     if kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
         if not name:
             raise InvalidRequestError(f"a resource has no name resource_type={kind}")
-        texts = services.controller.texts_of(ConfigResource(kind, name))
+        texts = services.metadata.texts_of(ConfigResource(kind, name))
         describe = describe_group_config if kind == ResourceType.GROUP else describe_client_metrics
         return describe(texts, services.config)
     raise InvalidRequestError(f"resources of this type are not described resource_type={kind}")
@@ -114,7 +115,7 @@ def _config_fields(config: DescribedConfig, request: Any) -> dict[str, Any]:
         "value": config.value,
         "read_only": config.read_only,
         "config_source": int(config.source),
-        "is_sensitive": False,
+        "is_sensitive": config.type_name == PASSWORD.name,
         "synonyms": [
             {"name": synonym.name, "value": synonym.value, "source": int(synonym.source)}
             for synonym in (config.synonyms if with_synonyms else ())

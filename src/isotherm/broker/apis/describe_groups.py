@@ -4,7 +4,7 @@ Versions  0-6. 1 throttle time · 3 authorized operations · 4 group instance id
           6 GROUP_ID_NOT_FOUND with a message
 Behaviour A group that does not exist is shown as Dead, from version 6 on with GROUP_ID_NOT_FOUND.
           What members said and were assigned is shown only while the group is Stable, as in Kafka.
-Not done  Authorized operations: there are no ACLs, the field says that they were not asked for.
+Not done  -
 KIPs      345 · 430 · 1043
 """
 
@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.groups.classic_checks import GroupState
 from isotherm.broker.groups.classic_group import ClassicGroup
+from isotherm.broker.requests.authorized_operations import group_operations
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
@@ -28,7 +29,11 @@ FIRST_NOT_FOUND_VERSION = 6
 
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
+    shows_operations = getattr(request, "include_authorized_operations", False)
     groups = [_described(context, group_id) for group_id in request.groups]
+    for group in groups:
+        if shows_operations and group["error_code"] is ErrorCode.none:
+            group["authorized_operations"] = group_operations(context, group["group_id"])
     return context.response({"groups": groups})
 
 

@@ -6,7 +6,9 @@ Behaviour Each directory of log.dirs with the partitions in it that were asked f
           the bytes that each has there; an offline directory gets KAFKA_STORAGE_ERROR.
           Sizes are of the local tier: the response has no field for another. A partition's remote
           bytes are the sum of the sizes in its remote segments' metadata (`isotherm remote`).
-Not done  Moving replicas between directories: no partition is a future one.
+          A replica that is on its way to a directory is there as a future one, with the offsets that
+          it lacks.
+Not done  -
 KIPs      113 · 827 volume sizes · 1066
 """
 
@@ -16,13 +18,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.partitions.log_dir_moves import FutureReplica
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import LogDirFailedError
 from isotherm.log.log_dir import LogDir
 from isotherm.log.partition_log import PartitionLog
 from isotherm.protocol.api_keys import ApiKey, VersionRange
-from isotherm.types import CLUSTER_METADATA_TOPIC
+from isotherm.types import CLUSTER_METADATA_TOPIC, Offset, TopicPartition
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -34,7 +37,30 @@ def handle(context: RequestContext, request: Any) -> Any:
         if log.topic_partition.topic != CLUSTER_METADATA_TOPIC
         and (asked is None or log.topic_partition in asked)
     ]
-    results = [_directory_fields(log_dir, logs) for log_dir in replica_manager.log_dirs()]
+    copies = [
+        copy
+        for copy in replica_manager.future_replicas()
+        if asked is None or copy.topic_partition in asked
+    ]
+    ends = {log.topic_partition: log.log_end_offset for log in logs}
+    results = [
+        _directory_fields(
+            log_dir,
+            [
+                *(
+                    (log.topic_partition, _log_fields(log))
+                    for log in logs
+                    if log.log_dir is log_dir
+                ),
+                *(
+                    (copy.topic_partition, _future_fields(copy, ends.get(copy.topic_partition, -1)))
+                    for copy in copies
+                    if copy.log_dir is log_dir
+                ),
+            ],
+        )
+        for log_dir in replica_manager.log_dirs()
+    ]
     return context.response({"error_code": ErrorCode.none, "results": results})
 
 
@@ -44,16 +70,17 @@ def _asked(request: Any) -> set[tuple[str, int]] | None:
     return {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
 
 
-def _directory_fields(log_dir: LogDir, logs: list[PartitionLog]) -> dict[str, Any]:
+def _directory_fields(
+    log_dir: LogDir, replicas: list[tuple[TopicPartition, dict[str, Any]]]
+) -> dict[str, Any]:
     fields: dict[str, Any] = {"log_dir": str(log_dir.path.absolute()), "topics": ()}
     try:
         volume = log_dir.volume()
     except LogDirFailedError:
         return {**fields, "error_code": ErrorCode.kafka_storage_error}
     by_topic: dict[str, list[dict[str, Any]]] = {}
-    for log in sorted(logs, key=lambda log: log.topic_partition):
-        if log.log_dir is log_dir:
-            by_topic.setdefault(log.topic_partition.topic, []).append(_partition_fields(log))
+    for topic_partition, partition in sorted(replicas, key=lambda each: each[0]):
+        by_topic.setdefault(topic_partition.topic, []).append(partition)
     return {
         **fields,
         "error_code": ErrorCode.none,
@@ -65,12 +92,21 @@ def _directory_fields(log_dir: LogDir, logs: list[PartitionLog]) -> dict[str, An
     }
 
 
-def _partition_fields(log: PartitionLog) -> dict[str, Any]:
+def _log_fields(log: PartitionLog) -> dict[str, Any]:
     return {
         "partition_index": log.topic_partition.partition,
         "partition_size": log.size_in_bytes,
         "offset_lag": 0,
         "is_future_key": False,
+    }
+
+
+def _future_fields(copy: FutureReplica, log_end_offset: Offset) -> dict[str, Any]:
+    return {
+        "partition_index": copy.topic_partition.partition,
+        "partition_size": copy.size_in_bytes,
+        "offset_lag": log_end_offset - copy.end_offset,
+        "is_future_key": True,
     }
 
 

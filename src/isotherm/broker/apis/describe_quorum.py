@@ -29,7 +29,7 @@ def handle(context: RequestContext, request: Any) -> Any:
         return _refused_partitions(context, asked, ErrorCode.unknown_topic_or_partition)
     services = context.services
     controller, node_id = services.controller, services.config.node_id
-    now_ms, end_offset = services.clock.now_ms(), controller.image.end_offset
+    now_ms, end_offset = services.clock.now_ms(), services.metadata.image.end_offset
     endpoint = services.endpoint(context.listener_name)
     voter = {
         "replica_id": node_id,
@@ -92,4 +92,5 @@ API = Api(
     VersionRange(0, 2),
     handle,
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),
+    is_forwardable=True,
 )

@@ -6,7 +6,7 @@ Behaviour Topics in the order of their names, all of them if none is named, and 
           cursor tells where the next request goes on. A cursor of a topic that is gone goes on with
           the next one. A topic that is not there, or cannot be, has an error of its own. A partition that
           is offline, or on no broker that the client's listener reaches, has no leader, and no error.
-Not done  Eligible leader replicas: a partition has one replica.
+Not done  -
 KIPs      966
 """
 
@@ -16,23 +16,24 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.image import PartitionImage, TopicImage
+from isotherm.broker.access.acls import Operation, ResourceType
 from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.internal_topics import is_internal
-from isotherm.broker.requests.authorized_operations import TOPIC_OPERATIONS
+from isotherm.broker.metadata.image import PartitionImage, TopicImage
+from isotherm.broker.requests.authorized_operations import topic_operations
 from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.listed_brokers import PartitionPlaces, partition_places
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_LEADER = -1
-
 
 def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
-    existing = services.controller.image.topics_by_name
+    existing = services.metadata.image.topics_by_name
     names = {topic.name for topic in request.topics} or set(existing)
+    denied = set[str]()
     start = 0
     if request.cursor is not None:
         first, start = request.cursor.topic_name, request.cursor.partition_index
@@ -40,68 +41,72 @@ def handle(context: RequestContext, request: Any) -> Any:
             raise InvalidRequestError(f"a cursor cannot be at this partition partition={start}")
         names = {name for name in names if name >= first}
         start = start if first in names else 0
+    if services.authorizer is not None:
+        visible = services.authorizer.allowed(
+            context, Operation.DESCRIBE, ResourceType.TOPIC, names
+        )
+        denied, names = (names - visible if request.topics else denied), visible
     limit = services.config.max_request_partition_size_limit
     remaining = max(1, min(limit, request.response_partition_limit))
     topics: list[dict[str, Any]] = []
     for name in sorted(names):
         if remaining == 0:
-            return _response(context, topics, (name, 0))
+            return _response(context, [*topics, *map(_denied_topic, sorted(denied))], (name, 0))
         topic = existing.get(name)
         if topic is None:
-            topics.append(_unknown_topic(name))
+            topics.append(_unknown_topic(context, name))
             continue
         partitions = topic.partitions[start : start + remaining]
         topics.append(_topic_fields(context, topic, partitions))
         remaining -= len(partitions)
         end, start = start + len(partitions), 0
         if end < len(topic.partitions):
-            return _response(context, topics, (name, end))
-    return _response(context, topics, None)
+            return _response(context, [*topics, *map(_denied_topic, sorted(denied))], (name, end))
+    return _response(context, [*topics, *map(_denied_topic, sorted(denied))], None)
 
 
 def _topic_fields(
     context: RequestContext, topic: TopicImage, partitions: tuple[PartitionImage, ...]
 ) -> dict[str, Any]:
-    services = context.services
-    is_reachable = services.endpoint(context.listener_name) is not None
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": is_internal(topic.name),
         "partitions": [
-            _partition_fields(
-                partition,
-                is_offline=not is_reachable
-                or services.replica_manager.is_offline(topic.name, partition.partition),
-            )
+            _partition_fields(partition, partition_places(context, topic.name, partition))
             for partition in partitions
         ],
-        "topic_authorized_operations": TOPIC_OPERATIONS,
+        "topic_authorized_operations": topic_operations(context, topic.name),
     }
 
 
-def _partition_fields(partition: PartitionImage, *, is_offline: bool) -> dict[str, Any]:
+def _partition_fields(partition: PartitionImage, places: PartitionPlaces) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.none,
         "partition_index": partition.partition,
-        "leader_id": NO_LEADER if is_offline else partition.leader,
+        "leader_id": places.leader,
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,
-        "offline_replicas": partition.replicas if is_offline else (),
-        "eligible_leader_replicas": (),
-        "last_known_elr": (),
+        "offline_replicas": places.offline_replicas,
+        "eligible_leader_replicas": partition.elr,
+        "last_known_elr": partition.last_known_elr,
     }
 
 
-def _unknown_topic(name: str) -> dict[str, Any]:
+def _denied_topic(name: str) -> dict[str, Any]:
+    return _error_fields(name, ErrorCode.topic_authorization_failed)
+
+
+def _unknown_topic(context: RequestContext, name: str) -> dict[str, Any]:
     try:
         check_topic_name(name)
         error_code = ErrorCode.unknown_topic_or_partition
     except InvalidTopicError:
         error_code = ErrorCode.invalid_topic_exception
-    return _error_fields(name, error_code)
+    operations = topic_operations(context, name)
+    return {**_error_fields(name, error_code), "topic_authorized_operations": operations}
 
 
 def _error_fields(name: str, error_code: ErrorCode) -> dict[str, Any]:

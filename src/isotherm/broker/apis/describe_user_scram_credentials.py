@@ -1,9 +1,9 @@
 """DescribeUserScramCredentials (key 50).
 
 Versions  0
-Behaviour There are none: no user is described where all are asked for, RESOURCE_NOT_FOUND for one
-          that is named, and DUPLICATE_RESOURCE for one that is named twice, as in Kafka.
-Not done  SASL.
+Behaviour Mechanisms and iterations of the users named, or of all; nothing else of a credential is shown.
+          RESOURCE_NOT_FOUND for a user without one, DUPLICATE_RESOURCE for one that is named twice.
+Not done  -
 KIPs      554
 """
 
@@ -20,11 +20,26 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    counts = Counter(each.name for each in request.users or ())
-    results = [_missing(name, counts[name]) for name in counts]
+    credentials = context.services.metadata.image.scram_credentials
+    infos: dict[str, list[dict[str, Any]]] = {}
+    for (mechanism, name), record in sorted(credentials.items()):
+        info = {"mechanism": mechanism, "iterations": record.iterations}
+        infos.setdefault(name, []).append(info)
+    counts = Counter([each.name for each in request.users or ()] or list(infos))
+    results = [
+        _described(name, infos[name])
+        if name in infos and counts[name] == 1
+        else _missing(name, counts[name])
+        for name in counts
+    ]
     return context.response(
         {"error_code": ErrorCode.none, "error_message": None, "results": results}
     )
+
+
+def _described(user: str, infos: list[dict[str, Any]]) -> dict[str, Any]:
+    no_error = {"error_code": ErrorCode.none, "error_message": None}
+    return {"user": user, **no_error, "credential_infos": infos}
 
 
 def _missing(user: str, count: int) -> dict[str, Any]:
@@ -40,4 +55,10 @@ def _missing(user: str, count: int) -> dict[str, Any]:
     return {"user": user, "error_code": code, "error_message": message, "credential_infos": ()}
 
 
-API = Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, VersionRange(0, 0), handle)
+def _refuse(context: RequestContext, request: Any, code: ErrorCode) -> Any:
+    """The code is that of the whole, and of each user."""
+    results = [{**_missing(each.name, 1), "error_code": code} for each in request.users or ()]
+    return context.response({"error_code": code, "error_message": None, "results": results})
+
+
+API = Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, VersionRange(0, 0), handle, refuse_by=_refuse)

@@ -97,4 +97,5 @@ API = Api(
         Items(("topic_partitions", "partitions"), ("replica_election_results", "partition_result")),
     ),
     refuse_by=_refuse,
+    is_forwardable=True,
 )

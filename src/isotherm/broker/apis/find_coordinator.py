@@ -2,8 +2,12 @@
 
 Versions  0-6. 1 key type, throttle time · 3 flexible · 4 many keys in one request, an answer for
           each · 5 and 6 new key types.
-Behaviour This broker is the coordinator of every group and every transactional id. Serving the API
-          matters beyond that: librdkafka turns lz4 off when it is missing.
+Behaviour The coordinator of a group or transactional id is the leader of its partition of
+          `__consumer_offsets` or `__transaction_state`, with its endpoint of the request's listener.
+          COORDINATOR_NOT_AVAILABLE without such a leader. In a cluster, a topic that is missing is
+          created then, and the client asks again. Alone, this broker is the coordinator of
+          everything, also before the topic exists. Serving the API matters beyond that: librdkafka
+          turns lz4 off when it is missing.
           An unknown key type, and share groups (2), get INVALID_REQUEST.
 Not done  Share groups (KIP-932).
 KIPs      98 · 699 batched keys
@@ -11,40 +15,100 @@ KIPs      98 · 699 batched keys
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.coordinator_partition import coordinator_partition
+from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.image import NO_LEADER, TopicImage
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
+from isotherm.broker.transactions.transaction_log import TRANSACTION_STATE_TOPIC
 from isotherm.protocol.api_keys import ApiKey, VersionRange
+from isotherm.types import BrokerId
+
+if TYPE_CHECKING:
+    from isotherm.broker.groups.group_coordinator import GroupCoordinator
+    from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
 
 FIRST_KEY_TYPE_VERSION = 1
 FIRST_BATCHED_VERSION = 4
 GROUP, TRANSACTION = 0, 1
+TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC}
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    has_key_type = context.header.api_version >= FIRST_KEY_TYPE_VERSION
-    key_type = request.key_type if has_key_type else GROUP
+async def handle(context: RequestContext, request: Any) -> Any:
+    version = context.header.api_version
+    key_type = request.key_type if version >= FIRST_KEY_TYPE_VERSION else GROUP
     if key_type not in (GROUP, TRANSACTION):
         message = f"no such type of coordinator key_type={key_type}"
         return API.refuse(context, request, ErrorCode.invalid_request, message)
-    endpoint = context.services.endpoint(context.listener_name)
+    await _ensure_topic(context, key_type)
+    if version < FIRST_BATCHED_VERSION:
+        return context.response(_fields(context, TOPICS[key_type], request.key))
+    coordinators = [
+        {"key": key, **_fields(context, TOPICS[key_type], key)} for key in request.coordinator_keys
+    ]
+    return context.response({"coordinators": coordinators})
+
+
+async def _ensure_topic(context: RequestContext, key_type: int) -> None:
+    """Ask the cluster's controller for a topic that is missing; see `TopicCreator`."""
+    services = context.services
+    if services.embedded_controller is not None or TOPICS[key_type] in _topics(context):
+        return
+    coordinator: GroupCoordinator | TransactionCoordinator = services.group_coordinator
+    if key_type == TRANSACTION:
+        coordinator = services.transaction_coordinator
+    await coordinator.ensure_topic()
+
+
+def _topics(context: RequestContext) -> Mapping[str, TopicImage]:
+    return context.services.metadata.image.topics_by_name
+
+
+def _fields(context: RequestContext, topic_name: str, key: str) -> dict[str, Any]:
+    node_id = _coordinator_of(context, topic_name, key)
+    endpoint = _endpoint(context, node_id)
     if endpoint is None:
-        return API.refuse(context, request, ErrorCode.coordinator_not_available)
-    answer = {
+        return {
+            "error_code": ErrorCode.coordinator_not_available,
+            "error_message": None,
+            "node_id": NO_LEADER,
+            "host": "",
+            "port": -1,
+        }
+    return {
         "error_code": ErrorCode.none,
         "error_message": None,
-        "node_id": context.services.config.node_id,
+        "node_id": node_id,
         "host": endpoint.host,
         "port": endpoint.port,
     }
-    if context.header.api_version < FIRST_BATCHED_VERSION:
-        return context.response(answer)
-    coordinators = [{"key": key, **answer} for key in request.coordinator_keys]
-    return context.response({"coordinators": coordinators})
+
+
+def _coordinator_of(context: RequestContext, topic_name: str, key: str) -> BrokerId:
+    services = context.services
+    if services.embedded_controller is not None:
+        return services.config.node_id
+    topic = _topics(context).get(topic_name)
+    if topic is None:
+        return NO_LEADER
+    return topic.partitions[coordinator_partition(key, len(topic.partitions))].leader
+
+
+def _endpoint(context: RequestContext, node_id: BrokerId) -> Endpoint | None:
+    services = context.services
+    if node_id == services.config.node_id:
+        return services.endpoint(context.listener_name)
+    broker = services.metadata.image.brokers.get(node_id)
+    if broker is None or broker.fenced:
+        return None
+    return broker.endpoint(context.listener_name)
 
 
 API = Api(

@@ -27,10 +27,10 @@ OPERATIONS = frozenset(ConfigOperation)
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    return context.response(await answer_alteration(context, request, _changes))
+    return context.response(await answer_alteration(context, request, changes_of))
 
 
-def _changes(resource: Any, _current: Mapping[str, str]) -> list[ConfigChange]:
+def changes_of(resource: Any, _current: Mapping[str, str]) -> list[ConfigChange]:
     for config in resource.configs:
         if config.config_operation not in OPERATIONS:
             raise InvalidRequestError(
@@ -47,4 +47,5 @@ API = Api(
     VersionRange(0, 1),
     handle,
     items=(Items(("resources",), ("responses",)),),
+    is_forwardable=True,
 )

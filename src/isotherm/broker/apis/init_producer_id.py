@@ -38,7 +38,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     expected = _expected_producer(context, request)
     services = context.services
     if request.transactional_id is None:
-        producer_id = await services.run_control(services.controller.generate_producer_id)
+        producer_id = await services.transaction_coordinator.new_producer_id()
         return _response(context, ProducerIdAndEpoch(producer_id, FIRST_EPOCH))
     producer = await services.transaction_coordinator.init_producer_id(
         request.transactional_id, request.transaction_timeout // ONE_MS, expected

@@ -21,14 +21,17 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 FIRST_BATCHED_VERSION = 3
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: Any) -> Any:
+    coordinator = context.services.group_coordinator
     is_batched = context.header.api_version >= FIRST_BATCHED_VERSION
     members = (
         [(member.member_id, member.group_instance_id) for member in request.members]
         if is_batched
         else [(request.member_id, None)]
     )
-    codes = context.services.group_coordinator.leave(request.group_id, members)
+    codes = coordinator.leave(request.group_id, members)
+    if (waiting := coordinator.uncommitted(request.group_id)) is not None:
+        await waiting
     if not is_batched:
         return API.refuse(context, request, codes[0])
     answers = [

@@ -25,7 +25,7 @@ FIRST_TYPES_VERSION = 1
 def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
     names = {
-        ResourceType.TOPIC: sorted(services.controller.image.topics_by_name),
+        ResourceType.TOPIC: sorted(services.metadata.image.topics_by_name),
         ResourceType.BROKER: [str(services.config.node_id)],
         ResourceType.BROKER_LOGGER: [str(services.config.node_id)],
         ResourceType.CLIENT_METRICS: _configured(context, ResourceType.CLIENT_METRICS),
@@ -47,7 +47,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _configured(context: RequestContext, kind: ResourceType) -> list[str]:
-    configs = context.services.controller.image.configs
+    configs = context.services.metadata.image.configs
     return sorted(each.name for each in configs if each.resource_type == kind)
 
 

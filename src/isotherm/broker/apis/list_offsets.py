@@ -5,9 +5,12 @@ Versions  1-11. 2 isolation level · 4 leader epochs · 6 flexible · 7 timestam
 Behaviour Each partition has its own error. Timestamps are looked up in both tiers; partitions that
           need the remote tier are looked up in parallel, bounded by the request's timeout or by
           remote.list.offsets.request.timeout.ms. See isotherm.broker.partitions.offset_lookup.
+          Only the leader answers; a replica's (id >= 0) view ends at the log end. A new leader whose
+          high watermark is below its epoch answers OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before
+          version 5).
           A partition named twice gets INVALID_REQUEST. A special timestamp that the version does not know gets UNSUPPORTED_VERSION.
-Not done  A replica's view (replica id >= 0 reads up to the log end; there are no followers).
-KIPs      79 timestamps · 405 -4 · 734 -3 · 1005 -5 · 1023 -6 · 1075 remote lookups
+Not done  -
+KIPs      79 timestamps · 207 · 405 -4 · 734 -3 · 1005 -5 · 1023 -6 · 1075 remote lookups
 """
 
 from __future__ import annotations
@@ -34,6 +37,9 @@ from isotherm.log.log_read import FetchIsolation
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 READ_COMMITTED = 1
+CONSUMER_REPLICA_ID = -1
+DEBUGGING_REPLICA_ID = -2
+FIRST_NOT_AVAILABLE_VERSION = 5
 FIRST_ISOLATION_VERSION = 2
 FIRST_LEADER_EPOCH_VERSION = 4
 FIRST_TIMEOUT_VERSION = 10
@@ -66,17 +72,25 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 async def _answer_later(context: RequestContext, request: Any, answers: Sequence[Answer]) -> Any:
-    finished = await asyncio.gather(*map(_finish, answers))
+    version = context.header.api_version
+    finished = await asyncio.gather(*(_finish(each, version) for each in answers))
     return _response(context, request, finished)
 
 
-async def _finish(answer: Answer) -> Answer:
+async def _finish(answer: Answer, version: int) -> Answer:
     if answer.awaited is None:
         return answer
     try:
         return Answer(await answer.awaited)
     except IsothermError as error:
-        return Answer(error=code_of(error))
+        return Answer(error=_code(error, version))
+
+
+def _code(error: IsothermError, version: int) -> ErrorCode:
+    code = code_of(error)
+    if code is ErrorCode.offset_not_available and version < FIRST_NOT_AVAILABLE_VERSION:
+        return ErrorCode.leader_not_available
+    return code
 
 
 def _look_up(context: RequestContext, request: Any, topic: str, asked: Any) -> Answer:
@@ -87,6 +101,8 @@ def _look_up(context: RequestContext, request: Any, topic: str, asked: Any) -> A
         partition = services.replica_manager.find_partition(topic, None, asked.partition_index)
         if version >= FIRST_LEADER_EPOCH_VERSION:
             partition.check_leader_epoch(asked.current_leader_epoch)
+        if request.replica_id != DEBUGGING_REPLICA_ID:
+            partition.check_is_leader()
         found = find_offset(
             partition,
             asked.timestamp,
@@ -95,12 +111,12 @@ def _look_up(context: RequestContext, request: Any, topic: str, asked: Any) -> A
             _timeout_s(context, request),
         )
     except IsothermError as error:
-        return Answer(error=code_of(error))
+        return Answer(error=_code(error, version))
     return Answer(found) if isinstance(found, FoundOffset) else Answer(awaited=found)
 
 
 def _isolation(request: Any, version: int) -> FetchIsolation:
-    if request.replica_id >= 0:
+    if request.replica_id != CONSUMER_REPLICA_ID:
         return FetchIsolation.LOG_END
     if version >= FIRST_ISOLATION_VERSION and request.isolation_level == READ_COMMITTED:
         return FetchIsolation.TXN_COMMITTED

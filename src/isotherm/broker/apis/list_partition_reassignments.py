@@ -21,4 +21,4 @@ def handle(context: RequestContext, _request: Any) -> Any:
     return context.response({"error_code": ErrorCode.none, "error_message": None, "topics": ()})
 
 
-API = Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, VersionRange(0, 0), handle)
+API = Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, VersionRange(0, 0), handle, is_forwardable=True)

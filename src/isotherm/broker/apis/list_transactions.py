@@ -61,7 +61,7 @@ async def _matching(
 
 
 def matching_ids(pattern: str, transactional_ids: Collection[str]) -> set[str]:
-    """Those that RE2 matches as a whole; InvalidRegularExpressionError."""
+    """The ids that RE2 matches as a whole. Raises InvalidRegularExpressionError."""
     # Here and not above: Arrow is 40 MB that most brokers never need.
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -10,7 +10,10 @@ Behaviour Addresses are those of the listener the request came in by; on one tha
           existing in the same response (Kafka answers with a retriable error once). A topic asked
           for twice is answered once. Without an authorizer every operation is authorized.
           A partition on a failed log directory has no leader and LEADER_NOT_AVAILABLE; the
-          broker is its offline replica.
+          broker is its offline replica. In a cluster the brokers that serve are named, leaders even
+          when fenced, and offline are the replicas that are fenced, unreachable by the listener or in
+          a directory that is offline. Any broker passes requests on to the controller: this one is
+          named as it.
 Not done  -
 KIPs      4 · 78 · 430 authorized operations · 516 topic ids · 1102 re-bootstrap
 """
@@ -23,22 +26,26 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.image import MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.controller.topic_rules import NewTopic, check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.internal_topics import is_internal
+from isotherm.broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.requests.authorized_operations import (
-    CLUSTER_OPERATIONS,
     NOT_ASKED_FOR,
-    TOPIC_OPERATIONS,
+    cluster_operations,
+    topic_operations,
 )
 from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.listed_brokers import (
+    controller_id,
+    listed_brokers,
+    partition_places,
+)
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
-NO_LEADER = -1
 FIRST_NULL_FOR_ALL_VERSION = 1
 FIRST_DECLINABLE_VERSION = 4
 FIRST_LISTENER_ERROR_VERSION = 6
@@ -61,16 +68,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
         request.topics is None if version >= FIRST_NULL_FOR_ALL_VERSION else not request.topics
     )
     if asks_for_all:
-        answers = [
-            TopicAnswer(topic) for topic in services.controller.image.topics_by_name.values()
-        ]
+        answers = [TopicAnswer(topic) for topic in services.metadata.image.topics_by_name.values()]
         return _response(context, request, answers)
     _check_ids_allowed(request, version)
     topics = _asked_for(request)
     refused: dict[str, ErrorCode] = {}
     if services.config.auto_create_topics_enable and _allows_creation(request, version):
         refused = await _create_missing(context, topics)
-    image = services.controller.image
+    image = services.metadata.image
     answers = [_answer(image, topic, refused) for topic in topics]
     return _response(context, request, answers)
 
@@ -102,17 +107,21 @@ def _distinct(topics: Iterable[Any]) -> Iterable[Any]:
 
 async def _create_missing(context: RequestContext, topics: Iterable[Any]) -> dict[str, ErrorCode]:
     """Make the topics that are asked for by name and are not there; the codes of those refused."""
-    controller = context.services.controller
-    image = controller.image
+    services = context.services
     names = {
         topic.name
         for topic in topics
         if not getattr(topic, "topic_id", None) and topic.name is not None
     }
-    missing = [NewTopic(name=name) for name in sorted(names - set(image.topics_by_name))]
+    missing = sorted(names - set(services.metadata.image.topics_by_name))
     if not missing:
         return {}
-    results = await context.services.run_control(lambda: controller.create_topics(missing))
+    if services.auto_creation is not None:
+        # Answered as unknown until the controller's decision is in the metadata.
+        services.auto_creation.ask(context, missing)
+        return {}
+    controller, new = services.controller, [NewTopic(name=name) for name in missing]
+    results = await services.run_control(lambda: controller.create_topics(new))
     return {result.name: code_of(result.error) for result in results if result.error is not None}
 
 
@@ -138,25 +147,21 @@ def _missing_code(name: str) -> ErrorCode:
 
 
 def _response(context: RequestContext, request: Any, answers: Sequence[TopicAnswer]) -> Any:
-    services = context.services
-    endpoint = services.endpoint(context.listener_name)
-    node_id = services.config.node_id
     return context.response(
         {
             "brokers": [
                 {
-                    "node_id": node_id,
-                    "host": endpoint.host,
-                    "port": endpoint.port,
-                    "rack": services.config.broker_rack,
+                    "node_id": broker.broker_id,
+                    "host": broker.host,
+                    "port": broker.port,
+                    "rack": broker.rack,
                 }
-            ]
-            if endpoint
-            else (),
-            "cluster_id": services.cluster_id,
-            "controller_id": node_id,
+                for broker in listed_brokers(context)
+            ],
+            "cluster_id": context.services.cluster_id,
+            "controller_id": controller_id(context),
             "topics": [_topic_fields(context, answer, request) for answer in answers],
-            "cluster_authorized_operations": CLUSTER_OPERATIONS
+            "cluster_authorized_operations": cluster_operations(context)
             if getattr(request, "include_cluster_authorized_operations", False)
             else NOT_ASKED_FOR,
             "error_code": ErrorCode.none,
@@ -166,38 +171,42 @@ def _response(context: RequestContext, request: Any, answers: Sequence[TopicAnsw
 
 def _topic_fields(context: RequestContext, answer: TopicAnswer, request: Any) -> dict[str, Any]:
     topic = answer.topic
-    operations = getattr(request, "include_topic_authorized_operations", False)
+    name = topic.name if topic else answer.name
+    shows_operations = getattr(request, "include_topic_authorized_operations", False)
     return {
         "error_code": answer.error,
-        "name": topic.name if topic else answer.name,
+        "name": name,
         "topic_id": topic.topic_id if topic else answer.topic_id,
-        "is_internal": is_internal(topic.name if topic else answer.name or ""),
+        "is_internal": is_internal(name or ""),
         "partitions": [
             _partition_fields(context, topic.name, partition) for partition in topic.partitions
         ]
         if topic
         else (),
-        "topic_authorized_operations": TOPIC_OPERATIONS if operations else NOT_ASKED_FOR,
+        "topic_authorized_operations": topic_operations(context, name or "")
+        if shows_operations
+        else NOT_ASKED_FOR,
     }
 
 
 def _partition_fields(
     context: RequestContext, topic: str, partition: PartitionImage
 ) -> dict[str, Any]:
-    is_offline, error_code = True, ErrorCode.leader_not_available
-    if context.services.endpoint(context.listener_name) is None:
-        if context.header.api_version >= FIRST_LISTENER_ERROR_VERSION:
-            error_code = ErrorCode.listener_not_found
-    elif not context.services.replica_manager.is_offline(topic, partition.partition):
-        is_offline, error_code = False, ErrorCode.none
+    places = partition_places(context, topic, partition)
+    error_code = places.error
+    if (
+        error_code is ErrorCode.listener_not_found
+        and context.header.api_version < FIRST_LISTENER_ERROR_VERSION
+    ):
+        error_code = ErrorCode.leader_not_available
     return {
         "error_code": error_code,
         "partition_index": partition.partition,
-        "leader_id": NO_LEADER if is_offline else partition.leader,
+        "leader_id": places.leader,
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,
-        "offline_replicas": partition.replicas if is_offline else (),
+        "offline_replicas": places.offline_replicas,
     }
 
 

@@ -50,6 +50,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
         version,
     )
     codes = coordinator.offsets.commit(request.group_id, committer, offsets)
+    if (waiting := coordinator.uncommitted(request.group_id)) is not None:
+        await waiting
     return _response(context, request, lambda topic, index: _code(context, topic, index, codes))
 
 
@@ -84,7 +86,7 @@ def _resolve(context: RequestContext, topic: Any) -> tuple[str | None, uuid.UUID
     """Name, id and partition count of a topic in the request; None and 0 if it is unknown."""
     has_id = context.header.api_version >= FIRST_TOPIC_ID_VERSION
     wanted = topic.topic_id if has_id else topic.name
-    found = context.services.controller.image.topic(wanted) if wanted is not None else None
+    found = context.services.metadata.image.topic(wanted) if wanted is not None else None
     if found is None:
         return None, None, 0
     return found.name, found.topic_id, len(found.partitions)

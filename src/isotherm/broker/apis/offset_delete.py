@@ -27,11 +27,13 @@ async def handle(context: RequestContext, request: Any) -> Any:
     known = [
         TopicPartition(topic.name, asked.partition_index)
         for topic in request.topics
-        if (found := context.services.controller.image.topic(topic.name)) is not None
+        if (found := context.services.metadata.image.topic(topic.name)) is not None
         for asked in topic.partitions
         if 0 <= asked.partition_index < len(found.partitions)
     ]
     codes = coordinator.offsets.delete(request.group_id, known)
+    if (waiting := coordinator.uncommitted(request.group_id)) is not None:
+        await waiting
     if isinstance(codes, ErrorCode):
         return API.refuse(context, request, codes)
     unknown = ErrorCode.unknown_topic_or_partition

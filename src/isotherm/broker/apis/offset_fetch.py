@@ -45,7 +45,9 @@ class Asked(NamedTuple):
 
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
-    return _response(context, [_group_fields(context, request, each) for each in _asked(request)])
+    return _response(
+        context, [await _group_fields(context, request, each) for each in _asked(request)]
+    )
 
 
 def _asked(request: Any) -> list[Asked]:
@@ -62,14 +64,17 @@ def _asked(request: Any) -> list[Asked]:
     ]
 
 
-def _group_fields(context: RequestContext, request: Any, asked: Asked) -> dict[str, Any]:
+async def _group_fields(context: RequestContext, request: Any, asked: Asked) -> dict[str, Any]:
     version = context.header.api_version
     require_stable = version >= FIRST_REQUIRE_STABLE_VERSION and request.require_stable
     partitions = None if asked.topics is None else _partitions(context, asked.topics)
-    offsets = context.services.group_coordinator.offsets
+    coordinator = context.services.group_coordinator
+    offsets = coordinator.offsets
     try:
         error = offsets.fetch_error(asked.group_id, asked.member_id, asked.member_epoch)
         fetched = offsets.fetch(asked.group_id, partitions, require_stable=require_stable)
+        if (waiting := coordinator.uncommitted(asked.group_id)) is not None:
+            await waiting
     except IsothermError as failure:
         return _error_fields(context, asked, code_of(failure))
     if error is not ErrorCode.none:
@@ -99,7 +104,7 @@ def _name(context: RequestContext, topic: Any) -> str | None:
 
 
 def _topic_of_id(context: RequestContext, topic_id: uuid.UUID | None) -> Any:
-    return None if topic_id is None else context.services.controller.image.topic(topic_id)
+    return None if topic_id is None else context.services.metadata.image.topic(topic_id)
 
 
 def _topic_fields(
@@ -129,7 +134,7 @@ def _all_topics(
     """By version 10 a topic that is gone has no id to be shown under, and is left out."""
     topics = []
     for name, partitions in itertools.groupby(sorted(fetched), key=lambda each: each.topic):
-        found = context.services.controller.image.topic(name)
+        found = context.services.metadata.image.topic(name)
         topic_id = None if found is None else found.topic_id
         if topic_id is None and context.header.api_version >= FIRST_TOPIC_ID_VERSION:
             continue

@@ -4,7 +4,7 @@ Versions  2-4. 2 current leader epoch · 3 replica id · 4 flexible.
 Behaviour The last epoch up to the one asked for that the partition knows, and the offset where it
           ends; -1 and -1 when it cannot tell. Consumers find out with it that they read what was
           truncated. Each partition has its own error; a client that knows an older or a newer
-          leader epoch than this broker is fenced.
+          leader epoch than this broker is fenced. Only the leader answers.
 Not done  -
 KIPs      101 · 279 · 320
 """
@@ -38,6 +38,7 @@ def _answer(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
     try:
         partition = context.services.replica_manager.find_partition(topic, None, asked.partition)
         partition.check_leader_epoch(asked.current_leader_epoch)
+        partition.check_is_leader()
     except IsothermError as error:
         return _fields(asked, code_of(error), UNDEFINED_EPOCH_END)
     log = partition.log

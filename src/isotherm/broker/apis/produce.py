@@ -3,14 +3,17 @@
 Versions  3-13, shown as 0-13 (see API below). 5 log start offset · 7 zstd
           allowed · 8 error message · 9 flexible · 10 current leader · 11 TRANSACTION_ABORTABLE ·
           12 transactions of version 2 · 13 topic ids
-Behaviour Partitions are appended one after the other; each has its own error. acks=1 and acks=all
-          are the same with one replica: answered after the append, or where flush.messages asks
-          for it after a flush, which other requests do not wait for. acks=0 has no answer, and an
+Behaviour Partitions are appended one after the other; each has its own error. acks=1 is answered
+          after the append, or where flush.messages asks for it after a flush, which other requests do
+          not wait for. acks=all is answered when the in-sync replicas have the records too, or after
+          the request's timeout; with one replica it is acks=1. acks=0 has no answer, and an
           error closes the connection, as in Kafka: the client would not learn of it otherwise.
           Records that may not be here are named one by one, as Kafka names them (KIP-467): the
           first RECORD_FAULTS_MAX of them.
           The broker's own topics take no records from clients: one that cannot be decoded would
-          stop every reader of it.
+          stop every reader of it. In a cluster brokers are clients of the metadata topic. A batch
+          of theirs may name the offset at which the log must end (conditional_batch.py); if it does
+          not, the answer is OPERATION_NOT_ATTEMPTED.
           Transactional records are taken for partitions that are part of the transaction; from
           version 12 on they make them so.
 Not done  -
@@ -22,34 +25,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
+from isotherm.broker.partitions.delayed_produce import AwaitedAppend, DelayedProduce
 from isotherm.broker.partitions.partition import ACKS_ALL, ACKS_LEADER, Partition
 from isotherm.broker.requests.context import HangUpError, RequestContext
+from isotherm.broker.requests.current_leader import current_leader
+from isotherm.broker.requests.later_response import LaterResponse
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api, Charge
-from isotherm.broker.transactions.admission import ClientAbility, admit_records
-from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
+from isotherm.broker.transactions.admission import PendingAdmission
+from isotherm.broker.transactions.produce_admission import (
+    NO_VERDICTS,
+    Verdicts,
+    admit_batch,
+    await_admissions,
+    start_admissions,
+)
 from isotherm.errors import (
-    ConcurrentTransactionsError,
-    CoordinatorLoadInProgressError,
     CorruptMessageError,
     InvalidRecordError,
     InvalidTopicError,
     IsothermError,
     LogDirFailedError,
-    NotEnoughReplicasError,
     NotLeaderOrFollowerError,
-    OutOfOrderSequenceError,
     RecordListTooLargeError,
     RecordTooLargeError,
     RefusedRecordsError,
-    TransactionalIdAuthorizationError,
     UnsupportedCompressionTypeError,
 )
 from isotherm.metrics.broker_traffic import TopicTraffic
@@ -67,29 +74,28 @@ from isotherm.record.batch_header import (
     HEADER_SIZE,
     MAGIC,
     TRANSACTIONAL_FLAG,
-    BatchHeader,
     read_attributes,
     read_batch_header,
     read_batch_size,
     read_magic,
 )
 from isotherm.record.compression import CompressionType
+from isotherm.record.conditional_batch import take_condition
 from isotherm.record.few_records import FEW_RECORDS_MAX
 from isotherm.record.validation import AppendOrigin, count_without_kernels
-from isotherm.types import REMOTE_LOG_METADATA_TOPICS
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 ACKS_NONE = 0
 FIRST_ZSTD_VERSION = 7
-FIRST_ABORTABLE_VERSION = 11
-FIRST_ADDING_VERSION = 12
+FIRST_CURRENT_LEADER_VERSION = 10
 WRITTEN_BY_BROKER_ALONE = frozenset(
     {*REMOTE_LOG_METADATA_TOPICS, "__consumer_offsets", "__transaction_state"}
 )
 
 # Kafka (ReplicaManager.appendToLocalLog) has no meter for these: they are no fault of the broker's.
-# It does not tell the log's start either.
+# Nor does it contain the log start.
 NOT_COUNTED_AS_FAILED = (
     LogDirFailedError,
     NotLeaderOrFollowerError,
@@ -100,10 +106,11 @@ NOT_COUNTED_AS_FAILED = (
 
 
 class _Appended(NamedTuple):
-    """One partition's answer; it is true once `unflushed` is flushed."""
+    """One partition's answer; it is true once `unflushed` is flushed and `awaited` has happened."""
 
     response: ProducePartitionResponse
     unflushed: Partition | None = None
+    awaited: AwaitedAppend | None = None
 
 
 def handle(
@@ -153,20 +160,113 @@ async def _append_later(context: RequestContext, request: ProduceRequest) -> Pro
 def _append_now(
     context: RequestContext, request: ProduceRequest, origin: AppendOrigin = AppendOrigin.CLIENT
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    if request.transactional_id and context.services.remote_admission is not None:
+        waiting = start_admissions(context, request)
+        if waiting:
+            return _append_once_admitted(context, request, origin, waiting)
+    return _append(context, request, origin, NO_VERDICTS)
+
+
+async def _append_once_admitted(
+    context: RequestContext,
+    request: ProduceRequest,
+    origin: AppendOrigin,
+    waiting: Mapping[TopicPartition, PendingAdmission],
+) -> ProduceResponse | None:
+    """The appends, once the coordinator has answered for all of them."""
+    verdicts = await await_admissions(waiting)
+    answer = _append(context, request, origin, verdicts)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _append(
+    context: RequestContext,
+    request: ProduceRequest,
+    origin: AppendOrigin,
+    verdicts: Verdicts,
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     appended = [
-        [_produce(context, request, topic, produced, origin) for produced in topic.partitions]
+        [
+            _produce(context, request, topic, produced, origin, verdicts)
+            for produced in topic.partitions
+        ]
         for topic in request.topics
     ]
+    has_errors = False
     for partitions in appended:
         for each in partitions:
-            if each.unflushed is not None:
-                return _answer_once_flushed(context, request, appended)
+            if each.unflushed is not None or each.awaited is not None:
+                return _answer_once_safe(context, request, appended)
+            if each.response.error_code:
+                has_errors = True
+    if has_errors:
+        return _answer_with_leaders(context, request, appended)
     return _answer(request, appended)
 
 
-async def _answer_once_flushed(
+def _answer_once_safe(
     context: RequestContext, request: ProduceRequest, appended: list[list[_Appended]]
+) -> Awaitable[ProduceResponse | None]:
+    """The answer once the appends are flushed, where asked for, and on the in-sync replicas."""
+    awaited = [each.awaited for topic in appended for each in topic if each.awaited is not None]
+    delayed = DelayedProduce(awaited, asyncio.get_running_loop())
+    # Watched before anything is awaited, so that no change is missed.
+    if not delayed.try_complete(None):
+        context.services.replica_manager.purgatory.watch(
+            delayed, delayed.keys, max(0, request.timeout_ms) / 1000
+        )
+    if any(each.unflushed is not None for topic in appended for each in topic):
+        return _answer_once_flushed(context, request, appended, delayed)
+    return LaterResponse(
+        delayed.future,
+        lambda: _answer_with_leaders(context, request, _decided(appended, delayed.outcomes)),
+        is_done_but_for_answer=True,
+    )
+
+
+async def _answer_once_flushed(
+    context: RequestContext,
+    request: ProduceRequest,
+    appended: list[list[_Appended]],
+    delayed: DelayedProduce,
 ) -> ProduceResponse | None:
+    appended = await _flushed(context, appended)
+    await delayed.future
+    return _answer_with_leaders(context, request, _decided(appended, delayed.outcomes))
+
+
+def _decided(
+    appended: list[list[_Appended]], outcomes: Sequence[ErrorCode]
+) -> list[list[_Appended]]:
+    """`outcomes` has one for each append that waited for the in-sync replicas."""
+    left = iter(outcomes)
+    return [
+        [
+            each if each.awaited is None else _settled(each, each.awaited, next(left))
+            for each in topic
+        ]
+        for topic in appended
+    ]
+
+
+def _settled(appended: _Appended, awaited: AwaitedAppend, outcome: ErrorCode) -> _Appended:
+    """The answer of an append that is decided. An error of its flush stays."""
+    if outcome is ErrorCode.none or appended.response.error_code:
+        return appended
+    message = (
+        f"records are not on all in-sync replicas partition={awaited.partition.topic_partition}"
+        f" error={outcome.name}"
+    )
+    return appended._replace(
+        response=ProducePartitionResponse(
+            partition=appended.response.partition, error_code=outcome, error_message=message
+        )
+    )
+
+
+async def _flushed(
+    context: RequestContext, appended: list[list[_Appended]]
+) -> list[list[_Appended]]:
     loop, executor = asyncio.get_running_loop(), context.services.flush_executor
 
     async def flushed(each: _Appended) -> _Appended:
@@ -175,13 +275,33 @@ async def _answer_once_flushed(
         try:
             await loop.run_in_executor(executor, each.unflushed.log.flush)
         except IsothermError as error:
-            return _refused(each.response.partition, error, each.unflushed)
+            refused = _refused(each.response.partition, error, each.unflushed)
+            return refused._replace(awaited=each.awaited)
         return each
 
-    return _answer(
-        request,
-        [await asyncio.gather(*(flushed(each) for each in topic)) for topic in appended],
-    )
+    return [await asyncio.gather(*(flushed(each) for each in topic)) for topic in appended]
+
+
+def _answer_with_leaders(
+    context: RequestContext, request: ProduceRequest, appended: list[list[_Appended]]
+) -> ProduceResponse | None:
+    """The answer, which names the leader where the client asked another broker (KIP-951)."""
+    answer = _answer(request, appended)
+    if answer is None or context.header.api_version < FIRST_CURRENT_LEADER_VERSION:
+        return answer
+    endpoints = {}
+    topics = []
+    for topic in answer.topics:
+        partitions = []
+        for response in topic.partitions:
+            if response.error_code == ErrorCode.not_leader_or_follower:
+                found = current_leader(context, topic.name, topic.topic_id, response.partition)
+                response = response._replace(current_leader=found.leader)
+                if found.endpoint is not None:
+                    endpoints[found.endpoint.node_id] = found.endpoint
+            partitions.append(response)
+        topics.append(topic._replace(partitions=partitions))
+    return answer._replace(topics=topics, node_endpoints=tuple(endpoints.values()))
 
 
 def _answer(request: ProduceRequest, appended: list[list[_Appended]]) -> ProduceResponse | None:
@@ -207,6 +327,7 @@ def _produce(
     topic: ProduceTopic,
     produced: ProducePartition,
     origin: AppendOrigin,
+    verdicts: Verdicts,
 ) -> _Appended:
     services = context.services
     partition, traffic = None, None
@@ -216,12 +337,15 @@ def _produce(
         )
         traffic = services.traffic.of(partition.topic_partition.topic)
         traffic.total_produce_requests += 1
-        records = _checked_records(context, request, partition, produced)
+        records = _checked_records(context, request, partition, produced, verdicts)
+        is_metadata = partition.topic_partition.topic in REMOTE_LOG_METADATA_TOPICS
+        term = partition.term
         info = partition.append(
             records,
             required_acks=request.acks,
             now_ms=services.clock.now_ms(),
             origin=origin,
+            expected_end=take_condition(records) if is_metadata else None,
         )
     except IsothermError as error:
         logger.debug("produce refused topic=%s partition=%d", topic.name, produced.partition)
@@ -237,7 +361,10 @@ def _produce(
         log_append_time_ms=info.log_append_time_ms,
         log_start_offset=info.log_start_offset,
     )
-    return _Appended(response, partition if info.needs_flush else None)
+    awaited = None
+    if request.acks == ACKS_ALL and not partition.is_alone:
+        awaited = AwaitedAppend(partition, info.last_offset + 1, term)
+    return _Appended(response, partition if info.needs_flush else None, awaited)
 
 
 def _refused(number: int, error: IsothermError, partition: Partition | None) -> _Appended:
@@ -287,70 +414,26 @@ def _checked_records(
     request: ProduceRequest,
     partition: Partition,
     produced: ProducePartition,
+    verdicts: Verdicts,
 ) -> memoryview:
-    """What only the request tells of a batch; the rest is checked by the log."""
-    if partition.topic_partition.topic in WRITTEN_BY_BROKER_ALONE:
-        raise InvalidTopicError(
-            f"topic is written by the broker alone topic={partition.topic_partition.topic}"
-        )
+    """Checks that need the request; the log does the others."""
+    topic = partition.topic_partition.topic
+    # The brokers of a cluster write remote log metadata to whichever of them leads it, as producers.
+    is_of_brokers = (
+        context.services.embedded_controller is None and topic in REMOTE_LOG_METADATA_TOPICS
+    )
+    if topic in WRITTEN_BY_BROKER_ALONE and not is_of_brokers:
+        raise InvalidTopicError(f"topic is written by the broker alone topic={topic}")
     records = produced.records or memoryview(b"")
     _check_shape(records)
     attributes, api_version = read_attributes(records), context.header.api_version
     if attributes & TRANSACTIONAL_FLAG:
-        _admit_transactional(context, request, partition, read_batch_header(records))
+        admit_batch(context, request, partition, read_batch_header(records), verdicts)
     if attributes & CODEC_MASK == CompressionType.ZSTD and api_version < FIRST_ZSTD_VERSION:
         raise UnsupportedCompressionTypeError(
             f"zstd is not allowed below version {FIRST_ZSTD_VERSION} api_version={api_version}"
         )
     return records
-
-
-def _admit_transactional(
-    context: RequestContext, request: ProduceRequest, partition: Partition, header: BatchHeader
-) -> None:
-    services, version = context.services, context.header.api_version
-    if not request.transactional_id:
-        raise TransactionalIdAuthorizationError(
-            f"transactional records without a transactional id"
-            f" partition={partition.topic_partition} producer_id={header.producer_id}"
-        )
-    ability = ClientAbility.NEITHER
-    if version >= FIRST_ADDING_VERSION:
-        ability = ClientAbility.ADDS_BY_WRITING
-    elif not services.config.transactions.transaction_partition_verification_enable:
-        return
-    elif version >= FIRST_ABORTABLE_VERSION:
-        ability = ClientAbility.KNOWS_ABORTABLE_ERROR
-    try:
-        admit_records(
-            services.transaction_coordinator,
-            request.transactional_id,
-            ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
-            partition.topic_partition,
-            ability,
-        )
-        if ability is ClientAbility.ADDS_BY_WRITING:
-            _check_first_sequence(partition, header)
-    except (ConcurrentTransactionsError, CoordinatorLoadInProgressError) as error:
-        if ability is ClientAbility.ADDS_BY_WRITING and isinstance(
-            error, ConcurrentTransactionsError
-        ):
-            raise
-        # Producers do not expect a coordinator's code from a leader; on this one they try again
-        # without asking for metadata first. Kafka answers it for the same reason.
-        raise NotEnoughReplicasError(str(error)) from error
-
-
-def _check_first_sequence(partition: Partition, header: BatchHeader) -> None:
-    """With version 2 each transaction has an epoch of its own, so what comes first in it is the
-    first of all: an earlier batch, refused or not here yet, is not overtaken."""
-    known = partition.log.producers.producer(header.producer_id)
-    if header.base_sequence != 0 and (known is None or not known.batches):
-        raise OutOfOrderSequenceError(
-            f"the first batch of a transaction has sequence 0"
-            f" partition={partition.topic_partition} producer_id={header.producer_id}"
-            f" epoch={header.producer_epoch} base_sequence={header.base_sequence}"
-        )
 
 
 def _refuse(

@@ -31,11 +31,13 @@ def _refused(
     message: str | None = None,
     items: Sequence[Items] = (),
     fixed: Mapping[str, Any] | None = None,
+    *,
+    is_forwardable: bool = False,
 ) -> Api:
     def handle(context: RequestContext, request: Any) -> Any:
         return api.refuse(context, request, code, message)
 
-    api = Api(key, versions, handle, items=items, fixed=fixed or {})
+    api = Api(key, versions, handle, items=items, fixed=fixed or {}, is_forwardable=is_forwardable)
     return api
 
 
@@ -50,7 +52,8 @@ def _no_tokens(key: ApiKey, last: int) -> Api:
 
 def _one_voter(key: ApiKey, last: int) -> Api:
     message = "the quorum has one voter, for ever"
-    return _refused(key, VersionRange(0, last), ErrorCode.unsupported_version, message)
+    versions = VersionRange(0, last)
+    return _refused(key, versions, ErrorCode.unsupported_version, message, is_forwardable=True)
 
 
 def _no_share_groups(

@@ -19,12 +19,11 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.groups.offset_coordinator import Committer
 from isotherm.broker.groups.offsets import OffsetAndMetadata
-from isotherm.broker.groups.offsets_topic import Producer
+from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC, Producer
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api, Renamed
 from isotherm.broker.transactions.admission import ClientAbility, admit_records
-from isotherm.broker.transactions.transaction_markers import OFFSETS_TOPIC
 from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.errors import ConcurrentTransactionsError, CoordinatorNotAvailableError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -44,18 +43,20 @@ async def handle(context: RequestContext, request: Any) -> Any:
     if not offsets:
         return API.refuse(context, request, ErrorCode.unknown_topic_or_partition)
     producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-    _admit(context, request, producer)
+    await _admit(context, request, producer)
     committer = Committer()
     if context.header.api_version >= FIRST_MEMBER_VERSION:
         committer = Committer(request.generation_id, request.member_id, request.group_instance_id)
     codes = groups.commit_transactional_offsets(
         request.group_id, Producer(*producer), committer, offsets
     )
+    if (waiting := groups.uncommitted(request.group_id)) is not None:
+        await waiting
     unknown = ErrorCode.unknown_topic_or_partition
     return _response(context, request, lambda partition: codes.get(partition, unknown))
 
 
-def _admit(context: RequestContext, request: Any, producer: ProducerIdAndEpoch) -> None:
+async def _admit(context: RequestContext, request: Any, producer: ProducerIdAndEpoch) -> None:
     version = context.header.api_version
     ability = ClientAbility.NEITHER
     if version >= FIRST_ADDING_VERSION:
@@ -63,14 +64,18 @@ def _admit(context: RequestContext, request: Any, producer: ProducerIdAndEpoch) 
     elif version >= FIRST_ABORTABLE_VERSION:
         ability = ClientAbility.KNOWS_ABORTABLE_ERROR
     index = context.services.group_coordinator.offsets_partition(request.group_id)
+    # Before another broker is asked: the group may not be this one's.
+    context.services.group_coordinator.check_active(index)
     try:
-        admit_records(
-            context.services.transaction_coordinator,
+        pending = admit_records(
+            context.services,
             request.transactional_id,
             producer,
             TopicPartition(OFFSETS_TOPIC, index),
             ability,
         )
+        if pending is not None:
+            pending.settle(await pending.wait())
     except ConcurrentTransactionsError as error:
         # Clients do not know this code here, and try again on the other.
         raise CoordinatorNotAvailableError(str(error)) from error
@@ -80,7 +85,7 @@ def _known_offsets(
     context: RequestContext, request: Any
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """The request's offsets in partitions that exist."""
-    topics = context.services.controller.image.topics_by_name
+    topics = context.services.metadata.image.topics_by_name
     has_epoch = context.header.api_version >= FIRST_LEADER_EPOCH_VERSION
     offsets = {}
     for asked_topic in request.topics:

@@ -31,4 +31,4 @@ def _response(context: RequestContext, error_code: ErrorCode, message: str | Non
     return context.response({"error_code": error_code, "error_message": message})
 
 
-API = Api(ApiKey.UNREGISTER_BROKER, VersionRange(0, 0), handle)
+API = Api(ApiKey.UNREGISTER_BROKER, VersionRange(0, 0), handle, is_forwardable=True)

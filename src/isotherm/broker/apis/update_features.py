@@ -15,8 +15,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.features import FeatureUpdate, UpgradeType
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.features import FeatureUpdate, UpgradeType
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import RejectedError
@@ -61,4 +61,4 @@ def _response(
     )
 
 
-API = Api(ApiKey.UPDATE_FEATURES, VersionRange(0, 2), handle)
+API = Api(ApiKey.UPDATE_FEATURES, VersionRange(0, 2), handle, is_forwardable=True)

@@ -2,13 +2,16 @@
 
 Versions  1-2. 1 flexible · 2 the client's transaction version
 Behaviour Brokers send it to one another, and `kafka-transactions abort` to end a transaction whose
-          coordinator has forgotten it. Each partition is answered for itself.
+          coordinator has forgotten it. Each partition is answered for itself, once its marker is
+          committed. From version 2 on a marker of a raised epoch is refused if a transaction of
+          that very epoch is open: it is a late one.
 Not done  -
 KIPs      98 · 664 · 890
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -19,35 +22,57 @@ from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
 from isotherm.broker.requests.split_requests import next_turn
-from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
+from isotherm.broker.transactions.transaction_endings import MARKERS_PER_TURN, EndMarker
+from isotherm.broker.transactions.transaction_state import TRANSACTION_V0, ProducerIdAndEpoch
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import TopicPartition
 
-# As for an end by the coordinator: a request may ask for any number.
-MARKERS_PER_TURN = 32
+FIRST_TRANSACTION_VERSION = 2
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    codes = []
+    appended: list[ErrorCode | asyncio.Future[None]] = []
     for marker in request.markers:
+        ended = _end_marker(context, marker)
         for topic in marker.topics:
             for index in topic.partition_indexes:
-                codes.append(_write(context, marker, TopicPartition(topic.name, index)))
-                if len(codes) % MARKERS_PER_TURN == 0:
+                appended.append(_append(context, ended, TopicPartition(topic.name, index)))
+                if len(appended) % MARKERS_PER_TURN == 0:
                     await next_turn()
+    # Awaited in order: the slowest partition decides how long it takes.
+    codes = [
+        each if isinstance(each, ErrorCode) else await _code_once_committed(each)
+        for each in appended
+    ]
     answers = iter(codes)
     return _response(context, request, lambda: next(answers))
 
 
-def _write(context: RequestContext, marker: Any, partition: TopicPartition) -> ErrorCode:
+def _end_marker(context: RequestContext, marker: Any) -> EndMarker:
+    has_version = context.header.api_version >= FIRST_TRANSACTION_VERSION
+    return EndMarker(
+        ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch),
+        marker.transaction_result,
+        marker.coordinator_epoch,
+        marker.transaction_version if has_version else TRANSACTION_V0,
+    )
+
+
+def _append(
+    context: RequestContext, marker: EndMarker, partition: TopicPartition
+) -> ErrorCode | asyncio.Future[None]:
     try:
-        context.services.transaction_markers.write(
-            partition,
-            ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch),
-            commit=marker.transaction_result,
-            coordinator_epoch=marker.coordinator_epoch,
-        )
+        committed = context.services.transaction_markers.append(marker, partition)
+    except IsothermError as error:
+        return code_of(error)
+    return ErrorCode.none if committed is None else committed
+
+
+async def _code_once_committed(committed: asyncio.Future[None]) -> ErrorCode:
+    try:
+        # Shielded: the group coordinator waits for it too, when this client has disconnected.
+        await asyncio.shield(committed)
     except IsothermError as error:
         return code_of(error)
     return ErrorCode.none

@@ -16,11 +16,10 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.configs.broker_loggers import alter_loggers
 from isotherm.broker.configs.config_resources import ResourceType, check_this_broker
 from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
-from isotherm.broker.controller.controller import Controller
-from isotherm.broker.controller.image import ConfigResource
 from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.metadata.image import ConfigResource
+from isotherm.broker.requests.context import BrokerServices, RequestContext
 from isotherm.errors import InvalidRequestError, PolicyViolationError, RejectedError
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS
 
@@ -52,9 +51,9 @@ async def answer_alteration(
         (resource.resource_type, resource.resource_name, partial(changes_of, resource))
         for resource in request.resources
     ]
-    controller = context.services.controller
-    altered = await context.services.run_control(
-        lambda: _alter_all(controller, asked, validate_only=request.validate_only)
+    services = context.services
+    altered = await services.run_control(
+        lambda: _alter_all(services, asked, validate_only=request.validate_only)
     )
     return _response_fields(
         (each.resource_type, each.name, code_of(each.error), str(each.error))
@@ -62,6 +61,17 @@ async def answer_alteration(
         else (each.resource_type, each.name, ErrorCode.none, None)
         for each in altered
     )
+
+
+def refused_resources(
+    context: RequestContext, refused: Iterable[tuple[Any, RejectedError]]
+) -> tuple[Any, ...]:
+    """The parts of a response for resources of a request that are not altered."""
+    fields = _response_fields(
+        (resource.resource_type, resource.resource_name, code_of(error), str(error))
+        for resource, error in refused
+    )
+    return tuple(context.response(fields).responses)
 
 
 def _response_fields(
@@ -82,7 +92,7 @@ def _response_fields(
 
 
 def _alter_all(
-    controller: Controller,
+    services: BrokerServices,
     asked: Iterable[tuple[int, str, Changes]],
     *,
     validate_only: bool,
@@ -101,7 +111,7 @@ def _alter_all(
                 raise InvalidRequestError(
                     f"a resource is named twice resource_type={kind} name={name}"
                 )
-            _alter(controller, kind, name, changes, validate_only=validate_only)
+            _alter(services, kind, name, changes, validate_only=validate_only)
         except RejectedError as raised:
             error = raised
         answers.append(AlteredResource(kind, name, error))
@@ -109,8 +119,13 @@ def _alter_all(
 
 
 def _alter(
-    controller: Controller, kind: int, name: str, changes: Changes, *, validate_only: bool
+    services: BrokerServices, kind: int, name: str, changes: Changes, *, validate_only: bool
 ) -> None:
+    if kind == ResourceType.BROKER_LOGGER:
+        check_this_broker(name, services.config.node_id)
+        alter_loggers(changes({}), validate_only=validate_only)
+        return
+    controller = services.controller
     if kind == ResourceType.TOPIC:
         if not name:
             raise InvalidRequestError("topics have no defaults of their own that could be set")
@@ -128,9 +143,6 @@ def _alter(
         asked = changes(controller.texts_of(resource))
         _check_names(asked)
         controller.alter_resource_config(resource, asked, validate_only=validate_only)
-    elif kind == ResourceType.BROKER_LOGGER:
-        check_this_broker(name, controller.broker_config.node_id)
-        alter_loggers(changes({}), validate_only=validate_only)
     else:
         raise InvalidRequestError(
             f"resources of this type are not changed here resource_type={kind} name={name}"

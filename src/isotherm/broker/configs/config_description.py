@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.client_metrics import ClientMetricsConfig
-from isotherm.config.definition import ConfigKey, config_keys
+from isotherm.config.definition import PASSWORD, ConfigKey, config_keys
 from isotherm.config.dynamic import dynamic_broker_keys
 from isotherm.config.groups import GroupConfig, GroupLevelConfig
+from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.replication import ReplicationConfig
+from isotherm.config.security import SecurityConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 
@@ -161,7 +164,10 @@ def describe_broker_config(broker: BrokerConfig) -> Iterator[DescribedConfig]:
         (RemoteLogManagerConfig, broker.remote),
         (GroupConfig, broker.groups),
         (TransactionConfig, broker.transactions),
+        (ReplicationConfig, broker.replication),
         (CleanerConfig, broker.cleaner),
+        (QuorumConfig, broker.quorum),
+        (SecurityConfig, broker.security),
     ]
     for config_class, values in groups:
         for field_name, declared in config_keys(config_class).values():
@@ -183,6 +189,9 @@ def _described_broker_key(
     synonyms = [*_set_for_broker(names, broker)]
     if not declared.internal:
         synonyms.append(_default_synonym(name, declared))
+    if declared.type.name == PASSWORD.name:
+        value = None
+        synonyms = [each._replace(value=None) for each in synonyms]
     return DescribedConfig(
         name,
         value,

@@ -23,6 +23,7 @@ from isotherm.broker.dispatch.api_register import APIS
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.net.connection import Answer, Connection, PendingAnswer
 from isotherm.broker.requests.context import BrokerServices, HangUpError, RequestContext
+from isotherm.broker.requests.later_response import LaterResponse
 from isotherm.broker.requests.quotas import ClientQuotaManager
 from isotherm.broker.requests.request_meter import RequestMeter
 from isotherm.broker.requests.served_api import Api, Handler
@@ -111,10 +112,13 @@ class Dispatcher:
             connection.client_address,
             connection.listener_name,
             self._services.clock.monotonic_s(),
+            principal=connection.principal,
         )
         meter = None
         if self._quotas is not None and self._quotas.is_active:
-            meter = RequestMeter(self._quotas, api, header, len(frame), connection)
+            meter = RequestMeter(
+                self._quotas, api, header, len(frame), connection, connection.principal.name
+            )
             if meter.mutations is not None:
                 context = context._replace(charge=meter.mutations.charge)
         exchange = _Exchange(served, context, meter, self.metrics)
@@ -166,6 +170,12 @@ class _Exchange:
             # Cheaper for each request than isinstance(response, Awaitable).
             if not hasattr(response, "__await__"):
                 return self._encode(response)
+            if isinstance(response, LaterResponse):
+                return PendingAnswer(
+                    response.future,
+                    partial(self._respond, request, response.respond),
+                    is_done_but_for_answer=response.is_done_but_for_answer,
+                )
             # The connection keeps the future, and cancels it if the client disconnects. Records that
             # have arrived are still appended: with acks=0 a client does not wait.
             future = asyncio.ensure_future(response)

@@ -3,9 +3,12 @@
     i32 size | request ...        repeated; size counts the bytes after it
 
 Invariants:
-- One request of a connection is processed at a time. So answers are sent in order, and the
-  pipelined batches of a producer are appended in order. Later frames wait in `_waiting`. While any
-  frame waits, the socket is not read.
+- One request of a connection is processed at a time, so the pipelined batches of a producer are
+  appended in order. Later frames wait in `_waiting`. While any frame waits, the socket is not read.
+- A request that has had its effects, and whose answer alone waits (acks=all: for the replicas), lets
+  the next one begin: up to UNANSWERED_MAX of them. Kafka does not; there a producer's next batch waits
+  until all replicas have the one before.
+- Answers are sent in the order of the requests.
 - A payload is copied at most once after the kernel. A frame that has not arrived completely gets its
   own buffer, into which its rest is received. The buffer has room for the size field of the next
   frame: if frames follow closely, each is received by one read and not copied at all.
@@ -32,9 +35,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
+from isotherm.broker.access.principal import ANONYMOUS, Principal
 from isotherm.broker.net.request_memory import RequestMemory
 from isotherm.config.listener import Listener
-from isotherm.errors import IsothermError
+from isotherm.errors import IsothermError, RejectedError
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +50,9 @@ SCRATCH_SIZE = 64 * 1024
 # Larger answers are sent without waiting for others: the cost of the write is that of their bytes,
 # and a client that does not read them must be noticed.
 UNSENT_SIZE_MAX = 64 * 1024
+
+# So many requests of a connection, each with its frame, are kept until they are answered.
+UNANSWERED_MAX = 16
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Answer: TypeAlias = "Sequence[Buffer]"
@@ -59,12 +66,35 @@ def _new_buffer(size: int) -> memoryview:
 class PendingAnswer(NamedTuple):
     """An answer that is available once `future` is done. Cancelling `future` discards it.
 
-    With `outlives_client` the work continues, and `answer` is called, after a disconnect, too.
+    With `outlives_client` the work continues, and `answer` is called, after a disconnect, too. With
+    `is_done_but_for_answer` the next request of the connection need not wait for this one.
     """
 
     future: asyncio.Future[Any]
     answer: Callable[[], Answer | PendingAnswer]
     outlives_client: bool = False
+    is_done_but_for_answer: bool = False
+
+
+class _Unanswered:
+    """A request that waits for its answer, or for the answers of earlier ones. The frame's memory is
+    counted until then. `failure` is why the connection is closed instead."""
+
+    __slots__ = ("answer", "failure", "frame", "pending")
+
+    def __init__(
+        self, frame: memoryview, pending: PendingAnswer | None, answer: Answer, failure: str | None
+    ) -> None:
+        self.frame = frame
+        self.pending = pending
+        self.answer = answer
+        self.failure = failure
+
+    @property
+    def lets_next_begin(self) -> bool:
+        if self.pending is None:
+            return self.failure is None
+        return self.pending.is_done_but_for_answer
 
 
 class FrameHandler(Protocol):
@@ -78,8 +108,6 @@ class ConnectionOwner(Protocol):
     """What a connection needs of the server."""
 
     @property
-    def frame_handler(self) -> FrameHandler: ...
-    @property
     def memory(self) -> RequestMemory: ...
     @property
     def scratch(self) -> memoryview: ...
@@ -87,6 +115,9 @@ class ConnectionOwner(Protocol):
     def frame_size_max(self) -> int: ...
     @property
     def write_buffer_size_max(self) -> int: ...
+
+    def entrance(self, connection: Connection) -> tuple[FrameHandler, int]:
+        """What handles its frames, and how large they may be before it is `authenticated`."""
 
     def admit(self, connection: Connection) -> float | None:
         """Count the connection; returns after how many seconds it must be closed, if over a limit."""
@@ -102,17 +133,20 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.listener = listener
         self.client_address = ""
+        self.principal = ANONYMOUS
         self.active_at = loop.time()
         self._owner = owner
         self._loop = loop
         self._transport: asyncio.Transport
+        self._requests: FrameHandler
+        self._frame_size_max = owner.frame_size_max
         self._waiting: deque[memoryview] = deque()
         self._leftover = b""
         # The frame being received, with room for the next size field after it.
         self._frame: memoryview | None = None
         self._frame_filled = 0
         self._reserved = 0
-        self._pending: PendingAnswer | None = None
+        self._unanswered: deque[_Unanswered] = deque()
         self._unsent: list[Buffer] = []
         self._unsent_size = 0
         self._sending: asyncio.Handle | None = None
@@ -129,6 +163,13 @@ class Connection(asyncio.BufferedProtocol):
     def listener_name(self) -> str:
         return self.listener.name
 
+    @property
+    def certificate(self) -> bytes | None:
+        """The client's own, in DER; None without TLS, or if it showed none."""
+        tls = self._transport.get_extra_info("ssl_object")
+        found: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
+        return found
+
     # ---- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -136,6 +177,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.client_address = str(peer[0]) if peer else ""
+        self._requests, self._frame_size_max = self._owner.entrance(self)
         self._transport.set_write_buffer_limits(high=self._owner.write_buffer_size_max)
         close_after_s = self._owner.admit(self)
         if close_after_s is not None:
@@ -152,8 +194,9 @@ class Connection(asyncio.BufferedProtocol):
             self._sending.cancel()
         if self._unmuting is not None:
             self._unmuting.cancel()
-        if self._pending is not None and not self._pending.outlives_client:
-            self._pending.future.cancel()
+        for each in tuple(self._unanswered):
+            if each.pending is not None and not each.pending.outlives_client:
+                each.pending.future.cancel()
         self._owner.memory.release(self._reserved)
         self._reserved = 0
         self._owner.forget(self)
@@ -198,22 +241,27 @@ class Connection(asyncio.BufferedProtocol):
     def is_busy(self) -> bool:
         """Whether a request is not answered yet, or its answer not sent."""
         return (
-            self._pending is not None
+            bool(self._unanswered)
             or bool(self._unsent)
             or self._transport.get_write_buffer_size() > 0
         )
 
     def drain(self) -> None:
-        """Stop reading. The request in progress is answered, then the connection closes."""
+        """Stop reading. The requests in progress are answered, then the connection closes."""
         self._is_draining = True
         self._waiting.clear()
         self.update_reading()
-        if self._pending is None:
+        if not self._unanswered:
             self._send()
             self._transport.close()
 
     def abort(self) -> None:
         self._transport.abort()
+
+    def authenticated(self, principal: Principal) -> None:
+        """The client has proved who it is: from now on its requests may be large."""
+        self.principal = principal
+        self._frame_size_max = self._owner.frame_size_max
 
     def mute(self, duration_s: float) -> None:
         """Process no new request for this time: the client is over a quota (KIP-219)."""
@@ -249,7 +297,7 @@ class Connection(asyncio.BufferedProtocol):
         position, end = 0, len(received)
         while end - position >= SIZE_FIELD.size:
             (size,) = SIZE_FIELD.unpack_from(received, position)
-            if not 0 <= size <= self._owner.frame_size_max:
+            if not 0 <= size <= self._frame_size_max:
                 self._refusal = f"frame size is not allowed size={size}"
                 return
             position += SIZE_FIELD.size
@@ -290,9 +338,9 @@ class Connection(asyncio.BufferedProtocol):
         """Answer waiting frames until one must wait or the client does not keep up."""
         while self._may_work:
             frame = self._waiting.popleft()
-            self._proceed(frame, partial(self._owner.frame_handler.handle_frame, frame, self))
+            self._proceed(frame, partial(self._requests.handle_frame, frame, self))
         self._send_soon()
-        is_idle = not self._waiting and self._pending is None and not self._is_closed
+        is_idle = not self._waiting and not self._unanswered and not self._is_closed
         if self._refusal is not None and is_idle:
             self._close_with(self._refusal)
         self.update_reading()
@@ -301,34 +349,80 @@ class Connection(asyncio.BufferedProtocol):
     def _may_work(self) -> bool:
         return (
             bool(self._waiting)
-            and self._pending is None
+            and (not self._unanswered or self._may_overtake_answers)
             and not self._write_is_paused
             and self._unmuting is None
             and not self._is_closed
         )
 
+    @property
+    def _may_overtake_answers(self) -> bool:
+        return len(self._unanswered) < UNANSWERED_MAX and self._unanswered[-1].lets_next_begin
+
     def _proceed(self, frame: memoryview, step: Callable[[], Answer | PendingAnswer]) -> None:
-        """Send the answer of `step`, or wait for it. Closes the connection if it raises."""
+        """Send the answer of `step`, once it is there and earlier ones are sent. Closes the connection
+        if it raises."""
+        answer: Answer = ()
+        pending, failure = None, None
         try:
-            answer = step()
+            found = step()
         except IsothermError as error:
-            self._close_with(str(error))
-            return
-        if isinstance(answer, PendingAnswer):
-            self._await(frame, answer)
+            failure = str(error)
+        else:
+            if isinstance(found, PendingAnswer):
+                pending = found
+            else:
+                answer = found
+        if pending is not None or self._unanswered:
+            unanswered = _Unanswered(frame, pending, answer, failure)
+            self._unanswered.append(unanswered)
+            self._await(unanswered)
+        elif failure is not None:
+            self._close_with(failure)
         else:
             self._answer(frame, answer)
 
-    def _await(self, frame: memoryview, pending: PendingAnswer) -> None:
-        self._pending = pending
+    def _await(self, unanswered: _Unanswered) -> None:
+        if unanswered.pending is None:
+            return
 
-        def finish(future: asyncio.Future[Any]) -> None:
-            self._pending = None
-            if not future.cancelled():
-                self._proceed(frame, pending.answer)
+        def finish(_: asyncio.Future[Any]) -> None:
+            # Another one's turn comes with those before it.
+            if self._unanswered and self._unanswered[0] is unanswered:
+                self._answer_in_order()
                 self._work()
 
-        pending.future.add_done_callback(finish)
+        unanswered.pending.future.add_done_callback(finish)
+
+    def _answer_in_order(self) -> None:
+        """Answer requests, from the first on, up to one that still waits."""
+        while self._unanswered:
+            first = self._unanswered[0]
+            if first.pending is not None:
+                future = first.pending.future
+                if not future.done():
+                    return
+                if future.cancelled() and self._is_closed:  # the client has gone
+                    self._unanswered.popleft()
+                    continue
+                try:
+                    if future.cancelled():
+                        # The client would take the answers of later requests for this one's.
+                        raise RejectedError("a request was cancelled")
+                    found = first.pending.answer()
+                except IsothermError as error:
+                    first.pending, first.failure = None, str(error)
+                else:
+                    if isinstance(found, PendingAnswer):
+                        first.pending = found
+                        self._await(first)
+                        return
+                    first.pending, first.answer = None, found
+            self._unanswered.popleft()
+            if first.failure is not None:
+                self._close_with(first.failure)
+            else:
+                self._answer(first.frame, first.answer)
 
     def _answer(self, frame: memoryview, answer: Answer) -> None:
         if self._is_closed:
@@ -339,7 +433,7 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent += answer
             self._unsent_size += sum(map(len, answer))
             self.active_at = self._loop.time()
-        is_last = self._is_draining and self._pending is None
+        is_last = self._is_draining and not self._unanswered
         if is_last or self._unsent_size >= UNSENT_SIZE_MAX:
             self._send()
         if is_last:

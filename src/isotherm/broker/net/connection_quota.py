@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from isotherm.broker.controller.client_quotas import CONNECTION_CREATION_RATE, IP, ClientQuotas
+from isotherm.broker.metadata.client_quotas import CONNECTION_CREATION_RATE, IP, ClientQuotas
 from isotherm.clock import Clock
 from isotherm.metrics.sampled_rate import SampledRate
 

@@ -10,24 +10,41 @@ import asyncio
 import collections
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
-from isotherm.broker.controller.endpoint import Endpoint
-from isotherm.broker.net.connection import SCRATCH_SIZE, Connection, FrameHandler
+from isotherm.broker.authentication.tls import PrincipalMapper, tls_context
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.net.connection import SCRATCH_SIZE, Answer, Connection, FrameHandler
 from isotherm.broker.net.connection_quota import ConnectionQuota
 from isotherm.broker.net.request_memory import RequestMemory
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
-from isotherm.config.listener import Address, Listener
-from isotherm.errors import ConfigError
+from isotherm.config.listener import Address, Listener, SecurityProtocol
+from isotherm.errors import ConfigError, SaslAuthenticationError
 
 logger = logging.getLogger(__name__)
+
+# A TLS handshake that takes longer is cut.
+HANDSHAKE_TIMEOUT_S = 10.0
 
 # Throttled connections that are kept open for a while: each takes a file descriptor.
 THROTTLED_MAX = 1000
 
 # How late an idle connection may be closed, as a share of connections.max.idle.ms.
 IDLE_CHECKS_PER_LIMIT = 4
+
+
+class Gate(FrameHandler, Protocol):
+    """Handles the frames of one connection: those of a client that has authenticated are passed on."""
+
+    @property
+    def frame_size_max(self) -> int:
+        """Of a client that has not authenticated yet."""
+
+
+# Given what handles the requests of clients that have authenticated.
+NewGate: TypeAlias = Callable[[FrameHandler], Gate]
 
 
 class Server:
@@ -48,6 +65,8 @@ class Server:
         self._all_closed = asyncio.Event()
         self._idle_timer: asyncio.TimerHandle | None = None
         self.frame_handler: FrameHandler
+        self._gates: Mapping[str, NewGate] = {}
+        self._mappers: dict[str, PrincipalMapper] = {}
         self.memory = RequestMemory(config.queued_max_request_bytes, self._update_reading)
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self.frame_size_max = config.socket_request_max_bytes
@@ -79,11 +98,18 @@ class Server:
         return tuple(endpoints)
 
     async def _bind_listener(self, listener: Listener) -> asyncio.Server:
-        """Bind one listener. A security protocol other than PLAINTEXT would be added here."""
+        """Bind one listener. ConfigError if its key material cannot be used."""
         # Port 0 would get a different port on each address of a host name, so it uses one family.
         family = socket.AF_INET if listener.port == 0 and ":" not in listener.host else 0
         # Like Java, which binds one socket for both families to the IPv6 wildcard.
         host = None if listener.host in ("", "::") else listener.host
+        context = tls_context(self._config, listener)
+        tls: dict[str, Any] = {}
+        if context is not None:
+            tls = {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
+            rules = self._config.security_of(listener.name).ssl_principal_mapping_rules
+            if listener.protocol is SecurityProtocol.SSL:
+                self._mappers[listener.name] = PrincipalMapper(rules)
         try:
             return await self._loop.create_server(
                 lambda: Connection(self, listener, self._loop),
@@ -93,15 +119,19 @@ class Server:
                 backlog=self._config.socket_listen_backlog_size,
                 reuse_address=True,
                 start_serving=False,
+                **tls,
             )
         except OSError as error:
             raise ConfigError(
                 f"cannot listen key=listeners listener={listener} reason={error.strerror or error}"
             ) from None
 
-    async def serve(self, frame_handler: FrameHandler) -> None:
-        """Accept connections from now on."""
+    async def serve(
+        self, frame_handler: FrameHandler, gates: Mapping[str, NewGate] | None = None
+    ) -> None:
+        """Accept connections from now on. `gates` are those of listeners whose clients authenticate."""
         self.frame_handler = frame_handler
+        self._gates = gates or {}
         for server in self._servers:
             await server.start_serving()
         self._check_idle()
@@ -140,6 +170,19 @@ class Server:
         self._config = config
 
     # ---- called by connections
+
+    def entrance(self, connection: Connection) -> tuple[FrameHandler, int]:
+        mapper = self._mappers.get(connection.listener_name)
+        if mapper is not None:
+            principal = mapper.principal(connection.certificate)
+            if principal is None:
+                return _NobodyGate(), 0
+            connection.principal = principal
+        new_gate = self._gates.get(connection.listener_name)
+        if new_gate is None:
+            return self.frame_handler, self.frame_size_max
+        gate = new_gate(self.frame_handler)
+        return gate, min(gate.frame_size_max, self.frame_size_max)
 
     def admit(self, connection: Connection) -> float | None:
         """When to close a connection over `max.connections`, `max.connections.per.ip` or its quota."""
@@ -191,6 +234,13 @@ class Server:
         self._idle_timer = self._loop.call_later(
             idle_s_max / IDLE_CHECKS_PER_LIMIT, self._check_idle
         )
+
+
+class _NobodyGate:
+    """Of a client whose certificate no rule makes a principal of."""
+
+    def handle_frame(self, frame: memoryview, connection: Connection) -> Answer:
+        raise SaslAuthenticationError("no rule makes a principal of the client's certificate")
 
 
 def _endpoint(name: str, advertised: Address, bound_port: int) -> Endpoint:

@@ -1,1 +1,1 @@
-"""What a request is given: its declaration, its surroundings, its quotas."""
+"""The surroundings of a request: its declaration, the broker's services, quotas."""

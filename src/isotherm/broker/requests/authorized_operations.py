@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+from isotherm.broker.access.acls import CLUSTER_NAME, OPERATIONS_ON, Operation, ResourceType
+from isotherm.broker.requests.context import RequestContext
 
 NOT_ASKED_FOR = -(2**31)
 
+_ALL = {
+    resource_type: sum(1 << operation for operation in operations)
+    for resource_type, operations in OPERATIONS_ON.items()
+}
 
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
+
+def topic_operations(context: RequestContext, name: str) -> int:
+    return _operations(context, ResourceType.TOPIC, name)
 
 
-TOPIC_OPERATIONS = _bits(
-    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
-)
-CLUSTER_OPERATIONS = _bits(
-    _CREATE,
-    _ALTER,
-    _DESCRIBE,
-    _CLUSTER_ACTION,
-    _DESCRIBE_CONFIGS,
-    _ALTER_CONFIGS,
-    _IDEMPOTENT_WRITE,
-)
+def group_operations(context: RequestContext, group_id: str) -> int:
+    return _operations(context, ResourceType.GROUP, group_id)
+
+
+def cluster_operations(context: RequestContext) -> int:
+    """None without DESCRIBE on the cluster."""
+    authorizer = context.services.authorizer
+    if authorizer is not None and not authorizer.allows_cluster(context, Operation.DESCRIBE):
+        return 0
+    return _operations(context, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def _operations(context: RequestContext, resource_type: ResourceType, name: str) -> int:
+    authorizer = context.services.authorizer
+    if authorizer is None:
+        return _ALL[resource_type]
+    return authorizer.operations(context, resource_type, name)

@@ -10,23 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from isotherm.broker.controller.endpoint import Endpoint
+from isotherm.broker.access.principal import ANONYMOUS, Principal
 from isotherm.broker.controller.topic_rules import no_charge
-from isotherm.errors import IsothermError
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.errors import IsothermError, NotControllerError
 from isotherm.protocol.api_keys import response_class
 from isotherm.protocol.entities import entity_of
 
 if TYPE_CHECKING:
+    from isotherm.broker.access.authorizer import Authorizer
     from isotherm.broker.controller.controller import Controller
     from isotherm.broker.groups.group_coordinator import GroupCoordinator
+    from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
     from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
     from isotherm.broker.partitions.replica_manager import ReplicaManager
+    from isotherm.broker.replication.replication_quota import ReplicationQuota
     from isotherm.broker.startup.kernel_warm_up import KernelWarmUp
+    from isotherm.broker.transactions.remote_admission import RemoteAdmission
     from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
     from isotherm.broker.transactions.transaction_markers import TransactionMarkers
     from isotherm.clock import Clock
@@ -40,6 +45,12 @@ Result = TypeVar("Result")
 _NO_THROTTLE = datetime.timedelta()
 
 
+class TopicCreationRequests(Protocol):
+    """How a member of a cluster has topics created on demand."""
+
+    def ask(self, context: RequestContext, names: Iterable[str]) -> None: ...
+
+
 class HangUpError(IsothermError):
     """The connection must be closed, because there is no answer: a produce with acks=0 failed."""
 
@@ -48,30 +59,44 @@ class HangUpError(IsothermError):
 class BrokerServices:
     """The services that handlers share. One instance lives as long as the broker's listeners.
 
-    `config` is the present configuration. It is replaced when dynamic keys change; all other fields
-    are constant.
+    `embedded_controller` is None in a member of a KRaft quorum: requests for a controller are passed on
+    before they reach their handlers. `config` is the present configuration. It is replaced when dynamic keys change; all other fields
+    are constant. `remote_admission` asks coordinators of other brokers; None without other brokers.
 
     `control_executor` has one thread. Changes of the cluster's metadata (Controller methods that
     write, and creating or deleting partitions) run there, one at a time and in order. Any thread may
-    read `controller.image`. `flush_executor` flushes logs before produce requests are answered.
-    `traffic` is marked on the event loop.
+    read `metadata.image`. `flush_executor` flushes logs before produce requests are answered.
+    `leader_quota` bounds what replicas out of sync are sent; None without a bound.
+    `authorizer` is None where access is not checked. `traffic` is marked on the event loop. `auto_creation` is None with the embedded controller.
     """
 
     config: BrokerConfig
     clock: Clock
     cluster_id: str
     endpoints: tuple[Endpoint, ...]
-    controller: Controller
+    metadata: ClusterMetadata
+    embedded_controller: Controller | None
     replica_manager: ReplicaManager
     fetch_sessions: FetchSessionCache
     group_coordinator: GroupCoordinator
     transaction_coordinator: TransactionCoordinator
     transaction_markers: TransactionMarkers
+    remote_admission: RemoteAdmission | None = None
     remote_log_manager: RemoteLogManager | None
     control_executor: Executor
     flush_executor: Executor
     kernels: KernelWarmUp
     traffic: BrokerTraffic
+    leader_quota: ReplicationQuota | None = None
+    auto_creation: TopicCreationRequests | None = None
+    authorizer: Authorizer | None = None
+
+    @property
+    def controller(self) -> Controller:
+        """The embedded controller. NotControllerError in a member of a quorum of other processes."""
+        if self.embedded_controller is None:
+            raise NotControllerError("the controllers of this cluster are other processes")
+        return self.embedded_controller
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
         """The advertised endpoint of the request's listener; None if it has none."""
@@ -102,6 +127,7 @@ class RequestContext(NamedTuple):
     arrived_s: float = 0.0
     is_large: bool = False
     charge: Callable[[int], None] = no_charge
+    principal: Principal = ANONYMOUS
 
     def response(self, fields: Mapping[str, Any]) -> Any:
         """The response in the request's version, from the fields of the newest version.

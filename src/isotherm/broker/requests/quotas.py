@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from isotherm.broker.controller.client_quotas import (
+from isotherm.broker.metadata.client_quotas import (
     CLIENT_ID,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -32,9 +32,6 @@ from isotherm.broker.controller.client_quotas import (
 from isotherm.broker.requests.mutation_quota import MutationQuota, TokenBucket
 from isotherm.clock import Clock
 from isotherm.metrics.sampled_rate import SampledRate
-
-# The user of every client without authentication (Kafka: KafkaPrincipal.ANONYMOUS).
-ANONYMOUS = "ANONYMOUS"
 
 ENFORCED = frozenset(
     {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE}

@@ -7,6 +7,7 @@ request. Every other field has the default of Kafka's schema, or is null, zero o
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -65,6 +66,21 @@ def refusing_response(
         return _refuse(response_type, request, refusal, None)
     mirrored = next((each for each in items if hasattr(request, each.request[0])), None)
     return _refuse(response_type, request, refusal, mirrored)
+
+
+def refused_items(
+    response_type: type[Any], request: Any, refusal: Refusal, items: Sequence[Items]
+) -> Any:
+    """The response in which every item of the request has the code, and the whole has none."""
+    mirrored = next(each for each in items if hasattr(request, each.request[0]))
+    response = _refuse(response_type, request, refusal, mirrored)
+    if hasattr(response, "error_code"):
+        response = dataclasses.replace(response, error_code=ErrorCode.none, **_no_message(response))
+    return response
+
+
+def _no_message(response: Any) -> dict[str, None]:
+    return {"error_message": None} if hasattr(response, "error_message") else {}
 
 
 def _refuse(

@@ -7,8 +7,9 @@ import datetime
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from isotherm.broker.access.principal import ANONYMOUS
 from isotherm.broker.requests.mutation_quota import MutationQuota
-from isotherm.broker.requests.quotas import ANONYMOUS, Client, ClientQuotaManager
+from isotherm.broker.requests.quotas import Client, ClientQuotaManager
 from isotherm.broker.requests.served_api import Api, Charge
 from isotherm.protocol.fetch import FetchResponse
 from isotherm.protocol.framing import RequestHeader
@@ -30,23 +31,29 @@ class RequestMeter:
         header: RequestHeader,
         size: int,
         connection: Mutable,
+        user: str = ANONYMOUS.name,
     ) -> None:
         """`size` is the size of the request in bytes."""
         self._quotas = quotas
         self._clock = quotas.clock
         self._charge = api.charge
-        self._client = Client(ANONYMOUS, header.client_id or "")
+        self._client = Client(user, header.client_id or "")
         self._size = size
         self._connection = connection
         self._processing_s = 0.0
+        self._is_exempt = False
         self.mutations: MutationQuota | None = None
         if api.charge is Charge.MUTATIONS:
             is_strict = header.api_version >= api.first_strict_version
             self.mutations = quotas.mutation_quota(self._client, is_strict=is_strict)
 
     def bounded(self, request: Any) -> Any:
-        """The request, with a fetch limited to the largest size that its quota allows."""
+        """The request, with a fetch limited to the largest size that its quota allows. A follower's
+        fetch has none: replication has quotas of its own."""
         if self._charge is not Charge.FETCHED_BYTES:
+            return request
+        if request.replica_id >= 0:
+            self._is_exempt = True
             return request
         size_max = self._quotas.fetch_size_max(self._client)
         if size_max is None or size_max >= request.max_bytes:
@@ -63,6 +70,8 @@ class RequestMeter:
 
     def throttled(self, response: Any) -> Any:
         """The response to send. Over a quota it has a throttle time, and the connection is muted."""
+        if self._is_exempt:
+            return response
         throttle_ms = self._quotas.record_request(self._client, self._processing_s)
         if self._charge is Charge.PRODUCED_BYTES:
             throttle_ms = max(throttle_ms, self._quotas.record_produce(self._client, self._size))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items, Refusal, refusing_response
+from isotherm.broker.requests.refusals import Items, Refusal, refused_items, refusing_response
 from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
 
 # A handler returns the response, None if the client expects none, or an awaitable of either.
@@ -53,6 +53,8 @@ class Api:
     charge: Charge = Charge.TIME_ALONE
     # For MUTATIONS: older versions are not refused but throttled (KIP-599).
     first_strict_version: int = 0
+    # A member of a KRaft quorum passes the request on to the active controller.
+    is_forwardable: bool = False
     # Refusals are made from the response's schema. `echoed` fields are copied from the request,
     # `fixed` fields are neither the schema's default nor blank. `refuse_by` makes refusals that
     # cannot be derived from a schema.
@@ -81,10 +83,25 @@ class Api:
         code = self.shown_code(version, code)
         if self.refuse_by is not None:
             return self.refuse_by(context, request, code)
-        fixed = {name: getattr(request, name) for name in self.echoed if hasattr(request, name)}
         return refusing_response(
             response_class(context.header.api_key, version),
             request,
-            Refusal(code, message, {**self.fixed, **fixed}),
+            self._refusal(request, code, message),
             self.items,
         )
+
+    def refuse_items(
+        self, context: RequestContext, request: Any, code: ErrorCode, message: str | None = None
+    ) -> Any:
+        """The response in which each item is refused, for an API that answers items one by one."""
+        version = context.header.api_version
+        return refused_items(
+            response_class(context.header.api_key, version),
+            request,
+            self._refusal(request, self.shown_code(version, code), message),
+            self.items,
+        )
+
+    def _refusal(self, request: Any, code: ErrorCode, message: str | None) -> Refusal:
+        fixed = {name: getattr(request, name) for name in self.echoed if hasattr(request, name)}
+        return Refusal(code, message, {**self.fixed, **fixed})

@@ -63,7 +63,7 @@ def split_request(request: Any, split: Split, size_max: int = PART_SIZE) -> Iter
     last: _Chain = ()
     while chunk := list(itertools.islice(chains, size_max)):
         items = tuple(_rebuilt(chunk, inner))
-        yield Part(_with(request, outermost, items), _shared(last, chunk[0]))
+        yield Part(with_field(request, outermost, items), _shared(last, chunk[0]))
         last = chunk[-1]
 
 
@@ -94,7 +94,7 @@ def _rebuilt(chains: Sequence[_Chain], inner: Sequence[str]) -> Iterator[Any]:
             while end < len(chains) and chains[end][0] is item:
                 end += 1
             nested = [chain[1:] for chain in chains[position:end]]
-            yield _with(item, inner[0], tuple(_rebuilt(nested, inner[1:])))
+            yield with_field(item, inner[0], tuple(_rebuilt(nested, inner[1:])))
         position = end
 
 
@@ -111,29 +111,29 @@ class JoinedResponse:
         if response is None:
             return True
         outermost, *inner = self._path
-        if self._first is None or _is_refusal(response):
+        if self._first is None or is_refusal(response):
             self._first = response
             self._items = list(getattr(response, outermost))
         else:
             _join(self._items, getattr(response, outermost), inner, continued)
-        return not _is_refusal(response)
+        return not is_refusal(response)
 
     @property
     def response(self) -> Any:
         """None if the parts had no response: the client expects none."""
         if self._first is None:
             return None
-        return _with(self._first, self._path[0], tuple(self._items))
+        return with_field(self._first, self._path[0], tuple(self._items))
 
 
-def _with(message: Any, field: str, value: Any) -> Any:
+def with_field(message: Any, field: str, value: Any) -> Any:
     """Produce and Fetch messages are named tuples, all others are kio's dataclasses."""
     if isinstance(message, tuple):
         return message._replace(**{field: value})  # type: ignore[attr-defined]
     return dataclasses.replace(message, **{field: value})
 
 
-def _is_refusal(response: Any) -> bool:
+def is_refusal(response: Any) -> bool:
     return getattr(response, "error_code", ErrorCode.none) is not ErrorCode.none
 
 
@@ -141,7 +141,7 @@ def _join(items: list[Any], more: Sequence[Any], inner: Sequence[str], continued
     if continued and items and more:
         nested = list(getattr(items[-1], inner[0]))
         _join(nested, getattr(more[0], inner[0]), inner[1:], continued - 1)
-        items[-1] = _with(items[-1], inner[0], tuple(nested))
+        items[-1] = with_field(items[-1], inner[0], tuple(nested))
         more = more[1:]
     items.extend(more)
 

@@ -35,7 +35,7 @@ class PartitionHost(Protocol):
 
 
 class EmbeddedMetadataTopic:
-    """See `isotherm.remote.metadata.api.MetadataTopic`. Any thread."""
+    """See `isotherm.remote.metadata.api.ConditionalMetadataTopic`. Any thread."""
 
     def __init__(
         self,
@@ -59,12 +59,23 @@ class EmbeddedMetadataTopic:
         return self.append_all(partition, [NewMetadataRecord(key, value, timestamp_ms)])
 
     def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
+        return self._append(partition, records, None)
+
+    def append_at(
+        self, partition: int, end_offset: Offset, records: Sequence[NewMetadataRecord]
+    ) -> None:
+        self._append(partition, records, end_offset)
+
+    def _append(
+        self, partition: int, records: Sequence[NewMetadataRecord], expected_end: Offset | None
+    ) -> Offset:
         hosted = self._partition(partition)
         info = hosted.append(
             metadata_batch(records),
             required_acks=ACKS_LEADER,
             now_ms=self._clock.now_ms(),
             origin=AppendOrigin.COORDINATOR,
+            expected_end=expected_end,
         )
         hosted.log.flush()
         return info.first_offset
@@ -85,6 +96,12 @@ class EmbeddedMetadataTopic:
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         log = self._partition(partition).log
         return log.log_start_offset, log.high_watermark
+
+    def is_current(self, partition: int) -> bool:
+        return True
+
+    def has_all_below(self, partition: int, end_offset: Offset) -> bool:
+        return True
 
     def close(self) -> None:
         """No effect: the broker owns the partitions."""

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from itertools import pairwise
 
 from isotherm.broker.background import PeriodicTask
-from isotherm.broker.controller.controller import Controller
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.tier.remote_metadata_upkeep import Upkeep
 from isotherm.clock import Clock
@@ -47,7 +47,7 @@ class LineageRestorer:
 
     def __init__(
         self,
-        controller: Controller,
+        cluster_metadata: ClusterMetadata,
         replica_manager: ReplicaManager,
         metadata: RemoteLogMetadataManager,
         storage: RemoteStorageManager,
@@ -55,7 +55,7 @@ class LineageRestorer:
         run_control: Callable[[Callable[[], None]], Future[None]],
         fs: FileSystem,
     ) -> None:
-        self._controller = controller
+        self._cluster_metadata = cluster_metadata
         self._replica_manager = replica_manager
         self._metadata = metadata
         self._storage = storage
@@ -108,7 +108,7 @@ class LineageRestorer:
         ]
 
     def _restore(self, topic_partition: TopicPartition, lost: LineageLostError) -> None:
-        topic = self._controller.image.topics_by_name.get(topic_partition.topic)
+        topic = self._cluster_metadata.image.topics_by_name.get(topic_partition.topic)
         if topic is None:
             return  # the topic was deleted
         partition = TopicIdPartition(topic.topic_id, *topic_partition)
@@ -133,13 +133,13 @@ class LineageRestorer:
             segment.segment_id,
             len(lineage),
         )
-        self._run_control(
-            lambda: self._replica_manager.bring_online(partition, self._leader_epoch(partition))
-        ).result()
+        self._run_control(lambda: self._bring_online(partition)).result()
 
-    def _leader_epoch(self, partition: TopicIdPartition) -> int:
-        topic = self._controller.image.topics_by_id[partition.topic_id]
-        return topic.partitions[partition.partition].leader_epoch
+    def _bring_online(self, partition: TopicIdPartition) -> None:
+        # Asked on the control thread: the leader may be another by now.
+        topic = self._cluster_metadata.image.topics_by_id.get(partition.topic_id)
+        if topic is not None:
+            self._replica_manager.bring_online(topic, partition.partition)
 
 
 def restorer_upkeep(restorer: LineageRestorer, clock: Clock) -> Upkeep:

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 
 from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
 from isotherm.broker.controller.controller import Controller
-from isotherm.broker.controller.features import METADATA_COMPACTION_FEATURE
 from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.features import METADATA_COMPACTION_FEATURE
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import UNLIMITED, TopicConfig
 from isotherm.errors import ConfigError

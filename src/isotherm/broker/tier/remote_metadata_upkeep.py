@@ -13,7 +13,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.compaction.finisher import CompactionFinisher
 from isotherm.remote.compaction.journal import CompactionJournals
-from isotherm.remote.metadata.api import MetadataTopic, ReplacesSegments
+from isotherm.remote.metadata.api import ConditionalMetadataTopic, ReplacesSegments
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.metadata.upkeep.cleanup import RemoteMetadataCleanupManager
@@ -49,52 +49,54 @@ class RemoteMetadataUpkeep:
             each.task.stop()
 
 
-def topic_upkeep(
-    upgrade: MetadataUpgrade,
-    topic: MetadataTopic,
+def cleanup_upkeep(
+    topic: ConditionalMetadataTopic,
     metadata: TopicBasedRemoteLogMetadataManager,
     remote_log_manager: RemoteLogManager,
     config: BrokerConfig,
     settings: TopicBasedSettings,
     *,
+    keeps: Callable[[int], bool],
+    is_alone: bool,
     clock: Clock,
     metrics: Metrics,
-) -> list[Upkeep]:
-    """The tasks that clean up the metadata topic and take it to feature level 1."""
+) -> Upkeep:
+    """The task that clears what is left over in the metadata topic. `keeps` says whether this broker
+    looks after a metadata partition now, `is_alone` whether no other one writes to the topic."""
     cleanup = RemoteMetadataCleanupManager(
         topic,
         TierCleanupTarget(
             remote_log_manager.tier,
             metadata,
             lambda each: remote_log_manager.stop_partitions([each], delete_remote=True),
+            leads=remote_log_manager.leads,
+            keeps=keeps,
+            is_alone=is_alone,
         ),
         settings,
         clock=clock,
         metrics=metrics,
     )
-    initial_delay_s = config.log_initial_task_delay_ms / 1000
-    return [
-        Upkeep(
-            PeriodicTask(
-                "isotherm-remote-log-metadata-cleanup",
-                cleanup.run,
-                clock,
-                initial_delay_s=initial_delay_s,
-                interval_s=settings.remote_log_metadata_cleanup_interval_ms / 1000,
-            ),
-            cleanup.cancel,
-        ),
-        Upkeep(
-            PeriodicTask(
-                "isotherm-remote-log-metadata-upgrade",
-                upgrade.run,
-                clock,
-                initial_delay_s=initial_delay_s,
-                interval_s=config.remote.remote_log_manager_task_interval_ms / 1000,
-            ),
-            upgrade.cancel,
-        ),
-    ]
+    task = PeriodicTask(
+        "isotherm-remote-log-metadata-cleanup",
+        cleanup.run,
+        clock,
+        initial_delay_s=config.log_initial_task_delay_ms / 1000,
+        interval_s=settings.remote_log_metadata_cleanup_interval_ms / 1000,
+    )
+    return Upkeep(task, cleanup.cancel)
+
+
+def upgrade_upkeep(upgrade: MetadataUpgrade, config: BrokerConfig, clock: Clock) -> Upkeep:
+    """The task that takes the metadata topic to feature level 1."""
+    task = PeriodicTask(
+        "isotherm-remote-log-metadata-upgrade",
+        upgrade.run,
+        clock,
+        initial_delay_s=config.log_initial_task_delay_ms / 1000,
+        interval_s=config.remote.remote_log_manager_task_interval_ms / 1000,
+    )
+    return Upkeep(task, upgrade.cancel)
 
 
 def compaction_upkeep(
@@ -116,7 +118,7 @@ def compaction_upkeep(
     finisher = CompactionFinisher(
         CompactionJournals(storage.client, storage.root_directory),
         storage,
-        TierReplacementTarget(remote_log_manager.tier, metadata),
+        TierReplacementTarget(remote_log_manager.tier, metadata, remote_log_manager.leads),
         abandoned_after_ms=settings.remote_log_metadata_cleanup_grace_ms,
         clock=clock,
         metrics=metrics,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.broker.tier.lineage_restorer import LineageRestorer, restorer_upkeep
@@ -21,12 +22,12 @@ from isotherm.broker.tier.remote_metadata_upgrade import MetadataUpgrade
 from isotherm.broker.tier.remote_metadata_upkeep import (
     RemoteMetadataUpkeep,
     Upkeep,
+    cleanup_upkeep,
     compaction_upkeep,
-    topic_upkeep,
+    upgrade_upkeep,
 )
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
-from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.log.fs import FileSystem
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.compaction.finisher import (
@@ -37,6 +38,7 @@ from isotherm.remote.compaction.finisher import (
 )
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.indexes.index_cache_statistics import CacheStatistics
+from isotherm.remote.indexes.rebuilt_transactions import TransactionIndexRebuild
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.metadata.checked import checked_metadata, load_metadata_manager
 from isotherm.remote.metadata.settings import TopicBasedSettings
@@ -78,13 +80,24 @@ class RemoteTier(NamedTuple):
     upkeep: RemoteMetadataUpkeep
 
 
+class OwnMetadata(NamedTuple):
+    """A metadata manager on a topic of this cluster. `upkeep` makes its periodic tasks."""
+
+    metadata: TopicBasedRemoteLogMetadataManager
+    settings: TopicBasedSettings
+    upkeep: Callable[[RemoteLogManager], list[Upkeep]]
+    publishes_compactions: bool
+
+
 def open_remote_tier(
     config: BrokerConfig,
     cluster_id: str,
-    controller: Controller,
+    cluster_metadata: ClusterMetadata,
     replica_manager: ReplicaManager,
     *,
-    run_control: Callable[[Callable[[], None]], Future[None]],
+    open_own_metadata: Callable[[], OwnMetadata],
+    partitions_removed_last: Iterable[TopicIdPartition],
+    run_control: Callable[[Callable[[], None]], Future[None]] | None,
     clock: Clock,
     rng: random.Random,
     fs: FileSystem,
@@ -92,9 +105,11 @@ def open_remote_tier(
 ) -> RemoteTier:
     """Create the remote tier and give it the partitions. The caller closes it.
 
-    Creates the metadata topics if they do not exist. Call it on the control thread, or before that
-    thread exists. Raises ConfigError with the wrong key, the unusable class, or the fault of the
-    bucket, and RemoteStorageError if the store does not answer.
+    `open_own_metadata` is called unless the metadata manager is a plug-in. With `run_control` lost
+    lineages are restored on the control thread, which only a broker that leads every partition may
+    do. Call it on the control thread, or before that thread exists. Raises ConfigError with the wrong
+    key, the unusable class, or the fault of the bucket, and RemoteStorageError if the store does not
+    answer.
     """
     remote = config.remote
     place = partial(
@@ -103,11 +118,11 @@ def open_remote_tier(
         cluster_id=cluster_id,
         log_dir=str(config.log_dirs[0]),
     )
-    topic_based = None
+    own: OwnMetadata | None = None
     metadata: RemoteLogMetadataManager
     if remote.keeps_metadata_in_topic:
-        topic_based = _open_topic_based(controller, replica_manager, remote, clock, metrics)
-        metadata = topic_based.metadata
+        own = open_own_metadata()
+        metadata = own.metadata
     else:
         plugin = load_metadata_manager(
             remote.remote_log_metadata_manager_class_name, place(remote.rlmm_config)
@@ -124,60 +139,57 @@ def open_remote_tier(
         broker_id=config.node_id,
         storage=storage,
         metadata=metadata,
-        index_cache=_open_index_cache(config, storage, clock=clock, fs=fs, metrics=metrics),
+        index_cache=_open_index_cache(
+            config, storage, metadata, clock=clock, fs=fs, metrics=metrics
+        ),
         pending_deletions=PendingDeletions(config.log_dirs[0], fs),
-        leader_epoch_of=lambda partition: _leader_epoch(controller, partition),
+        leader_epoch_of=lambda partition: _leader_epoch(cluster_metadata, partition),
         clock=clock,
         rng=rng,
         metrics=metrics,
     )
-    work = compaction_upkeep(
-        own_storage,
-        metadata,
-        remote_log_manager,
-        config,
-        topic_based.settings if topic_based is not None else TopicBasedSettings(),
-        clock=clock,
-        metrics=metrics,
-    )
-    if topic_based is not None:
-        work += _topic_upkeep(
-            topic_based, controller, remote_log_manager, config, run_control, clock, metrics
+    work = [] if own is None else own.upkeep(remote_log_manager)
+    if own is None or own.publishes_compactions:
+        work += compaction_upkeep(
+            own_storage,
+            metadata,
+            remote_log_manager,
+            config,
+            own.settings if own is not None else TopicBasedSettings(),
+            clock=clock,
+            metrics=metrics,
         )
-        topic_based.metadata.start()
-    restorer = LineageRestorer(
-        controller, replica_manager, metadata, storage, run_control=run_control, fs=fs
-    )
-    if restorer.has_work:
-        work.append(restorer_upkeep(restorer, clock))
+    if own is not None:
+        own.metadata.start()
+    if run_control is not None:
+        restorer = LineageRestorer(
+            cluster_metadata, replica_manager, metadata, storage, run_control=run_control, fs=fs
+        )
+        if restorer.has_work:
+            work.append(restorer_upkeep(restorer, clock))
     upkeep = RemoteMetadataUpkeep(work)
     _publish_counters(metrics)
-    remote_log_manager.resume_deletions(controller.partitions_removed_last)
+    remote_log_manager.resume_deletions(partitions_removed_last)
     replica_manager.start_tiering(remote_log_manager)
     upkeep.start()
     return RemoteTier(remote_log_manager, upkeep)
 
 
-class _TopicBased(NamedTuple):
-    """The metadata manager on the broker's own topic, and its components."""
-
-    metadata: TopicBasedRemoteLogMetadataManager
-    topic: EmbeddedMetadataTopic
-    levels: MetadataLevels
-    settings: TopicBasedSettings
-
-
-def _open_topic_based(
+def embedded_metadata(
     controller: Controller,
     replica_manager: ReplicaManager,
-    config: RemoteLogManagerConfig,
+    config: BrokerConfig,
+    *,
+    run_control: Callable[[Callable[[], None]], Future[None]],
     clock: Clock,
     metrics: Metrics,
-) -> _TopicBased:
-    settings = TopicBasedSettings.from_config(config.rlmm_config)
+) -> OwnMetadata:
+    """On topics of this broker, which are created if they do not exist. Raises ConfigError."""
+    remote = config.remote
+    settings = TopicBasedSettings.from_config(remote.rlmm_config)
     levels = MetadataLevels(controller)
     ensure_metadata_topics(controller, settings, levels)
-    warn_of_metadata_topics(controller, config, levels)
+    warn_of_metadata_topics(controller, remote, levels)
     partition_count = settings.remote_log_metadata_topic_num_partitions
     topic, audit_topic = (
         EmbeddedMetadataTopic(replica_manager, clock, partition_count, name)
@@ -190,32 +202,25 @@ def _open_topic_based(
         settings=settings,
         keyed=KeyedMetadata(audit_topic, levels.level),
     )
-    return _TopicBased(metadata, topic, levels, settings)
 
+    def upkeep(remote_log_manager: RemoteLogManager) -> list[Upkeep]:
+        upgrade = MetadataUpgrade(
+            controller, levels, topic, metadata, settings, run_control=run_control, clock=clock
+        )
+        cleanup = cleanup_upkeep(
+            topic,
+            metadata,
+            remote_log_manager,
+            config,
+            settings,
+            keeps=lambda _: True,
+            is_alone=True,
+            clock=clock,
+            metrics=metrics,
+        )
+        return [cleanup, upgrade_upkeep(upgrade, config, clock)]
 
-def _topic_upkeep(
-    topic_based: _TopicBased,
-    controller: Controller,
-    remote_log_manager: RemoteLogManager,
-    config: BrokerConfig,
-    run_control: Callable[[Callable[[], None]], Future[None]],
-    clock: Clock,
-    metrics: Metrics,
-) -> list[Upkeep]:
-    metadata, topic, levels, settings = topic_based
-    upgrade = MetadataUpgrade(
-        controller, levels, topic, metadata, settings, run_control=run_control, clock=clock
-    )
-    return topic_upkeep(
-        upgrade,
-        topic,
-        metadata,
-        remote_log_manager,
-        config,
-        settings,
-        clock=clock,
-        metrics=metrics,
-    )
+    return OwnMetadata(metadata, settings, upkeep, publishes_compactions=True)
 
 
 def _publish_counters(metrics: Metrics) -> None:
@@ -238,6 +243,7 @@ def _publish_counters(metrics: Metrics) -> None:
 def _open_index_cache(
     config: BrokerConfig,
     storage: RemoteStorageManager,
+    metadata: RemoteLogMetadataManager,
     *,
     clock: Clock,
     fs: FileSystem,
@@ -255,11 +261,12 @@ def _open_index_cache(
         clock=clock,
         fs=fs,
         statistics=statistics,
+        rebuild_transactions=TransactionIndexRebuild(storage, metadata),
     )
 
 
-def _leader_epoch(controller: Controller, partition: TopicIdPartition) -> LeaderEpoch | None:
-    topic = controller.image.topics_by_id.get(partition.topic_id)
+def _leader_epoch(metadata: ClusterMetadata, partition: TopicIdPartition) -> LeaderEpoch | None:
+    topic = metadata.image.topics_by_id.get(partition.topic_id)
     if topic is None or partition.partition >= len(topic.partitions):
         return None
     return topic.partitions[partition.partition].leader_epoch

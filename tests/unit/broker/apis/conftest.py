@@ -15,11 +15,12 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.endpoint import Endpoint
+from isotherm.broker.controller.controller import Controller
 from isotherm.broker.dispatch.api_register import APIS
 from isotherm.broker.error_mapping import error_code
-from isotherm.broker.partitions.led_partitions import lead_partitions
+from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.replication.replica_roles import NoFetchers, ReplicaRoles
 from isotherm.broker.requests.context import BrokerServices, RequestContext
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import IsothermError
@@ -31,6 +32,7 @@ from isotherm.protocol.codec import decoder
 from isotherm.protocol.entities import entity_of
 from isotherm.protocol.framing import RequestHeader, version_codec
 from isotherm.record.batch import build_batch
+from tests.support.led_topic import BROKER_ID, alone
 
 
 class NobodyWaits:
@@ -38,6 +40,16 @@ class NobodyWaits:
 
     def notify(self, key: object) -> None:
         return
+
+
+class NoTransactions:
+    """What an idempotent producer needs of the transaction coordinator."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def new_producer_id(self) -> int:
+        return self._controller.generate_producer_id()
 
 
 class NothingFailed:
@@ -67,8 +79,12 @@ class Broker:
             rng=random.Random(0),
         )
         self.log_manager.startup()
-        replica_manager = ReplicaManager(self.log_manager, cast("Any", NobodyWaits()))
-        lead_partitions(self.controller, replica_manager)
+        replica_manager = ReplicaManager(
+            self.log_manager, cast("Any", NobodyWaits()), alone(self.services.clock)
+        )
+        ReplicaRoles(
+            BROKER_ID, self.controller, replica_manager, NoFetchers(), inter_broker_listener=""
+        ).start()
         self.services = dataclasses.replace(self.services, replica_manager=replica_manager)
 
     def close(self) -> None:
@@ -92,11 +108,12 @@ class Broker:
                 Endpoint("PLAINTEXT", "broker.example", 9092),
                 Endpoint("INTERNAL", "10.0.0.1", 19092),
             ),
-            controller=self.controller,
+            metadata=self.controller,
+            embedded_controller=self.controller,
             replica_manager=cast("Any", NothingFailed()),
             fetch_sessions=cast("Any", None),
             group_coordinator=cast("Any", None),
-            transaction_coordinator=cast("Any", None),
+            transaction_coordinator=cast("Any", NoTransactions(self.controller)),
             transaction_markers=cast("Any", None),
             remote_log_manager=None,
             control_executor=self._executor,

@@ -149,7 +149,7 @@ def test_validating_only_changes_nothing(hosted):
         (99, "g", ("x", SET, "1"), ErrorCode.invalid_request),
     ],
 )
-def test_what_cannot_be_changed_is_told_and_changes_nothing(hosted, kind, name, change, code):
+def test_invalid_change_is_an_error_and_changes_nothing(hosted, kind, name, change, code):
     before = hosted.controller.image
     error_code, message = alter(hosted, change, kind=kind, name=name)
     assert error_code is code

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.apis.api_versions import unsupported_version_response
-from isotherm.broker.dispatch.api_register import SERVED
-from isotherm.protocol.api_keys import ApiKey
+from isotherm.broker.apis.api_versions import declare, unsupported_version_response
+from isotherm.broker.dispatch.api_register import APIS, SERVED
+from isotherm.broker.metadata.features import SupportedLevels
+from isotherm.protocol.api_keys import ApiKey, VersionRange, request_class
+from isotherm.protocol.entities import entity_of
 
 CLIENT = {"client_software_name": "test-client", "client_software_version": "1.0.0"}
 
@@ -57,3 +61,31 @@ def test_unknown_version_is_answered_in_version_0_with_the_table(broker):
     response = broker.as_client_sees_it(ApiKey.API_VERSIONS, 0, unsupported_version_response())
     assert response.error_code is ErrorCode.unsupported_version
     assert (18, 0, 4) in [(a.api_key, a.min_version, a.max_version) for a in response.api_keys]
+
+
+def test_member_shows_its_features_and_the_versions_that_the_controller_serves_too(broker):
+    controllers = SimpleNamespace(known=None)
+    others = [api for key, api in APIS.items() if key != ApiKey.API_VERSIONS]
+    api = declare(others, {"share.version": SupportedLevels(0, 1)}, controllers)
+
+    def shown() -> dict[int, tuple[int, int]]:
+        context = broker.context(ApiKey.API_VERSIONS, 4)
+        request = entity_of(request_class(ApiKey.API_VERSIONS, 4), CLIENT)
+        response = api.handle(context, request)
+        assert [each.name for each in response.supported_features] == ["share.version"]
+        return {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+
+    before = shown()
+    assert before[ApiKey.CREATE_TOPICS] == (2, 7)
+    # Of another version: it lacks an API, shares no version of another, and Fetch is the broker's.
+    controllers.known = {int(key): VersionRange(0, 99) for key in ApiKey} | {
+        int(ApiKey.CREATE_TOPICS): VersionRange(0, 5),
+        int(ApiKey.CREATE_PARTITIONS): VersionRange(4, 9),
+        int(ApiKey.FETCH): VersionRange(0, 1),
+    }
+    del controllers.known[ApiKey.UPDATE_FEATURES]
+    assert shown() == {
+        key: (2, 5) if key == ApiKey.CREATE_TOPICS else versions
+        for key, versions in before.items()
+        if key not in (ApiKey.CREATE_PARTITIONS, ApiKey.UPDATE_FEATURES)
+    }

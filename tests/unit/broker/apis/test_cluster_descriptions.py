@@ -88,7 +88,7 @@ def test_log_dirs_tell_what_was_asked_for(hosted):
     assert found == [("a", [2])]
 
 
-def test_offline_log_dir_is_told(hosted):
+def test_offline_log_dir_is_reported(hosted):
     (log_dir,) = hosted.services.replica_manager.log_dirs()
     log_dir.fail(OSError("gone"), "test")
     (directory,) = log_dirs(hosted)
@@ -193,7 +193,7 @@ def test_acls_are_disabled(broker, version):
         permission_type=1,
     )
     assert answer.error_code is ErrorCode.security_disabled
-    assert answer.error_message == "No Authorizer is configured."
+    assert answer.error_message == "No Authorizer is configured on the broker"
     disabled = (ErrorCode.security_disabled, "No Authorizer is configured.")
     acl = {
         "resource_type": 2,

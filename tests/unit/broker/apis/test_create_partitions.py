@@ -73,7 +73,7 @@ def test_validating_only_adds_nothing(hosted):
         (("__consumer_offsets", 2, None), ErrorCode.policy_violation),
     ],
 )
-def test_what_cannot_be_added_is_told_by_topic(hosted, asked, code):
+def test_failed_additions_are_errors_of_their_topics(hosted, asked, code):
     hosted.controller.create_topics([NewTopic(name="other")])
     bad, good = grow(hosted, 3, asked, ("other", 2, None))
     assert bad.error_code is code

@@ -31,7 +31,7 @@ def create(broker, version, *topics, validate_only=False):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_topics_are_made_and_the_bad_one_told(broker, version):
+def test_topics_are_made_and_the_bad_one_is_an_error(broker, version):
     made, bad = create(broker, version, topic("a", 3), topic("b", 0))
     assert (made.name, made.error_code, made.error_message) == ("a", ErrorCode.none, None)
     assert (bad.name, bad.error_code) == ("b", ErrorCode.invalid_partitions)
@@ -44,7 +44,7 @@ def test_topics_are_made_and_the_bad_one_told(broker, version):
         assert made.topic_id == broker.controller.image.topics_by_name["a"].topic_id
 
 
-def test_defaults_and_settings_are_told_with_their_sources(broker):
+def test_defaults_and_settings_are_listed_with_their_sources(broker):
     broker.configure(BrokerConfig(num_partitions=4, explicit={"log.retention.ms": "604800000"}))
     (made,) = create(broker, 7, topic("a", -1, -1, segment_ms="7"))
     assert made.num_partitions == 4

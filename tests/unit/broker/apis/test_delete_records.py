@@ -38,7 +38,7 @@ def hosted(broker, tmp_path):
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_log_start_is_raised_and_told(hosted, version):
+def test_log_start_is_raised_and_returned(hosted, version):
     assert delete(hosted, 3, version=version) == (ErrorCode.none, 3)
     log = hosted.services.replica_manager.find_partition("t", None, 0).log
     assert (log.log_start_offset, log.log_end_offset) == (3, 5)
@@ -69,5 +69,5 @@ def test_topic_that_is_also_deleted_from_may_be(hosted):
         (1, "__remote_log_metadata", 0, ErrorCode.invalid_topic_exception),
     ],
 )
-def test_what_cannot_be_deleted_is_told(hosted, offset, topic, partition, code):
+def test_failed_deletions_are_reported(hosted, offset, topic, partition, code):
     assert delete(hosted, offset, topic=topic, partition=partition) == (code, -1)

@@ -28,7 +28,7 @@ def delete(broker, version, *topics):
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_topic_is_deleted_by_name_and_an_unknown_one_told(broker, topic, version):
+def test_topic_is_deleted_by_name_and_an_unknown_one_is_an_error(broker, topic, version):
     gone, unknown = delete(broker, version, "t", "nope")
     assert (gone.name, gone.error_code) == ("t", ErrorCode.none)
     assert (unknown.name, unknown.error_code) == ("nope", ErrorCode.unknown_topic_or_partition)

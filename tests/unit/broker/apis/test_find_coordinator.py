@@ -1,9 +1,21 @@
 from __future__ import annotations
 
+import asyncio
+import uuid
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.protocol.api_keys import ApiKey
+from isotherm.broker.apis import find_coordinator
+from isotherm.broker.coordinator_partition import coordinator_partition
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from isotherm.broker.requests.context import RequestContext
+from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.entities import entity_of
+from isotherm.protocol.framing import RequestHeader
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -49,3 +61,77 @@ def test_coordinator_is_not_available_by_a_listener_that_is_not_advertised(broke
     (answer,) = response.coordinators
     assert answer.error_code is ErrorCode.coordinator_not_available
     assert (answer.node_id, answer.host, answer.port) == (-1, "", -1)
+
+
+class Member:
+    """A broker of a cluster: its image has the leaders, and another process the controller."""
+
+    def __init__(self, broker):
+        topic = TopicImage(
+            "__consumer_offsets",
+            uuid.UUID(int=1),
+            tuple(
+                PartitionImage(index, (1, 2), (1, 2), leader, 5, 5)
+                for index, leader in enumerate(LEADERS)
+            ),
+        )
+        brokers = {
+            2: BrokerImage(2, 1, None, None, False, endpoints=(Endpoint("PLAINTEXT", "two", 9),)),
+            3: BrokerImage(3, 1, None, None, True, endpoints=(Endpoint("PLAINTEXT", "three", 9),)),
+        }
+        image = MetadataImage(topics_by_name={topic.name: topic}, brokers=brokers)
+        self.asked = []
+        self._services = replace(
+            broker.services,
+            embedded_controller=None,
+            metadata=SimpleNamespace(image=image),
+            group_coordinator=SimpleNamespace(ensure_topic=self._ensure("groups")),
+            transaction_coordinator=SimpleNamespace(ensure_topic=self._ensure("transactions")),
+        )
+
+    def _ensure(self, name):
+        async def ensure():
+            self.asked.append(name)
+
+        return ensure
+
+    def find(self, key_type, *keys, listener="PLAINTEXT"):
+        header = RequestHeader(ApiKey.FIND_COORDINATOR, 6, 1, "test")
+        context = RequestContext(self._services, header, "127.0.0.1", listener)
+        fields = {"coordinator_keys": keys, "key_type": key_type}
+        request = entity_of(request_class(ApiKey.FIND_COORDINATOR, 6), fields)
+        return asyncio.run(find_coordinator.handle(context, request)).coordinators
+
+
+# This broker, another one, none, one that is fenced, one that is not registered.
+LEADERS = (1, 2, -1, 3, 4)
+
+
+def key_of(index):
+    return next(f"g{n}" for n in range(99) if coordinator_partition(f"g{n}", len(LEADERS)) == index)
+
+
+def test_coordinator_is_the_leader_of_the_keys_partition(broker):
+    member = Member(broker)
+    found = member.find(0, *(key_of(index) for index in range(len(LEADERS))))
+    away = (ErrorCode.coordinator_not_available, -1, "", -1)
+    assert [(each.error_code, each.node_id, each.host, each.port) for each in found] == [
+        (ErrorCode.none, 1, "broker.example", 9092),
+        (ErrorCode.none, 2, "two", 9),
+        away,
+        away,
+        away,
+    ]
+    assert member.asked == []
+
+
+def test_coordinator_without_the_clients_listener_is_not_available(broker):
+    (found,) = Member(broker).find(0, key_of(1), listener="INTERNAL")
+    assert found.error_code is ErrorCode.coordinator_not_available
+
+
+def test_missing_topic_of_a_cluster_is_asked_for(broker):
+    member = Member(broker)
+    (found,) = member.find(1, "tx")
+    assert found.error_code is ErrorCode.coordinator_not_available
+    assert member.asked == ["transactions"]

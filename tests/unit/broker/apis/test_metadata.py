@@ -89,7 +89,7 @@ def test_unknown_topic_is_not_made_when_the_broker_does_not(broker):
 
 
 @pytest.mark.parametrize("allow", [True, False])
-def test_illegal_name_is_told_apart_from_an_unknown_one(broker, allow):
+def test_illegal_name_is_distinguished_from_an_unknown_one(broker, allow):
     (found,) = ask(broker, 12, "a b", allow_auto_topic_creation=allow).topics
     assert found.error_code is ErrorCode.invalid_topic_exception
 
@@ -137,7 +137,7 @@ def test_topic_asked_for_twice_is_answered_once(broker, topic):
     assert len(ask(broker, 12, "t", "t").topics) == 1
 
 
-def test_authorized_operations_are_told_only_when_asked_for(broker, topic):
+def test_authorized_operations_are_returned_on_request_only(broker, topic):
     asked = ask(
         broker,
         8,

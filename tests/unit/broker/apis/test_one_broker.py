@@ -75,21 +75,6 @@ def test_partitions_can_only_be_where_they_are(hosted, version, topic, number, r
     assert (answer.error_code, partition.error_code) == (ErrorCode.none, code)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_partitions_stay_in_their_directory(hosted, tmp_path, version):
-    def code_of(path: str, topic: str) -> ErrorCode:
-        answer = hosted.call(
-            ApiKey.ALTER_REPLICA_LOG_DIRS,
-            version,
-            dirs=[{"path": path, "topics": [{"name": topic, "partitions": [0]}]}],
-        )
-        ((partition,),) = (each.partitions for each in answer.results)
-        return partition.error_code
-
-    assert code_of(str(tmp_path / "elsewhere"), "t") is ErrorCode.log_dir_not_found
-    assert code_of(str(tmp_path / "log"), "gone") is ErrorCode.unknown_topic_or_partition
-
-
 def test_there_are_no_credentials(broker):
     every = broker.call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=None)
     assert (every.error_code, every.results) == (ErrorCode.none, ())
@@ -101,21 +86,4 @@ def test_there_are_no_credentials(broker):
     assert [(each.user, each.error_code) for each in named.results] == [
         ("ann", ErrorCode.resource_not_found),
         ("bob", ErrorCode.duplicate_resource),
-    ]
-    made = {
-        "name": "ann",
-        "mechanism": 1,
-        "iterations": 4096,
-        "salt": b"s",
-        "salted_password": b"p",
-    }
-    altered = broker.call(
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-        0,
-        deletions=[{"name": "bob", "mechanism": 1}],
-        upsertions=[made],
-    )
-    assert [(each.user, each.error_code) for each in altered.results] == [
-        ("bob", ErrorCode.resource_not_found),
-        ("ann", ErrorCode.unsupported_sasl_mechanism),
     ]

@@ -1,0 +1,100 @@
+"""The part of AlterConfigs and IncrementalAlterConfigs that a member does before it forwards them.
+
+Levels of this process's loggers are set here. Settings of brokers are checked here: the controller knows
+neither which keys a broker can change while it runs, nor which values it takes. The rest is forwarded.
+Source: Kafka ConfigAdminManager.preprocess, reassembleIncrementalResponse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from isotherm.broker.configs.config_alteration import refused_resources
+from isotherm.broker.configs.config_resources import ResourceType, check_this_broker
+from isotherm.broker.controller.config_changes import (
+    ConfigChange,
+    broker_list_in_effect,
+    changed_texts,
+)
+from isotherm.broker.dispatch.forwarding import Forward
+from isotherm.broker.metadata.cluster_metadata import ALL_BROKERS, ClusterMetadata
+from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.served_api import Handler
+from isotherm.config.definition import config_keys
+from isotherm.config.dynamic import (
+    CONFIG_GROUPS,
+    check_thread_pools,
+    dynamic_broker_keys,
+    with_dynamic_texts,
+)
+from isotherm.errors import ConfigError, InvalidRequestError, RejectedError
+
+ChangesOf = Callable[[Any, Mapping[str, str]], list[ConfigChange]]
+
+
+def checked_forwarding(local: Handler, changes_of: ChangesOf, forward: Forward) -> Forward:
+    """`local` alters the loggers. `changes_of` are the changes of one resource of the request, given
+    its present settings."""
+
+    async def handle(context: RequestContext, request: Any) -> Any:
+        here, there, refused = [], [], []
+        for resource in request.resources:
+            if resource.resource_type == ResourceType.BROKER_LOGGER:
+                here.append(resource)
+                continue
+            try:
+                if resource.resource_type == ResourceType.BROKER:
+                    _check(context, resource, changes_of)
+            except RejectedError as error:
+                refused.append((resource, error))
+            else:
+                there.append(resource)
+        answers = [*refused_resources(context, refused)]
+        for resources, handler in ((here, local), (there, forward)):
+            if resources:
+                part = dataclasses.replace(request, resources=tuple(resources))
+                response = await handler(context, part)
+                if len(resources) == len(request.resources):
+                    return response
+                answers += response.responses
+        return dataclasses.replace(context.response({"responses": ()}), responses=tuple(answers))
+
+    return handle
+
+
+def _check(context: RequestContext, resource: Any, changes_of: ChangesOf) -> None:
+    services, broker = context.services, resource.resource_name
+    if broker != ALL_BROKERS:
+        check_this_broker(broker, services.config.node_id)
+    current = services.metadata.broker_texts(broker)
+    check_broker_changes(services.metadata, broker, changes_of(resource, current))
+
+
+def check_broker_changes(
+    metadata: ClusterMetadata, broker: str, changes: list[ConfigChange]
+) -> None:
+    """InvalidRequestError for a key that has effect at a start only, and for a value that is not legal.
+    A key that this broker does not know may be one of a broker of another kind."""
+    fixed = [each.name for each in changes if each.name in _fixed_keys()]
+    if fixed:
+        raise InvalidRequestError(f"keys cannot be changed while running keys={fixed}")
+    config, current = metadata.broker_config, metadata.broker_texts(broker)
+    try:
+        changed = changed_texts(current, changes, lambda name: broker_list_in_effect(name, config))
+        known = {
+            name: text
+            for name, text in changed.items()
+            if text is not None and name in dynamic_broker_keys()
+        }
+        for_all, for_this = (known, {}) if broker == ALL_BROKERS else ({}, known)
+        after = with_dynamic_texts(config, for_all=for_all, for_this=for_this)
+        check_thread_pools(config, after)
+    except ConfigError as error:
+        raise InvalidRequestError(str(error)) from error
+
+
+def _fixed_keys() -> set[str]:
+    declared = {name for group in CONFIG_GROUPS.values() for name in config_keys(group)}
+    return declared - dynamic_broker_keys().keys()

@@ -1,0 +1,200 @@
+"""The remote tier's metadata of a member of a cluster: on the cluster's `__remote_log_metadata`.
+
+A new cluster whose brokers all know level 1 begins there. Otherwise the topic has Kafka's own records, at
+level 0 for ever, because the consumer of a Kafka broker ends at a null value. At level 1 each broker
+cleans up what is left over of the partitions that it leads. The leader of a metadata partition resumes
+deletions of partitions (docs/decisions/0103). Compactions in place are not published here.
+Source: Kafka TopicBasedRemoteLogMetadataManager.initializeResources.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.background import PeriodicTask
+from isotherm.broker.coordinator_topic import InternalTopic
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.peers.leader_requests import LeaderRequests
+from isotherm.broker.quorum.topic_creation import creation_request
+from isotherm.broker.tier.cluster_metadata_topic import ClusterMetadataTopic
+from isotherm.broker.tier.member_metadata_levels import MemberMetadataLevels
+from isotherm.broker.tier.remote_metadata_topics import compacted_settings, deleted_settings
+from isotherm.broker.tier.remote_metadata_upkeep import Upkeep, cleanup_upkeep
+from isotherm.broker.tier.remote_tier import OwnMetadata
+from isotherm.clock import Clock
+from isotherm.config.broker import BrokerConfig
+from isotherm.errors import PeerDisconnectedError, PeerTimeoutError
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.types import (
+    REMOTE_LOG_METADATA_AUDIT_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPICS,
+)
+
+_logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_MS = 30_000
+# The interval of creation requests: the topic's replicas may need brokers that join later.
+CREATION_INTERVAL_S = 1.0
+
+Send = Callable[[Any, float], Future[Any]]
+
+
+def member_metadata(
+    cluster_metadata: ClusterMetadata,
+    replica_manager: ReplicaManager,
+    config: BrokerConfig,
+    send: Send,
+    *,
+    listener_name: str,
+    clock: Clock,
+    metrics: Metrics,
+) -> OwnMetadata:
+    """`send` sends a request to the active controller, with a timeout in seconds.
+
+    Leaders of metadata partitions are reached at their listener `listener_name`.
+    """
+    settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
+    leaders = LeaderRequests(
+        lambda: cluster_metadata.image,
+        listener_name,
+        client_id=f"{REMOTE_LOG_METADATA_TOPIC}_client_{config.node_id}",
+        request_timeout_s=REQUEST_TIMEOUT_MS / 1000,
+    )
+    topic, audit_topic = (
+        ClusterMetadataTopic(
+            replica_manager,
+            leaders,
+            settings.remote_log_metadata_topic_num_partitions,
+            partial(_partition_count, cluster_metadata, name),
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            topic=name,
+        )
+        for name in REMOTE_LOG_METADATA_TOPICS
+    )
+    levels = MemberMetadataLevels(cluster_metadata)
+    metadata = TopicBasedRemoteLogMetadataManager(
+        topic,
+        clock=clock,
+        metrics=metrics,
+        settings=settings,
+        keyed=KeyedMetadata(audit_topic, levels.level, levels.check_writable),
+    )
+    initial_level = config.remote.remote_log_metadata_compaction_initial_level
+    creation = MetadataTopicCreation(
+        cluster_metadata,
+        settings,
+        send,
+        first_level=lambda: levels.first_level(
+            initial_level, settings.remote_log_metadata_topic_replication_factor
+        ),
+    )
+
+    def leads_metadata(number: int) -> bool:
+        found = cluster_metadata.image.topics_by_name.get(REMOTE_LOG_METADATA_TOPIC)
+        return found is not None and found.partitions[number].leader == config.node_id
+
+    def upkeep(remote_log_manager: RemoteLogManager) -> list[Upkeep]:
+        task = PeriodicTask(
+            "isotherm-remote-log-metadata-topic",
+            creation.run,
+            clock,
+            initial_delay_s=0,
+            interval_s=CREATION_INTERVAL_S,
+        )
+        cleanup = cleanup_upkeep(
+            topic,
+            metadata,
+            remote_log_manager,
+            config,
+            settings,
+            keeps=leads_metadata,
+            is_alone=False,
+            clock=clock,
+            metrics=metrics,
+        )
+        return [cleanup, Upkeep(task, topic.close)]
+
+    return OwnMetadata(metadata, settings, upkeep, publishes_compactions=False)
+
+
+class MetadataTopicCreation:
+    """Asks the controller for the topic until the metadata has it. At level 1 the audit topic is asked
+    for first, so that a compacted topic is never without it."""
+
+    def __init__(
+        self,
+        cluster_metadata: ClusterMetadata,
+        settings: TopicBasedSettings,
+        send: Send,
+        *,
+        first_level: Callable[[], int | None],
+    ) -> None:
+        self._cluster_metadata = cluster_metadata
+        self._settings = settings
+        self._send = send
+        self._first_level = first_level
+        self._last_reason: str | None = None
+
+    def run(self) -> None:
+        """No effect if the topic exists."""
+        if _partition_count(self._cluster_metadata) is not None:
+            return
+        settings, level = self._settings, self._first_level()
+        if level is None:
+            self._note("fewer brokers are registered than the topic has replicas")
+            return
+        if level == 0:
+            retention_ms = settings.remote_log_metadata_topic_retention_ms
+            self._create(REMOTE_LOG_METADATA_TOPIC, deleted_settings(retention_ms))
+            return
+        retention_ms = settings.remote_log_metadata_audit_topic_retention_ms
+        if self._create(REMOTE_LOG_METADATA_AUDIT_TOPIC, deleted_settings(retention_ms)):
+            self._create(REMOTE_LOG_METADATA_TOPIC, compacted_settings(settings))
+
+    def _create(self, name: str, configs: Mapping[str, str]) -> bool:
+        """Whether the cluster has the topic now."""
+        settings = self._settings
+        topic = InternalTopic(
+            name=name,
+            partitions=settings.remote_log_metadata_topic_num_partitions,
+            replication_factor=settings.remote_log_metadata_topic_replication_factor,
+            configs=configs,
+            replica_configs={
+                "min.insync.replicas": str(settings.remote_log_metadata_topic_min_isr)
+            },
+        )
+        timeout_s = REQUEST_TIMEOUT_MS / 1000
+        try:
+            (result,) = self._send(creation_request(topic), timeout_s).result().topics
+        except (PeerDisconnectedError, PeerTimeoutError) as error:
+            self._note(str(error))
+            return False
+        if result.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+            self._note(f"{result.error_code.name}: {result.error_message}")
+            return False
+        return True
+
+    def _note(self, reason: str) -> None:
+        """One line per reason: the topic is asked for every second."""
+        if reason != self._last_reason:
+            _logger.warning("metadata topic is not created yet reason='%s'", reason)
+        self._last_reason = reason
+
+
+def _partition_count(
+    cluster_metadata: ClusterMetadata, name: str = REMOTE_LOG_METADATA_TOPIC
+) -> int | None:
+    topic = cluster_metadata.image.topics_by_name.get(name)
+    return None if topic is None else len(topic.partitions)

@@ -1,0 +1,182 @@
+"""Configuration of access: who a client is (SASL), and who may do what (Kafka's authorizer).
+
+The keys of authentication hold for every listener, and with `listener.name.NAME.` before them for one;
+that of a login module has the mechanism before it, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from isotherm.config.definition import (
+    BOOLEAN,
+    DISTINCT_LIST,
+    INT,
+    LONG,
+    PASSWORD,
+    STRING,
+    ConfigType,
+    any_of,
+    at_least,
+    config_keys,
+    key,
+    one_of,
+    optional,
+)
+
+LISTENER_PREFIX = "listener.name."
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def _parse_principals(text: str) -> tuple[str, ...]:
+    principals = tuple(item for part in text.split(";") if (item := part.strip()))
+    for principal in principals:
+        kind, colon, name = principal.partition(":")
+        if not (kind and colon and name):
+            raise ValueError(
+                f"expected a string in format principalType:principalName but got {principal}"
+            )
+    return principals
+
+
+# With semicolons: a principal may be the distinguished name of a certificate, which has commas.
+PRINCIPALS: ConfigType[tuple[str, ...]] = ConfigType("STRING", _parse_principals, ";".join)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityConfig:
+    """Broker-level keys of access."""
+
+    def for_listener(
+        self, texts: Mapping[str, str], listener: str, mechanism: str | None = None
+    ) -> SecurityConfig:
+        """With what is set for one listener, or for one mechanism of it; in `texts` are all keys."""
+        prefix = f"{LISTENER_PREFIX}{listener.lower()}."
+        prefixes = [prefix]
+        if mechanism is not None:
+            prefixes.append(f"{prefix}{mechanism.lower()}.")
+        changed = {
+            field_name: declared.parse(texts[each + name])
+            for each in prefixes
+            for name, (field_name, declared) in config_keys(SecurityConfig).items()
+            if each + name in texts
+        }
+        return dataclasses.replace(self, **changed)
+
+    authorizer_class_name: str = key(
+        STRING,
+        "",
+        "Whether access is checked: the name of Kafka's StandardAuthorizer, whose rules are meant. If"
+        " not set, every client may do everything.",
+        check=one_of("", STANDARD_AUTHORIZER),
+    )
+    super_users: tuple[str, ...] = key(
+        PRINCIPALS,
+        (),
+        "Principals that may do everything, as User:NAME, with semicolons between them.",
+    )
+    allow_everyone_if_no_acl_found: bool = key(
+        BOOLEAN, False, "Whether a resource without any ACL is open to everyone."
+    )
+    sasl_enabled_mechanisms: tuple[str, ...] = key(
+        DISTINCT_LIST,
+        ("GSSAPI",),
+        "Mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. (GSSAPI, Kafka's"
+        " default, is not served.)",
+    )
+    sasl_jaas_config: str | None = key(
+        optional(PASSWORD),
+        None,
+        "Login module of a mechanism, as listener.name.NAME.MECHANISM.sasl.jaas.config. That of PLAIN has"
+        ' the users: user_NAME="PASSWORD".',
+    )
+    sasl_server_max_receive_size: int = key(
+        INT,
+        524_288,
+        "Largest request of a client that has not authenticated yet.",
+        check=at_least(1),
+    )
+    connections_max_reauth_ms: int = key(
+        LONG,
+        0,
+        "How long a client may stay connected before it authenticates again; 0 is for ever.",
+        check=at_least(0),
+    )
+    connection_failed_authentication_delay_ms: int = key(
+        INT,
+        100,
+        "How long the answer to a failed login waits.",
+        check=at_least(0),
+    )
+    ssl_keystore_type: str = key(
+        STRING,
+        "JKS",
+        "Type of the key store: PEM or PKCS12. (JKS, Kafka's default, is not served.)",
+    )
+    ssl_keystore_location: str | None = key(
+        optional(STRING), None, "File with the private key and the chain of certificates."
+    )
+    ssl_keystore_password: str | None = key(
+        optional(PASSWORD), None, "Password of a PKCS12 key store."
+    )
+    ssl_key_password: str | None = key(optional(PASSWORD), None, "Password of a PEM key.")
+    ssl_keystore_key: str | None = key(
+        optional(PASSWORD), None, "The private key itself, in PEM, in place of a file."
+    )
+    ssl_keystore_certificate_chain: str | None = key(
+        optional(PASSWORD), None, "The chain of certificates itself, in PEM."
+    )
+    ssl_truststore_type: str = key(
+        STRING, "JKS", "Type of the trust store: PEM or PKCS12. (JKS is not served.)"
+    )
+    ssl_truststore_location: str | None = key(
+        optional(STRING),
+        None,
+        "File with the certificates that clients' certificates are checked by.",
+    )
+    ssl_truststore_password: str | None = key(
+        optional(PASSWORD), None, "Password of a PKCS12 trust store."
+    )
+    ssl_truststore_certificates: str | None = key(
+        optional(PASSWORD), None, "Those certificates themselves, in PEM."
+    )
+    ssl_client_auth: str = key(
+        STRING,
+        "none",
+        "Whether clients show certificates of their own.",
+        check=one_of("none", "requested", "required"),
+    )
+    ssl_enabled_protocols: tuple[str, ...] = key(
+        DISTINCT_LIST,
+        ("TLSv1.2", "TLSv1.3"),
+        "Versions of TLS that are offered.",
+        check=any_of("TLSv1.2", "TLSv1.3"),
+    )
+    ssl_principal_mapping_rules: str = key(
+        STRING,
+        "DEFAULT",
+        "How the name in a client's certificate becomes that of the principal: RULE:PATTERN/NAME/ with"
+        " L or U behind it, or DEFAULT, with commas between them; the first that fits.",
+    )
+
+
+_OF_LISTENER = re.compile(
+    r"listener\.name\.[^.]+\.(?:[^.]+\.)?(?P<key>(?:sasl|ssl|connections?)\..+)"
+)
+
+
+def is_listener_key(name: str) -> bool:
+    """Whether the key is one of these, for one listener, or for one mechanism of it."""
+    found = _OF_LISTENER.fullmatch(name)
+    return found is not None and found["key"] in config_keys(SecurityConfig)
+
+
+_SECRET_ENDINGS = ("password", "jaas.config", "secret", "secret.key", "keystore.key", "access.key")
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of a key is never shown: by its ending, so that plug-ins' keys count too."""
+    return name.endswith(_SECRET_ENDINGS)

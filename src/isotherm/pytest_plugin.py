@@ -1,0 +1,154 @@
+"""Pytest fixtures that give tests a Kafka broker in their own process: no container, no port to choose.
+
+    kafka_broker           the broker, one per session (with pytest-xdist: one per worker)
+    kafka_topic            the name of a topic that is new for this test
+    kafka_topics           a function that creates more of them, with settings
+    kafka_broker_settings  server.properties keys; override it in conftest.py
+
+pytest finds the plug-in once Isotherm is installed. Nothing of the broker is imported before a test
+asks for it. docs/guides/testing.md shows each fixture at work.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from isotherm.testing.embedded_broker import EmbeddedBroker
+
+_MARKER = "kafka_topic"
+_REQUEST_TIMEOUT_S = 30.0
+_TOPIC_NAME_MAX = 249
+_NOT_IN_TOPIC_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
+
+
+class NewTopic(Protocol):
+    """Creates a topic that is deleted, in both tiers, at the end of the test; returns its name.
+
+    `tiered` copies closed segments to the remote tier within a second, and then deletes them on disk.
+    `config` has topic settings by Kafka's names; they take precedence over those of `tiered`.
+    """
+
+    def __call__(
+        self,
+        partitions: int = 1,
+        *,
+        tiered: bool = False,
+        config: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> str: ...
+
+
+class KafkaBroker:
+    """A broker that serves clients. Any thread."""
+
+    def __init__(self, embedded: EmbeddedBroker, admin: AdminClient) -> None:
+        self.embedded = embedded
+        self._admin = admin
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port`, for `bootstrap.servers` of any Kafka client."""
+        return self.embedded.bootstrap_servers
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        tiered: bool = False,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Returns once clients can use it. Raises KafkaException with the broker's answer."""
+        from confluent_kafka.admin import NewTopic as Request  # type: ignore[attr-defined]
+
+        from isotherm.testing.embedded_broker import TIERED_TOPIC
+
+        settings = {**(TIERED_TOPIC if tiered else {}), **(config or {})}
+        request = Request(name, partitions, 1, config=settings)
+        self._admin.create_topics([request])[name].result(_REQUEST_TIMEOUT_S)
+
+    def delete_topic(self, name: str) -> None:
+        """In both tiers. No error if there is none. Raises KafkaException."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        try:
+            self._admin.delete_topics([name])[name].result(_REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f"{_MARKER}(partitions=1, tiered=False, config=None): settings of the `kafka_topic` fixture",
+    )
+
+
+@pytest.fixture(scope="session")
+def kafka_broker_settings() -> Mapping[str, str]:
+    """Keys of server.properties for the session's broker: none, unless a conftest.py overrides it."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(
+    tmp_path_factory: pytest.TempPathFactory, kafka_broker_settings: Mapping[str, str]
+) -> Iterator[KafkaBroker]:
+    """A broker for the session, with both tiers in a temporary directory."""
+    from confluent_kafka.admin import AdminClient
+
+    from isotherm.testing.embedded_broker import EmbeddedBroker
+
+    with EmbeddedBroker(tmp_path_factory.mktemp("kafka"), kafka_broker_settings) as embedded:
+        yield KafkaBroker(embedded, AdminClient({"bootstrap.servers": embedded.bootstrap_servers}))
+
+
+@pytest.fixture(scope="session")
+def _kafka_topic_numbers() -> Iterator[int]:
+    return itertools.count(1)
+
+
+@pytest.fixture
+def kafka_topics(
+    request: pytest.FixtureRequest, kafka_broker: KafkaBroker, _kafka_topic_numbers: Iterator[int]
+) -> Iterator[NewTopic]:
+    """Creates topics for this test. See NewTopic."""
+    created = []
+
+    def new_topic(
+        partitions: int = 1,
+        *,
+        tiered: bool = False,
+        config: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> str:
+        topic = name or _topic_name(request.node.name, next(_kafka_topic_numbers))
+        kafka_broker.create_topic(topic, partitions, tiered=tiered, config=config)
+        created.append(topic)
+        return topic
+
+    yield new_topic
+    for topic in created:
+        kafka_broker.delete_topic(topic)
+
+
+@pytest.fixture
+def kafka_topic(request: pytest.FixtureRequest, kafka_topics: NewTopic) -> str:
+    """The name of a topic with one partition, or with what `@pytest.mark.kafka_topic(...)` says."""
+    marker = request.node.get_closest_marker(_MARKER)
+    return kafka_topics(*marker.args, **marker.kwargs) if marker else kafka_topics()
+
+
+def _topic_name(test: str, number: int) -> str:
+    """The test's name as far as a topic's may have it, and a number that no other topic has."""
+    end = f"-{number}"
+    return _NOT_IN_TOPIC_NAMES.sub("-", test)[: _TOPIC_NAME_MAX - len(end)].rstrip("-") + end

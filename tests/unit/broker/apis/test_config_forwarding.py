@@ -1,0 +1,119 @@
+"""AlterConfigs of a member: loggers here, brokers' settings checked here, the rest at the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.apis import incremental_alter_configs
+from isotherm.broker.configs.config_resources import ResourceType
+from isotherm.broker.dispatch.config_forwarding import checked_forwarding
+from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.entities import entity_of
+
+VERSION = 1
+NODE = "1"
+
+
+def resource(kind: int, name: str, key: str = "", value: str = "") -> dict[str, Any]:
+    configs = [{"name": key, "config_operation": 0, "value": value}] if key else []
+    return {"resource_type": kind, "resource_name": name, "configs": configs}
+
+
+class Sides:
+    def __init__(self, broker: Any) -> None:
+        self.context = broker.context(ApiKey.INCREMENTAL_ALTER_CONFIGS, VERSION)
+        self.asked: dict[str, list[int]] = {}
+        self._handle = checked_forwarding(
+            self._side("here"), incremental_alter_configs.changes_of, self._side("there")
+        )
+
+    def _side(self, name: str) -> Any:
+        async def handle(context: Any, request: Any) -> Any:
+            self.asked[name] = [each.resource_type for each in request.resources]
+            rows = [
+                {
+                    "error_code": ErrorCode.none,
+                    "error_message": name,
+                    "resource_type": each.resource_type,
+                    "resource_name": each.resource_name,
+                }
+                for each in request.resources
+            ]
+            return context.response({"responses": rows})
+
+        return handle
+
+    def alter(self, *resources: dict[str, Any]) -> list[tuple[int, ErrorCode]]:
+        request = entity_of(
+            request_class(ApiKey.INCREMENTAL_ALTER_CONFIGS, VERSION),
+            {"resources": resources, "validate_only": False},
+        )
+        response = asyncio.run(self._handle(self.context, request))  # type: ignore[arg-type]
+        return sorted((each.resource_type, each.error_code) for each in response.responses)
+
+
+@pytest.fixture
+def sides(broker: Any) -> Sides:
+    return Sides(broker)
+
+
+TOPIC = resource(ResourceType.TOPIC, "t", "retention.ms", "soon")
+OWN = resource(ResourceType.BROKER, NODE, "log.cleaner.threads", "2")
+LOGGER = resource(ResourceType.BROKER_LOGGER, NODE, "root", "INFO")
+
+
+@pytest.mark.parametrize(
+    ("resources", "here", "there"),
+    [
+        ([TOPIC, OWN], None, [ResourceType.TOPIC, ResourceType.BROKER]),
+        ([LOGGER], [ResourceType.BROKER_LOGGER], None),
+        (
+            [TOPIC, LOGGER, OWN],
+            [ResourceType.BROKER_LOGGER],
+            [ResourceType.TOPIC, ResourceType.BROKER],
+        ),
+    ],
+)
+def test_levels_of_loggers_are_set_here(sides, resources, here, there):
+    answers = sides.alter(*resources)
+    assert (sides.asked.get("here"), sides.asked.get("there")) == (here, there)
+    assert answers == sorted((each["resource_type"], ErrorCode.none) for each in resources)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        (NODE, "log.dirs", "/elsewhere"),
+        ("", "node.id", "7"),
+        (NODE, "log.retention.ms", "soon"),
+        ("", "log.cleaner.threads", "50"),
+        ("7", "log.retention.ms", "9000000"),
+        ("seven", "log.retention.ms", "9000000"),
+    ],
+)
+def test_settings_of_brokers_are_checked_before_they_are_forwarded(sides, name, key, value):
+    answers = sides.alter(resource(ResourceType.BROKER, name, key, value), TOPIC)
+    assert answers == [
+        (ResourceType.TOPIC, ErrorCode.none),
+        (ResourceType.BROKER, ErrorCode.invalid_request),
+    ]
+    assert sides.asked == {"there": [ResourceType.TOPIC]}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("", "log.retention.ms", "9000000"),
+        (NODE, "log.cleaner.threads", "2"),
+        # Of a broker of Kafka in the same cluster.
+        ("", "num.io.threads", "9"),
+    ],
+)
+def test_legal_settings_of_brokers_are_forwarded(sides, name, key, value):
+    asked = resource(ResourceType.BROKER, name, key, value)
+    assert sides.alter(asked) == [(ResourceType.BROKER, ErrorCode.none)]
+    assert sides.asked == {"there": [ResourceType.BROKER]}

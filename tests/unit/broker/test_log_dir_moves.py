@@ -1,0 +1,239 @@
+"""Replicas that move between the log directories of a broker while clients use them."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.replication.replication_quota import ReplicationQuota
+from isotherm.clock import SystemClock
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import LogDirFailedError, NotLeaderOrFollowerError
+from isotherm.log.fs import OsFileSystem
+from isotherm.log.log_dir import LogDir
+from isotherm.log.log_manager import LogManager
+from isotherm.record.batch import build_batch
+from isotherm.types import TopicIdPartition, TopicPartition
+from tests.support.led_topic import alone, delete_topic, lead_topic
+
+TOPIC_ID = uuid.UUID(int=7)
+PLACE = TopicPartition("t", 0)
+CONFIG = TopicConfig(internal_segment_bytes=4000, retention_ms=-1)
+T0 = 1_700_000_000_000
+WAIT_S = 60.0
+
+
+class Topic:
+    partitions = (None,)
+
+
+class NobodyWaits:
+    def notify(self, key: object) -> None:
+        return
+
+
+class Broker:
+    """A leader of t-0 with two directories, and the thread that changes its metadata."""
+
+    def __init__(self, root: Path) -> None:
+        dirs = (root / "one", root / "two")
+        self.clock = SystemClock()
+        self.config = BrokerConfig(log_dirs=dirs)
+        self.control = ThreadPoolExecutor(1)
+        self.told: list[tuple[TopicIdPartition, LogDir]] = []
+        self.is_recorded = True
+        self.bytes_per_second = 2**62
+        self.log_manager = LogManager(
+            dirs,
+            config=self.config,
+            topic_config_for=lambda topic: CONFIG,
+            clock=self.clock,
+            fs=OsFileSystem(),
+            rng=random.Random(),
+        )
+        self.log_manager.startup()
+        view = dataclasses.replace(
+            alone(self.clock),
+            is_recorded=lambda place, log_dir: self.is_recorded,
+            note_directory=lambda *told: self.told.append(told),
+        )
+        self.replicas = ReplicaManager(self.log_manager, cast("Any", NobodyWaits()), view)
+        lead_topic(self.replicas, "t", TOPIC_ID, {0: 0}, CONFIG)
+        self.told.clear()
+        self.one, self.two = self.log_manager.log_dirs()
+        quota = ReplicationQuota(
+            self.clock,
+            is_throttled=lambda _: True,
+            bytes_per_second=lambda: self.bytes_per_second,
+            window_ms=1000,
+            window_count=11,
+        )
+        self.moves = self.replicas.start_moves(self.control.submit, quota, self.clock)
+
+    @property
+    def partition(self) -> Any:
+        return self.replicas.find_partition("t", None, 0)
+
+    def append(self, count: int = 1) -> None:
+        for _ in range(count):
+            batch = build_batch([(T0, b"k", b"v" * 100, ())])
+            self.partition.append(batch, required_acks=-1, now_ms=T0)
+
+    def on_control(self, act: Callable[[], None]) -> None:
+        self.control.submit(act).result(WAIT_S)
+
+    def move(self, log_dir: LogDir) -> None:
+        self.on_control(lambda: self.replicas.move_replica(PLACE, log_dir))
+
+    def await_dir(self, log_dir: LogDir) -> None:
+        wait_for(lambda: self.partition.log.log_dir is log_dir)
+
+    def close(self) -> None:
+        self.moves.stop()
+        self.control.shutdown()
+        self.log_manager.shutdown()
+
+
+def wait_for(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    made = Broker(tmp_path)
+    yield made
+    made.close()
+
+
+def test_replica_moves_while_it_is_appended_to(broker: Broker) -> None:
+    broker.append(100)
+    is_over = threading.Event()
+
+    def produce() -> None:
+        while not is_over.is_set():
+            broker.append()
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        for target in (broker.two, broker.one, broker.two):
+            broker.move(target)
+            broker.await_dir(target)
+    finally:
+        is_over.set()
+        producer.join()
+    log = broker.partition.log
+    assert broker.replicas.future_replicas() == []
+    assert broker.log_manager.log(PLACE) is log
+    assert log.high_watermark == log.log_end_offset
+    offsets = [
+        header.base_offset for segment in log.segments() for _, header in segment.read_headers(0)
+    ]
+    assert offsets == list(range(log.log_end_offset))
+
+
+def test_replica_moves_when_the_controller_knows_the_directory(broker: Broker) -> None:
+    broker.append(100)
+    broker.is_recorded = False
+    broker.move(broker.two)
+    wait_for(lambda: bool(broker.told))
+    assert [log_dir for _, log_dir in broker.told] == [broker.two]
+    wait_for(lambda: broker.replicas.future_replicas()[0].end_offset == 100)
+    (copy,) = broker.replicas.future_replicas()
+    assert (copy.topic_partition, copy.log_dir) == (PLACE, broker.two)
+    assert (copy.end_offset, copy.size_in_bytes) == (100, broker.partition.log.size_in_bytes)
+    assert broker.partition.log.log_dir is broker.one
+    broker.is_recorded = True
+    broker.await_dir(broker.two)
+
+
+def test_move_that_is_given_up_leaves_nothing_behind(broker: Broker, tmp_path: Path) -> None:
+    broker.append(100)
+    broker.is_recorded = False
+    broker.move(broker.two)
+    wait_for(lambda: bool(broker.told))
+    broker.move(broker.one)
+    assert [log_dir for _, log_dir in broker.told] == [broker.two, broker.one]
+    assert broker.replicas.future_replicas() == []
+    broker.log_manager.delete_marked_files()
+    assert [each for each in (tmp_path / "two").iterdir() if each.is_dir()] == []
+    broker.append()
+
+
+def test_deleted_topic_is_not_moved(broker: Broker, tmp_path: Path) -> None:
+    broker.append(100)
+    broker.is_recorded = False
+    broker.move(broker.two)
+    wait_for(lambda: bool(broker.told))
+    broker.on_control(lambda: delete_topic(broker.replicas, "t"))
+    assert broker.replicas.future_replicas() == []
+    assert all(
+        each.name.endswith("-delete")
+        for folder in ("one", "two")
+        for each in (tmp_path / folder).iterdir()
+        if each.is_dir()
+    )
+    # The controller is told nothing of a replica that is gone.
+    assert [log_dir for _, log_dir in broker.told] == [broker.two]
+
+
+def test_quota_holds_a_move_back(broker: Broker) -> None:
+    broker.append(100)
+    broker.bytes_per_second = 0
+    broker.move(broker.two)
+    wait_for(lambda: bool(broker.replicas.future_replicas()))
+    assert broker.partition.log.log_dir is broker.one
+    broker.bytes_per_second = 2**62
+    broker.await_dir(broker.two)
+
+
+def test_start_goes_on_with_a_move(broker: Broker, tmp_path: Path) -> None:
+    broker.append(100)
+    broker.is_recorded = False
+    broker.move(broker.two)
+    wait_for(lambda: bool(broker.told))
+    broker.close()
+    again = Broker(tmp_path)
+    try:
+        again.await_dir(again.two)
+        assert again.partition.log.log_end_offset == 100
+    finally:
+        again.close()
+
+
+def test_failed_target_leaves_the_replica_where_it_is(broker: Broker) -> None:
+    broker.append(100)
+    broker.is_recorded = False
+    broker.move(broker.two)
+    wait_for(lambda: bool(broker.told))
+    broker.two.fail(OSError(5, "Input/output error"), "test")
+    broker.append(100)
+    wait_for(lambda: broker.replicas.future_replicas() == [])
+    assert broker.told[-1][1] is broker.one
+    broker.append()
+    with pytest.raises(LogDirFailedError):
+        broker.move(broker.two)
+
+
+def test_new_replica_begins_in_the_directory_that_was_asked_for(broker: Broker) -> None:
+    """Kafka's reassignment asks for directories before the replicas are there."""
+    broker.replicas._cluster = dataclasses.replace(
+        broker.replicas._cluster, find_topic=lambda _: cast("Any", Topic())
+    )
+    with pytest.raises(NotLeaderOrFollowerError):
+        broker.replicas.move_replica(TopicPartition("later", 0), broker.two)
+    assert broker.replicas._wanted_log_dir(TopicPartition("later", 0)) is broker.two
