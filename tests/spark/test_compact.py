@@ -160,7 +160,7 @@ def test_copy_is_what_the_cleaner_leaves_and_touches_nothing_of_the_source(
         compact(spark, plan, settings)
 
 
-def test_damage_that_a_task_meets_is_told_in_one_line(
+def test_damage_that_a_task_meets_is_reported_in_one_line(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With --debug the trace comes behind it."""

@@ -17,7 +17,8 @@ from pyspark.sql import DataFrameReader, SparkSession
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.planning import BrokerRead, Read, SegmentRead
 from isotherm.spark.rows import full_schema
-from isotherm.spark.source import IsothermReader, TaskPartition
+from isotherm.spark.source import IsothermReader
+from isotherm.spark.source_task import TaskPartition
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import ConsumedRecord, consume_all, records_of_frame
 
@@ -229,7 +230,7 @@ def test_topic_made_again_is_not_mixed_with_its_predecessor(
     assert len(rows) == 30
 
 
-def test_brokers_that_do_not_answer_are_told(
+def test_brokers_that_do_not_answer_are_reported(
     spark: SparkSession, topic: TieredTopic, unused_port: int
 ) -> None:
     options = topic.options | {"kafka.bootstrap.servers": f"127.0.0.1:{unused_port}"}

@@ -20,15 +20,14 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.driver.metadata_log import DumpMetadataLog, LogIdentity, LogSlice, RecordRun
 from isotherm.spark.driver.segment_frames import segment_row
 from isotherm.spark.jobs.project import LOST, check_table_format, project, projected_segments
-from isotherm.spark.jobs.replay import (
+from isotherm.spark.jobs.replay import AsOf, replay
+from isotherm.spark.jobs.slice_fold import (
     DAMAGED_BATCH,
     DAMAGED_RECORD,
     HEAD_MISSING,
     MISPLACED,
     NO_METADATA,
     RECORDS_MISSING,
-    AsOf,
-    replay,
 )
 from isotherm.spark.jobs.verify import DIFFERENT, EXTRA, MISSING, verify
 from isotherm.testing.conformance.remote_metadata import FINISHED, make_segment, make_update

@@ -229,7 +229,7 @@ def key_pair(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["-o", f"{pairs}=Of2026", "-o", f"{pairs}.Of2026.private.key.file={private}"]
 
 
-def test_leftovers_are_told_apart_from_damage(
+def test_leftovers_are_reported_apart_from_damage(
     spark: SparkSession, of_two: PlantedBucket, key_pair: list[str]
 ) -> None:
     """With a key pair at hand, whichever files the metadata topic is read from."""

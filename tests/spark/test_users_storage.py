@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -16,8 +17,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
 
 import isotherm.spark
+from isotherm.cli.main import app
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import ConsumedRecord, consume_all, records_of_frame
 
@@ -146,3 +149,39 @@ def test_segment_that_the_class_has_lost_is_named(
     (lost / "segment.log").unlink()
     with pytest.raises(PySparkException, match=r"no object=segment\.log topic=flights partition=0"):
         shelf.load(spark, **{"rsm.config.dir": str(tmp_path / "shelf")})
+
+
+def scrub(shelf: Shelf, folder: Path, *more: str, job: str = "scrub") -> Result:
+    options = {CLASS: shelf.options[CLASS], "rsm.config.dir": str(folder)}
+    named = [part for pair in options.items() for part in ("-o", "=".join(pair))]
+    return CliRunner().invoke(app, ["pipeline", job, "--json", *named, *more])
+
+
+def test_scrub_reads_through_the_class(spark: SparkSession, shelf: Shelf, tmp_path: Path) -> None:
+    """Batches, records and indexes; objects are the class's own business."""
+    topic = ["-b", shelf.options["kafka.bootstrap.servers"], "-o", "subscribe=flights"]
+    sound = scrub(shelf, shelf.folder, *topic)
+    assert sound.exit_code == 0, sound.output + str(sound.exception)
+    told = json.loads(sound.stdout.splitlines()[-1])["scrubbed"]
+    assert told["segments"] == len(list(shelf.folder.iterdir()))
+    assert told["findings"] == 0
+    damaged = tmp_path / "shelf"
+    shutil.copytree(shelf.folder, damaged)
+    changed, lost, *_ = sorted(damaged.iterdir())
+    log = bytearray((changed / "segment.log").read_bytes())
+    log[200] ^= 1
+    (changed / "segment.log").write_bytes(log)
+    (lost / "segment.log").unlink()
+    found = scrub(shelf, damaged, *topic)
+    assert found.exit_code == 3, found.output + str(found.exception)
+    kinds = {row["kind"] for row in map(json.loads, found.stdout.splitlines()) if "kind" in row}
+    assert kinds == {"wrong-crc", "missing-object"}
+
+
+@pytest.mark.parametrize("job", ["scrub", "sweep", "rebuild"])
+def test_job_that_has_to_list_segments_is_refused(
+    spark: SparkSession, shelf: Shelf, job: str
+) -> None:
+    refused = scrub(shelf, shelf.folder, job=job)
+    assert refused.exit_code in (1, 2)
+    assert "cannot list its segments" in str(refused.exception) + refused.output

@@ -1,9 +1,9 @@
-"""Record columns as the Arrow batches that Spark takes: exactly the declared schema.
+"""Turns record columns into Arrow batches for Spark, with exactly the declared schema.
 
 Spark compares types, order, names and nullability, and takes no large, dictionary or view types.
 
-Arrays are made of their buffers. `pa.array` and `pa.scalar` would look for pandas first, and where
-it is installed importing it costs every Python worker a third of a second and 300 modules.
+Arrays are built from buffers. `pa.array` and `pa.scalar` import pandas if it is installed: a third
+of a second and 300 modules in every Python worker.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ArrowField: TypeAlias = "pa.Field[Any]"
 # Spark counts microseconds in 64 bits.
 TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
-# Column of the source -> what the decoder must produce for it. topic, partition, and the
-# timestamp's type come without asking.
+# Column of the source -> columns of the decoder. topic, partition and the timestamp's type are
+# always there.
 _DECODED = {
     "key": "key",
     "value": "value",
@@ -37,7 +37,7 @@ _DECODED = {
 
 
 def decoded_columns(schema: pa.Schema) -> frozenset[str]:
-    """Which columns the record decoder must produce for rows of this schema."""
+    """The columns of the record decoder that rows of this schema need."""
     return frozenset(_DECODED[name] for name in schema.names if name in _DECODED)
 
 
@@ -96,14 +96,15 @@ def _timestamps(
     if too_far.any():
         at = int(np.argmax(too_far))
         raise malformed_timestamp(topic_partition, int(columns.offset[at]), int(timestamp_ms[at]))
-    # Multiplied as the Kafka source does it: -1, "no timestamp", becomes a time before 1970.
+    # As in the Kafka source: -1, "no timestamp", becomes a time before 1970.
     return _numbers(timestamp_ms * 1000, kind)
 
 
 def malformed_timestamp(
     topic_partition: TopicPartition, offset: Offset, timestamp_ms: TimestampMs
 ) -> InvalidTimestampError:
-    """A time that no row can hold: most often microseconds or nanoseconds, sent as milliseconds."""
+    """The error for a time outside Spark's range: most often microseconds or nanoseconds as
+    milliseconds."""
     return InvalidTimestampError(
         f"Record at topic {topic_partition.topic} partition {topic_partition.partition} offset"
         f" {offset} has timestamp value {timestamp_ms} that overflows when converting to Spark's"
@@ -113,7 +114,7 @@ def malformed_timestamp(
 
 
 def _headers(headers: pa.ListArray[Any], kind: pa.DataType) -> ArrowArray:
-    """Headers with the field names Spark gives them, and NULL where a record has none."""
+    """Headers with Spark's field names; NULL for a record without any."""
     assert isinstance(kind, pa.ListType)
     has_none = headers.value_lengths().to_numpy(zero_copy_only=False) == 0
     values: ArrowArray = headers.values.cast(kind.value_type)
@@ -121,7 +122,7 @@ def _headers(headers: pa.ListArray[Any], kind: pa.DataType) -> ArrowArray:
 
 
 def message_batch(messages: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows given one by one as tuples in the schema's order, as a client delivers the tail."""
+    """Rows from tuples in the schema's order, as a client delivers the tail."""
     columns = zip(*messages, strict=True)
     arrays = [pa.array(column, field.type) for field, column in zip(schema, columns, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,5 +1,5 @@
-"""Plots of an audit's report: lines over days as SVG, bars as HTML; both take their colours from the
-page's style."""
+"""Plots of an audit's report: lines over days as SVG, bars as HTML. The page's style has their
+colours."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from itertools import pairwise
 
 BARS_MAX = 20
 HINTS_MAX = 400
-"""A line of more days tells no values where a pointer rests: the page would be large."""
+"""A line of more days has no tooltips: the page would be large."""
 
-# Two of them stand side by side on a wide screen, and one is as wide as a phone: so its letters are
-# about as large as the page's on both.
+# A wide screen shows two plots side by side, a phone one. At this size their letters are about as
+# large as the page's on both.
 _WIDTH = 460
 _HEIGHT = 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 30
@@ -29,7 +29,7 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`known` of the values were measured; those after are ahead, and dashed."""
+    """The first `known` values were measured; the later ones are a forecast, and dashed."""
 
     name: str
     days: Sequence[int]
@@ -72,7 +72,7 @@ def line_plot(caption: str, lines: Sequence[Line], text: Format = count_text) ->
         _ticks(max(max(line.values) for line in lines), 1024 if text is bytes_text else 1000),
     )
     drawn = [*_grid(scale, text), *_dates(scale)]
-    # The first line is the thinner one, and lies on top.
+    # The first line is thinner, and drawn on top.
     for number, line in reversed(list(enumerate(lines))):
         drawn += _drawn(scale, line, number, text)
     names = [(f"s{number}", line.name) for number, line in enumerate(lines)]
@@ -118,12 +118,12 @@ class _Scale:
 
 
 def _ticks(top: float, thousand: int) -> list[float]:
-    """From zero to the first one that is not below `top`."""
+    """Ticks from zero to the first that is not below `top`."""
     unit = float(thousand ** int(math.log(max(top, 1), thousand)))
     rough = max(top, 1) / _TICKS / unit
     power = 10 ** math.floor(math.log10(rough))
     step = next(each * power for each in (1, 2, 2.5, 5, 10) if each * power >= rough) * unit
-    # Things that are counted have no halves.
+    # Counts are whole numbers.
     step = max(step, 1.0) if unit == 1 else step
     step = math.ceil(step) if unit == 1 else step
     return [step * number for number in range(math.ceil(max(top, 1) / step) + 1)]
@@ -171,7 +171,7 @@ def _drawn(scale: _Scale, line: Line, number: int, text: Format) -> Iterator[str
 def _told_ahead(
     places: Sequence[tuple[float, float]], values: Sequence[float], number: int, text: Format
 ) -> Iterator[str]:
-    """The forecast's points with their values, but for those that stand too near the one before."""
+    """The forecast's points with their values, except those too near the one before."""
     for ((before, _), (x, y)), value in zip(pairwise(places), values, strict=True):
         yield f'<circle class="point s{number}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>'
         if x - before > 40:

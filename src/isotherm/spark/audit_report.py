@@ -1,4 +1,4 @@
-"""The tables of an audit as one HTML file, with plots; nothing is loaded from anywhere."""
+"""The tables of an audit as one HTML file with plots. The page loads nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TITLES = {
     "growth": "Growth of the metadata topic",
     "forecast": "Forecast",
 }
-# What is to be dealt with, and its name in the verdict.
+# Tables of problems, and their names in the summary.
 _FAULTS = {
     _PROBLEMS: "wrong with the metadata topic",
     "orphans": "left over",
@@ -78,7 +78,7 @@ _CAUSES = {
     "off, or the event is a stray one. “sweep” says whether the objects are there.",
 }
 _TIME, _BYTES, _DURATION = re.compile("_ms$"), re.compile("bytes"), re.compile("_s_")
-# What a row is about comes first; ids are long, and come last.
+# The columns that identify a row come first; ids are long, and come last.
 _FIRST = frozenset({"cause", "kind", "limit"})
 _IDS = frozenset({"topic_id", "segment_id"})
 _HEADINGS = (
@@ -88,7 +88,7 @@ _HEADINGS = (
 
 def render(title: str, made_ms: int, tables: Tables, problems: Sequence[Row] = ()) -> str:
     """The whole page. `tables` are the rows of `Audit.tables`, by name; `problems` are findings of
-    the replay: what is wrong with the topic that the tables come from."""
+    the replay about the topic itself."""
     made = datetime.datetime.fromtimestamp(made_ms / 1000, datetime.UTC)
     shown: Tables = {**tables, _PROBLEMS: problems}
     parts = [
@@ -224,7 +224,7 @@ def _counted(values: Iterable[str]) -> dict[str, float]:
 
 
 def _named(rows: Sequence[Row]) -> Any:
-    """Names a row's topic; with its id where several have the name."""
+    """The topic of a row; with its id if several topics have the name."""
     ids: dict[str, set[str]] = {}
     for row in rows:
         ids.setdefault(row["topic"], set()).add(row["topic_id"])
@@ -276,7 +276,7 @@ def _heading(name: str) -> str:
 
 
 def _cell(name: str, value: Any, texts: set[str]) -> str:
-    """With what it is sorted by, where the text is another."""
+    """A cell, with its sort key if that differs from its text."""
     kind = _kind(name, texts)
     if value is None:
         return f'<td{kind} data-v=""></td>'

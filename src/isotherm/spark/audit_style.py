@@ -1,8 +1,8 @@
-"""Style and script of an audit's report; what they need is in the page itself."""
+"""Style and script of an audit's report. The page contains all they need."""
 
 from __future__ import annotations
 
-# Nothing is loaded from anywhere: a browser holds the page to it.
+# The page may load nothing: the browser enforces that.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 STYLE = """
@@ -63,8 +63,8 @@ th[aria-sort=descending] button::after{content:"\\2193";color:var(--text)}
 @media print{.wide{max-height:none;overflow:visible}nav{display:none}}
 """
 
-# A click on a column's head sorts by it, another one the other way round. Cells say in data-v what
-# they are sorted by, where that is not their text.
+# A click on a column's head sorts by it, another one reverses the order. data-v is a cell's sort
+# key if that is not its text.
 SCRIPT = """
 for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => {

@@ -1,11 +1,11 @@
 """`isotherm.spark.read(spark, options)`: the rows of `format("isotherm")` at less cost per row.
 
-Spark 4.3 counts the rows of a Python data source one by one and sums up its metrics after every
-hundred; that is a third of what the JVM spends on a row. The output of `mapInArrow` goes the same
-way without it. So the tasks themselves are the rows of a small data source, one in each of its
-partitions, and mapping a task gives its rows. Planning, reading and errors are those of the source.
+Spark 4.3 counts the rows of a Python data source one by one and updates its metrics after every
+hundred rows. That is a third of the JVM's time per row. The output of `mapInArrow` has no such
+counter. So the rows of a small data source are the tasks themselves, one in each partition, and
+`mapInArrow` turns a task into its rows. Planning, reading and errors are those of the source.
 
-What needs PySpark is imported where it is used: without it, a session says what to install.
+PySpark is imported inside functions: without it, a session says what to install.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def read(spark: SparkSession, options: Mapping[str, object]) -> DataFrame:
-    """What `spark.read.format("isotherm").options(**options).load()` gives: the same rows in the
-    same tasks, planned when a query runs.
+    """The rows of `spark.read.format("isotherm").options(**options).load()`, in the same tasks.
+    Planning happens when a query runs.
 
-    Choose columns by the option `columns`. Raises ConfigError for options that contradict or do
-    not exist; what the tier or the brokers answer is raised by Spark when the query runs.
+    Choose columns by the option `columns`. Raises ConfigError for unknown or contradictory options.
+    Spark raises errors of the tier or the brokers when the query runs.
     """
     check_requirements()
     from isotherm.spark.rows import chosen_schema

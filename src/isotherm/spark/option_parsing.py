@@ -1,7 +1,7 @@
-"""From the options' texts to `SourceOptions`, checked together.
+"""Parses the options' texts into `SourceOptions`, and checks them together.
 
-ConfigError names the option and what to do; what the Kafka source refuses too it refuses in that
-source's words. Nothing is read or connected to. Source: Spark KafkaSourceProvider.
+ConfigError names the option and a remedy. If the Kafka source refuses the same, the message is that
+source's. This module reads nothing and connects to nothing. Source: Spark KafkaSourceProvider.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BATCH_ONLY = {
     "endingTimestamp": "ending timestamp not valid in streaming queries",
 }
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-# What the Kafka source says of a value that it does not take, where it has words of its own.
+# The Kafka source's messages for invalid values, if it has its own.
 _REFUSED_VALUES = {
     "startingTimestamp": "Expected a single long value, got {}",
     "endingTimestamp": "Expected a single long value, got {}",
@@ -52,7 +52,7 @@ _REFUSED_VALUES = {
     "maxRecordsPerPartition": "maxrecordsperpartition must be positive",
 }
 KEY_PAIRS = "encryption.key.pairs"
-# In the Kafka source's order and letters.
+# In the Kafka source's order and spelling.
 _STRATEGIES = ("subscribe", "subscribepattern", "assign")
 _FORBIDDEN_KAFKA_PROPERTIES = {
     "auto.offset.reset": ". hint='set startingOffsets'",
@@ -77,9 +77,10 @@ def option_texts(options: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def parse_options(texts: Mapping[str, str]) -> SourceOptions:
-    """Options of a batch query; those that only streams heed are named in a warning."""
-    options = parse_common_options(texts)
+def parse_options(texts: Mapping[str, str], *, has_segments: bool = False) -> SourceOptions:
+    """Options of a batch query; a warning names those that only streams use. `has_segments` is for
+    jobs that already have the segments: the options need no source of metadata."""
+    options = parse_common_options(texts, has_segments=has_segments)
     _check_batch(options)
     given = {name.lower() for name in texts}
     for ignored in _STREAM_ONLY:
@@ -95,8 +96,8 @@ def parse_stream_options(texts: Mapping[str, str]) -> SourceOptions:
     return options
 
 
-def parse_common_options(texts: Mapping[str, str]) -> SourceOptions:
-    """Options of a query of which it is not known yet which kind it is."""
+def parse_common_options(texts: Mapping[str, str], *, has_segments: bool = False) -> SourceOptions:
+    """Options of a query of yet unknown kind; `has_segments` as above."""
     declared = {
         name.lower(): (field_name, option)
         for name, (field_name, option) in config_keys(SourceOptions).items()
@@ -130,7 +131,7 @@ def parse_common_options(texts: Mapping[str, str]) -> SourceOptions:
     _check_strategy(options, texts)
     _check_kafka_properties(options)
     _check_trigger_limits(options)
-    _check_sources(options)
+    _check_sources(options, has_segments=has_segments)
     return options
 
 
@@ -145,7 +146,8 @@ def _parse_value(option: ConfigKey, text: str) -> object:
 
 
 def _key_pair_files(texts: Mapping[str, str]) -> dict[str, str]:
-    """Storage settings whose names hold the id of a key pair, by their lower-case form.
+    """Storage settings with the id of a key pair in their names, by the lower-case form of the
+    name.
 
     Ids of key pairs keep their case only where they are values.
     """
@@ -217,7 +219,7 @@ def _check_kafka_properties(options: SourceOptions) -> None:
         )
 
 
-def _check_storage_manager(options: SourceOptions, class_name: str) -> None:
+def _check_storage_manager(options: SourceOptions, class_name: str, *, has_segments: bool) -> None:
     of_table = options.metadata_table is not None
     refused = {
         "path": options.path,
@@ -230,13 +232,13 @@ def _check_storage_manager(options: SourceOptions, class_name: str) -> None:
             f" options={','.join(given)} option={STORAGE_MANAGER_KEY} value={class_name}"
             f" hint='its settings begin with {STORAGE_MANAGER_PREFIX}'"
         )
-    if options.metadata_source == "bucket":
+    if options.metadata_source == "bucket" and not has_segments:
         raise needs_listing(class_name)
 
 
-def _check_sources(options: SourceOptions) -> None:
+def _check_sources(options: SourceOptions, *, has_segments: bool) -> None:
     if options.storage_manager is not None:
-        _check_storage_manager(options, options.storage_manager)
+        _check_storage_manager(options, options.storage_manager, has_segments=has_segments)
     elif options.storage_manager_settings:
         raise ConfigError(
             "settings of a storage manager of your own are given without its class"
@@ -314,7 +316,7 @@ def _refuse_offset(limit: SpecificOffsets, refused: int, words: str) -> None:
 
 
 def _refuse_unknown_symbols(limit: SpecificOffsets, option: str) -> None:
-    """Below -2 there is nothing that an offset could mean."""
+    """Offsets below -2 have no meaning."""
     for partition, offset in limit.offsets.items():
         if offset < EARLIEST:
             raise ConfigError(

@@ -3,12 +3,12 @@
 Names, defaults and rules are those of Spark's Kafka source (`spark-sql-kafka-0-10`), so that a
 query moves over by changing its format and adding `path`. Three kinds of options are not listed:
 
-- `kafka.*`: properties of the client (librdkafka's names), handed on without the prefix;
-- storage settings such as `s3.endpoint.url`, `aws.access.key.id`, `key.prefix`: handed to the
-  storage manager, under the names a broker has them after its `rsm.config.` prefix;
+- `kafka.*`: properties of the client (librdkafka's names), passed on without the prefix;
+- storage settings such as `s3.endpoint.url`, `aws.access.key.id`, `key.prefix`: passed to the
+  storage manager. A broker has them under the same names after its `rsm.config.` prefix;
 - anything else is an error that names the nearest option.
 
-Names are case-insensitive: Spark hands them over in lower case.
+Names are case-insensitive: Spark passes them in lower case.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ KAFKA_PREFIX = "kafka."
 STORAGE_MANAGER_KEY = "remote.log.storage.manager.class.name"
 STORAGE_MANAGER_PREFIX = "rsm.config."
 BOOTSTRAP_SERVERS = "bootstrap.servers"
-# Every setting of the storage manager but those that have an option of their own.
+# Every setting of the storage manager without an option of its own.
 STORAGE_SETTINGS = frozenset(config_keys(ObjectStoreSettings)) - {"url", "layout"}
 
 READ_UNCOMMITTED = "read_uncommitted"
@@ -78,7 +78,8 @@ _UNIT_US = {
 
 
 def duration_ms(text: str) -> int | None:
-    """Spark's form of a duration, milliseconds when it has no unit; None when it is not such."""
+    """Milliseconds of a duration in Spark's form, where a number without a unit means milliseconds;
+    None if invalid."""
     matched = _DURATION.fullmatch(text.strip().lower())
     return int(matched[1]) * _UNIT_US[matched[2] or "ms"] // 1000 if matched else None
 
@@ -92,8 +93,8 @@ _IS_DURATION = Check(
 class SourceOptions:
     """The options of one `load()`; made by `option_parsing`, which checks them together.
 
-    kafka_properties, storage_settings and storage_manager_settings hold what is handed on, prefixes
-    cut.
+    kafka_properties, storage_settings and storage_manager_settings are passed on, without their
+    prefixes.
     """
 
     path: str = key(
@@ -347,7 +348,7 @@ class SourceOptions:
         name="bucketPollInterval",
         check=_IS_DURATION,
     )
-    # Not shown: passwords and keys are among them.
+    # Not in the repr: they may contain passwords and keys.
     kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     storage_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     storage_manager_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -380,7 +381,8 @@ class SourceOptions:
 
     @property
     def plans_by_name(self) -> bool:
-        """Whether the names of segments tell enough: no time and no transaction is looked up."""
+        """Whether names of segments suffice for planning: the query looks up no time and no
+        transaction."""
         times = (
             self.starting_timestamp,
             self.starting_offsets_by_timestamp,
@@ -446,10 +448,11 @@ def source_option_keys() -> dict[str, ConfigKey]:
 
 
 def needs_listing(class_name: str) -> ConfigError:
-    """The error for what has to list the tier, with a storage manager of the user's."""
+    """The error for jobs that must list the tier, with a storage manager of the user's."""
     return ConfigError(
         "a storage manager of your own cannot list its segments: a query without the metadata topic"
-        " and the jobs scrub, sweep, rebuild and compact read the built-in layouts alone"
+        " and the jobs sweep, rebuild and compact read the built-in layouts alone; scrub needs the"
+        " metadata topic"
         f" option={STORAGE_MANAGER_KEY} value={class_name}"
         " hint='for a query set kafka.bootstrap.servers, or metadata=table'"
     )

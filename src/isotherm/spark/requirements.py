@@ -1,4 +1,4 @@
-"""What the source and the jobs need beside Isotherm: PySpark of a version that suits, and pandas.
+"""Requirements of the source and the jobs: a supported version of PySpark, and pandas.
 
 One table of versions, for the checks, their messages and docs/spark.md. Nothing here loads PySpark.
 """
@@ -17,7 +17,7 @@ _STREAMS_SINCE = (4, 2)
 
 
 class TablePackages(NamedTuple):
-    """What `project --format` needs besides, as `spark.jars.packages`; None where there is none."""
+    """Packages for `project --format`, as `spark.jars.packages`; None if there is none."""
 
     delta: str | None
     iceberg: str | None
@@ -39,8 +39,9 @@ SPARK_VERSIONS: dict[tuple[int, int], TablePackages] = {
 
 
 def check_requirements() -> None:
-    """ConfigError with what to run unless PySpark and pandas are there, in versions that suit."""
-    pyspark = _version("pyspark")
+    """Raises ConfigError, with a command to run, unless supported versions of PySpark and pandas
+    are installed."""
+    pyspark = installed_pyspark()
     if pyspark is None:
         raise ConfigError(f"this needs PySpark and there is none: {_INSTALL}")
     check_version(pyspark)
@@ -50,8 +51,13 @@ def check_requirements() -> None:
         )
 
 
+def installed_pyspark() -> str | None:
+    """The version that Python would import."""
+    return _version("pyspark")
+
+
 def check_version(pyspark: str) -> None:
-    """ConfigError saying why for a version of PySpark that is not supported."""
+    """Raises ConfigError, with the reason, for an unsupported version of PySpark."""
     minor = _minor(pyspark)
     if minor in SPARK_VERSIONS:
         return
@@ -68,7 +74,7 @@ def check_version(pyspark: str) -> None:
 
 
 def check_streams() -> None:
-    """ConfigError where PySpark cannot run the source as a stream."""
+    """Raises ConfigError if this version of PySpark cannot run the source as a stream."""
     pyspark = _version("pyspark")
     if pyspark is not None and _minor(pyspark) < _STREAMS_SINCE:
         raise ConfigError(
@@ -78,7 +84,7 @@ def check_streams() -> None:
 
 
 def table_package(table_format: str, spark: str) -> str | None:
-    """The package with which this version of Spark writes such tables; None where there is none."""
+    """The package by which this version of Spark writes such tables; None if there is none."""
     packages = SPARK_VERSIONS.get(_minor(spark))
     return None if packages is None else packages._asdict()[table_format]
 
@@ -90,7 +96,8 @@ def _minor(pyspark: str) -> tuple[int, int]:
 
 @functools.cache
 def _version(package: str) -> str | None:
-    """Of what Python would import: a folder of Spark's own on the path has no metadata."""
+    """The version that Python would import: a folder of Spark's on the path has no package
+    metadata."""
     if importlib.util.find_spec(package) is None:
         return None
     try:

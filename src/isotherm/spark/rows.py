@@ -3,7 +3,7 @@
     key binary · value binary · topic string · partition int · offset long · timestamp timestamp ·
     timestampType int (0 create time, 1 log append time) · headers array<struct<key,value>>
 
-All are nullable. headers is there on request only, and NULL (not empty) for a record without any.
+All are nullable. headers exists on request only, and is NULL (not empty) for a record without any.
 Any subset of the columns in any order is a legal schema.
 """
 
@@ -58,7 +58,8 @@ def chosen_schema(columns: Sequence[str], *, include_headers: bool) -> StructTyp
 
 
 def schema_of(names: Sequence[str]) -> StructType:
-    """The columns `names` in that order; UnknownConfigError naming the nearest for an unknown."""
+    """The columns `names` in that order. UnknownConfigError names the nearest column for an unknown
+    one."""
     for index, name in enumerate(names):
         if name not in COLUMN_TYPES:
             raise unknown_key(name, COLUMN_TYPES)
@@ -68,7 +69,7 @@ def schema_of(names: Sequence[str]) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """ConfigError unless `schema` is a choice of the source's columns with their own types."""
+    """Raises ConfigError unless `schema` is a subset of the source's columns, with their types."""
     if not schema.fields:
         raise ConfigError(f"a schema has at least one column known={','.join(COLUMN_TYPES)}")
     expected = schema_of(schema.fieldNames())
@@ -82,11 +83,11 @@ def check_schema(schema: StructType) -> None:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark compares every batch with, to the letter."""
+    """The exact schema that Spark compares every batch with."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     nullable = StructType([StructField(f.name, f.dataType) for f in schema.fields])
-    # PySpark 4.0 and 4.1 mean UTC and have no such parameter.
+    # PySpark 4.0 and 4.1 always use UTC and have no such parameter.
     has_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
     zone: dict[str, Any] = {"timezone": "UTC"} if has_zone else {}
     converted: pa.Schema = to_arrow_schema(nullable, **zone)

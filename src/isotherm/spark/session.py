@@ -1,18 +1,18 @@
-"""A Spark session that suits the source: `isotherm.spark.session()`.
+"""A Spark session for the source: `isotherm.spark.session()`.
 
-What it settles, and why:
-- PYSPARK_PYTHON is this interpreter, or the one that is named. Spark's own default is the first
-  `python3` on the PATH: in a virtual environment that is not active, workers would run without the
-  source, and Spark would not even find it. PYSPARK_DRIVER_PYTHON is the same: for a source that
-  Spark found by itself it starts the executors' Python by that name.
+Its settings, with reasons:
+- PYSPARK_PYTHON is this interpreter, or the given one. Spark's default is the first `python3` on
+  the PATH: without an active virtual environment, workers would lack the source, and Spark would
+  not find it. PYSPARK_DRIVER_PYTHON is the same, since Spark starts the executors' Python by that
+  name for a source that it discovered.
 - The session's time zone is UTC, so that timestamps print as Kafka has them.
 - Workers talk over Unix domain sockets, which start a task sooner than TCP.
 - A local session stays on the loopback interface and has no web page.
 - Spark is quiet: errors only (`log4j2.properties` beside this file), and no progress bar that
   would run into the program's own output.
 
-`config` overrides any of it. Java is checked for before Spark starts: without Java, Spark's own
-error does not name the cause.
+`config` overrides any of them. Java is checked before Spark starts: without Java, Spark's own error
+does not name the cause.
 """
 
 from __future__ import annotations
@@ -64,10 +64,9 @@ def session(
 ) -> SparkSession:
     """The running session, or a new one with these settings; see the module's head.
 
-    `python` is the Python of driver and executors by the name under which both find it, such as
-    `./environment/bin/python`; this interpreter's own path when not given.
-    Raises ConfigError saying what to run when PySpark or pandas is missing or does not suit, and
-    when there is no Java that Spark can use.
+    `python` is the Python of driver and executors, by a name that both can find, such as
+    `./environment/bin/python`; by default this interpreter's path. Raises ConfigError, with a
+    command to run, if PySpark, pandas or Java is missing or unsupported.
     """
     check_requirements()
     check_java()
@@ -86,7 +85,7 @@ def session(
 
 
 def session_config(*, is_local: bool, overrides: Mapping[str, str]) -> dict[str, str]:
-    """All settings of a session; Java options of the caller's come after our own."""
+    """All settings of a session. The caller's Java options follow ours."""
     java_options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     if _JAVA_OPTIONS in overrides:
         java_options += f" {overrides[_JAVA_OPTIONS]}"
@@ -95,7 +94,8 @@ def session_config(*, is_local: bool, overrides: Mapping[str, str]) -> dict[str,
 
 
 def check_java() -> None:
-    """ConfigError with what to run unless the Java that Spark will start is new enough."""
+    """Raises ConfigError, with a command to run, unless the Java that Spark will start is new
+    enough."""
     java = find_java()
     if java is None:
         raise ConfigError(f"Spark needs Java and there is none: {_WHAT_TO_RUN}")
@@ -115,7 +115,7 @@ def check_java() -> None:
 
 
 def find_java() -> str | None:
-    """The `java` that Spark's launcher takes: JAVA_HOME's, else the one on the PATH."""
+    """The `java` of Spark's launcher: JAVA_HOME's, else the one on the PATH."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home) / "bin" / "java"

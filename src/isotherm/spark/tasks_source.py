@@ -1,6 +1,6 @@
-"""The tasks of a read as the rows of a data source, and back to the rows of the topic.
+"""A data source with the tasks of a read as rows, and the function from tasks to the topic's rows.
 
-`isotherm.spark.mapped_read` says why.
+See `isotherm.spark.mapped_read` for the reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.rows import arrow_schema
-from isotherm.spark.source import IsothermReader, freeze_imports, read_partition
+from isotherm.spark.source import IsothermReader
+from isotherm.spark.source_task import freeze_imports, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,9 +53,9 @@ class _TasksReader(IsothermReader):
 def rows_of_tasks(
     options: SourceOptions, schema: StructType, tasks: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """What `mapInArrow` makes of batches of tasks, in an executor."""
+    """The function of `mapInArrow`, in an executor: batches of tasks to batches of rows."""
     for batch in tasks:
         for task in batch.column(0):
-            # Pickled by another process of this same query.
+            # Pickled by the driver of this query.
             partition = pickle.loads(task.as_buffer())  # noqa: S301
             yield from read_partition(options, schema, partition)

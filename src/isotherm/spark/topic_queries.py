@@ -1,9 +1,9 @@
-"""Questions about a topic that are answered without reading its records, and without Spark.
+"""Queries about a topic that read no records and need no Spark.
 
-They take the options of a read, as a mapping. Segments' metadata, their time indexes and the brokers
-answer: a few requests, however long the history is.
+They take the options of a read, as a mapping. They use the segments' metadata, time indexes and the
+brokers: a few requests, however long the history is.
 
-Spark imports this package in every session; what loads Arrow is imported where it is used.
+Spark imports this package in every session, so modules with Arrow are imported inside functions.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def count(options: Mapping[str, object]) -> int:
-    """How many offsets `spark.read` with these options reads.
+    """The number of offsets that `spark.read` reads with these options.
 
-    That is the number of rows of a topic that is neither compacted nor written in transactions;
-    otherwise rows are fewer: compacted records, markers and aborted records have offsets too.
-    Raises as the read does.
+    It equals the number of rows for a topic without compaction and transactions. Otherwise there
+    are fewer rows: removed records, markers and aborted records have offsets too. Raises as the
+    read does.
     """
     from isotherm.spark.driver.batch_query import BatchQuery
 
@@ -53,7 +53,7 @@ def _parsed(options: Mapping[str, object]) -> SourceOptions:
 def _log(options: SourceOptions, *, by_name: bool) -> Iterator[TieredLog]:
     from isotherm.spark.driver.tiered_log import TieredLog
     from isotherm.spark.driver.tiers import open_brokers, open_segment_source, read_settings
-    from isotherm.spark.source import open_storage
+    from isotherm.spark.source_task import open_storage
 
     settings = read_settings(options)
     with open_segment_source(options, settings, by_name=by_name) as segments:

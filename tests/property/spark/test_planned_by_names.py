@@ -21,7 +21,7 @@ from isotherm.spark.driver.sources_of_metadata import BucketSegmentSource
 from isotherm.spark.driver.tiered_log import TieredLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.reading.readers import ReadSettings
-from isotherm.spark.reading.task_reading import read_task
+from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
@@ -130,8 +130,9 @@ def _rows(
             SCHEMA,
             settings=ReadSettings(),
             read_tail=lambda read: iter(()),
-            read_again=log(by_name=False).read_again,
-            fail_on_data_loss=False,
+            when_missing=WhenMissing(
+                read_again=log(by_name=False).read_again, fail_on_data_loss=False
+            ),
         ):
             rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
     return rows

@@ -179,7 +179,7 @@ def test_bars_are_the_largest_and_the_others_are_counted() -> None:
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_colours_can_be_told_from_their_ground(scheme: int) -> None:
+def test_colours_can_be_reported_from_their_ground(scheme: int) -> None:
     block = re.findall(r":root\{(.*?)\}", STYLE, re.DOTALL)[scheme]
     colours = dict(re.findall(r"--(\w+):(#[0-9a-f]+)", block))
     for ground, ink in product(("page", "card"), ("text", "soft", "s0", "s1", "bad")):

@@ -10,23 +10,40 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from isotherm.errors import IsothermError
+from isotherm.record.batch import CompressionType
+from isotherm.remote.scrub.segment_scrub import SegmentScrubber
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.types import uuid_to_text
 from tests.support.damaged_history import (
     OBJECTS,
     PLANTED,
+    PLANTED_FROM_ANOTHER_TOPIC,
+    STRICT,
     Question,
     damage,
     flipped_bits,
     questions,
 )
-from tests.support.model_history import START_MS, TOPIC, ModelHistory, rows
+from tests.support.model_history import START_MS, TOPIC, ModelHistory, Shape, rows
+from tests.support.transformed_history import PLANTED_TRANSFORMS, transformed_history
 
 FLIPS = 15
 SOAK_SEEDS = range(10, 40)
 SOAK_FLIPS = 150
+DAMAGED_BESIDE_OVERLAPS = (
+    "end-at-the-limit",
+    "transaction-index-lost",
+    "indexes-swapped",
+    "batch-cut-out-of-the-middle",
+    "log-missing",
+    "manifest-garbage",
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +84,102 @@ def test_planted_damage_changes_no_row_in_silence(history: ModelHistory, name: s
     check_planted(history, name, number=-1, seed=6)
 
 
+@pytest.fixture(scope="module")
+def overlapping(tmp_path_factory: pytest.TempPathFactory) -> ModelHistory:
+    """With the segments of another replica, which begin and end elsewhere."""
+    folder = tmp_path_factory.mktemp("overlapping")
+    history = ModelHistory(folder, seed=1)
+    history.copy_of_another_replica(folder / "replica")
+    return history
+
+
+def test_overlapping_segments_are_read_once(overlapping: ModelHistory) -> None:
+    for each in questions(overlapping, random.Random(0), count=4):
+        assert rows(overlapping.folder, each.options) == list(each.expected), each.options
+
+
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("name", DAMAGED_BESIDE_OVERLAPS)
+def test_damage_beside_overlapping_segments_changes_no_row_in_silence(
+    overlapping: ModelHistory, name: str, number: int
+) -> None:
+    """What is read of a segment begins or ends inside it, where no snapshot of producers is."""
+    check_planted(overlapping, name, number, seed=1)
+
+
+@pytest.mark.parametrize("name", PLANTED_FROM_ANOTHER_TOPIC)
+def test_objects_of_another_topic_change_no_row_in_silence(
+    history: ModelHistory, tmp_path: Path, name: str
+) -> None:
+    other = ModelHistory(tmp_path, seed=2)
+    for number in range(1, len(history.segments)):
+        with damage(PLANTED_FROM_ANOTHER_TOPIC[name](history, other, number)):
+            asked = questions(history, random.Random(number), count=1)
+            assert not [told for each in asked if (told := each.wrong_answer(history.folder))]
+
+
+@pytest.mark.parametrize("name", PLANTED_FROM_ANOTHER_TOPIC)
+def test_objects_of_a_topic_of_equal_sizes_are_told_by_their_times(
+    tmp_path: Path, name: str
+) -> None:
+    """By a read of the whole segment: a log does not name its topic."""
+    shape = Shape(codecs=(CompressionType.NONE,))
+    history = ModelHistory(tmp_path / "own", 1, shape)
+    twin = ModelHistory(tmp_path / "twin", 1, replace(shape, twin=7))
+    for number, segment in enumerate(history.segments):
+        assert segment.segment_size_in_bytes == twin.segments[number].segment_size_in_bytes
+        with damage(PLANTED_FROM_ANOTHER_TOPIC[name](history, twin, number)):
+            for isolation, known in history.by_isolation().items():
+                asked = Question({"isolationLevel": isolation}, tuple(known))
+                assert asked.wrong_answer(history.folder) is None
+
+
+@pytest.fixture(scope="module", params=["compressed", "encrypted", "compressed-encrypted"])
+def transformed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ModelHistory:
+    folder = tmp_path_factory.mktemp("transformed")
+    is_compressed, is_encrypted = ("press" in request.param, "crypt" in request.param)
+    return transformed_history(folder, 3, compressed=is_compressed, encrypted=is_encrypted)
+
+
+def test_transformed_history_is_read_whole(transformed: ModelHistory) -> None:
+    for each in questions(transformed, random.Random(0), count=1):
+        assert rows(transformed.folder, each.options) == list(each.expected), each.options
+
+
+@pytest.mark.parametrize("name", PLANTED_TRANSFORMS)
+def test_wrong_transforms_in_a_manifest_change_no_row_in_silence(
+    transformed: ModelHistory, name: str
+) -> None:
+    """And the error names the segment; a scrub goes on, with findings unless the rows are right."""
+    segment = transformed.segments[1]
+    whole, *others = questions(transformed, random.Random(3), count=1)
+    with damage(PLANTED_TRANSFORMS[name](transformed, 1)):
+        asked = [whole, *random.Random(name).sample(others, 2)]
+        wrong = [told for each in asked if (told := each.wrong_answer(transformed.folder))]
+        named = None
+        try:
+            rows(transformed.folder, {**whole.options, **STRICT})
+        except IsothermError as error:
+            named = str(error)
+        settings = {"url": transformed.folder.as_uri(), **transformed.reading}
+        scrubber = SegmentScrubber.of_bucket(ObjectStoreSettings.from_config(settings))
+        findings = scrubber.scrub(segment, transformed.segments[0]).findings
+    assert not wrong
+    assert named is None or uuid_to_text(segment.segment_id.id) in named
+    assert findings or named is None
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", SOAK_SEEDS)
 def test_no_damage_to_any_history_changes_rows_in_silence(tmp_path: Path, seed: int) -> None:
     history = ModelHistory(tmp_path, seed=seed)
     for suffix in OBJECTS:
         check_flips(history, suffix, SOAK_FLIPS, seed=seed)
+    for name, number in itertools.product(PLANTED, range(1, len(history.segments))):
+        check_planted(history, name, number, seed=seed)
+    history.copy_of_another_replica(tmp_path / "replica")
     for name, number in itertools.product(PLANTED, range(1, len(history.segments))):
         check_planted(history, name, number, seed=seed)
 

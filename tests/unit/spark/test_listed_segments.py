@@ -34,9 +34,9 @@ from isotherm.spark.plan.listed_segments import ListedSegment
 from isotherm.spark.plan.planning import ReadTask, SegmentRead
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_codec import decode_task, encode_task
-from isotherm.spark.reading.task_reading import read_task
+from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
-from isotherm.spark.source import TaskPartition
+from isotherm.spark.source_task import TaskPartition
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
 
@@ -108,8 +108,10 @@ class Bucket:
             SCHEMA,
             settings=ReadSettings(),
             read_tail=lambda read: pytest.fail(f"there is no tail {read}"),
-            read_again=self.log(by_name=False, **given).read_again,
-            fail_on_data_loss=given.get("failOnDataLoss") != "false",
+            when_missing=WhenMissing(
+                read_again=self.log(by_name=False, **given).read_again,
+                fail_on_data_loss=given.get("failOnDataLoss") != "false",
+            ),
         )
         for batch in batches:
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
@@ -189,7 +191,7 @@ def test_overlap_of_a_clean_election_is_read_once(bucket: Bucket) -> None:
     assert bucket.rows(bucket.plan()) == [(o, b"%d" % (o >= 50)) for o in range(70)]
 
 
-def test_segment_that_a_deposed_leader_stored_late_is_told_by_its_epoch(bucket: Bucket) -> None:
+def test_segment_that_a_deposed_leader_stored_late_is_reported_by_its_epoch(bucket: Bucket) -> None:
     bucket.store(0, 20)
     bucket.store(20, 60, epochs={0: 20, 1: 25})
     bucket.store(40, 50, epochs={0: 40})  # given up: epoch 1 begins at 25
@@ -199,14 +201,16 @@ def test_segment_that_a_deposed_leader_stored_late_is_told_by_its_epoch(bucket: 
     assert bucket.rows(tasks) == [(o, b"%d" % (o >= 25)) for o in range(70)]
 
 
-def test_late_segments_in_a_row_are_told_by_what_their_task_reads_before(bucket: Bucket) -> None:
+def test_late_segments_in_a_row_are_reported_by_what_their_task_reads_before(
+    bucket: Bucket,
+) -> None:
     store_two_late_segments(bucket)
     tasks = bucket.plan()
     assert all(listed(tasks)[:-1])
     assert bucket.rows(tasks) == [(o, b"%d" % (o >= 25)) for o in range(70)]
 
 
-def test_read_that_begins_between_late_segments_is_not_told_by_names(bucket: Bucket) -> None:
+def test_read_that_begins_between_late_segments_is_not_reported_by_names(bucket: Bucket) -> None:
     """What decision 42 says to watch: manifests, all of them, tell it right."""
     store_two_late_segments(bucket)
     start = {"startingOffsets": '{"a":{"0":50}}'}

@@ -240,7 +240,7 @@ def test_streams_refuse_what_has_no_meaning_for_them(given: dict[str, str], word
         parse_stream_options(BUCKET | given)
 
 
-def test_streams_start_at_the_end_or_wherever_they_are_told_to() -> None:
+def test_streams_start_at_the_end_or_wherever_they_are_reported_to() -> None:
     assert parse_stream_options(BUCKET).stream_starting_limit == LatestOffsets()
     given = {"startingOffsets": '{"a":{"0":-1}}'}
     assert parse_stream_options(BUCKET | given).stream_starting_limit == SpecificOffsets({A0: -1})

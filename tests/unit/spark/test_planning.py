@@ -13,6 +13,7 @@ from isotherm.spark.plan.offsets import OffsetRange
 from isotherm.spark.plan.planning import (
     Beside,
     BrokerRead,
+    ProducersAt,
     ReadTask,
     SegmentPiece,
     SegmentRead,
@@ -23,7 +24,7 @@ from isotherm.spark.plan.planning import (
     plan_tasks,
     split_ranges,
 )
-from isotherm.spark.source import TaskPartition
+from isotherm.spark.source_task import TaskPartition
 from isotherm.types import TopicPartition
 
 SegmentFactory = Callable[..., RemoteLogSegmentMetadata]
@@ -222,7 +223,9 @@ def test_tasks_hold_every_read_once_in_order(segment: SegmentFactory) -> None:
 def test_tasks_survive_pickling_and_are_small(segment: SegmentFactory) -> None:
     aborted = (AbortedTransaction(7, 1, 5, 0),)
     kept = replace(segment(0, 99, epochs={3: 0, 5: 60}, size=MB), custom_metadata=b"where it is")
-    beside = Beside(100, replace(kept, segment_id=segment(0, 9).segment_id))
+    other = replace(kept, segment_id=segment(0, 9).segment_id)
+    before = ProducersAt(other, (SegmentPiece(kept, 3, 10),))
+    beside = Beside(10, 100, before)
     reads = [SegmentRead(kept, 10, 60, aborted, beside), BrokerRead(A0, 100, 110, record_size=9)]
     partition = TaskPartition(plan_tasks([reads], 256 * MB)[0], "aiven")
     sent = cloudpickle.dumps(partition)

@@ -20,7 +20,7 @@ from isotherm.spark.driver.batch_query import BatchQuery
 from isotherm.spark.driver.tiered_log import TieredLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.reading.readers import ReadSettings
-from isotherm.spark.reading.task_reading import read_task
+from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
@@ -94,8 +94,7 @@ class History:
                 arrow_schema(schema_of(["offset"])),
                 settings=ReadSettings(),
                 read_tail=lambda read: pytest.fail(f"there is no tail {read}"),
-                read_again=log.read_again,
-                fail_on_data_loss=True,
+                when_missing=WhenMissing(read_again=log.read_again, fail_on_data_loss=True),
             )
             for offset in batch["offset"].to_pylist()
         ]

@@ -17,11 +17,11 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.plan.planning import ReadTask, SegmentPiece, SegmentRead
 from isotherm.spark.reading.readers import (
     ReadSettings,
-    first_offset_not_before,
     locate,
     read_segments,
 )
-from isotherm.spark.reading.task_reading import read_task
+from isotherm.spark.reading.task_reading import WhenMissing, read_task
+from isotherm.spark.reading.time_lookup import first_offset_not_before
 from isotherm.spark.rows import arrow_schema, full_schema, schema_of
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
@@ -154,8 +154,7 @@ def read_rows(
         schema,
         settings=SMALL,
         read_tail=lambda read: pytest.fail(f"the tail is not wanted {read}"),
-        read_again=lambda read: None,
-        fail_on_data_loss=fail_on_data_loss,
+        when_missing=WhenMissing(read_again=lambda read: None, fail_on_data_loss=fail_on_data_loss),
     )
 
 

@@ -15,7 +15,7 @@ from isotherm.spark.driver.tiered_log import TieredLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.planning import ReadTask
 from isotherm.spark.reading.readers import ReadSettings
-from isotherm.spark.reading.task_reading import read_task
+from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
 from tests.support.synthetic_history import HistoryShape, SyntheticHistory
 
@@ -51,8 +51,10 @@ def read(history: SyntheticHistory, tasks: list[ReadTask]) -> int:
             schema,
             settings=SETTINGS,
             read_tail=lambda tail: pytest.fail(f"there is no tail {tail}"),
-            read_again=lambda gone: pytest.fail(f"nothing is gone {gone}"),
-            fail_on_data_loss=True,
+            when_missing=WhenMissing(
+                read_again=lambda gone: pytest.fail(f"nothing is gone {gone}"),
+                fail_on_data_loss=True,
+            ),
         )
     )
 
@@ -84,7 +86,7 @@ import json, pathlib, re, sys
 from isotherm.spark.plan.planning import ReadTask, SegmentRead
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.rows import arrow_schema, full_schema
-from isotherm.spark.reading.task_reading import read_task
+from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from tests.support.synthetic_history import HistoryShape, SyntheticHistory
 
 def read(size):
@@ -93,7 +95,8 @@ def read(size):
     whole = SegmentRead(segment, 0, segment.end_offset_inclusive + 1)
     batches = read_task(
         ReadTask((whole,)), history, arrow_schema(full_schema(include_headers=True)),
-        settings=ReadSettings(), read_tail=None, read_again=None, fail_on_data_loss=True,
+        settings=ReadSettings(), read_tail=None,
+        when_missing=WhenMissing(read_again=None, fail_on_data_loss=True),
     )
     rows = sum(batch.num_rows for batch in batches)
     assert rows == history.records_per_segment

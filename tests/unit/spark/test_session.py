@@ -49,7 +49,9 @@ def test_old_java_is_refused_saying_what_to_run(
 
 
 @pytest.mark.parametrize("home", ["", "/nonexistent/jdk"])
-def test_missing_java_is_told_with_what_to_run(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_reported_with_what_to_run(
+    home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", home)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match="there is none: install Java 17 or newer"):

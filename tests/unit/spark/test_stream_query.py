@@ -110,7 +110,7 @@ def stream(cluster: Cluster, storage: ObjectStoreRemoteStorageManager) -> Callab
     return lambda **options: Stream(cluster, storage, **options)
 
 
-def test_stream_begins_at_the_end_unless_told_otherwise(cluster: Cluster, stream) -> None:
+def test_stream_begins_at_the_end_unless_reported_otherwise(cluster: Cluster, stream) -> None:
     cluster.ends[A0] = OffsetBounds(5, 70)
     assert stream().start() == {A0: 70}
     assert stream(startingOffsets="earliest").start() == {A0: 5}
@@ -202,7 +202,7 @@ def test_first_batch_keeps_its_start_over_a_crash(cluster: Cluster, stream) -> N
     assert second.batch() == [("Broker", 80, 95)]
 
 
-def test_start_is_told_even_when_there_is_nothing_to_read(cluster: Cluster, stream) -> None:
+def test_start_is_reported_even_when_there_is_nothing_to_read(cluster: Cluster, stream) -> None:
     cluster.ends[A0] = OffsetBounds(0, 70)
     first = stream()
     first.start()

@@ -25,7 +25,7 @@ from isotherm.spark.plan.planning import (
     plan_reads,
 )
 from isotherm.spark.reading.readers import ReadSettings
-from isotherm.spark.reading.task_reading import REREADS_MAX, read_task
+from isotherm.spark.reading.task_reading import REREADS_MAX, WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
 from isotherm.types import TopicIdPartition, TopicPartition
 from tests.support.record_segments import RecordSegmentMaker
@@ -67,9 +67,11 @@ class Tier:
             SCHEMA,
             settings=SMALL,
             read_tail=tail_rows,
-            read_again=log.read_again,
-            fail_on_data_loss=options.fail_on_data_loss,
-            cause_when_gone=cause_when_gone(options),
+            when_missing=WhenMissing(
+                read_again=log.read_again,
+                fail_on_data_loss=options.fail_on_data_loss,
+                cause_when_gone=cause_when_gone(options),
+            ),
         )
 
     def plan(self, **given: str) -> ReadTask:
@@ -157,7 +159,7 @@ def test_object_gone_without_a_deletion_is_damage(tier: Tier) -> None:
     assert tier.offsets(task, failOnDataLoss="false") == [*range(400), *range(800, 1200)]
 
 
-def test_table_older_than_the_bucket_is_told_with_how_to_refresh_it(tier: Tier) -> None:
+def test_table_older_than_the_bucket_is_reported_with_how_to_refresh_it(tier: Tier) -> None:
     task = tier.task()
     tier.delete(tier.visible[1], with_event=False)
     table = {"metadata": "table", "metadataTable": "projection"}
@@ -184,7 +186,7 @@ def test_segment_deleted_while_it_is_looked_up_is_planned_without(
 
 
 @pytest.mark.parametrize(("given", "asked_for"), LOOKS_UP)
-def test_object_gone_while_it_is_looked_up_is_told_in_one_line(
+def test_object_gone_while_it_is_looked_up_is_reported_in_one_line(
     tier: Tier, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], asked_for: int
 ) -> None:
     gone = tier.visible[asked_for]
@@ -232,8 +234,7 @@ def test_segments_replaced_again_and_again_are_given_up(tier: Tier) -> None:
         SCHEMA,
         settings=SMALL,
         read_tail=tail_rows,
-        read_again=never_there,
-        fail_on_data_loss=True,
+        when_missing=WhenMissing(read_again=never_there, fail_on_data_loss=True),
     )
     with pytest.raises(CorruptObjectError, match="object does not exist"):
         list(rows)

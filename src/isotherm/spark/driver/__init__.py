@@ -1,1 +1,1 @@
-"""The driver: what there is to read, and which tasks read it."""
+"""The driver: finds the readable offsets, and plans tasks."""

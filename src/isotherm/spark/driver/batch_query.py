@@ -1,4 +1,4 @@
-"""The driver's part of a batch query: from the options' limits to tasks."""
+"""The driver's part of a batch query: turns the options' limits into tasks."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class BatchQuery:
         """The tasks that together read every wanted record once.
 
         Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError (with failOnDataLoss) and
-        ConfigError when the options do not fit what there is; else as `TieredLog.planned`.
+        ConfigError if the options do not fit the topics and offsets; else as `TieredLog.planned`.
         """
         return self._log.planned(lambda views: self._log.tasks(self._ranges(views), views))
 
     def ranges(self) -> list[OffsetRange]:
-        """The offsets that are wanted of each partition, and there; raises as `plan`."""
+        """The wanted and readable offsets of each partition; raises as `plan`."""
         return self._log.planned(self._ranges)
 
     def _ranges(self, views: Views) -> list[OffsetRange]:

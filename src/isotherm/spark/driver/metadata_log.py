@@ -1,7 +1,7 @@
-"""A metadata topic as jobs read it whole: from its brokers, or from files of its log.
+"""A whole metadata topic, as jobs read it: from its brokers, or from files of its log.
 
-The driver asks for `slices`, tasks `read` them; both sides are picklable. Runs have Kafka's own
-timestamps of the records, by which a state in the past is found.
+The driver calls `slices`, tasks `read` them; both objects are picklable. Runs have the records'
+Kafka timestamps, which define a state in the past.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _PLAIN_FILE = re.compile(r"\d{20}\.log")
 _UPDATE = b"\x01"
 _API_KEY_POSITION = 1
 
-# Called with the offset of a damaged batch, or the one before which it lies, and what is wrong.
+# Called with the offset of a damaged batch, or the first offset after it, and the reason.
 OnDamage = Callable[[Offset, str], None]
 
 
 class RecordRun(NamedTuple):
-    """Records of one metadata partition, one after the other."""
+    """Consecutive records of one metadata partition."""
 
     columns: MetadataColumns
     timestamp_ms: Int64Array
@@ -65,7 +65,7 @@ class RecordRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file of a partition's log: in the store of this number, under this key."""
+    """A file of a partition's log: the index of its store, and its key there."""
 
     store: int
     key: str
@@ -78,8 +78,8 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """Records of a metadata partition from the first one kept up to `end_offset`; None is the
-    end that a task meets."""
+    """Records of a metadata partition from its first one up to `end_offset`. With None the slice
+    ends where the log does when a task reads it."""
 
     number: int
     start_offset: Offset
@@ -87,7 +87,7 @@ class LogSlice:
     files: tuple[LogFile, ...] = ()
 
     def since(self, offset: Offset) -> LogSlice:
-        """What is left of it from `offset` on."""
+        """The rest of the slice from `offset` on."""
         later = [index for index, file in enumerate(self.files) if file.base_offset <= offset]
         files = self.files[later[-1] :] if later else self.files
         return replace(self, start_offset=max(offset, self.start_offset), files=files)
@@ -99,7 +99,7 @@ class LogSlice:
         return replace(self, end_offset=max(end, self.start_offset))
 
     def by_file(self) -> list[LogSlice]:
-        """Parts that can be read beside one another; itself where the log has no files."""
+        """Parts that tasks can read in parallel; the slice itself if the log has no files."""
         return [replace(self, files=(file,)) for file in self.files] or [self]
 
 
@@ -126,10 +126,10 @@ class MetadataLog(Protocol):
     def identity(self) -> LogIdentity: ...
 
     def slices(self) -> list[LogSlice]:
-        """Every partition that is there, whole, ascending by number."""
+        """Every existing partition, whole, ascending by number."""
 
     def read(self, wanted: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
-        """Records of the slice. What cannot be read is reported and passed over."""
+        """Records of the slice. Damage is reported and skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +173,15 @@ class TopicMetadataLog:
 class DumpMetadataLog:
     """`MetadataLog` of files, in log directories or in copies of them in folders or buckets.
 
-    Looks for `<topic>-<partition>/<offset>.log` at any depth; a store with `<offset>.log` files at
-    its root is one partition. Nothing is locked or changed, so a broker may be running.
+    Finds `<topic>-<partition>/<offset>.log` at any depth. A store with `<offset>.log` files at its
+    root is one partition. It locks and changes nothing, so a broker may be running.
     """
 
     stores: tuple[ObjectStoreSettings, ...]
     topic: str = REMOTE_LOG_METADATA_TOPIC
 
     def identity(self) -> LogIdentity:
-        """As `meta.properties` and `partition.metadata` tell, where the dump has them."""
+        """From `meta.properties` and `partition.metadata`, if the dump has them."""
         cluster_id = topic_id = None
         for settings in self.stores:
             client = open_for_reading(settings)
@@ -208,7 +208,7 @@ class DumpMetadataLog:
                     files.append(LogFile(store, stored.key, stored.size))
         if not partitions:
             raise UnknownTopicOrPartitionError(
-                f"no file of the topic's log is there topic={self.topic}"
+                f"no file of the topic's log was found topic={self.topic}"
                 f" places={','.join(settings.url for settings in self.stores)}"
             )
         slices = []
@@ -236,7 +236,7 @@ class DumpMetadataLog:
 
 
 def until_time(runs: Iterator[RecordRun], as_of_ms: TimestampMs | None) -> Iterator[RecordRun]:
-    """The runs up to the first record that is later: as the log was at that time."""
+    """The runs before the first later record: the log at that time."""
     for run in runs:
         is_late = run.timestamp_ms > (_OFFSET_MAX if as_of_ms is None else as_of_ms)
         if not is_late.any():
@@ -256,8 +256,8 @@ def until_time(runs: Iterator[RecordRun], as_of_ms: TimestampMs | None) -> Itera
 def as_events(topic: str, run: RecordRun) -> RecordRun:
     """Records of the audit topic as the fold takes them.
 
-    They have the keys of the states in the compacted topic; the key of an update, which is no
-    state, is left out.
+    They have the keys of the states in the compacted topic. An update is no state: its key is
+    dropped.
     """
     if topic != REMOTE_LOG_METADATA_AUDIT_TOPIC:
         return run
@@ -271,7 +271,7 @@ def as_events(topic: str, run: RecordRun) -> RecordRun:
 
 
 class _FileReader:
-    """Reads a file of a log by ranges; a damaged batch is passed over alone."""
+    """Reads a file of a log in ranges, and skips damaged batches only."""
 
     def __init__(
         self, client: ObjectClient, file: LogFile, on_damage: OnDamage, *, is_last: bool
@@ -295,7 +295,7 @@ class _FileReader:
             if taken is None:
                 return
             if taken == 0 and end == self._file.size:
-                # The last file may be written to this moment.
+                # A broker may be appending to the last file.
                 if not self._is_last:
                     self._on_damage(next_offset, f"file ends in mid-batch file={self._file.key}")
                 return
@@ -305,8 +305,8 @@ class _FileReader:
     def _decode(
         self, data: memoryview, offsets: tuple[Offset, Offset], next_offset: Offset
     ) -> tuple[Sequence[RecordColumns], int | None]:
-        """Columns of the complete batches in `data`, and how many bytes these are; None when
-        nothing can be read behind them."""
+        """Columns of the complete batches in `data`, and the size of these batches; None if nothing
+        behind them is readable."""
         try:
             decoded = decode_columns(data, offset_range=offsets, columns=_COLUMNS)
         except CorruptRecordError:
@@ -316,14 +316,14 @@ class _FileReader:
     def _salvage(
         self, data: memoryview, offsets: tuple[Offset, Offset], next_offset: Offset
     ) -> tuple[list[RecordColumns], int | None]:
-        """As `_decode`, batch by batch, without those that are damaged."""
+        """As `_decode`, batch by batch, without the damaged ones."""
         salvaged: list[RecordColumns] = []
         position = 0
         while len(data) - position > LOG_OVERHEAD:
             try:
                 header = read_batch_header(data, position)
             except CorruptRecordError as error:
-                # Where the next one begins cannot be known.
+                # The start of the next batch is unknown.
                 self._on_damage(next_offset, f"{error} file={self._file.key}")
                 return salvaged, None
             end = position + header.size_in_bytes

@@ -1,12 +1,12 @@
 """The projection of a metadata topic: its live segments as a table of Parquet files in a folder or bucket.
 
-    projection.json                      version, and which topic it is of
+    projection.json                      version, and identity of the topic
     segments/<partition>/<offset>.parquet    the live segments of a metadata partition (segment_fold.SEGMENTS),
                                          as they are before the record of that offset
 
-The newest file of a partition is its state; older ones are removed when a newer one is there, so a
-run that was cut off leaves nothing to undo. A file's footer has what a fold has to know besides.
-Nothing but whole objects is ever put, so a reader finds each partition in some state of its own past.
+The newest file of a partition is its state. Older files are removed after a newer one is stored, so
+an interrupted run leaves nothing to undo. A file's footer contains the rest of the fold's state.
+Objects are stored whole, so a reader sees each partition in one of its past states.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FOOTER = b"isotherm.fold"
 
 @dataclass(frozen=True, slots=True)
 class ProjectedPartition:
-    """The newest file of a metadata partition, and the older ones that are not needed any more."""
+    """The newest file of a metadata partition, and obsolete older ones."""
 
     number: int
     next_offset: Offset
@@ -53,10 +53,10 @@ class ProjectedPartition:
 
 
 class Projection:
-    """A projection in its store. Not thread-safe; tasks make their own."""
+    """A projection in its store. Not thread-safe; each task makes its own."""
 
     def __init__(self, settings: ObjectStoreSettings, *, create: bool = False) -> None:
-        """ConfigError when a local folder is not there and is not to be made."""
+        """Raises ConfigError if a local folder is missing and must not be created."""
         self._settings = settings
         self._client = (
             ObjectClient(settings, open_object_store(settings, create_folder=True))
@@ -65,8 +65,8 @@ class Projection:
         )
 
     def identity(self) -> LogIdentity | None:
-        """Of the topic; None where there is no projection yet. UnsupportedVersionError for one that
-        a newer version has written, CorruptObjectError for a damaged one."""
+        """The identity of the topic; None if there is no projection yet. Raises
+        UnsupportedVersionError for one of a newer version, CorruptObjectError for a damaged one."""
         try:
             head = json.loads(self._client.get(_HEAD, 1 << 20))
             if head["version"] != VERSION:
@@ -83,7 +83,7 @@ class Projection:
             ) from error
 
     def begin(self, source: LogIdentity) -> None:
-        """Make it the projection of `source`; ConfigError when it is another topic's already."""
+        """Make it the projection of `source`. Raises ConfigError if it is that of another topic."""
         if self.identity() is None:
             if any(self._client.list_objects("")):
                 raise ConfigError(
@@ -94,7 +94,7 @@ class Projection:
         self.check(source)
 
     def check(self, source: LogIdentity) -> None:
-        """ConfigError unless it is the projection of `source`."""
+        """Raises ConfigError unless it is the projection of `source`."""
         known = self.identity()
         if known is None:
             raise ConfigError(f"there is no projection url={self._settings.url}")
@@ -119,7 +119,7 @@ class Projection:
         return partitions
 
     def read(self, partition: ProjectedPartition) -> FoldState:
-        """The state in the newest file. CorruptObjectError for one that is damaged."""
+        """The state in the newest file. Raises CorruptObjectError for a damaged file."""
         with self._translated(partition.key):
             return _state_of(self._table(partition.key))
 
@@ -129,7 +129,8 @@ class Projection:
             return self._table(partition.key, **options)
 
     def write(self, number: int, next_offset: Offset, state: FoldState) -> str:
-        """Put the state of a metadata partition before `next_offset`; the object's key."""
+        """Store the state of a metadata partition before `next_offset`; returns the object's
+        key."""
         key = f"segments/{number}/{next_offset:020d}.parquet"
         buffer = pa.BufferOutputStream()
         extra = {"other_keys": list(state.other_keys), "deletions": _texts(state.deletions)}
@@ -160,7 +161,8 @@ def read_segments(
 ) -> Iterator[pa.Table]:
     """Rows of a projection's metadata partitions, one table for each.
 
-    ConfigError when there is no projection. A file that a run replaces meanwhile is read anew.
+    Raises ConfigError if there is no projection. If a run replaces a file meanwhile, the new one is
+    read.
     """
     projection = Projection(settings)
     if projection.identity() is None:

@@ -1,4 +1,4 @@
-"""The list of remote segments from a projection of the metadata topic: the option `metadata=table`."""
+"""Lists remote segments from a projection of the metadata topic: the option `metadata=table`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VISIBLE = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
 
 
 class TableSegmentSource:
-    """`SegmentSource` over a projection, as it is when it is asked."""
+    """`SegmentSource` over a projection. Each call reads its present state."""
 
     def __init__(self, settings: ObjectStoreSettings) -> None:
         self._settings = settings

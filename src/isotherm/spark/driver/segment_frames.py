@@ -1,4 +1,4 @@
-"""Segments as rows of a DataFrame, and in a task as what every layer below Spark takes."""
+"""Converts remote segments to rows of a DataFrame, and back in tasks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def segment_row(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
 
 
 def segments_of(batch: pa.RecordBatch) -> Iterator[RemoteLogSegmentMetadata]:
-    """Inverse of `segment_row`, for every row; columns beyond those are passed over."""
+    """Inverse of `segment_row`, for every row. Other columns are ignored."""
     for row in batch.select(SEGMENT_ARROW.names).to_pylist():
         yield segment_of_row(row)
 

@@ -47,16 +47,16 @@ class SegmentSource(Protocol):
     def visible_segments(
         self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
     ) -> list[RemoteLogSegmentMetadata]:
-        """Finished segments of the chosen topics, in no particular order.
+        """Finished segments of the chosen topics, in any order.
 
-        `partitions`, from the brokers if there are any, limits the answer to these and so to one
-        incarnation of each topic; None means every partition of every incarnation.
+        `partitions` (from the brokers) limits the result to these partitions, and so to one
+        incarnation of each topic. None means every partition of every incarnation.
         """
 
 
 class TopicSegmentSource:
-    """`SegmentSource` over the metadata topic: reads only the partitions that can hold events of
-    the wanted ones, and when it is asked again only what has come since."""
+    """`SegmentSource` over the metadata topic. It reads only metadata partitions that can have
+    events of the wanted partitions. Later calls read new events only."""
 
     def __init__(self, topic: MetadataTopic) -> None:
         self._topic = topic
@@ -90,7 +90,8 @@ class TopicSegmentSource:
         return followed is not None and followed.wanted == wanted
 
     def _are_many(self, numbers: Iterable[int]) -> bool:
-        """Whether these partitions of the topic, all together, are worth the columnar fold."""
+        """Whether these partitions of the topic together have enough records for the columnar
+        fold."""
         bounds = map(self._topic.offsets, numbers)
         return sum(end - start for start, end in bounds) >= COLUMNAR_RECORDS_MIN
 

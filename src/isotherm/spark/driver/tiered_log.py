@@ -48,7 +48,8 @@ from isotherm.spark.plan.planning import (
     split_ranges,
 )
 from isotherm.spark.reading.brokers import Brokers
-from isotherm.spark.reading.readers import SegmentGoneError, first_offset_not_before, prove_epoch
+from isotherm.spark.reading.readers import SegmentGoneError, prove_epoch
+from isotherm.spark.reading.time_lookup import first_offset_not_before
 from isotherm.spark.reading.transactions import CommittedHistory
 from isotherm.types import Offset, TimestampMs, TopicIdPartition, TopicPartition
 
@@ -167,7 +168,7 @@ class TieredLog:
                 _logger.info("planned anew, a segment was deleted meanwhile: %s", error)
 
     def _is_named(self, read: SegmentRead) -> bool:
-        """Whether the metadata, as it is now, has the segment."""
+        """Whether the present metadata has the segment."""
         return any(e.segment_id == read.segment.segment_id for e in self._segments_now(read))
 
     def _segments_now(self, read: SegmentRead) -> list[RemoteLogSegmentMetadata]:
@@ -180,7 +181,7 @@ class TieredLog:
         return self._tail_brokers is not None
 
     def bounds(self, *, may_lack_topics: bool) -> dict[TopicPartition, OffsetBounds]:
-        """As `views`, without the segments where they do not matter."""
+        """As `views`, without segments if the brokers alone decide the bounds."""
         brokers = self._tail_brokers
         if brokers is None:
             return self.planned(
@@ -221,7 +222,8 @@ class TieredLog:
     def tasks(
         self, ranges: Sequence[OffsetRange], views: Mapping[TopicPartition, PartitionView]
     ) -> list[ReadTask]:
-        """The tasks that together read every record of `ranges`, which `views` hold, once."""
+        """The tasks that together read every record of `ranges` once. `views` contain the
+        ranges."""
         options = self._options
         if options.max_records_per_partition is not None:
             ranges = limit_range_sizes(ranges, options.max_records_per_partition)
@@ -319,7 +321,7 @@ class TieredLog:
         return found
 
     def report_data_loss(self, problem: str) -> None:
-        """OffsetOutOfRangeError, or a warning when the query goes on without."""
+        """Raises OffsetOutOfRangeError, or logs a warning with failOnDataLoss=false."""
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(
                 f"{problem} hint='failOnDataLoss=false reads what there is'"
@@ -328,7 +330,7 @@ class TieredLog:
 
 
 def cause_when_gone(options: SourceOptions) -> str:
-    """Why the objects of a segment may be gone though the metadata has it, and what to do."""
+    """Possible reasons for missing objects of a segment with metadata, and a hint."""
     if options.metadata_source == "table":
         return (
             "cause='metadataTable is older than the bucket, or the object was lost: refresh the"
@@ -351,12 +353,12 @@ def _first_blank(segments: Iterable[RemoteLogSegmentMetadata]) -> Offset | None:
 
 
 def _alone(read: SegmentRead, instead: SegmentRead) -> Beside | None:
-    """Nothing is known of the neighbours of what is read instead."""
-    return None if read.beside is None else Beside(instead.end_offset, None)
+    """The same reads without `beside`: the neighbours of a replacement are unknown."""
+    return None if read.beside is None else Beside(instead.start_offset, instead.end_offset, None)
 
 
 def clip_pieces(pieces: Iterable[SegmentPiece], bounds: OffsetBounds) -> list[SegmentPiece]:
-    """The pieces cut to `bounds`: what lies below the log start is no longer the log."""
+    """The pieces cut to `bounds`: offsets below the log start are no longer in the log."""
     return [
         SegmentPiece(piece.segment, start, end)
         for piece in pieces
@@ -415,7 +417,7 @@ def choose_partitions(
 
 
 def _told_topics(options: SourceOptions, met: Sequence[str]) -> str:
-    """What is there instead, and the nearest name."""
+    """Names of existing topics, and the nearest one."""
     if not met:
         return f" found=none{_NOTHING_FOUND}"
     return f" found={','.join(met[:10])}{_nearest(options.named_topics, met)}"

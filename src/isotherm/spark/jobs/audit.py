@@ -1,7 +1,7 @@
-"""What a metadata topic tells about the health of the remote tier: tables, each a DataFrame.
+"""Tables (DataFrames) about the health of the remote tier, from its metadata topic.
 
-The events tell how long things took and how the topic grows; the replay tells what is there now. Of
-a topic that is compacted the events are in the audit topic: give that one as `history`.
+The events show durations and the growth of the topic; the replay shows the present state. The
+events of a compacted topic are in its audit topic, which is then passed as `history`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.storage.layout.aiven_custom_metadata import read_custom_metadata
 from isotherm.spark.driver.metadata_log import MetadataLog
 from isotherm.spark.jobs.metadata_events import metadata_events
-from isotherm.spark.jobs.replay import replay, spark_schema
+from isotherm.spark.jobs.replay import replay
+from isotherm.spark.jobs.slice_fold import spark_schema
 from isotherm.types import TimestampMs
 
 DAY_MS = 86_400_000
@@ -47,7 +48,7 @@ _SIZES: list[Any] = [
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Of a topic, as its configuration has it; -1 is without a limit."""
+    """The retention of a topic, from its configuration; -1 means no limit."""
 
     ms: int = -1
     bytes: int = -1
@@ -55,8 +56,8 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """now_ms: what "beyond retention" and the age of leftovers are measured by. grace_ms: how old
-    an unfinished state must be to count as left over."""
+    """now_ms: the time for "beyond retention" and for the age of leftovers. grace_ms: an unfinished
+    state that is older counts as left over."""
 
     now_ms: TimestampMs
     grace_ms: int = 3_600_000
@@ -64,7 +65,7 @@ class AuditSettings:
 
 
 class Audit:
-    """The tables. A context manager: what they share is kept by Spark until it ends."""
+    """The tables. A context manager: Spark persists their common DataFrames until it ends."""
 
     def __init__(
         self,
@@ -105,8 +106,8 @@ class Audit:
         }
 
     def partitions(self) -> DataFrame:
-        """Per partition: uploads and how many of them failed or were tried again, and how long
-        uploads, lives and deletions took, in seconds."""
+        """Per partition: the counts of uploads, of failed and of repeated ones, and the durations
+        of uploads, lives and deletions in seconds."""
         lives = self._lives.withColumns(
             {
                 "upload_s": _seconds("started_ms", "finished_ms"),
@@ -134,7 +135,8 @@ class Audit:
         return counted.join(retried, list(_OWNER)).orderBy(*_OWNER)
 
     def orphans(self) -> DataFrame:
-        """Segments that hold space without being history, or are left in mid-life, by `cause`."""
+        """Segments that take space but are not part of the log, or stay in an unfinished state, by
+        `cause`."""
         settings = self._settings
         live = self.replay.segments
         is_old = sql.col("event_timestamp_ms") < settings.now_ms - settings.grace_ms
@@ -188,7 +190,7 @@ class Audit:
         )
         finished = self._finished().withColumn("reach", sql.max("end_offset").over(before))
         start, end, reach = (sql.col(name) for name in ("start_offset", "end_offset", "reach"))
-        # Without `reach + 1`, which a damaged end offset at the limit of its type does not take.
+        # Not `reach + 1`: a damaged end offset may be the largest long, and the sum would overflow.
         is_gap = start - 1 > reach
         kind = sql.when(is_gap, "gap").when(start <= reach, "overlap")
         return (
@@ -233,8 +235,8 @@ class Audit:
         )  # fmt: skip
 
     def sizes(self) -> DataFrame:
-        """Per topic the bytes of its finished segments: of their logs, and of all their objects as
-        custom metadata says where it does."""
+        """Per topic the bytes of its finished segments: of their logs, and of all their objects if
+        their custom metadata contains that."""
         sized = (
             self._finished()
             .select("topic", "topic_id", "partition", "size_in_bytes", "custom_metadata")
@@ -254,8 +256,8 @@ class Audit:
         )  # fmt: skip
 
     def growth(self) -> DataFrame:
-        """Per day (UTC, by the time a record was appended): records and bytes of the topic, what
-        happened, and how many segments were live at its end."""
+        """Per day (UTC, by append time): records and bytes of the topic, counts of events, and the
+        number of live segments at the end of the day."""
         state = sql.col("state")
 
         def times(wanted: RemoteLogSegmentState) -> Any:
@@ -292,7 +294,7 @@ class Audit:
         )
 
     def forecast(self) -> DataFrame:
-        """What the topic comes to if it grows on as in its last 30 days."""
+        """The size of the topic in future, if it grows as in its last 30 days."""
         growth = self.growth()
         last = growth.agg(
             sql.max("day").alias("last_day"),
@@ -323,7 +325,7 @@ class Audit:
         return self.replay.segments.where(f"state = '{FINISHED.name}'")
 
     def _segment_lives(self) -> DataFrame:
-        """One row per segment that an event is about: when it came into each state, first."""
+        """One row for each segment that occurs in the events: the first time of each state."""
         state, time = sql.col("state"), sql.col("event_timestamp_ms")
         moments = [
             sql.min(sql.when(state == wanted.value, time)).alias(name)
@@ -344,12 +346,13 @@ class Audit:
 
 
 def _seconds(start: str, end: str) -> Column:
-    """Between two times in milliseconds; null where damaged ones lie too far apart for a number."""
+    """Seconds between two times in milliseconds; null if damaged times are too far apart for a
+    long."""
     return sql.try_subtract(sql.col(end), sql.col(start)) / 1000
 
 
 def _with_remote_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What custom metadata of the Aiven layout says; null for any other."""
+    """The size in custom metadata of the Aiven layout; null for any other layout."""
     for batch in batches:
         sizes = [_remote_size(each) for each in batch.column("custom_metadata").to_pylist()]
         columns = [batch.column(name) for name in batch.schema.names[:-1]]

@@ -1,14 +1,14 @@
-"""The bucket's objects as a DataFrame: listed by tasks, a folder each.
+"""The bucket's objects as a DataFrame. Each task lists one folder.
 
     key, size, modified_ms        as the store shows them
     place                         `layout`: the key is one of the layout's, under its prefix
                                   `elsewhere`: the file is a segment's, the folder is not where the
                                   layout would put it (another key.prefix, a copy)
                                   `foreign`: anything else inside a topic's folder
-    topic, topic_id, partition    from the key; null when it is `foreign`, or does not tell
+    topic, topic_id, partition    from the key; null if it is `foreign` or lacks them
     segment_id, start_offset, suffix
 
-The driver lists no objects, only folders down to those of topics and partitions.
+The driver lists folders only, down to those of topics and partitions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ELSEWHERE = "elsewhere"
 FOREIGN = "foreign"
 
 QUARANTINE_PREFIX = "isotherm-quarantine/"
-"""What a sweep takes away lies below it; no job looks there."""
+"""A sweep moves deletable objects below this prefix. No job lists it."""
 
 _FIELDS: dict[str, pa.DataType] = {
     "key": pa.string(),
@@ -53,7 +53,7 @@ _FIELDS: dict[str, pa.DataType] = {
     "suffix": pa.string(),
 }
 LISTING_ARROW = pa.schema(_FIELDS)
-# Of sweeps, and of compactions in progress.
+# The folders of sweeps, and of compactions in progress.
 _NOT_OF_TOPICS = (QUARANTINE_PREFIX.rstrip("/"), JOURNALS_FOLDER)
 _ROWS_PER_BATCH = 10_000
 _DEPTH_MAX = 6
@@ -62,8 +62,8 @@ _TASKS_PER_SLOT = 4
 
 @dataclass(frozen=True, slots=True)
 class ListingPlan:
-    """Folders to list, each with all that is below it, the objects found beside them, and the
-    requests that took."""
+    """Folders to list recursively, the objects that were found beside them, and the number of
+    requests so far."""
 
     directories: tuple[str, ...]
     objects: tuple[StoredObject, ...]
@@ -71,8 +71,8 @@ class ListingPlan:
 
 
 def plan_listing(settings: ObjectStoreSettings, *, everywhere: bool) -> ListingPlan:
-    """The folders of partitions (of topics in a layout without those). `everywhere` looks through
-    the whole store, not only below the configured key.prefix."""
+    """The folders of partitions (of topics, if the layout has no folders of partitions). With
+    `everywhere` the whole store is listed, not only the configured key.prefix."""
     client, layout = open_for_reading(settings), settings.create_layout()
     found: list[str] = []
     beside: list[StoredObject] = []
@@ -132,7 +132,7 @@ def listing_batches(objects: Iterable[StoredObject], layout: Layout) -> Iterator
 
 
 def _suffixes(layout: Layout) -> frozenset[str]:
-    """Of the objects that a segment has in this layout."""
+    """The suffixes of a segment's objects in this layout."""
     placeholder = TopicIdPartition(uuid.UUID(int=0), "t", 0)
     segment = RemoteLogSegmentMetadata(
         segment_id=RemoteLogSegmentId(placeholder, uuid.UUID(int=0)),
@@ -148,7 +148,7 @@ def _suffixes(layout: Layout) -> frozenset[str]:
 
 
 def spread_over(spark: SparkSession) -> int:
-    """How many tasks to cut work of uneven pieces into."""
+    """The number of tasks for work in uneven pieces."""
     return int(spark.sparkContext.defaultParallelism) * _TASKS_PER_SLOT
 
 

@@ -3,11 +3,11 @@
     plan    the pieces of the log, and which can be cleaned (compact_plan)
     stage   two passes on Spark (compact_passes): new segments in the target, without manifests
     copy    the driver stores the manifests, oldest first
-    place   the journal is handed over: the broker that owns the topic commits and publishes each
-            segment under its key, and deletes the old ones (remote/compaction/finisher.py)
+    place   the broker of the topic takes over the journal: it commits and publishes each
+            segment under its key, and deletes the old segments (remote/compaction/finisher.py)
 
-A journal lies in the target from the first new object to the last step, and says what a run that
-was cut off left: `recover` finishes or undoes it (remote/compaction/journal.py).
+The target contains a journal from the first new object to the last step. After an interrupted run
+it shows what was done, and `recover` finishes or undoes the run (remote/compaction/journal.py).
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _INDEX_GETS = 5
-"""Requests for a segment's indexes: three when it is planned and written, and its manifest."""
+"""Requests for a segment's indexes, when it is planned and written, and for its manifest."""
 _STAGING_PUTS = 4
 """The announcement, log, indexes and manifest of a new segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSettings:
-    """`target` is None in place. `now_ms` is the time of the run, by which tombstones are judged."""
+    """`target` is None for a compaction in place. Delete horizons of tombstones are compared with
+    `now_ms`, the time of the run."""
 
     source: ObjectStoreSettings
     target: ObjectStoreSettings | None
     now_ms: TimestampMs
     delete_retention_ms: int
-    index_interval_bytes: int
     fetch_bytes: int
     keep_old_ms: int
 
@@ -84,16 +84,15 @@ class CompactionSettings:
         return CompactionRules(
             now_ms=self.now_ms,
             delete_retention_ms=self.delete_retention_ms,
-            index_interval_bytes=self.index_interval_bytes,
             fetch_bytes=self.fetch_bytes,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """Counts of one partition: its segments and their bytes; how many are written anew (all, in a
-    copy) and how many lie above what can be cleaned; records (control records among them) and bytes
-    of what was worked on, before and after."""
+    """Counts of one partition: its segments and their bytes; the segments that are rewritten (all
+    of them, in a copy) and those above the cleanable part; records (including control records) and
+    bytes of the rewritten segments, before and after."""
 
     partition: TopicIdPartition
     segments: int
@@ -111,7 +110,8 @@ class PartitionReport:
 
 
 def check_settings(settings: CompactionSettings, options: SourceOptions) -> None:
-    """ConfigError or UnsupportedVersionError for what cannot be, before anything is read."""
+    """Raises ConfigError or UnsupportedVersionError for settings that cannot work, before any
+    read."""
     if settings.written.create_layout().commit_suffix is None:
         raise UnsupportedVersionError(
             f"segments cannot be staged in this layout layout={settings.written.layout}"
@@ -120,7 +120,7 @@ def check_settings(settings: CompactionSettings, options: SourceOptions) -> None
     if settings.target is None:
         if options.metadata_source != "topic":
             raise ConfigError(
-                "compaction in place goes by the metadata topic"
+                "compaction in place needs the metadata topic"
                 " hint='name the cluster with --bootstrap-server, or a target with --to'"
             )
         return
@@ -134,11 +134,11 @@ def check_settings(settings: CompactionSettings, options: SourceOptions) -> None
 
 
 def read_plan(options: SourceOptions, settings: CompactionSettings) -> CompactionPlan:
-    """Asks the metadata (or lists the bucket), and fetches indexes. What lies below the log start is
-    no part of it, where a broker says where that is.
+    """Reads the metadata (or lists the bucket) and fetches indexes. Offsets below the log start are
+    left out, if a broker reports the log start.
 
-    CorruptObjectError for a manifest that cannot be read, whatever failOnDataLoss says: what is not
-    seen would be taken for deleted.
+    A manifest that cannot be read raises CorruptObjectError, also with failOnDataLoss=false: its
+    segment would look deleted.
     """
     brokers = open_brokers(options)
     owners: list[TopicIdPartition] | None = None
@@ -162,19 +162,19 @@ def read_plan(options: SourceOptions, settings: CompactionSettings) -> Compactio
 
 
 def _check_cluster_publishes(brokers: Brokers) -> None:
-    """PolicyViolationError for a cluster that would never publish what is staged in its bucket."""
+    """Raises PolicyViolationError for a cluster that cannot publish staged segments."""
     try:
         brokers.partitions([REMOTE_LOG_METADATA_AUDIT_TOPIC])
     except UnknownTopicOrPartitionError as error:
         raise PolicyViolationError(
-            "the cluster cannot replace segments: that takes Isotherm, and its feature"
+            "the cluster cannot replace segments: this requires Isotherm with the feature"
             " remote.log.metadata.compaction=1 hint='write a compacted copy with --to'"
         ) from error
 
 
 def cost_of(spark: SparkSession, plan: CompactionPlan, settings: CompactionSettings) -> Cost:
-    """Two passes over what is cleaned, one over the rest of a copy, and reading back what is
-    written, which is not more than that."""
+    """Two reads of the cleaned segments, one of the other segments of a copy, and one of the
+    written segments to verify them. Those are at most as large as their sources."""
     worked_on = plan.cleaned if settings.target is None else plan.pieces
 
     def fetches(pieces: Iterable[Any]) -> tuple[int, int]:
@@ -194,7 +194,7 @@ def cost_of(spark: SparkSession, plan: CompactionPlan, settings: CompactionSetti
 def unfinished_runs(
     settings: CompactionSettings, is_selected: Callable[[TopicIdPartition], bool]
 ) -> list[FoundRun]:
-    """Runs on these partitions that were cut off, or are being worked on."""
+    """Interrupted and active runs on these partitions."""
     return [
         found for found in open_journals(settings.written).find() if is_selected(found.partition)
     ]
@@ -203,7 +203,7 @@ def unfinished_runs(
 def unpublished_runs(
     settings: CompactionSettings, partitions: Iterable[TopicIdPartition]
 ) -> list[FoundRun]:
-    """Runs in place that wait for the broker."""
+    """Runs in place that the broker has to finish."""
     return [
         found
         for found in unfinished_runs(settings, set(partitions).__contains__)
@@ -219,7 +219,7 @@ class RecoveryStep(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What becomes of a run that was cut off."""
+    """What recovery does with an interrupted run."""
 
     found: FoundRun
     step: RecoveryStep
@@ -236,9 +236,8 @@ class Recovery:
 
 
 def plan_recovery(found: Sequence[FoundRun]) -> list[Recovery]:
-    """One in place whose segments are all staged is left to the broker, which publishes it."""
-    # Nothing of a copy is whole before all of its partitions are staged: so one that is not makes
-    # the whole run one to undo.
+    """The broker publishes a run in place whose segments are all staged."""
+    # A copy is complete when all its partitions are staged. If one is not, the whole run is undone.
     unstaged = {run.run for run in found if _is_unstaged(run)}
     steps = []
     for run in found:
@@ -252,11 +251,11 @@ def plan_recovery(found: Sequence[FoundRun]) -> list[Recovery]:
 
 
 def recover(settings: CompactionSettings, found: Sequence[FoundRun]) -> list[Recovery]:
-    """Take the steps of `plan_recovery`; none of the runs may still be working."""
+    """Take the steps of `plan_recovery`. None of the runs may be active."""
     storage, journals = _storage(settings.written), open_journals(settings.written)
     steps = plan_recovery(found)
-    # What says that a copy is not whole goes last: were it gone when this is cut off, the rest of
-    # the run would look like one to finish.
+    # The journal that shows an incomplete copy is deleted last. If a crash followed its deletion,
+    # the other journals would look like those of a complete run.
     for each in sorted(steps, key=lambda step: _is_unstaged(step.found)):
         if each.step is RecoveryStep.UNDO:
             undo_run(storage, journals, each.found)
@@ -270,8 +269,8 @@ def _is_unstaged(found: FoundRun) -> bool:
 
 
 def check_target(plan: CompactionPlan, settings: CompactionSettings) -> None:
-    """PolicyViolationError when an unfinished run is there, or the target of a copy has segments of
-    the topics: two histories of one topic would be read as one."""
+    """Raises PolicyViolationError if there is an unfinished run, or if the target of a copy already
+    has segments of the topics: readers would mix the two histories."""
     for found in unfinished_runs(settings, set(plan.partitions).__contains__):
         raise PolicyViolationError(
             f"an earlier compaction is not over run={found.run} partition={found.partition}"
@@ -296,10 +295,11 @@ def compact(
     settings: CompactionSettings,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[PartitionReport]:
-    """Stage everything; then publish a copy, or hand the journals over to the broker.
+    """Stage all segments. Then publish a copy, or leave the journals of a run in place to the
+    broker.
 
-    When it raises, what it staged is left to `recover`. CorruptObjectError comes out of Spark as
-    the cause of a PySparkException.
+    After an error `recover` removes the staged segments. Spark wraps CorruptObjectError in a
+    PySparkException, as its cause.
     """
     check_target(plan, settings)
     in_place = settings.target is None
@@ -321,7 +321,7 @@ def compact(
         with shuffle_partitions(spark, plan.cleaned):
             opened = open_producers_of(plan.cleaned, newest)
         progress(f"writing {len(worked_on)} segments again")
-        # Not before: a run that stores nothing for long would be taken for abandoned.
+        # Not earlier: a run that stores nothing for long counts as abandoned.
         started = _begin(journals, run, worked_on, settings)
         staged = stage_all(spark, worked_on, newest, opened, passes)
     finally:
@@ -341,7 +341,8 @@ def compact(
 def _check_not_undone(
     journals: CompactionJournals, run: str, staged: Sequence[StagedPiece]
 ) -> None:
-    """PolicyViolationError when the run was treated as abandoned, and its staged segments deleted."""
+    """Raises PolicyViolationError if the run was treated as abandoned and its staged segments were
+    deleted."""
     announced = {
         segment_id
         for found in journals.find()
@@ -419,14 +420,13 @@ def settings_of(
     *,
     now_ms: TimestampMs,
     delete_retention_ms: int,
-    index_interval_bytes: int = 4096,
     keep_old_ms: int = 0,
     to_url: str | None = None,
     to_storage: dict[str, str] | None = None,
 ) -> CompactionSettings:
-    """From the options of the source; with `to_url` (or a folder's path) or `to_storage` (settings
-    of the storage manager, on top of the source's) a copy goes there, laid out as `aiven` unless
-    they say otherwise."""
+    """Settings from the options of the source. `to_url` (a URL or a folder's path) and `to_storage`
+    (settings that override the source's) name the target of a copy. Its layout is `aiven` by
+    default."""
     source = tier_settings(options)
     target = None
     if to_url is not None or to_storage:
@@ -438,7 +438,6 @@ def settings_of(
         target=target,
         now_ms=now_ms,
         delete_retention_ms=delete_retention_ms,
-        index_interval_bytes=index_interval_bytes,
         fetch_bytes=options.fetch_bytes,
         keep_old_ms=keep_old_ms,
     )

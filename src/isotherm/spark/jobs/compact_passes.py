@@ -1,13 +1,13 @@
 """The two passes of a compaction on Spark.
 
-    pass 1   pieces -> (partition, key, place), the newest of each key by a shuffle on the keys
+    pass 1   pieces -> (partition, key, place): the newest of each key, by a shuffle on the keys
              themselves (no hash stands for a key), and which transactions a piece leaves open
     pass 2   places -> the pieces they lie in, a shuffle of 12 bytes for each key; each piece is
              written again and staged
 
-Both read each segment once, in ranges; no record is a Python object, and nothing that grows with
-the number of keys comes to the driver. A task of pass 2 holds the places of one piece (8 bytes for
-each of its keys) and a few reads; what it writes is on its disk.
+Both passes read each segment once, in ranges. No record becomes a Python object, and the driver
+gets nothing that grows with the number of keys. A task of pass 2 holds in memory the places of one
+piece (8 bytes for each of its keys) and a few reads; it writes to its local disk.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
     from isotherm.record.batch_table import Int64Array
 
-# About the bytes of segments that a task works on; a larger segment is a task of its own.
+# Approximate bytes of segments in a task. A larger segment has a task of its own.
 TARGET_TASK_BYTES = 256 * 1024 * 1024
-# More tasks than can run at once level out what differs in size.
+# More tasks than cores: small tasks fill the gaps that large ones leave.
 _TASKS_PER_CORE = 3
 
 _KEYS = "owner int, key binary, place long"
@@ -70,16 +70,16 @@ _REWRITTEN_FIELDS: dict[str, pa.DataType] = {
     "bytes_read": pa.int64(),
     "bytes_written": pa.int64(),
 }
-# Of Spark's setting for the shuffle of pass 1. Of a segment's bytes its keys are a part.
+# Bytes of segments for each shuffle partition of pass 1. The keys are a fraction of them.
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _SHUFFLE_PARTITIONS_MAX = 8192
 
-# A row of pass 2 without a record: every piece is there, also one of which nothing stays.
+# A row of pass 2 without a record: it keeps a piece in the result although no record remains.
 _NO_RECORD = -1
 
 
 class StagedPiece(NamedTuple):
-    """`replacement` is None for a piece that would come out as it was, in place."""
+    """`replacement` is None if compaction in place would not change the piece."""
 
     piece: Piece
     replacement: SegmentReplacement | None
@@ -91,7 +91,7 @@ class StagedPiece(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSettings:
-    """What the tasks need beside the pieces. Picklable."""
+    """The settings of the tasks. Picklable."""
 
     run: str
     source: ObjectStoreSettings
@@ -103,7 +103,7 @@ class PassSettings:
 def newest_of_all(
     spark: SparkSession, pieces: Sequence[Piece], settings: PassSettings
 ) -> DataFrame:
-    """Pass 1: columns owner, place; persisted, and run when it is first asked for something.
+    """Pass 1: columns owner, place. Lazy and persisted: it runs at the first action.
 
     A place belongs to a key's newest record where `owner` is -1. Where `owner` is a piece's number,
     `key` is a producer's id and the place 1 if the piece leaves its transaction open, else 0.
@@ -136,8 +136,8 @@ def newest_of_all(
 
 @contextmanager
 def shuffle_partitions(spark: SparkSession, pieces: Sequence[Piece]) -> Iterator[None]:
-    """While pass 1 is planned, as many partitions for its shuffle as its bytes are worth: what is
-    persisted keeps them."""
+    """Set the number of shuffle partitions for pass 1, by its bytes, while it is planned. The
+    persisted DataFrame keeps that number."""
     count = -(-sum(piece.segment.segment_size_in_bytes for piece in pieces) // TARGET_TASK_BYTES)
     before = spark.conf.get(_SHUFFLE_PARTITIONS)
     wanted = min(max(count, parallel_tasks(spark)), _SHUFFLE_PARTITIONS_MAX)
@@ -151,7 +151,8 @@ def shuffle_partitions(spark: SparkSession, pieces: Sequence[Piece]) -> Iterator
 def open_producers_of(
     pieces: Sequence[Piece], newest: DataFrame
 ) -> dict[int, frozenset[ProducerId]]:
-    """By number of a piece the producers with an open transaction at its start, if there are any."""
+    """The producers with an open transaction at the start of each piece, by the number of the
+    piece. Pieces without any are left out."""
     met: dict[int, dict[ProducerId, bool]] = {}
     for row in newest.where("owner >= 0").collect():
         producers = met.setdefault(row.owner, {})
@@ -175,7 +176,7 @@ def stage_all(
     open_producers: Mapping[int, frozenset[ProducerId]],
     settings: PassSettings,
 ) -> list[StagedPiece]:
-    """Pass 2: every piece written again, staged and verified, in the order of `pieces`."""
+    """Pass 2: rewrite, stage and verify every piece, in the order of `pieces`."""
     by_number = {piece.number: piece for piece in pieces}
 
     def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -204,7 +205,7 @@ def stage_all(
 
 
 class _Stager:
-    """What one task of pass 2 works with."""
+    """The storage and the rules of one task of pass 2."""
 
     def __init__(self, settings: PassSettings) -> None:
         self._settings = settings
@@ -247,7 +248,7 @@ class _Stager:
 
 
 def open_journals(settings: ObjectStoreSettings) -> CompactionJournals:
-    """The journals beside the segments that these settings name; a local folder is created."""
+    """The journals in the bucket of these settings. A local folder is created."""
     client = ObjectClient(settings, open_object_store(settings, create_folder=True))
     return CompactionJournals(client, settings.create_layout().root_directory)
 
@@ -263,14 +264,14 @@ def _staged(piece: Piece, row: Row) -> StagedPiece:
 
 
 def _tasks(spark: SparkSession, pieces: Sequence[Piece]) -> DataFrame:
-    """The numbers of the pieces as column `piece`, in as many partitions as there are tasks."""
+    """The numbers of the pieces as column `piece`, in one partition for each task."""
     tasks = _task_of_pieces(spark, pieces)
     numbered = _numbered(spark, tasks)
     return _by_task(numbered, max(tasks.values()) + 1).select("piece")
 
 
 def _by_task(frame: DataFrame, count: int) -> DataFrame:
-    """Each task in one partition, and alone in it; with PySpark 4.0 some share theirs."""
+    """One partition for each task. With PySpark 4.0 several tasks may share a partition."""
     if hasattr(type(frame), "repartitionById"):
         return frame.repartitionById(count, "task")
     return frame.repartition(count, "task")
@@ -281,7 +282,7 @@ def _numbered(spark: SparkSession, tasks: Mapping[int, int]) -> DataFrame:
 
 
 def _task_of_pieces(spark: SparkSession, pieces: Sequence[Piece]) -> dict[int, int]:
-    """Neighbours share a task up to its share of the bytes."""
+    """Adjacent pieces share a task up to its share of the bytes."""
     sizes = [piece.segment.segment_size_in_bytes for piece in pieces]
     slots = parallel_tasks(spark) * _TASKS_PER_CORE
     target = min(TARGET_TASK_BYTES, -(-sum(sizes) // slots))
@@ -301,7 +302,7 @@ def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
 
 
 def _producers_of(piece_number: int) -> int:
-    """The `owner` of what is said about a piece's producers: below those of keys."""
+    """The `owner` value of rows about a piece's producers: less than those of rows about keys."""
     return -1 - piece_number
 
 
@@ -319,7 +320,7 @@ def _transactions_table(transactions: OpenTransactions) -> pa.Table:
 
 
 def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Int64Array]]:
-    """The relative offsets of one piece after the other, from rows sorted by piece and offset."""
+    """The relative offsets of each piece in turn, from rows sorted by piece and offset."""
     number = -1
     parts: list[Int64Array] = []
     for batch in batches:

@@ -1,14 +1,14 @@
-"""What a compaction works on: the pieces of each partition's history, and which can be cleaned.
+"""Plan of a compaction: the pieces of each partition's log, and which of them can be cleaned.
 
-Cleaned is the history from its start up to the first offset that is not decided or not alone:
+The cleanable part begins at the log start. It ends at the first of these offsets:
 
-- where the earliest transaction begins that is still open at the end of the bucket: its outcome is
-  not in the bucket, so nothing from there on may supersede anything (as the log cleaner stops at
-  the last stable offset);
-- in place also where a segment begins that is not wholly the log (another one overlaps it): it
-  cannot be replaced, and a tombstone above it must not go before what it deletes.
+- the first offset of the earliest transaction that is open at the end of the bucket. Its outcome is
+  not in the bucket, so no record from there on may supersede another (as Kafka's log cleaner stops
+  at the last stable offset);
+- in place, the start of a segment that is only partly in the log, because another one overlaps it.
+  It cannot be replaced, and a tombstone above it must stay while older records of its key do.
 
-Records that only the brokers hold supersede nothing: docs/decisions/0050.
+Records that are only on the brokers supersede nothing: docs/decisions/0050.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from isotherm.types import Offset, ProducerId, TopicIdPartition, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """`pieces` by number: a partition's follow one another, ascending."""
+    """`pieces` are numbered by their index. Those of a partition are adjacent and ascending."""
 
     pieces: Sequence[Piece]
 
@@ -53,7 +53,7 @@ def plan_compaction(
 ) -> CompactionPlan:
     """`histories` are the pieces of each partition, from `lineage_pieces`.
 
-    Fetches indexes. CorruptObjectError names the segment of one that is missing or damaged.
+    Fetches indexes. Raises CorruptObjectError, with the segment, for a missing or damaged index.
     """
     histories = {partition: pieces for partition, pieces in histories.items() if pieces}
     transactions = CommittedHistory(storage, histories)

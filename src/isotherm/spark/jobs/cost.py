@@ -1,7 +1,7 @@
 """Estimates a job's requests to the bucket, before the job reads anything.
 
-Requests and bytes follow from metadata or a listing alone. The time follows from rates, by default
-those of an S3 bucket and a machine in the same region. It is an estimate: tasks share the rates evenly.
+Requests and bytes follow from metadata or a listing alone. The time follows from the rates of an
+S3 bucket and a machine in the same region. It is an estimate: as if all tasks were busy to the end.
 """
 
 from __future__ import annotations
@@ -14,22 +14,18 @@ from isotherm.errors import PolicyViolationError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Of one task, in the region of the bucket: the time of a request before its first byte, and the
+# bytes a second after that.
+_REQUEST_S = 0.03
+_BYTES_PER_S = 80e6
 LISTED_PER_REQUEST = 1000
 """Objects in one answer to a LIST request of S3."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """Of one task: seconds that a request takes before its first byte, and bytes a second."""
-
-    request_s: float = 0.03
-    bytes_per_s: float = 80e6
-
-
-@dataclass(frozen=True, slots=True)
 class Cost:
-    """Requests by kind, and bytes sent by the bucket (`bytes_read`) or moved inside it. `tasks` is
-    how many work at once."""
+    """Requests by kind, and the bytes that the bucket sends (`bytes_read`) or copies inside itself.
+    `tasks` is the number of parallel tasks."""
 
     gets: int = 0
     lists: int = 0
@@ -48,9 +44,9 @@ class Cost:
             max(self.tasks, other.tasks),
         )
 
-    def seconds(self, rates: Rates = Rates()) -> float:
+    def seconds(self) -> float:
         requests = self.gets + self.lists + self.heads + self.puts
-        busy = requests * rates.request_s + self.bytes_read / rates.bytes_per_s
+        busy = requests * _REQUEST_S + self.bytes_read / _BYTES_PER_S
         return busy / max(self.tasks, 1)
 
     def as_row(self) -> dict[str, Any]:
@@ -66,7 +62,7 @@ class Cost:
 
 
 def check_cost(cost: Cost, max_bytes: int | None) -> None:
-    """PolicyViolationError, with nothing read, when the job would read more than that."""
+    """Raises PolicyViolationError, before any read, if the job would read more than `max_bytes`."""
     if max_bytes is not None and cost.bytes_read > max_bytes:
         raise PolicyViolationError(
             f"the job would read more than it may bytes={cost.bytes_read} max_bytes={max_bytes}"
@@ -75,14 +71,14 @@ def check_cost(cost: Cost, max_bytes: int | None) -> None:
 
 
 def parallel_tasks(spark: SparkSession) -> int:
-    """How many tasks this session runs at once."""
+    """The number of tasks that this session runs in parallel."""
     return int(spark.sparkContext.defaultParallelism)
 
 
 def cost_of_reading(
     segments: DataFrame, *, fetch_bytes: int, requests_per_segment: int, tasks: int
 ) -> Cost:
-    """Reading the logs of all these segments in ranges, and some small objects of each."""
+    """The cost to read the logs of these segments in ranges, and some small objects of each."""
     from pyspark.sql import functions as sql
 
     row = segments.agg(
@@ -100,13 +96,14 @@ def cost_of_reading(
 
 
 def cost_of_listing(objects: int, directories: int, tasks: int) -> Cost:
-    """Every directory takes one request at least."""
+    """The cost of LIST requests: at least one for each directory."""
     return Cost(lists=max(directories, objects // LISTED_PER_REQUEST), tasks=tasks)
 
 
 def cost_of_manifests(listing: DataFrame, commit_suffix: str | None, tasks: int) -> Cost:
-    """Reading the manifest of each segment that a listing shows whole, and the producer snapshot of
-    each partition's last one, whose manifest is asked for again. Nothing in a layout that keeps none.
+    """The cost to read the manifest of each complete segment of a listing, and the producer
+    snapshot of each partition's last segment (which fetches that manifest again). Zero for a layout
+    without manifests.
     """
     from pyspark.sql import functions as sql
 

@@ -1,4 +1,4 @@
-"""Which segments a metadata topic's history has seen deleted. The fold forgets them."""
+"""The segments that were deleted in a metadata topic's history. The fold drops them."""
 
 from __future__ import annotations
 
@@ -8,42 +8,38 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from isotherm.remote.metadata.folding.columnar_fold import FoldRun
+from isotherm.kernels.event_table import PUT, UPDATE
+from isotherm.remote.metadata.folding.decoded_run import DecodedRun, segment_ids
 from isotherm.remote.metadata.state.segment_columns import id_texts
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.spark.driver.metadata_log import MetadataLog, as_events
-from isotherm.spark.jobs.replay import each_of
+from isotherm.spark.jobs.slice_fold import each_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _FIELDS: dict[str, pa.DataType] = {"segment_id": pa.string()}
 _SCHEMA = pa.schema(_FIELDS)
-_ID_SIZE = 16
-_ID = np.dtype([("high", ">i8"), ("low", ">i8")])
 
 
 def deleted_segments(spark: SparkSession, log: MetadataLog) -> DataFrame:
-    """A row with the `segment_id` of each DELETE_SEGMENT_FINISHED; reads the topic once more.
+    """A row with the `segment_id` of each DELETE_SEGMENT_FINISHED. Reads the topic once more.
 
-    A compacted topic keeps none for long: its audit topic does.
+    A compacted topic loses these events soon; its audit topic keeps them.
     """
     slices = log.slices()
 
     def work(number: int) -> Iterator[pa.RecordBatch]:
-        from isotherm.kernels import metadata as kernels
-
-        gone = int(RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
         for run in log.read(slices[number], lambda offset, reason: None):
-            if len(run.columns.offset) == 0:
-                continue
-            events = FoldRun(as_events(log.topic, run).columns).events
-            is_state = np.isin(events["kind"], (kernels.UPDATE, kernels.PUT))
-            chosen = events[is_state & (events["state"] == gone)]
-            ids = np.empty(len(chosen), dtype=_ID)
-            ids["high"], ids["low"] = chosen["id_high"], chosen["id_low"]
-            joined = ids.tobytes()
-            texts = id_texts([joined[at : at + _ID_SIZE] for at in range(0, len(joined), _ID_SIZE)])
-            yield pa.RecordBatch.from_pydict({"segment_id": texts}, schema=_SCHEMA)
+            if len(run.columns.offset):
+                texts = _deleted(DecodedRun(as_events(log.topic, run).columns))
+                yield pa.RecordBatch.from_pydict({"segment_id": texts}, schema=_SCHEMA)
 
     return each_of(spark, len(slices), work, _SCHEMA).distinct()
+
+
+def _deleted(run: DecodedRun) -> list[str]:
+    kind, state = run.events["kind"], run.events["state"]
+    is_state = (kind == UPDATE) | (kind == PUT)
+    is_deleted = is_state & (state == RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+    return id_texts(segment_ids(run.events, np.flatnonzero(is_deleted)))

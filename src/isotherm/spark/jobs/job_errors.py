@@ -1,8 +1,8 @@
-"""What failed in a Spark job, as one of Isotherm's errors: tasks raise in other processes, and what
-comes back is a text with Python's traceback, Java's, or both.
+"""Turns the failure of a Spark job into one of Isotherm's errors. Tasks raise in other processes;
+the driver gets a text with a traceback of Python, of Java, or both.
 
-An error that Isotherm raised on purpose comes back as what it was. Anything else is a SparkJobError
-that names what Python or Spark said last, and what to do where that is known.
+An error of Isotherm's gets its class back. Anything else becomes a SparkJobError with the last
+message of Python or Spark, and a hint if the cause is known.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from isotherm import errors
 from isotherm.errors import IsothermError, SparkJobError
 
 _OURS = re.compile(r"^isotherm\.errors\.(\w+): (.*)$", re.MULTILINE)
-# The last line of a Python traceback: nothing else of it begins at the margin.
+# The last line of a Python traceback: the only one without indentation.
 _PYTHONS = re.compile(r"^(\w[\w.]*(?:Error|Exception|Interrupt|Exit)): (.*)$", re.MULTILINE)
 _JAVAS = re.compile(r"^\s*(?:Caused by: |: )?((?:\w+\.){2,}\w+): (.*)$", re.MULTILINE)
 _REASON_SIZE_MAX = 400
 
-# What Spark says of it, and what to do: the first that is met.
+# Messages of Spark, and hints: the first match counts.
 _HINTS = (
     (
         re.compile(r"Could not parse Master URL|Invalid master URL", re.IGNORECASE),
@@ -51,7 +51,7 @@ _OTHERWISE = "isotherm pipeline --debug shows the whole trace"
 
 
 def error_of_job(text: str) -> IsothermError:
-    """`text` is what the exception of PySpark or Py4J says."""
+    """`text` is the message of the exception of PySpark or Py4J."""
     ours = _OURS.findall(text)
     if ours:
         name, message = ours[-1]

@@ -1,7 +1,8 @@
-"""The segments that the bucket's manifests describe, read by tasks, with what is wrong with them.
+"""The segments of the bucket, from their manifests. Tasks read the manifests; problems are
+findings.
 
-Frames are those of segment_frames, state COPY_SEGMENT_FINISHED. A manifest carries neither custom
-metadata nor the broker leader epoch: those are null and -1.
+Rows are those of segment_frames, in state COPY_SEGMENT_FINISHED. A manifest contains neither custom
+metadata nor the broker's leader epoch: these are null and -1.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ _FINDING_FIELDS = ("topic", "topic_id", "partition", "segment_id", "start_offset
 
 
 class ManifestsRead(NamedTuple):
-    """`segments` are whole; `findings` those whose manifest is damaged or contradicts the listing,
-    in the columns of a Finding. Both come from `rows`, which the caller keeps or lets go."""
+    """`segments` are complete; `findings` (columns of a Finding) are damaged manifests and those
+    that contradict the listing. Both come from `rows`, which is persisted; the caller unpersists
+    it."""
 
     segments: DataFrame
     findings: DataFrame
@@ -48,10 +50,10 @@ class ManifestsRead(NamedTuple):
 
 
 def read_manifests(listing: DataFrame, settings: ObjectStoreSettings) -> ManifestsRead:
-    """Every committed segment of a listing (bucket_listing); one GET each.
+    """Read every committed segment's manifest of a listing (bucket_listing), by one GET each.
 
-    UnsupportedVersionError in a layout without manifests. A segment deleted meanwhile is in
-    neither frame.
+    Raises UnsupportedVersionError for a layout without manifests. A segment that is deleted
+    meanwhile is in neither DataFrame.
     """
     suffix = settings.create_layout().commit_suffix
     if suffix is None:

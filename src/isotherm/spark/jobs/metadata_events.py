@@ -1,4 +1,4 @@
-"""The records of a metadata topic as a DataFrame of what they say, one row each, decoded by the kernels."""
+"""The records of a metadata topic as a DataFrame, one row each, decoded by the kernels."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from isotherm.remote.metadata.folding.columnar_fold import FoldRun
-from isotherm.remote.metadata.wire.serde import decode_partition
+from isotherm.kernels.event_table import ADD, ODD, PUT, TOMBSTONE, UPDATE
+from isotherm.remote.metadata.folding.decoded_run import DecodedRun
 from isotherm.spark.driver.metadata_log import MetadataLog, RecordRun, as_events
-from isotherm.spark.jobs.replay import each_of
+from isotherm.spark.jobs.slice_fold import each_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -39,13 +39,13 @@ _FIELDS: list[Any] = [
 ]
 _EVENTS = pa.schema(_FIELDS)
 _HEADER_SIZE = 61
-"""Of a batch: brokers append metadata events in batches of one."""
+"""The bytes of a batch around its record: brokers append metadata events in batches of one."""
 _ROWS_MAX = 50_000
 
 
 def metadata_events(spark: SparkSession, log: MetadataLog) -> DataFrame:
-    """One row per record. Columns that a kind of record does not have are null; `state` is the
-    number of the segment's or partition's state."""
+    """One row per record. Columns that its type lacks are null; `state` is the number of the state
+    of the segment or partition."""
     from pyspark.sql import functions as sql
 
     slices = log.slices()
@@ -71,13 +71,13 @@ def _text_of_id(column: Column) -> Column:
 
 def _decoded(number: int, run: RecordRun) -> pa.Table:
     columns = run.columns
-    decoded = FoldRun(columns)
-    events, kernels, count = decoded.events, decoded.kernels, len(columns.offset)
+    decoded = DecodedRun(columns)
+    events, count = decoded.events, len(columns.offset)
     kind = events["kind"]
-    is_event = kind < kernels.TOMBSTONE
-    is_whole = (kind == kernels.ADD) | (kind == kernels.PUT)
-    is_of_segment = is_whole | (kind == kernels.UPDATE)
-    is_placed = kind < kernels.ODD
+    is_event = kind < TOMBSTONE
+    is_whole = (kind == ADD) | (kind == PUT)
+    is_of_segment = is_whole | (kind == UPDATE)
+    is_placed = kind < ODD
     sizes = _byte_counts(columns.key) + _byte_counts(columns.value) + _HEADER_SIZE
     arrays: dict[str, Any] = {
         "metadata_partition": pa.repeat(pa.scalar(number, pa.int32()), count),
@@ -91,7 +91,7 @@ def _decoded(number: int, run: RecordRun) -> pa.Table:
         "segment_id": _ids(events["id_high"], events["id_low"], is_of_segment),
         "state": _numbers(events["state"], is_event, pa.int32()),
         "start_offset": _numbers(events["start"], is_whole, pa.int64()),
-        "end_offset": _numbers(events["end"], is_whole | (kind == kernels.TOMBSTONE), pa.int64()),
+        "end_offset": _numbers(events["end"], is_whole | (kind == TOMBSTONE), pa.int64()),
         "size_in_bytes": _numbers(events["size"], is_whole, pa.int64()),
         "event_timestamp_ms": _numbers(events["event_timestamp"], is_event, pa.int64()),
     }
@@ -102,14 +102,14 @@ def _byte_counts(column: Any) -> Any:
     return pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _topics(decoded: FoldRun, is_event: Any) -> Any:
-    """Names are decoded once for each topic of the run."""
+def _topics(decoded: DecodedRun, is_event: Any) -> Any:
+    """Each topic's name is decoded once per run."""
     rows = np.flatnonzero(is_event)
     names = np.full(len(is_event), -1, dtype=np.int64)
     _, firsts, numbers = np.unique(
         decoded.events["name_hash"][rows], return_index=True, return_inverse=True
     )
-    topics = [decode_partition(decoded.value(int(rows[first]))).topic for first in firsts]
+    topics = [decoded.partition(int(rows[first])).topic for first in firsts]
     names[rows] = numbers
     numbered: Any = pa.array(names, mask=names < 0)
     return pa.array(topics, pa.string()).take(numbered)

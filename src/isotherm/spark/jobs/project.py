@@ -1,8 +1,9 @@
-"""A metadata topic projected to a table of its live segments (KIP-1266's keyed full state), and kept so.
+"""Projects a metadata topic to a table of its live segments (KIP-1266's keyed full state), and
+updates it.
 
-Each run reads what has come since the last one: a task takes up the state of its metadata partition
-where the table left off, folds the new records, and puts the new state in one object. A run that is
-killed keeps the partitions that were done; those that were not are done by the next one.
+Each run reads the records since the last run. A task takes the state of its metadata partition from
+the table, folds the new records, and puts the new state as one object. After a killed run the
+finished partitions stay, and the next run does the others.
 """
 
 from __future__ import annotations
@@ -19,13 +20,8 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.driver.metadata_log import LogSlice, MetadataLog, as_events
 from isotherm.spark.driver.projection import ProjectedPartition, Projection, read_segments
 from isotherm.spark.jobs.cost import Cost
-from isotherm.spark.jobs.replay import (
-    DAMAGED_BATCH,
-    SliceFold,
-    cost_of_log,
-    each_of,
-    partition_count,
-)
+from isotherm.spark.jobs.replay import cost_of_log, partition_count
+from isotherm.spark.jobs.slice_fold import DAMAGED_BATCH, SliceFold, each_of
 from isotherm.spark.requirements import table_package
 from isotherm.types import Offset
 
@@ -53,8 +49,8 @@ _TABLE_CLASSES = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with a metadata partition, which is as it was before the run where `kind` is
-    LOST or BEYOND."""
+    """A problem of a metadata partition. If `kind` is LOST or BEYOND, the run left the partition
+    unchanged."""
 
     metadata_partition: int
     offset: Offset
@@ -64,8 +60,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionRun:
-    """What one run did. `records` are those read; `segments` are the live ones of the metadata
-    partitions that had any."""
+    """The counts of one run: the `records` that it read, and the live `segments` of the metadata
+    partitions that had new records."""
 
     metadata_partitions: int
     changed: int
@@ -75,9 +71,10 @@ class ProjectionRun:
 
 
 def project(spark: SparkSession, log: MetadataLog, target: ObjectStoreSettings) -> ProjectionRun:
-    """Bring the projection in `target` up to the end of the topic; made when it is not there.
+    """Update the projection in `target` to the end of the topic, or create it.
 
-    ConfigError when `target` is a projection of another topic, or something else. One run at a time.
+    Raises ConfigError if `target` is a projection of another topic, or contains anything else. Only
+    one run at a time.
     """
     projection = Projection(target, create=True)
     projection.begin(log.identity())
@@ -89,7 +86,7 @@ def project(spark: SparkSession, log: MetadataLog, target: ObjectStoreSettings) 
         wanted = slices[number]
         yield from _project_slice(log, wanted, count, target, known.get(wanted.number))
 
-    # Each task puts an object, so it runs once: collected, not looked at twice.
+    # Each task puts an object, so it must run once: collect, and no second action.
     rows = each_of(spark, len(slices), work, _TOLD).collect()
     done = [row for row in rows if row.kind == _DONE]
     found = [row for row in rows if row.kind != _DONE]
@@ -128,7 +125,8 @@ def projected_segments(spark: SparkSession, target: ObjectStoreSettings) -> Data
 
 
 def check_table_format(spark: SparkSession, name: str) -> None:
-    """ConfigError saying what to add unless Spark can write tables of this format."""
+    """Raises ConfigError, with the missing package, unless Spark can write tables of this
+    format."""
     if name not in _TABLE_CLASSES:
         raise ConfigError(f"no such table format format={name} known={','.join(_TABLE_CLASSES)}")
     jvm: Any = spark._jvm
@@ -136,7 +134,7 @@ def check_table_format(spark: SparkSession, name: str) -> None:
         package = table_package(name, spark.version)
         if package is None:
             raise ConfigError(
-                f"{name} has no package for this Spark: docs/spark.md says which go together"
+                f"{name} has no package for this Spark: docs/spark.md lists the versions that match"
                 f" spark={spark.version} hint='leave --format out: the projection is Parquet'"
             )
         raise ConfigError(
@@ -146,12 +144,12 @@ def check_table_format(spark: SparkSession, name: str) -> None:
 
 
 def write_table(spark: SparkSession, target: ObjectStoreSettings, name: str, place: str) -> None:
-    """Replace the Delta or Iceberg table at `place` (a path or a table's name) by the projection's
-    rows, in one commit."""
+    """Replace the Delta or Iceberg table at `place` (a path or a table's name) with the
+    projection's rows, in one commit."""
     check_table_format(spark, name)
     rows = projected_segments(spark, target)
     if name == "iceberg":
-        # Iceberg's tables are known by name to a catalog, which is to make the first one.
+        # A catalog knows Iceberg's tables by name, and creates the first version.
         rows.writeTo(place).using(name).createOrReplace()
     else:
         rows.write.format(name).mode("overwrite").save(place)

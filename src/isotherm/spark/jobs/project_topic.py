@@ -1,9 +1,9 @@
-"""A cluster's metadata topic projected to a compacted topic of keyed states beside it.
+"""Projects a cluster's metadata topic to a compacted topic of keyed states beside it.
 
-For clusters whose own topic cannot be compacted: brokers of Apache Kafka stop at keyed records. A task
-folds a partition of the metadata topic and the same partition of the projection, and writes what makes
-the second tell what the first tells, so a run that is killed is simply run again. The fold is the
-brokers' own, look-ups included: of two copies of one segment the order of their keys says which answers.
+For clusters whose own topic cannot be compacted: brokers of Apache Kafka cannot read keyed records.
+A task folds a partition of the metadata topic and the same partition of the projection, and writes
+the differences to the second. So a killed run is repeated without harm. The fold is that of the
+brokers: of two copies of one segment the order of their keys decides which one a look-up finds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError, CorruptMetadataError
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic, check_is_own_topic
 from isotherm.remote.metadata.upkeep.migration import PartitionMigration
-from isotherm.spark.jobs.replay import each_of
+from isotherm.spark.jobs.slice_fold import each_of
 from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 
@@ -38,8 +38,8 @@ _PATIENCE = RequestSettings(retries=100, retry_interval_ms=100)
 
 @dataclass(frozen=True, slots=True)
 class TopicProjection:
-    """What a run wrote, and how many segments the topic tells of now. `damaged` names the records
-    of the metadata topic that were passed over."""
+    """Counts of the records that a run wrote, and of the live segments in the topic. `damaged`
+    names records of the metadata topic that were skipped."""
 
     states: int
     tombstones: int
@@ -53,9 +53,9 @@ def project_to_topic(
     target: str,
     source: str = REMOTE_LOG_METADATA_TOPIC,
 ) -> TopicProjection:
-    """Bring the topic `target`, made if need be, up to what `source` tells. One run at a time.
+    """Update the topic `target`, or create it, to the states in `source`. Only one run at a time.
 
-    PolicyViolationError for a metadata topic of the cluster's own, ConfigError for a topic with
+    Raises PolicyViolationError for the cluster's own metadata topic, ConfigError for a topic with
     another number of partitions.
     """
     check_is_own_topic(target)
@@ -79,12 +79,12 @@ def _make_topic(client_properties: Mapping[str, Any], target: str, count: int) -
     brokers = KafkaBrokers(client_properties, SystemClock(), _PATIENCE)
     brokers.create_topic(target, count, {"cleanup.policy": "compact"})
     partitions = [each.topic_partition for each in brokers.partitions([target])]
-    # A partition of a topic that was just made is led a moment later.
+    # A new topic's partitions have no leader at first.
     brokers.bounds(partitions)
     found = len(partitions)
     if found != count:
         raise ConfigError(
-            "the projection needs as many partitions as the metadata topic has"
+            "the projection must have as many partitions as the metadata topic"
             f" topic={target} partitions={found} expected={count}"
         )
 

@@ -1,10 +1,10 @@
-"""Moves the deletable objects of a sweep's report out of the way: copied, verified, then deleted.
+"""Moves the deletable objects of a sweep's report into quarantine: copies, verifies, then deletes.
 
     isotherm-quarantine/<time of the sweep>/<key>
 
-Each object is dealt with alone, and again without harm after a crash: where the copy is there and
-the original is not, nothing is left to do. An object that has changed since it was listed, whose
-segment has become whole, or that the metadata counts on by now (recheck.py), is left alone.
+Each object is moved independently, and a repetition after a crash does no harm: if there is a copy
+and no original, nothing is left to do. An object stays if it has changed since the listing, if its
+segment is complete by now, or if the metadata refers to it by now (recheck.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _OUTCOME_FIELDS: dict[str, pa.DataType] = {
     "key": pa.string(),
     "moved_to": pa.string(),
-    # `quarantined`, `deleted`, or why nothing was done.
+    # `quarantined`, `deleted`, or the reason why the object stays.
     "outcome": pa.string(),
     "size": pa.int64(),
 }
@@ -54,10 +54,10 @@ def take_away(
     *,
     prefix: str | None,
 ) -> DataFrame:
-    """What became of each deletable object; a row for each, kept (persist) by this call.
+    """Move the deletable objects. Returns a row with the outcome for each, persisted.
 
-    They are moved below `prefix`; with None they are deleted for good. `now` is read after the
-    report was made. Raises PolicyViolationError when the report has refusals.
+    `prefix` is the quarantine; with None the objects are deleted permanently. `now` must be read
+    after the report was made. Raises PolicyViolationError if the report has refusals.
     """
     if report.refusals:
         raise PolicyViolationError(
@@ -73,7 +73,7 @@ def take_away(
 
     found = report.findings.where("is_deletable").select("kind", "key", "size", "segment_id")
     doomed = still_deletable(found, now).select("kind", "key", "size", "is_due")
-    # An order that spreads neighbours: stores limit requests by prefix.
+    # This order spreads adjacent keys: stores limit the request rate of a prefix.
     tasks = spread_over(report.findings.sparkSession)
     moved = doomed.repartition(tasks, sql.hash("key")).mapInArrow(take, from_arrow_schema(OUTCOMES))
     moved = moved.persist()

@@ -1,14 +1,14 @@
-"""Metadata made anew from what the bucket's manifests say, for a cluster that lost it or a new one.
+"""Rebuilds metadata from the bucket's manifests, for a cluster that lost it or for a new cluster.
 
-    manifests -> segments -> lineage of each partition -> events, and what a broker has to know
+    manifests -> segments -> lineage of each partition -> events, and state for a broker
 
-A segment that no reader would be sent to, because others hold all of its offsets, is left out and
-named. Nothing is written here: `write_to_topic` puts the events into a topic of the caller's own,
-and isotherm.broker.log_dir_rebuild into the log directories of a broker of Isotherm's.
+A segment is left out, with a finding, if others hold all of its offsets: no reader would use it.
+`write_to_topic` writes the events to a topic of the caller's, isotherm.broker.log_dir_rebuild
+writes them to the log directories of an Isotherm broker.
 
-Topics get their old ids again, unless a mapping gives them others: object keys hold the old id, so
-each event then carries the place of its segment's objects as custom metadata (KIP-917), by which
-Isotherm finds them. The Aiven plugin looks for manifests under the new id all the same.
+Topics keep their ids, unless a mapping gives them others. Object keys contain the old id, so each
+event then contains the place of its segment's objects as custom metadata (KIP-917). Isotherm finds
+the objects by it. The Aiven plugin still looks for manifests under the new id.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _PARTITION_FIELDS: dict[str, pa.DataType] = {
     "partition": pa.int32(),
     "log_start": pa.int64(),
     "log_end": pa.int64(),
-    # Below it every transaction is decided; the end of those beyond was not tiered.
+    # Below it every transaction is complete. The markers of the others were not tiered.
     "stable_end": pa.int64(),
     "epochs": pa.list_(LEADER_EPOCH),
     "segments": pa.int64(),
@@ -93,9 +93,9 @@ _RECORDS_PER_APPEND = 500
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """Frames over one reading of the manifests, kept until `close`.
+    """DataFrames from one read of the manifests, persisted until `close`.
 
-    segments   what the metadata is to say: finished, in each partition's lineage
+    segments   the finished segments in each partition's lineage: the new metadata
     partitions one row each: offsets, epochs and producers as a broker that leads it must know them
     findings   damaged manifests, gaps, and segments left out, in the columns of a Finding
     """
@@ -181,7 +181,8 @@ def lineage(pieces: Iterable[SegmentPiece]) -> list[EpochEntry]:
 def _producer_snapshot(
     segment: RemoteLogSegmentMetadata, store: ObjectStoreSettings
 ) -> bytes | None:
-    """None where it is damaged or gone: producers then begin anew, which they are made for."""
+    """None if it is damaged or missing. Idempotent producers then start with a new state, as Kafka
+    allows."""
     try:
         storage = ObjectStoreRemoteStorageManager(store)
         snapshot = storage.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)
@@ -230,10 +231,10 @@ def renamed_segment(
 
 
 def events(segments: DataFrame, partition_count: int, *, level: int = 0) -> DataFrame:
-    """The records that say so, of EVENTS, in the order in which each metadata partition takes them.
+    """The records for these segments, of EVENTS, in append order for each metadata partition.
 
-    Level 0: two events a segment, without a key, as any Kafka broker reads them. Level 1: its state
-    under its key (KIP-1266).
+    Level 0: two events for each segment, without a key, readable by any Kafka broker. Level 1: its
+    state under its key (KIP-1266).
     """
 
     def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -287,8 +288,8 @@ def events_of(
 
 
 def write_to_topic(made: DataFrame, client_properties: Mapping[str, str], topic: str) -> int:
-    """Append the events, a metadata partition in one task; how many. PolicyViolationError for a
-    cluster's own `__remote_log_metadata`, whatever it is asked for."""
+    """Append the events, one task for each metadata partition; returns their number. Always raises
+    PolicyViolationError for a cluster's own `__remote_log_metadata`."""
     properties = dict(client_properties)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,14 +1,14 @@
-"""Whether what a sweep found deletable is so still, asked right before anything goes.
+"""Checks again, just before a deletion, whether a sweep's deletable objects are still deletable.
 
-Between the listing and the deletion minutes pass, and brokers go on. What is asked again:
+Minutes pass between the listing and the deletion, and brokers go on. The check:
 
     kind of finding                               goes only while the metadata
     failed copy                                   says COPY_SEGMENT_STARTED, or nothing
     unfinished deletion                           says DELETE_SEGMENT_STARTED or _FINISHED, or nothing
     deleted, unknown, partial, unknown topic      says DELETE_SEGMENT_FINISHED, or nothing
 
-and never while the last event of an audit partition finishes the copy: a broker that died between
-its two appends will apply that event when it starts again.
+An object also stays while the last event of an audit partition finishes its copy: a broker that
+crashed between its two appends applies that event at its next start.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 @dataclass(frozen=True, slots=True)
 class MetadataNow:
-    """`segments` has `segment_id` (as text) and `state` of every live segment; `finished_last` are
-    the segments whose copy the last event of an audit partition finishes."""
+    """`segments` has `segment_id` (as text) and `state` of every live segment; `finished_last` has
+    the segments with a COPY_SEGMENT_FINISHED as the last event of an audit partition."""
 
     segments: DataFrame
     finished_last: Collection[str] = ()
@@ -67,8 +67,8 @@ def still_deletable(doomed: DataFrame, now: MetadataNow) -> DataFrame:
 
 
 def segments_finished_last(audit: MetadataLog) -> frozenset[str]:
-    """Segments (ids as text) whose COPY_SEGMENT_FINISHED is the last event of its partition of the
-    audit topic; none where there is no such topic."""
+    """Ids (as text) of segments with a COPY_SEGMENT_FINISHED as the last event of a partition of
+    the audit topic. Empty if there is no such topic."""
     try:
         slices = audit.slices()
     except UnknownTopicOrPartitionError:

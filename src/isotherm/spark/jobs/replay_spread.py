@@ -1,8 +1,8 @@
-"""A replay whose work is shared out below the partitions of the metadata topic.
+"""A replay that divides each partition of the metadata topic among tasks.
 
-Tasks read files beside one another; Spark brings the records of each user partition together and
-sorts them by offset, spilling to disk what does not fit; tasks fold them. What is folded depends on
-the records of its user partition alone, so the result is that of the plain replay.
+Tasks read files in parallel. Spark groups the records by user partition, sorts them by offset and
+spills to disk; tasks fold them. The fold of a user partition depends on its records alone, so the
+result is that of the plain replay.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from isotherm.remote.metadata.api import MetadataColumns
-from isotherm.remote.metadata.folding.columnar_fold import place_hashes
+from isotherm.remote.metadata.folding.decoded_run import place_hashes
 from isotherm.spark.driver.metadata_log import (
     LogSlice,
     MetadataLog,
@@ -24,7 +24,7 @@ from isotherm.spark.driver.metadata_log import (
     as_events,
     until_time,
 )
-from isotherm.spark.jobs.replay import (
+from isotherm.spark.jobs.slice_fold import (
     DAMAGED_BATCH,
     FOLDED,
     HEAD_MISSING,
@@ -42,7 +42,7 @@ from isotherm.types import Offset, TimestampMs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Spark hands over 10,000 rows at a time; a run of the fold is worth more.
+# Spark's Arrow batches have 10,000 rows; larger runs of the fold cost less per record.
 _RUN_BYTES = 16 * 1024 * 1024
 _TASKS_PER_CORE = 2
 _RAW_FIELDS: list[Any] = [
@@ -50,7 +50,7 @@ _RAW_FIELDS: list[Any] = [
     ("offset", pa.int64()),
     ("key", pa.binary()),
     ("value", pa.binary()),
-    # Of the user partition: where the record goes.
+    # The hash of the user partition: the shuffle key.
     ("place", pa.int64()),
     # A finding instead of a record: its kind and text.
     ("kind", pa.string()),
@@ -102,7 +102,7 @@ def folded_by_place(
 def _ends_at(
     spark: SparkSession, log: MetadataLog, slices: Sequence[LogSlice], as_of_ms: TimestampMs
 ) -> dict[int, Offset]:
-    """By metadata partition the offset of the first record that is later."""
+    """By metadata partition the offset of the first later record."""
 
     def find(number: int) -> Iterator[pa.RecordBatch]:
         part = slices[number]
@@ -152,7 +152,7 @@ def _raw_batch(number: int, run: RecordRun) -> pa.RecordBatch:
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """Rows of one metadata partition at a time, which are sorted by it, in runs worth folding."""
+    """Runs of rows, each of one metadata partition. The input is sorted by metadata partition."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

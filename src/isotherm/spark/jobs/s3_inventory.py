@@ -1,15 +1,15 @@
 """A bucket's objects from an S3 Inventory instead of a listing: `manifest.json` and its files.
 
-S3 writes an inventory daily or weekly, and reading it costs no LIST at all. Two of its formats are
-read, CSV (gzip) and Parquet; ORC is refused. It shows the bucket as it was at its creation time, so
-that is the time from which ages are counted.
+S3 writes an inventory daily or weekly. To read it costs no LIST. CSV (gzip) and Parquet are
+supported, ORC is refused. An inventory shows the bucket at its creation time, so ages are relative
+to that time.
 
     manifest.json   sourceBucket, creationTimestamp (ms, as text), fileFormat, fileSchema,
                     files: [{key, size, MD5checksum}]
     CSV             no header, columns in the order of fileSchema, keys URL-encoded
     Parquet         columns bucket, key, size, last_modified_date, is_latest, is_delete_marker
 
-Of a versioned bucket only current objects count. Source: Amazon S3 user guide.
+In a versioned bucket only current objects count. Source: Amazon S3 user guide.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class InventoryManifest:
 
 
 def read_inventory_manifest(store: ObjectStoreSettings, place: str) -> InventoryManifest:
-    """`place` is a local file or a key in the store. Raises CorruptMetadataError for what is no
-    such manifest, UnsupportedVersionError for ORC."""
+    """`place` is a local file or a key in the store. Raises CorruptMetadataError for any other
+    file, UnsupportedVersionError for ORC."""
     path = Path(place)
     if path.is_file():
         content, folder = path.read_bytes(), str(path.parent)
@@ -103,7 +103,7 @@ def read_inventory_manifest(store: ObjectStoreSettings, place: str) -> Inventory
 def list_from_inventory(
     spark: SparkSession, store: ObjectStoreSettings, manifest: InventoryManifest
 ) -> DataFrame:
-    """The same frame as a listing gives (bucket_listing); files are read by tasks."""
+    """The same columns as a listing (bucket_listing). Tasks read the files."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         layout = store.create_layout()
@@ -120,7 +120,7 @@ def list_from_inventory(
 def read_inventory_file(
     store: ObjectStoreSettings, manifest: InventoryManifest, name: str
 ) -> Iterator[StoredObject]:
-    """The current objects of one of its files that lie below the store's URL."""
+    """The current objects of one file below the store's URL."""
     table = _read_file(store, manifest, name)
     return _objects(table, store, is_encoded=manifest.file_format == "CSV")
 

@@ -1,9 +1,9 @@
-"""Deep check of the data: every byte of the chosen segments, and their indexes, read and compared.
+"""Deep check of the data: reads and compares every byte of the chosen segments and their indexes.
 
-A task takes whole segments, each with the one before it, whose producer snapshot tells what is open
-between the two; segment_scrub says what is checked. What concerns the segments of a
-partition together, gaps between them and two of the same offsets, is found from metadata alone, for
-all segments, sampled or not.
+A task checks whole segments (segment_scrub lists the checks). Each comes with the segment before
+it, whose producer snapshot contains the open transactions between the two. Gaps between segments,
+and two segments with the same offsets, are found from metadata alone, for all segments, sampled or
+not.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from isotherm.errors import ConfigError
 from isotherm.remote.scrub.findings import Finding, FindingKind, Problem, segment_finding
-from isotherm.remote.scrub.segment_scrub import FETCH_BYTES, SegmentScrubber
+from isotherm.remote.scrub.segment_scrub import FETCH_BYTES, SegmentScrubber, StoredObjects
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.driver.segment_frames import (
     SEGMENT_ARROW,
@@ -31,6 +33,7 @@ from isotherm.spark.driver.segment_frames import (
 )
 from isotherm.spark.jobs.bucket_listing import spread_over
 from isotherm.spark.jobs.cost import Cost, cost_of_reading, parallel_tasks
+from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
 
 if TYPE_CHECKING:
@@ -49,9 +52,15 @@ _FINDING_FIELDS: dict[str, pa.DataType] = {
     "detail": pa.string(),
 }
 FINDINGS = pa.schema(_FINDING_FIELDS)
-# A segment and the one that ends where it begins, null without one.
-_PAIRED = SEGMENT_ARROW.append(pa.field("previous", pa.struct(list(SEGMENT_ARROW))))
-# A row per finding; one with a null kind per segment, with what was read of it.
+_SEGMENT = pa.struct(list(SEGMENT_ARROW))
+# A segment, the segment that ends at its start (or null), and earlier segments with some of its
+# offsets.
+_PAIRED = SEGMENT_ARROW.append(pa.field("previous", _SEGMENT)).append(
+    pa.field("overlapping", pa.list_(_SEGMENT))
+)
+_OVERLAPPING_MAX = 4
+"""A segment is compared with at most so many others: each of them is read again."""
+# A row per finding. A row with a null kind per segment has the counts of its read.
 _SCRUBBED = pa.schema(_FINDING_FIELDS | {"bytes_read": pa.int64(), "batches": pa.int64()})
 
 # Manifest and five indexes; manifest and producer snapshot of the segment before.
@@ -60,8 +69,8 @@ _SMALL_OBJECTS = 8
 
 @dataclass(frozen=True, slots=True)
 class ScrubSettings:
-    """`sample` is the share of segments that are read, chosen by `seed`; `may_have_gaps` where
-    topics are compacted. Without `with_records` batches are checked by headers and CRCs alone."""
+    """`sample` is the share of segments to read; `seed` chooses them. `may_have_gaps` is for
+    compacted topics. Without `with_records` only the headers and CRCs of batches are checked."""
 
     sample: float = 1.0
     seed: int = 0
@@ -75,7 +84,7 @@ class ScrubSettings:
 
 @dataclass(frozen=True, slots=True)
 class ScrubReport:
-    """`findings` has FINDING_COLUMNS and is kept (persist) until `close`."""
+    """`findings` has FINDING_COLUMNS and is persisted until `close`."""
 
     findings: DataFrame
     segments: int
@@ -87,11 +96,11 @@ class ScrubReport:
 
 
 def chosen_segments(segments: DataFrame, settings: ScrubSettings) -> DataFrame:
-    """Those that a scrub with these settings reads."""
+    """The segments that a scrub with these settings reads."""
     finished = _finished(segments)
     if settings.sample == 1:
         return finished
-    # By id, so that the same seed takes the same segments however the frame is partitioned.
+    # By id: the same seed chooses the same segments however the DataFrame is partitioned.
     drawn = sql.pmod(sql.xxhash64("segment_id", sql.lit(settings.seed)), sql.lit(1_000_000))
     return finished.where(drawn < int(settings.sample * 1_000_000))
 
@@ -106,25 +115,27 @@ def scrub_cost(segments: DataFrame, settings: ScrubSettings) -> Cost:
 
 
 def scrub(
-    segments: DataFrame, store: ObjectStoreSettings, settings: ScrubSettings = ScrubSettings()
+    segments: DataFrame,
+    store: ObjectStoreSettings | SourceOptions,
+    settings: ScrubSettings = ScrubSettings(),
 ) -> ScrubReport:
-    """`segments` as of segment_frames; only finished ones are looked at."""
+    """`segments` as of segment_frames; only finished ones are checked. `store` is a bucket in a
+    built-in layout, or options that name a storage manager of the user's."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        scrubber = SegmentScrubber(
-            store, may_have_gaps=settings.may_have_gaps, with_records=settings.with_records
-        )
+        scrubber = _open_scrubber(store, settings)
         for batch in batches:
             for row in batch.to_pylist():
                 previous = row["previous"] and segment_of_row(row["previous"])
-                result = scrubber.scrub(segment_of_row(row), previous)
+                overlapping = [segment_of_row(each) for each in row["overlapping"]]
+                result = scrubber.scrub(segment_of_row(row), previous, overlapping)
                 rows: list[dict[str, Any]] = [each._asdict() for each in result.findings]
                 rows.append({"bytes_read": result.bytes_read, "batches": result.batches})
                 yield pa.RecordBatch.from_pylist(rows, schema=_SCRUBBED)
 
     chosen = chosen_segments(_with_previous(segments), settings)
     tasks = spread_over(segments.sparkSession)
-    # Large segments are spread first; a task in Spark's order takes the next when it is done.
+    # Large segments first: Spark starts tasks in order, and small ones at the end level the load.
     spread = chosen.repartition(tasks, "segment_id")
     scrubbed = spread.mapInArrow(read, from_arrow_schema(_SCRUBBED)).persist()
     totals = scrubbed.where(sql.col("kind").isNull()).agg(
@@ -138,13 +149,36 @@ def scrub(
     return ScrubReport(findings, int(count), int(size or 0), int(batches or 0))
 
 
+def _open_scrubber(
+    store: ObjectStoreSettings | SourceOptions, settings: ScrubSettings
+) -> SegmentScrubber:
+    from isotherm.spark.source_task import open_storage
+
+    if isinstance(store, ObjectStoreSettings):
+        storage: RemoteStorageManager = ObjectStoreRemoteStorageManager(store)
+        objects: StoredObjects | None = StoredObjects(store)
+    else:
+        storage, objects = open_storage(store, None), None
+    return SegmentScrubber(
+        storage,
+        objects,
+        may_have_gaps=settings.may_have_gaps,
+        with_records=settings.with_records,
+    )
+
+
 def _with_previous(segments: DataFrame) -> DataFrame:
-    """The finished ones, each with the one before it in the history."""
+    """The finished segments, each with its predecessor in the log."""
 
     def pair(group: pa.Table) -> pa.Table:
         found = [segment for batch in group.to_batches() for segment in segments_of(batch)]
         before = previous_segments(found)
-        rows = [segment_row(each) | {"previous": None} for each in found]
+        beside = overlapping_segments(found)
+        rows = [
+            segment_row(each)
+            | {"previous": None, "overlapping": [*map(segment_row, beside[each.segment_id.id])]}
+            for each in found
+        ]
         for row, each in zip(rows, found, strict=True):
             if each.segment_id.id in before:
                 row["previous"] = segment_row(before[each.segment_id.id])
@@ -159,7 +193,8 @@ def _with_previous(segments: DataFrame) -> DataFrame:
 def previous_segments(
     segments: list[RemoteLogSegmentMetadata],
 ) -> dict[uuid.UUID, RemoteLogSegmentMetadata]:
-    """By segment id, of all finished segments of one partition: those that end where it begins."""
+    """For all finished segments of one partition: the segment that ends where each begins, by
+    segment id."""
     return {
         later.segment.segment_id.id: earlier.segment
         for earlier, later in pairwise(lineage_pieces(segments))
@@ -167,13 +202,28 @@ def previous_segments(
     }
 
 
+def overlapping_segments(
+    segments: Sequence[RemoteLogSegmentMetadata],
+) -> dict[uuid.UUID, list[RemoteLogSegmentMetadata]]:
+    """For all finished segments of one partition: earlier segments (by start offset) that have some
+    offsets of each, by segment id; _OVERLAPPING_MAX at most."""
+    ordered = sorted(segments, key=lambda each: (each.start_offset, each.segment_id.id.bytes))
+    reaching: list[RemoteLogSegmentMetadata] = []
+    found = {}
+    for each in ordered:
+        reaching = [one for one in reaching if one.end_offset_inclusive >= each.start_offset]
+        found[each.segment_id.id] = reaching[-_OVERLAPPING_MAX:]
+        reaching.append(each)
+    return found
+
+
 def _finished(segments: DataFrame) -> DataFrame:
     return segments.where(sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name)
 
 
 def check_histories(segments: DataFrame) -> DataFrame:
-    """Gaps between the finished segments of a partition, and segments that another one makes
-    useless: findings from metadata alone."""
+    """Gaps between the finished segments of a partition, and segments that others make useless.
+    Uses metadata alone."""
 
     def check(group: pa.Table) -> pa.Table:
         found = [
@@ -190,7 +240,7 @@ def check_histories(segments: DataFrame) -> DataFrame:
 
 
 def history_findings(segments: list[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
-    """Of all finished segments of one partition."""
+    """The findings of all finished segments of one partition."""
     pieces = lineage_pieces(segments)
     for earlier, later in pairwise(pieces):
         if later.start_offset > earlier.end_offset:
@@ -209,7 +259,7 @@ def history_findings(segments: list[RemoteLogSegmentMetadata]) -> Iterator[Findi
 
 
 def _unread(segment: RemoteLogSegmentMetadata, pieces: Sequence[SegmentPiece]) -> Problem:
-    """Why `pieces`, which are the log, have nothing of a segment."""
+    """The reason why `pieces`, the log, contain nothing of a segment."""
     end = segment.end_offset_inclusive
     held_to = segment.start_offset
     for piece in pieces:

@@ -1,11 +1,11 @@
-"""The bucket's objects against the metadata, in both directions.
+"""Compares the bucket's objects with the metadata, in both directions.
 
 The caller lists the bucket first and reads the metadata after. A copy is announced in the metadata
 before its first object is uploaded. So if the metadata does not name a listed object, no copy that
 began before the listing owns it. Objects younger than the age guard are skipped all the same.
 
-Nothing is changed here: `quarantine.py` moves the objects that a report calls deletable, and refuses
-when the report has refusals.
+This module only reads. `quarantine.py` moves the deletable objects of a report, unless the report
+has refusals.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _EXPECTED_FIELDS: dict[str, pa.DataType] = {
     "log_size": pa.int64(),
 }
 _EXPECTED = pa.schema(_EXPECTED_FIELDS)
-# What is asked of a listed log, and what is found about it.
+# The columns of a listed log to check, and of a finding about it.
 _SIZED_FIELDS: dict[str, pa.DataType] = {
     "kind": pa.string(),
     "topic": pa.string(),
@@ -87,7 +87,7 @@ _SIZED_FIELDS: dict[str, pa.DataType] = {
     **{name: kind for name, kind in _EXPECTED_FIELDS.items() if name.startswith("expected_")},
     "detail": pa.string(),
 }
-# An index that a segment need not have.
+# Optional indexes of a segment.
 _OPTIONAL_SUFFIXES = frozenset(
     {INDEX_SUFFIXES[IndexType.TRANSACTION], INDEX_SUFFIXES[IndexType.LEADER_EPOCH]}
 )
@@ -102,9 +102,9 @@ _NOT_KNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """Whether the metadata may be trusted to know everything: `problems` are the reasons why not.
+    """Whether the metadata is complete: `problems` are reasons to doubt it.
 
-    `cluster_topics` are the topic ids (as text) that the cluster has, where it was asked.
+    `cluster_topics` are the cluster's topic ids (as text), or None without a cluster.
     """
 
     problems: tuple[str, ...] = ()
@@ -113,10 +113,9 @@ class Completeness:
 
 @dataclass(frozen=True, slots=True)
 class SweepSettings:
-    """`at_ms` is when the listing began; objects that were not older than `age_ms` then are skipped.
+    """`at_ms` is the start of the listing; objects younger than `age_ms` at that time are skipped.
     Objects of unknown topics are deletable only if `takes_unknown_topics`: clusters may share a
-    bucket. `spared` (ids as text) are segments of compactions that have not ended, by their
-    journals."""
+    bucket. `spared` (ids as text) are segments in the journals of unfinished compactions."""
 
     at_ms: TimestampMs
     age_ms: int = DEFAULT_AGE_MS
@@ -126,8 +125,8 @@ class SweepSettings:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """`findings` has FINDING_COLUMNS and is kept (persist) until `close`. `refusals` say why
-    nothing may be deleted on the ground of it."""
+    """`findings` has FINDING_COLUMNS and is persisted until `close`. `refusals` are reasons against
+    any deletion."""
 
     findings: DataFrame
     refusals: tuple[str, ...]
@@ -145,10 +144,10 @@ def sweep(
     completeness: Completeness = Completeness(),
     deleted: Callable[[], DataFrame] | None = None,
 ) -> SweepReport:
-    """`listing` as of bucket_listing, `segments` as of segment_frames, in whatever state.
+    """`listing` as of bucket_listing, `segments` as of segment_frames, in any state.
 
-    `deleted` gives the ids of segments that the metadata saw deleted (deleted_segments); it is
-    called when there are objects of segments that the metadata does not know now.
+    `deleted` returns the ids of deleted segments (deleted_segments). It is called only if there are
+    objects of segments without metadata.
     """
     listing = listing.persist()
     joined = listing.join(expected_objects(segments, store), "key", "full_outer").persist()
@@ -181,7 +180,8 @@ def cluster_topics(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def spared_segments(store: ObjectStoreSettings) -> tuple[str, ...]:
-    """Segments of compactions in progress: what they make, and what they keep for their readers."""
+    """The new segments of compactions in progress, and the old segments that they keep for
+    readers."""
     journals = CompactionJournals(open_for_reading(store), store.create_layout().root_directory)
     spared: set[str] = set()
     for run in journals.find():
@@ -195,7 +195,7 @@ def _named_deleted(findings: DataFrame, deleted: DataFrame) -> DataFrame:
     known = deleted.withColumn("was_deleted", sql.lit(True))
     is_deleted = sql.col("was_deleted") & sql.col("kind").isin(*_NOT_KNOWN)
     changes: dict[str, Column] = {
-        "detail": sql.when(is_deleted, sql.lit("the metadata says that it was deleted")).otherwise(
+        "detail": sql.when(is_deleted, sql.lit("the metadata has its deletion")).otherwise(
             sql.col("detail")
         ),
         "is_deletable": sql.when(is_deleted, sql.lit(True)).otherwise(sql.col("is_deletable")),
@@ -206,7 +206,7 @@ def _named_deleted(findings: DataFrame, deleted: DataFrame) -> DataFrame:
 
 
 def expected_objects(segments: DataFrame, store: ObjectStoreSettings) -> DataFrame:
-    """A row for each object that a segment may have, where the layout puts it."""
+    """A row for each possible object of a segment, with its key in the layout."""
 
     def name_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         layout = store.create_layout()
@@ -237,7 +237,7 @@ def _expected_row(row: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _of_known(known: DataFrame, settings: SweepSettings) -> DataFrame:
-    """Objects that are where their segment's would be, but should not be there (any more)."""
+    """Objects at the key of a segment's object that should not exist, or not any more."""
     state = sql.col("state")
     kind = (
         sql.when(state == RemoteLogSegmentState.COPY_SEGMENT_STARTED.name, _kind("FAILED_COPY"))
@@ -263,7 +263,7 @@ def _of_strangers(
     completeness: Completeness,
     commit_suffix: str | None,
 ) -> DataFrame:
-    """Objects that are no known segment's, or not where theirs would be."""
+    """Objects of no known segment, and objects at other keys than their segment's."""
     spark = segments.sparkSession
     ids = segments.select(sql.col("segment_id"), sql.lit(True).alias("is_known")).distinct()
     ends = segments.groupBy("topic_id", "partition").agg(sql.max("end_offset").alias("known_end"))
@@ -304,7 +304,7 @@ def _of_strangers(
     detail = _by_kind(
         {
             FindingKind.FOREIGN_OBJECT: "not an object of the layout",
-            FindingKind.MISPLACED_OBJECT: "not where its segment's objects are expected",
+            FindingKind.MISPLACED_OBJECT: "not at the key of its segment's object",
             FindingKind.UNKNOWN_TOPIC: "neither metadata nor cluster has this topic id",
             FindingKind.PARTIAL_UPLOAD: "no metadata, and not whole: its last object is missing",
             FindingKind.METADATA_LAGS: "a whole segment beyond what the metadata knows",
@@ -319,7 +319,7 @@ def _of_strangers(
 
 
 def _missing(known: DataFrame, store: ObjectStoreSettings, settings: SweepSettings) -> DataFrame:
-    """Objects of finished segments that are not listed, and not there when asked for one by one."""
+    """Objects of finished segments that neither the listing nor a HEAD request finds."""
 
     def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         client = open_for_reading(store)
@@ -328,20 +328,19 @@ def _missing(known: DataFrame, store: ObjectStoreSettings, settings: SweepSettin
             yield batch.filter(pa.array([not client.exists(key) for key in keys]))
 
     is_finished = sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
-    # A segment that was copied after the listing began is not in it.
+    # The listing lacks segments that were copied after it began.
     is_older = sql.col("event_timestamp_ms") < settings.at_ms
     candidates = known.where(
         sql.col("size").isNull() & is_finished & is_older & sql.col("is_required")
     )
     absent = candidates.mapInArrow(ask, candidates.schema)
     kind = absent.withColumn("kind", _kind("MISSING_OBJECT"))
-    return _found(kind, sql.lit("object of a finished segment is not there"))
+    return _found(kind, sql.lit("object of a finished segment is missing"))
 
 
 def asks_manifests(store: ObjectStoreSettings) -> bool:
-    """Whether the stored size of a log is in its manifest alone, since segments may be compressed
-    or encrypted. Without that the manifest is asked only for a log of another size than its
-    segment."""
+    """Whether only the manifest has the stored size of a log, because segments may be compressed or
+    encrypted. Otherwise the manifest is read only if a log's size differs from its segment's."""
     is_transformed = (
         store.compression_enabled or store.encryption_enabled or bool(store.encryption_key_pairs)
     )
@@ -349,7 +348,7 @@ def asks_manifests(store: ObjectStoreSettings) -> bool:
 
 
 def cost_of_sizes(listing: DataFrame, segments: DataFrame, store: ObjectStoreSettings) -> Cost:
-    """The manifests that are read to know the sizes of logs, where `asks_manifests`."""
+    """The cost of reading manifests for the sizes of logs, if `asks_manifests`."""
     if not asks_manifests(store):
         return Cost()
     finished = segments.where(sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name)
@@ -366,7 +365,7 @@ def cost_of_sizes(listing: DataFrame, segments: DataFrame, store: ObjectStoreSet
 
 
 def _wrong_sizes(known: DataFrame, store: ObjectStoreSettings) -> DataFrame:
-    """Logs of another size than their manifest says, and manifests that cannot say it."""
+    """Logs with another size than in their manifest, and manifests without a usable size."""
     is_finished = sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
     doubtful = is_finished & sql.col("size").isNotNull() & sql.col("log_size").isNotNull()
     if not asks_manifests(store):
@@ -386,8 +385,7 @@ def _wrong_sizes(known: DataFrame, store: ObjectStoreSettings) -> DataFrame:
 
 
 def _sized(client: ObjectClient, suffix: str | None, row: dict[str, Any]) -> dict[str, Any] | None:
-    """A listed log with what is wrong about its size, or None. A manifest that is not there is a
-    finding of its own."""
+    """A finding about a listed log's size, or None. A missing manifest is another finding."""
     expected = row["log_size"]
     if suffix is not None:
         manifest_key = f"{row['key'].rpartition('.')[0]}.{suffix}"

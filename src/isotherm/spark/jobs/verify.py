@@ -1,8 +1,7 @@
-"""Two tellings of the same segments held against each other: a full history, and what stands for it.
+"""Compares the segments of a full history with those of its replacement.
 
-What stands for it is the projection, a topic of keyed states, or the keyed records of a migrated
-topic, which are what its compaction leaves. Each difference is a row that says which segment, what
-is different, and both values.
+The replacement is a projection, a topic of keyed states, or the keyed records of a migrated topic
+(those that its compaction keeps). Each difference is a row: the segment, the field and both values.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _COMPARED = (
 
 @dataclass(frozen=True, slots=True)
 class KeyedRecordsOf:
-    """A `MetadataLog` with the keyed records of another alone: what compaction would leave."""
+    """A `MetadataLog` with only the keyed records of another: those that compaction keeps."""
 
     log: MetadataLog
 
@@ -71,9 +70,9 @@ def verify(expected: DataFrame, found: DataFrame) -> DataFrame:
     """Differences between two DataFrames of segments (`Replay.segments`, `projected_segments`):
     topic_id, partition, segment_id, topic, kind, field, expected, found.
 
-    A segment that only one side has is one row; one that both have a row for each field that
-    differs. The broker's leader epoch is compared where the history tells it: a migration makes one
-    up where it does not.
+    A segment on one side only is one row; a segment on both sides has a row for each different
+    field. The broker's leader epoch is compared if the history has one: a migration uses a default
+    otherwise.
     """
     from pyspark.sql import functions as sql
 
@@ -101,9 +100,9 @@ def verify(expected: DataFrame, found: DataFrame) -> DataFrame:
 
 
 def projected_point(target: ObjectStoreSettings, log: MetadataLog) -> AsOf:
-    """Up to where a projection of `log` tells: what it lags behind is no difference.
+    """The end of a projection of `log`: later events are not compared.
 
-    ConfigError when it is the projection of another topic.
+    Raises ConfigError if it is a projection of another topic.
     """
     projection = Projection(target)
     projection.check(log.identity())
@@ -132,7 +131,7 @@ def _difference(name: str) -> Column:
 
 
 def _summary(side: str) -> Column:
-    """State and offsets of a segment that only one side has; null for the other."""
+    """State and offsets of a segment on one side only; null for the other side."""
     from pyspark.sql import functions as sql
 
     parts = (sql.col(f"{side}.{name}") for name in ("state", "start_offset", "end_offset"))

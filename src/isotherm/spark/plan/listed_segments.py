@@ -1,14 +1,12 @@
-"""Segments known by their names alone: planning from a listing, without their manifests.
+"""Plans from the names of segments in a listing, without their manifests.
 
-A listing tells where each segment begins, its size and when it was stored; not where it ends, nor
-its leader epochs. Where the segments of a partition were stored in the order of their offsets and
-no two begin at the same one, each is taken to reach to the next: a later leader's segments come
-later, so none can have been replaced by one before it. Any other partition is planned from its
-manifests.
+A listing shows the start offset, size and time of each segment, but neither its end offset nor its
+leader epochs. If the segments of a partition were stored in offset order and have different start
+offsets, each is assumed to end at the start of the next: a later leader stores its segments later,
+so no segment was replaced by an earlier one. Any other partition is planned from its manifests.
 
-What was taken for granted is proved where the manifest is at hand anyway: a task reads the
-manifests of its own segments and of the one before (`settle`), and whatever turns out otherwise is
-planned anew from the manifests of the partition.
+Tasks verify the assumption: a task reads the manifests of its own segments and of the one before
+(`settle`). If they contradict it, the partition is planned again from its manifests.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX
 from isotherm.spark.plan.planning import Read, SegmentRead
 from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 
-# Manifests are small: a task asks for several at once.
+# Manifests are small: a task fetches several in parallel.
 _MANIFEST_THREADS = 8
 
-# What the manifest of a segment says; RemoteResourceNotFoundError when it is gone.
+# Reads the manifest of a segment; raises RemoteResourceNotFoundError if it is deleted.
 FetchMetadata: TypeAlias = Callable[[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata]
-# What to read instead of a read, from the metadata as it is now (see task_reading.py).
+# Plans a read again, from the present metadata (see task_reading.py).
 ReadAgain: TypeAlias = Callable[[SegmentRead], "Sequence[Read] | None"]
 
 _Fact: TypeAlias = RemoteLogSegmentMetadata | RemoteResourceNotFoundError | CorruptDataError
@@ -44,9 +42,9 @@ _Fact: TypeAlias = RemoteLogSegmentMetadata | RemoteResourceNotFoundError | Corr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedSegment(RemoteLogSegmentMetadata):
-    """A segment of which only the name and the stored size are known, taken to reach to the next.
+    """A segment known by name and stored size only, assumed to end at the start of the next.
 
-    `previous` is the one before it; None for the first of its partition.
+    `previous` is the segment before it; None for the first of its partition.
     """
 
     previous: SegmentName | None
@@ -64,7 +62,7 @@ class SegmentName:
         size: int,
         previous: SegmentName | None = None,
     ) -> ListedSegment:
-        """The segment of this name that reaches to `end_offset`, as it is taken to be."""
+        """The segment of this name, with the assumed `end_offset`."""
         return ListedSegment(
             segment_id=RemoteLogSegmentId(owner, self.segment_uuid),
             start_offset=self.start_offset,
@@ -80,7 +78,7 @@ class SegmentName:
 
 
 def is_in_order(segments: Sequence[SegmentObjects]) -> bool:
-    """Whether these of one partition, ascending, may be taken to follow one another."""
+    """Whether these segments of one partition, ascending, allow the assumption."""
     return all(LOG_SUFFIX in segment.objects for segment in segments) and all(
         before.start_offset < after.start_offset
         and before.objects[LOG_SUFFIX].last_modified_ms
@@ -90,14 +88,14 @@ def is_in_order(segments: Sequence[SegmentObjects]) -> bool:
 
 
 def is_succeeded_by(before: RemoteLogSegmentMetadata, after: RemoteLogSegmentMetadata) -> bool:
-    """Whether the manifests of two neighbours agree that the latter ends what the former began."""
+    """Whether the manifests of two adjacent segments confirm that the second follows the first."""
     return (
         _is_led_later(before, after) and before.end_offset_inclusive <= after.end_offset_inclusive
     )
 
 
 def follow_one_another(segments: Sequence[SegmentObjects]) -> Iterator[ListedSegment]:
-    """All of them but the last, each to the start of the next."""
+    """All segments but the last, each up to the start of the next."""
     previous: SegmentName | None = None
     for listed, after in itertools.pairwise(segments):
         owner = listed.segment_id.topic_id_partition
@@ -110,9 +108,10 @@ def follow_one_another(segments: Sequence[SegmentObjects]) -> Iterator[ListedSeg
 def settle(
     reads: Sequence[SegmentRead], fetch_metadata: FetchMetadata, read_again: ReadAgain
 ) -> list[Read]:
-    """The same reads with what the manifests say; planned anew where that is not what was assumed.
+    """The same reads with the content of the manifests; planned again if that contradicts the
+    assumption.
 
-    CorruptDataError when the manifest of a segment that is read is damaged.
+    Raises CorruptDataError for a damaged manifest of a segment that is read.
     """
     named: dict[uuid.UUID, ListedSegment] = {}
     for read in reads:
@@ -149,10 +148,10 @@ def settle(
 def _settled(
     read: SegmentRead, facts: Mapping[uuid.UUID, _Fact], led_to: LeaderEpoch
 ) -> SegmentRead | None:
-    """None when the manifests do not agree with what was assumed of the read's segment.
+    """None if the manifests contradict the assumption about the read's segment.
 
-    `led_to` is the highest epoch among what the same task reads before: of several late segments
-    of a deposed leader in a row, only the first has a neighbour that tells.
+    `led_to` is the highest epoch among earlier reads of the same task: of several consecutive late
+    segments of a deposed leader, only the first has a neighbour with a higher epoch.
     """
     listed = read.segment
     if not isinstance(listed, ListedSegment):
@@ -169,7 +168,7 @@ def _settled(
     before = facts[listed.previous.segment_uuid] if listed.previous is not None else None
     if isinstance(before, CorruptDataError):
         return None
-    # A previous segment that is gone is for the task that reads it to tell.
+    # The task that reads the previous segment reports that it is deleted.
     if isinstance(before, RemoteLogSegmentMetadata) and not _is_led_later(before, segment):
         return None
     return replace(read, segment=segment)

@@ -1,9 +1,9 @@
-"""Which offsets a query asks for: the JSON forms of the Kafka source and their resolution. Pure.
+"""The offsets of a query: the JSON forms of the Kafka source and their resolution. Pure.
 
-A limit (startingOffsets, endingOffsets and their timestamp forms) is parsed without knowing the
-partitions, then resolved to one offset per partition against what can be read now. Timestamps
-need a look into the log in between: `timestamps_to_find` says what to look up, `resolve_start`
-and `resolve_end` take the answers.
+A limit (startingOffsets, endingOffsets and their timestamp forms) is parsed without the partitions,
+then resolved to one offset per partition, with the readable offsets. Timestamps need a look-up in
+the log in between: `timestamps_to_find` lists them, `resolve_start` and `resolve_end` take the
+results.
 
 Text forms, as the Kafka source has them:
 
@@ -11,8 +11,8 @@ Text forms, as the Kafka source has them:
     offsets             {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}     -2 earliest, -1 latest
     timestamps          {"topicA":{"0":1700000000000}}                   milliseconds
 
-What is refused is refused in the Kafka source's own words, which its users know and search for;
-what follows them, as `key=value`, is ours.
+Errors have the Kafka source's messages, which users know and search for, followed by our
+`key=value` pairs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TIMESTAMPS_EXAMPLE = (
     '{"topicA": {"0": 123456789, "1": 123456789}, "topicB": {"0": 123456789, "1": 123456789}}'
 )
 _SHOWN_PARTITIONS = 10
-# What the Kafka source calls the end of a range, by what it calls its start.
+# The Kafka source's word for the end of a range, by its word for the start.
 _ENDING_KINDS = {
     "specified start offset": "end offset",
     "specified start timestamp": "end timestamp",
@@ -44,7 +44,7 @@ _ENDING_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class EarliestOffsets:
-    """Every partition from its first record that is still kept."""
+    """Every partition from its first existing record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,14 @@ class OffsetRange(NamedTuple):
 
 
 class OffsetBounds(NamedTuple):
-    """What can be read of a partition now: from its log start up to, not including, its end."""
+    """The readable offsets of a partition: from its log start up to its end, exclusive."""
 
     start: Offset
     end: Offset
 
 
 def parse_partition_offsets(text: str, option: str) -> dict[TopicPartition, Offset]:
-    """Offsets by partition; ConfigError naming `option` when the text is not such."""
+    """Offsets by partition. Raises ConfigError, with `option`, for an invalid text."""
     return _parse_by_partition(text, option, _OFFSETS_EXAMPLE)
 
 
@@ -112,7 +112,8 @@ def parse_partition_timestamps(text: str, option: str) -> dict[TopicPartition, T
 
 
 def parse_partitions(text: str, option: str) -> frozenset[TopicPartition]:
-    """The form of `assign`; ConfigError naming `option` when the text is not such or names none."""
+    """The partitions of `assign`. Raises ConfigError, with `option`, for an invalid or empty
+    text."""
     assigned: set[TopicPartition] = set()
     for topic, partitions in _parse_json_object(text, option, _PARTITIONS_EXAMPLE).items():
         if not isinstance(partitions, list) or not all(
@@ -161,7 +162,7 @@ def _is_number(value: object) -> bool:
 def timestamps_to_find(
     limit: OffsetLimit, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, TimestampMs]:
-    """The times that must be looked up in the log before `limit` can be resolved."""
+    """The times to look up in the log before `limit` can be resolved."""
     match limit:
         case GlobalTimestamp(timestamp_ms):
             return dict.fromkeys(partitions, timestamp_ms)
@@ -180,9 +181,9 @@ def resolve_start(
 ) -> dict[TopicPartition, Offset]:
     """First offset to read of each partition in `bounds`.
 
-    `found` answers `timestamps_to_find`: the offset, or None when no record is that young; the
-    partition then starts at its end when `latest_when_not_found`, else OffsetOutOfRangeError.
-    Explicit offsets are not checked against the bounds here: see `check_range`.
+    `found` has the offset for each of `timestamps_to_find`, or None without such a record. Such a
+    partition starts at its end with `latest_when_not_found`; otherwise OffsetOutOfRangeError is
+    raised. `check_range` checks explicit offsets against the bounds.
     """
     starts = _resolve(limit, bounds, found, option="startingOffsets")
     missing = sorted(partition for partition, offset in starts.items() if offset is None)
@@ -252,10 +253,11 @@ def _check_all_named(
 def check_order(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], kind: str
 ) -> None:
-    """ConfigError when some partition would end before it starts; EARLIEST and LATEST fit all.
+    """Raises ConfigError if a partition would end before it starts. EARLIEST and LATEST are always
+    valid.
 
-    `kind` says what the numbers are, in the Kafka source's words: `specified start offset`,
-    `specified start timestamp` or `resolved start offset`.
+    `kind` names the numbers, in the Kafka source's words: `specified start offset`, `specified
+    start timestamp` or `resolved start offset`.
     """
     symbols = () if kind.endswith("timestamp") else (EARLIEST, LATEST)
     for partition in sorted(starts.keys() & ends.keys()):
@@ -275,7 +277,7 @@ def _shown(partitions: Iterable[TopicPartition]) -> str:
 
 
 def check_range(wanted: OffsetRange, bounds: OffsetBounds) -> str | None:
-    """What of `wanted` cannot be read, in words; None when all of it can."""
+    """A text about the unreadable part of `wanted`; None if all of it is readable."""
     place = (
         f"partition={wanted.topic_partition} start_offset={wanted.start} end_offset={wanted.end}"
         f" first_available={bounds.start} available_end={bounds.end}"
@@ -290,7 +292,7 @@ def check_range(wanted: OffsetRange, bounds: OffsetBounds) -> str | None:
 
 
 def clip_range(wanted: OffsetRange, bounds: OffsetBounds) -> OffsetRange:
-    """The part of `wanted` that can be read; empty, never negative, when none can."""
+    """The readable part of `wanted`; empty (never negative) if there is none."""
     start = min(max(wanted.start, bounds.start), bounds.end)
     end = max(start, min(wanted.end, bounds.end))
     return OffsetRange(wanted.topic_partition, start, end)

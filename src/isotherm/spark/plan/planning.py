@@ -1,4 +1,4 @@
-"""From segments and offset ranges to read tasks. Pure: nothing here opens an object.
+"""Turns segments and offset ranges into read tasks. Pure: reads no object.
 
 1. `lineage_pieces`: the part of each segment that belongs to the log. Segments overlap after a change
    of leader and after retried copies, and an unclean election leaves segments of a deposed leader.
@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
+from isotherm.remote.history.lineage import epoch_spans
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -39,8 +40,8 @@ _SHARED_TASK_SHARE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlankSegment(RemoteLogSegmentMetadata):
-    """A segment of which nothing is known but its name: where it ends and its leader epochs would
-    be in its manifest, which cannot be read."""
+    """A segment known by name only: its manifest, with its end offset and leader epochs, cannot be
+    read."""
 
     @classmethod
     def named(cls, segment_id: RemoteLogSegmentId, start_offset: Offset) -> BlankSegment:
@@ -66,18 +67,28 @@ class SegmentPiece:
     end_offset: Offset
 
 
-class Beside(NamedTuple):
-    """Where the part of a read's segment ends that belongs to the log, and the segment that the log
-    has before it; None where there is a hole."""
+class ProducersAt(NamedTuple):
+    """What tells the state of producers at an offset: the snapshot of a segment that ends where
+    `since` begins, and the batches of these pieces, which end at the offset. Without a snapshot they
+    begin with the log."""
 
+    snapshot_of: RemoteLogSegmentMetadata | None
+    since: tuple[SegmentPiece, ...] = ()
+
+
+class Beside(NamedTuple):
+    """The part [piece_start, piece_end) of a read's segment that belongs to the log, and the producers
+    where it begins: None where that is not known, behind a hole."""
+
+    piece_start: Offset
     piece_end: Offset
-    before: RemoteLogSegmentMetadata | None
+    before: ProducersAt | None
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRead:
     """Offsets [start_offset, end_offset) are read from `segment`, without records of the `aborted`
-    transactions: None where nothing is asked about transactions. Then `beside` is None too."""
+    transactions. Without read_committed `aborted` and `beside` are None."""
 
     segment: RemoteLogSegmentMetadata
     start_offset: Offset
@@ -98,7 +109,7 @@ class SegmentRead:
 
     @property
     def size_in_bytes(self) -> int:
-        """Estimate: bytes are taken to be spread evenly over the segment's offsets."""
+        """Estimate: bytes are assumed to be spread evenly over the segment's offsets."""
         segment = self.segment
         held = segment.end_offset_inclusive + 1 - segment.start_offset
         wanted = self.end_offset - self.start_offset
@@ -151,16 +162,15 @@ class ReadTask:
 def lineage_pieces(
     segments: Iterable[RemoteLogSegmentMetadata], unreadable: Collection[uuid.UUID] = ()
 ) -> list[SegmentPiece]:
-    """The log as these segments of one partition tell it: disjoint pieces, ascending.
+    """The log of one partition from these segments: disjoint pieces, ascending.
 
-    An epoch's records are valid from its own first offset up to the first offset of any later
-    epoch: what an older leader wrote beyond that was truncated. Where several segments hold the
-    same offsets of an epoch, the one that reaches farthest is read (of equal ones the newest).
-    Offsets that no segment holds are left out between two pieces.
+    An epoch's records are valid from its first offset up to the first offset of any later epoch:
+    later records of the older leader were truncated. If several segments have the same offsets of
+    an epoch, the one with the highest end is read (of equal ones the newest). Offsets without a
+    segment are missing between two pieces.
 
-    Segments whose ids are `unreadable` are read nowhere. They are part of the lineage all the same:
-    what an older leader wrote does not take their place. Nor does anything take the place of a
-    `BlankSegment`: see `_around_blank`.
+    Segments with `unreadable` ids are not read, but belong to the lineage: records of an older
+    leader do not replace them. Nothing replaces a `BlankSegment` either: see `_around_blank`.
     """
     spans, blanks = _spans_by_epoch(segments)
     pieces: list[SegmentPiece] = []
@@ -178,7 +188,7 @@ def lineage_pieces(
 
 
 class EpochClaim(NamedTuple):
-    """The metadata say that the batch of `offset` in `segment` is of `epoch`."""
+    """The metadata claim that the batch at `offset` in `segment` is of `epoch`."""
 
     segment: RemoteLogSegmentMetadata
     offset: Offset
@@ -186,10 +196,10 @@ class EpochClaim(NamedTuple):
 
 
 def contested_epochs(segments: Iterable[RemoteLogSegmentMetadata]) -> list[EpochClaim]:
-    """What has to be true for records to be left out of the log because of their leader epoch:
-    that they are of theirs, and that those which supersede them are of a later one.
+    """The claims by which records are left out of the log because of their leader epoch: the epoch
+    of those records, and the later epoch of the records that supersede them.
 
-    Empty unless leaders changed without agreement, or the metadata is wrong.
+    Empty unless there was an unclean election, or the metadata is wrong.
     """
     spans, _ = _spans_by_epoch(segments)
     claims: dict[tuple[uuid.UUID, Offset], EpochClaim] = {}
@@ -214,7 +224,7 @@ def _spans_by_epoch(
         if isinstance(segment, BlankSegment):
             blanks.append(segment)
             continue
-        for epoch, span in _epoch_spans(segment):
+        for epoch, span in _pieces_by_epoch(segment):
             spans[epoch].append(span)
     return spans, blanks
 
@@ -224,10 +234,10 @@ def _around_blank(
     start: Offset,
     spans: Mapping[LeaderEpoch, Sequence[SegmentPiece]],
 ) -> list[SegmentPiece]:
-    """`pieces` without what a segment that begins at `start` may have superseded.
+    """`pieces` without the offsets that a segment with this `start` may have superseded.
 
-    Where no other segment holds that offset, there is a hole and nothing to decide. Else either may
-    be the log, from there on until a leader begins that is later than that of the other.
+    If no other segment has that offset, there is a hole and no conflict. Otherwise either may be
+    the log, from there up to the start of a later leader than that of the other.
     """
     rivals = [
         epoch
@@ -249,7 +259,7 @@ def _around_blank(
 
 
 def cut_pieces(pieces: Iterable[SegmentPiece], end: Offset) -> list[SegmentPiece]:
-    """What of `pieces` lies below `end`."""
+    """The part of `pieces` below `end`."""
     return [
         replace(piece, end_offset=min(piece.end_offset, end))
         for piece in pieces
@@ -257,19 +267,32 @@ def cut_pieces(pieces: Iterable[SegmentPiece], end: Offset) -> list[SegmentPiece
     ]
 
 
-def _epoch_spans(
+def producers_at_end(history: Sequence[SegmentPiece], at: int) -> ProducersAt | None:
+    """The producers where the piece at this place ends. The snapshot of a segment is that of its own end:
+    where a piece is cut it is that of a piece before, and the batches since. None where a hole or
+    the first piece of a log that does not begin at 0 is met before."""
+    since: list[SegmentPiece] = []
+    for piece in reversed(history[: at + 1]):
+        if since and piece.end_offset != since[-1].start_offset:
+            return None
+        if piece.end_offset > piece.segment.end_offset_inclusive:
+            return ProducersAt(piece.segment, tuple(reversed(since)))
+        since.append(piece)
+    return ProducersAt(None, tuple(reversed(since))) if since[-1].start_offset == 0 else None
+
+
+def _pieces_by_epoch(
     segment: RemoteLogSegmentMetadata,
 ) -> Iterator[tuple[LeaderEpoch, SegmentPiece]]:
-    epochs = list(segment.segment_leader_epochs)
-    starts = [segment.start_offset, *list(segment.segment_leader_epochs.values())[1:]]
-    ends = [*starts[1:], segment.end_offset_inclusive + 1]
-    for epoch, start, end in zip(epochs, starts, ends, strict=True):
-        if start < end:
-            yield epoch, SegmentPiece(segment, start, end)
+    """Offsets below the segment's first epoch count as that epoch's."""
+    first, *others = epoch_spans(segment)
+    for epoch, start, end in (first._replace(start_offset=segment.start_offset), *others):
+        if start <= end:
+            yield epoch, SegmentPiece(segment, start, end + 1)
 
 
 def _cover(spans: list[SegmentPiece], limit: Offset | None) -> Iterator[SegmentPiece]:
-    """Disjoint pieces of `spans` that hold every offset below `limit` that any of them holds."""
+    """Disjoint pieces of `spans` with every offset below `limit` of any of them."""
     spans.sort(key=lambda span: span.start_offset)
     position = 0
     covered_to = spans[0].start_offset
@@ -292,7 +315,7 @@ def _farther(best: SegmentPiece | None, span: SegmentPiece) -> SegmentPiece:
         return span
 
     def rank(piece: SegmentPiece) -> tuple[Offset, int, int]:
-        # The id decides last, so that everybody decides alike.
+        # The id comes last, so that all readers choose the same segment.
         segment = piece.segment
         return piece.end_offset, segment.event_timestamp_ms, segment.segment_id.id.int
 
@@ -313,8 +336,8 @@ def _join_neighbours(pieces: list[SegmentPiece]) -> list[SegmentPiece]:
 def plan_reads(pieces: Sequence[SegmentPiece], wanted: OffsetRange) -> list[Read]:
     """`wanted` as reads in ascending order, without gap or overlap.
 
-    What no piece holds is a BrokerRead: the tail after the last piece, and any hole before it.
-    `pieces` are those of the partition, from `lineage_pieces`.
+    Offsets without a piece become a BrokerRead: the tail after the last piece, and any hole before
+    it. `pieces` are those of the partition, from `lineage_pieces`.
     """
     if wanted.size <= 0:
         return []
@@ -365,7 +388,8 @@ def divide_range(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def limit_range_sizes(ranges: Iterable[OffsetRange], records_max: int) -> list[OffsetRange]:
-    """The option maxRecordsPerPartition: every range cut to at most so many offsets."""
+    """The option maxRecordsPerPartition: cuts every range into ranges of at most so many
+    offsets."""
     return [
         piece
         for whole in ranges
@@ -377,8 +401,9 @@ def limit_range_sizes(ranges: Iterable[OffsetRange], records_max: int) -> list[O
 def split_ranges(ranges: Iterable[OffsetRange], partitions_min: int) -> list[OffsetRange]:
     """The option minPartitions, with the arithmetic of Spark's KafkaOffsetRangeCalculator.
 
-    Ranges whose share of all offsets is at most one partition stay whole and leave the pool; the
-    others share what is left in proportion to their sizes. The result may miss the wish by a few.
+    A range with at most one partition's share of all offsets stays whole; the others divide the
+    remaining partitions in proportion to their sizes. The result may differ from the option by a
+    few.
     """
     kept = [whole for whole in ranges if whole.size > 0]
     if len(kept) >= partitions_min:
@@ -435,7 +460,7 @@ def plan_tasks(
 
 
 def _split_to_size(read: Read, target_size: int) -> tuple[Sequence[Read], int]:
-    """The read in pieces of about the target size, and the size of one."""
+    """The read in parts of about the target size, and the size of one part."""
     size = read.size_in_bytes
     parts = int(size / target_size + 0.5)
     return ([read], size) if parts <= 1 else (read.split(parts), size // parts)

@@ -1,1 +1,1 @@
-"""The executors: from tasks to proven rows."""
+"""The executors' part: turns tasks into verified rows."""

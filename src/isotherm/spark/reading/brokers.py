@@ -1,8 +1,8 @@
-"""What the brokers know: topics with their ids, and the offsets a partition has now.
+"""Asks the brokers for topics with their ids, and for the present offsets of partitions.
 
-Only the driver asks, a few requests per query, over librdkafka's admin client. A partition ends at
-its high watermark, as the Kafka source's default is, or at the last stable offset for a query that
-reads committed.
+Only the driver asks, by a few requests per query, over librdkafka's admin client. A partition ends
+at its high watermark, as with the Kafka source's default, or with read_committed at the last stable
+offset.
 
 librdkafka cannot ask for the earliest local or the highest tiered offset (KIP-405's ListOffsets
 -4 and -5), so the join of bucket and tail comes from the metadata: the offset after the last
@@ -44,7 +44,7 @@ from isotherm.types import (
     TopicPartition,
 )
 
-# A pattern never means these, as for Kafka's consumer (exclude.internal.topics).
+# A pattern never matches these, as with Kafka's consumer (exclude.internal.topics).
 INTERNAL_TOPICS = frozenset(
     {
         "__consumer_offsets",
@@ -62,7 +62,7 @@ _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class Brokers(Protocol):
-    """The questions of a query's driver; each raises RetriableError when there is no answer."""
+    """The requests of a query's driver. Each raises RetriableError if there is no answer."""
 
     def topic_names(self) -> list[str]:
         """Every topic that is not internal."""
@@ -118,7 +118,8 @@ class KafkaBrokers:
         return sorted(set(listed.topics) - INTERNAL_TOPICS)
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """With the cluster's default replication; one that is there is left as it is."""
+        """Create a topic with the cluster's default replication. An existing topic stays as it
+        is."""
         topic = NewTopic(name, num_partitions=partitions, config=dict(config))
 
         def create() -> None:
@@ -199,7 +200,7 @@ class KafkaBrokers:
                         f"topic or partition does not exist reason={error.args[0].str()!r}"
                     ) from error
                 failure = error
-            # Raise at once, with its address, for a broker that does not answer.
+            # Fail at once, with the address, if a broker does not answer.
             check_brokers(self._properties)
             if attempt < self._settings.retries:
                 self._clock.wait(never, self._settings.retry_interval_ms / 1000)

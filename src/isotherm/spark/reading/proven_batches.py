@@ -1,10 +1,13 @@
-"""Bytes of a segment as runs of whole batches that were proved to be the ones a read asked for.
+"""Turns bytes of a segment into runs of whole batches, and proves that they are the wanted ones.
 
-An index is a hint: it says where batches begin. The read proves it. The batch that it leads to has
-a right CRC and begins at or below the first offset wanted; the ones that follow form a chain (see
-isotherm.remote.history.batch_chain) which reaches the last one. Where the first does not, the segment is
-read from its start instead; where the chain ends early, on to the segment's end. What is missing
-then is missing in the object.
+An index is a hint about the start of batches; the read verifies it. The first batch must have a
+correct CRC and a base offset at or below the first wanted offset. The next ones must form a chain
+(see isotherm.remote.history.batch_chain) to the last wanted offset. If the first batch fails, the
+segment is read from its start. If the chain ends early, the segment is read to its end. Offsets
+that are still missing are missing in the object.
+
+A log does not name its topic. Its largest timestamp must be that of its metadata. This finds the log
+of another partition with the same offsets, epochs and size.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ from isotherm.record.batch_table import read_batch_table, verify_crcs
 from isotherm.remote.history.batch_chain import ChainFault, EpochSpans, first_fault
 from isotherm.remote.history.gaps import Gaps
 from isotherm.spark.plan.planning import SegmentRead
-from isotherm.types import Offset, Position
+from isotherm.types import NO_TIMESTAMP, Offset, Position, TimestampMs
 
 if TYPE_CHECKING:
     from isotherm.record.batch_table import BatchTable
 
-# Blocks that follow one another from a position on to the segment's end, fetched when asked for.
+# Consecutive blocks from a position to the segment's end, fetched lazily.
 FetchOn: TypeAlias = Callable[[Position], Iterator[memoryview]]
 
 
@@ -47,11 +50,15 @@ class ProvenRun(NamedTuple):
 
 
 class MissingOffsetsError(CorruptObjectError):
-    """A sound object lacks offsets that its segment claims to hold: `missing` [first, end)."""
+    """An undamaged object lacks offsets of its segment: `missing` [first, end)."""
 
     def __init__(self, message: str, missing: tuple[Offset, Offset]) -> None:
         super().__init__(message)
         self.missing = missing
+
+
+class OtherRecordsError(CorruptObjectError):
+    """The batches are sound, but not those that the metadata describe. Some may be rows already."""
 
 
 def proven_runs(
@@ -61,10 +68,10 @@ def proven_runs(
     fetch_on: FetchOn,
     gaps: Gaps,
 ) -> Iterator[ProvenRun]:
-    """The batches of a read, from `blocks`, the bytes of `located`; some more at both ends.
+    """The batches of a read, from `blocks`, the bytes of `located`. There may be more at both ends.
 
-    Raises CorruptRecordError at a batch that is damaged or not the segment's, after what lies before
-    it, and MissingOffsetsError.
+    Raises CorruptRecordError at a damaged or foreign batch, after the batches before it,
+    MissingOffsetsError and OtherRecordsError.
     """
     chain = _Chain(read, located.start, gaps)
     try:
@@ -87,7 +94,7 @@ def _more(
 
 
 class _Chain:
-    """How far the batches of one read have come."""
+    """The progress of one read through its batches."""
 
     def __init__(self, read: SegmentRead, position: Position, gaps: Gaps) -> None:
         self.read = read
@@ -98,10 +105,11 @@ class _Chain:
         self._position = position
         self._next_offset = read.start_offset if position else read.segment.start_offset
         self._is_to_end = read.end_offset > read.segment.end_offset_inclusive
+        self._largest_timestamp_ms = NO_TIMESTAMP
 
     @property
     def is_complete(self) -> bool:
-        """Whether no more bytes are wanted: those of a read to its segment's end are, to the last."""
+        """Whether no more bytes are wanted. A read to its segment's end wants all of them."""
         return self._has_all and not self._is_to_end
 
     @property
@@ -109,7 +117,7 @@ class _Chain:
         return self.is_begun and self._next_offset >= self.read.end_offset
 
     def runs(self, blocks: Iterable[memoryview]) -> Iterator[ProvenRun]:
-        """Runs cut where batches end. Only a batch that straddles a border of blocks is copied."""
+        """Runs that end with a batch. Only a batch across two blocks is copied."""
         straddling = bytearray()
         for block in blocks:
             begun = block
@@ -136,7 +144,7 @@ class _Chain:
         self._check_end()
 
     def _linked(self, data: memoryview) -> Iterator[ProvenRun]:
-        """The complete batches of `data`, up to one that is wrong: that is raised."""
+        """The complete batches of `data`. Raises at a damaged one, after those before it."""
         table, end, damage = _sound_table(data)
         fault = None
         if len(table):
@@ -154,6 +162,7 @@ class _Chain:
             end = int(table["position"][fault.row]) if fault is not None else end
             table = table[: fault.row] if fault is not None else table
         if len(table):
+            self._check_timestamps(data, table)
             last = table[-1]
             self.is_begun = True
             self._next_offset = int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
@@ -167,7 +176,7 @@ class _Chain:
             raise CorruptRecordError(f"{damage} run_position={self._position}") from damage
 
     def _check_landing(self, data: memoryview, table: BatchTable) -> None:
-        """That an index led to a batch, and to none that is too late."""
+        """Check that an index led to a batch, and not to a later one than wanted."""
         verify_crcs(data, table[:1])
         if table["base_offset"][0] > self.read.start_offset:
             raise CorruptRecordError(f"index leads too far position={self._position}")
@@ -178,10 +187,39 @@ class _Chain:
             return CorruptRecordError(message)
         return MissingOffsetsError(message, fault.missing)
 
+    def _check_timestamps(self, data: memoryview, table: BatchTable) -> None:
+        """Check that no batch is younger than its segment."""
+        if self._told_timestamp_ms is None:
+            return
+        row = int(table["max_timestamp"].argmax())
+        largest = int(table["max_timestamp"][row])
+        if largest > self._told_timestamp_ms:
+            verify_crcs(data, table[row : row + 1])
+            raise self._other_records(largest)
+        self._largest_timestamp_ms = max(self._largest_timestamp_ms, largest)
+
+    @property
+    def _told_timestamp_ms(self) -> TimestampMs | None:
+        """The largest timestamp in the metadata; None if unknown, or if a cleaner may have removed its
+        record. For a segment without timestamps it is the time of the file."""
+        told = self.read.segment.max_timestamp_ms
+        return None if told < 0 or self._gaps is not Gaps.REFUSED else told
+
+    def _other_records(self, found: TimestampMs) -> OtherRecordsError:
+        return OtherRecordsError(
+            "log has another largest timestamp than its metadata"
+            f" log={found} metadata={self._told_timestamp_ms}"
+        )
+
     def _check_end(self) -> None:
-        """What ends below the read's end, in a segment without gaps, has lost batches."""
+        """Check the end: in a segment without gaps, an earlier end means lost batches. A segment that
+        was read from start to end has its largest timestamp."""
         reached = self._next_offset
         if self._has_all or (self._gaps is Gaps.PERMITTED and self.is_begun):
+            largest, told = self._largest_timestamp_ms, self._told_timestamp_ms
+            is_whole = self._start == 0 and self._is_to_end
+            if is_whole and told is not None and 0 <= largest < told:
+                raise self._other_records(largest)
             return
         end = self.read.end_offset
         raise MissingOffsetsError(
@@ -191,8 +229,9 @@ class _Chain:
         )
 
     def _size_missing(self, head: bytes | bytearray, size: int) -> int:
-        """Bytes that a batch lacks of which there are `size`; as many as tell, when it is damaged.
-        A batch that would reach beyond its segment is none: it raises CorruptRecordError."""
+        """The number of missing bytes of a batch with `size` bytes so far. For a damaged batch it
+        is enough to detect the damage. Raises CorruptRecordError if the batch would end beyond its
+        segment."""
         if len(head) < LOG_OVERHEAD:
             return LOG_OVERHEAD
         batch_size = int.from_bytes(head[8:LOG_OVERHEAD], signed=True) + LOG_OVERHEAD
@@ -204,13 +243,13 @@ class _Chain:
 
 
 def _sound_table(data: memoryview) -> tuple[BatchTable, Position, CorruptRecordError | None]:
-    """The complete batches before a header that no writer produces, their end, and that header."""
+    """The complete batches before an invalid header, their end, and the error."""
     try:
         return *read_batch_table(data), None
     except CorruptRecordError as error:
         position = 0
         while True:
-            # Rare: a header at a time up to the one that is damaged.
+            # Rare: parse header by header up to the damaged one.
             try:
                 position += read_batch_header(data, position).size_in_bytes
             except CorruptRecordError:

@@ -1,7 +1,7 @@
-"""The tail of a partition, which is on the brokers only, through a librdkafka consumer.
+"""Reads the tail of a partition, which is only on the brokers, by a librdkafka consumer.
 
-The client hands over one object per record, so this path costs about as much per record as the
-Kafka source does; it reads what is not in the bucket yet.
+The client makes one object per record, so this path costs about as much per record as the Kafka
+source. It reads only records that are not in the bucket yet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from isotherm.types import Offset, TopicPartition
 _logger = logging.getLogger(__name__)
 
 _RECORDS_PER_POLL = 10_000
-# consume() waits for so many records or so long; the tail's last poll always waits it out.
+# consume() waits for so many records or so long. The tail's last poll always takes that time.
 _POLL_S = 0.1
 _PARTITION_EOF = KafkaError._PARTITION_EOF
 _LOST = (
@@ -49,8 +49,8 @@ def consumer_properties(
 ) -> dict[str, Any]:
     """Client properties of the tail's consumers; `isolation` is Kafka's isolation.level.
 
-    librdkafka's own defaults differ from the Kafka source's in what matters here: it would hide
-    records of open transactions, and jump silently when an offset is gone.
+    librdkafka's defaults differ from the Kafka source's: it would hide records of open
+    transactions, and silently skip offsets that no longer exist.
     """
     return (
         {"group.id": group_id}
@@ -128,7 +128,7 @@ def _read_assigned(
 
 
 def _reached(message: Message, read: BrokerRead) -> Offset:
-    """The offset after this message; at the partition's end, the end."""
+    """The offset after this message, or the partition's end if that is reached."""
     error = message.error()
     offset = message.offset()
     if offset is not None and error is None:

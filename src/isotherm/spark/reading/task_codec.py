@@ -1,8 +1,8 @@
-"""A task as plain values, which Spark pickles on its way from the driver to an executor.
+"""Encodes a task as plain values, which Spark pickles for the executors.
 
-A query over a long history has a hundred thousand tasks: pickled as the objects that they are, they
-would be the larger part of planning, in time and in bytes. Both ends are the same version of this
-package, so the form may change at will.
+A query over a long history has a hundred thousand tasks. Pickled as objects they would take most of
+the planning, in time and in bytes. Driver and executors have the same version of this package, so
+the form may change at any time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from isotherm.spark.plan.listed_segments import ListedSegment, SegmentName
 from isotherm.spark.plan.planning import (
     Beside,
     BrokerRead,
+    ProducersAt,
     Read,
     ReadTask,
+    SegmentPiece,
     SegmentRead,
 )
 from isotherm.types import Offset, TopicIdPartition, TopicPartition
@@ -58,12 +60,35 @@ def _encode_read(read: Read) -> PlainRead:
 def _encode_transactions(read: SegmentRead) -> tuple[Any, ...] | None:
     if read.aborted is None or read.beside is None:
         return None
-    piece_end, before = read.beside
+    piece_start, piece_end, before = read.beside
     return (
         tuple(map(tuple, read.aborted)),
+        piece_start,
         piece_end,
-        before and (before.segment_id.id.bytes, pack_segment(before)),
+        before and _encode_producers(before),
     )
+
+
+def _encode_producers(before: ProducersAt) -> tuple[Any, ...]:
+    return (
+        before.snapshot_of and _encode_neighbour(before.snapshot_of),
+        tuple(
+            (_encode_neighbour(piece.segment), piece.start_offset, piece.end_offset)
+            for piece in before.since
+        ),
+    )
+
+
+def _decode_producers(owner: TopicIdPartition, fields: Any) -> ProducersAt:
+    snapshot_of, since = fields
+    return ProducersAt(
+        snapshot_of and _decode_neighbour(owner, snapshot_of),
+        tuple(SegmentPiece(_decode_neighbour(owner, held), *offsets) for held, *offsets in since),
+    )
+
+
+def _encode_neighbour(segment: RemoteLogSegmentMetadata) -> tuple[Any, ...]:
+    return segment.segment_id.id.bytes, pack_segment(segment)
 
 
 def _decode_neighbour(owner: TopicIdPartition, fields: Any) -> RemoteLogSegmentMetadata:
@@ -88,9 +113,9 @@ def _decode_read(fields: PlainRead) -> Read:
     segment = _decode_listed(named, *row) if listed else unpack_segment(named, row)
     if transactions is None:
         return SegmentRead(segment, start_offset, end_offset)
-    entries, piece_end, before = transactions
+    entries, piece_start, piece_end, before = transactions
     aborted = tuple(AbortedTransaction(*entry) for entry in entries)
-    beside = Beside(piece_end, before and _decode_neighbour(owner, before))
+    beside = Beside(piece_start, piece_end, before and _decode_producers(owner, before))
     return SegmentRead(segment, start_offset, end_offset, aborted, beside)
 
 

@@ -1,9 +1,8 @@
-"""A Spark task from its reads to rows, though the bucket has changed since it was planned.
+"""Turns the reads of a Spark task into rows, even if the bucket has changed since the planning.
 
-A segment's objects may be gone: retention took it, a copy or a compaction put another in its
-place, the topic was deleted. What is still to be read of it is then planned anew, by its offsets,
-from what the metadata says now. Only when the metadata still names the very segment is something
-wrong with the bucket.
+A segment's objects may be deleted meanwhile: by retention, by a newer copy or a compaction, or with
+the topic. The rest of its offsets is then planned again from the present metadata. Only if the
+metadata still names that segment, the bucket is damaged.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
@@ -27,14 +27,14 @@ from isotherm.spark.reading.readers import (
     ReadSettings,
     SegmentGoneError,
     SegmentLacksOffsetsError,
-    WrongTransactionsError,
+    WrongRowsError,
     read_segments,
 )
 from isotherm.types import Offset
 
 _logger = logging.getLogger(__name__)
 
-# A task gives up when segments are replaced under it more often than this.
+# A task fails if its segments are replaced more often than this.
 REREADS_MAX = 10
 
 TailReader: TypeAlias = Callable[[BrokerRead], Iterator[pa.RecordBatch]]
@@ -48,6 +48,21 @@ class TierStorage(RemoteStorageManager, Protocol):
         """What the manifest of a segment says; RemoteResourceNotFoundError when it is gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class WhenMissing:
+    """The replacements for a segment that is deleted, or lacks its offsets.
+
+    `read_again` plans the rest of a read again; `read_elsewhere` returns other segments with the
+    offsets that a read's segment lacks. `cause_when_gone` is the end of the message about a segment
+    with metadata and without objects.
+    """
+
+    read_again: ReadAgain
+    read_elsewhere: ReadAgain = lambda _: None
+    fail_on_data_loss: bool = True
+    cause_when_gone: str = ""
+
+
 def read_task(
     task: ReadTask,
     storage: TierStorage,
@@ -55,26 +70,10 @@ def read_task(
     *,
     settings: ReadSettings,
     read_tail: TailReader,
-    read_again: ReadAgain,
-    fail_on_data_loss: bool,
-    read_elsewhere: ReadAgain = lambda _: None,
-    cause_when_gone: str = "",
+    when_missing: WhenMissing,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in the order of its reads; closing the iterator ends its fetches.
-
-    `read_elsewhere` gives other segments that hold the offsets which a read's segment lacks.
-    `cause_when_gone` ends the message about a segment that the metadata has and the bucket not.
-    """
-    decoded = _decode(
-        task.reads,
-        storage,
-        decoded_columns(schema),
-        read_again,
-        read_elsewhere,
-        settings=settings,
-        fail_on_data_loss=fail_on_data_loss,
-        cause_when_gone=cause_when_gone,
-    )
+    """The rows of a task, in the order of its reads; closing the iterator ends its fetches."""
+    decoded = _decode(task.reads, storage, decoded_columns(schema), settings, when_missing)
     with closing(decoded):
         for item in decoded:
             if isinstance(item, BrokerRead):
@@ -87,18 +86,15 @@ def _decode(
     reads: Sequence[Read],
     storage: TierStorage,
     columns: frozenset[str],
-    read_again: ReadAgain,
-    read_elsewhere: ReadAgain,
-    *,
     settings: ReadSettings,
-    fail_on_data_loss: bool,
-    cause_when_gone: str,
+    when_missing: WhenMissing,
 ) -> Generator[Decoded | BrokerRead, None, None]:
-    """The decoded records of segments, and what is the broker's to read, in order.
+    """The decoded records of segments, and the reads of the broker, in order.
 
-    CorruptDataError as `read_segments` and `settle` say; without fail_on_data_loss it is a warning,
-    and the rest of that read is left out. WrongTransactionsError in any case.
+    Raises CorruptDataError as `read_segments` and `settle` do. Without fail_on_data_loss that
+    becomes a warning, and the rest of the read is left out. Always raises WrongRowsError.
     """
+    fail_on_data_loss = when_missing.fail_on_data_loss
     waiting = deque(reads)
     rereads_left = REREADS_MAX
     while waiting:
@@ -111,7 +107,9 @@ def _decode(
         reads_of_run = _take_run(first, waiting, alone=not fail_on_data_loss)
         try:
             if any(isinstance(read.segment, ListedSegment) for read in reads_of_run):
-                settled = settle(reads_of_run, storage.fetch_segment_metadata, read_again)
+                settled = settle(
+                    reads_of_run, storage.fetch_segment_metadata, when_missing.read_again
+                )
                 waiting.extendleft(reversed(settled))
                 continue
             run = _Run(reads_of_run)
@@ -120,30 +118,32 @@ def _decode(
                 yield from run.followed(decoded)
         except SegmentGoneError as error:
             before, gone, after = run.unread(error.read)
-            instead = read_again(gone) if rereads_left > 0 else None
+            instead = when_missing.read_again(gone) if rereads_left > 0 else None
             rereads_left -= 1
             if instead is None:
-                reported = CorruptObjectError(f"{error} {cause_when_gone}".rstrip())
+                reported = CorruptObjectError(f"{error} {when_missing.cause_when_gone}".rstrip())
                 reported.__cause__ = error
                 _report(reported, fail_on_data_loss=fail_on_data_loss)
             waiting.extendleft(reversed([*before, *(instead or ()), *after]))
         except SegmentLacksOffsetsError as error:
             before, lacking, after = run.unread(error.read)
-            around = _read_around(lacking, error, read_elsewhere if rereads_left > 0 else None)
+            around = _read_around(
+                lacking, error, when_missing.read_elsewhere if rereads_left > 0 else None
+            )
             rereads_left -= 1
             if around is None:
                 _report(error, fail_on_data_loss=fail_on_data_loss)
                 around = _around(lacking, error.missing, ())
             waiting.extendleft(reversed([*before, *around, *after]))
         except CorruptDataError as error:
-            is_fatal = isinstance(error, WrongTransactionsError)
+            is_fatal = isinstance(error, WrongRowsError)
             _report(error, fail_on_data_loss=fail_on_data_loss or is_fatal)
 
 
 def _read_around(
     lacking: SegmentRead, error: SegmentLacksOffsetsError, read_elsewhere: ReadAgain | None
 ) -> list[Read] | None:
-    """What to read where a segment lacks offsets; None when no other segment has them."""
+    """The reads for the missing offsets of a segment; None if no other segment has them."""
     first, end = error.missing
     missing = lacking.of(max(first, lacking.start_offset), min(end, lacking.end_offset))
     if read_elsewhere is None or missing.start_offset >= missing.end_offset:
@@ -155,9 +155,9 @@ def _read_around(
 def _around(
     lacking: SegmentRead, missing: tuple[Offset, Offset], held: Sequence[Read]
 ) -> list[Read]:
-    """`lacking` with what is read instead of its part `missing`. Nothing of it where that lies below,
-    so that its own are not reached; nor where it lies above: its own have all been read, and only
-    the markers of their transactions were looked for there."""
+    """`lacking` with other reads for its part `missing`. If `missing` is below the read, nothing is
+    replaced: the read's own offsets were not reached. If it is above, neither: the read's own
+    offsets are complete, and only markers of their transactions were wanted there."""
     first, end = missing
     if end <= lacking.start_offset or lacking.end_offset <= first:
         return []
@@ -166,7 +166,8 @@ def _around(
 
 
 def _take_run(first: SegmentRead, waiting: deque[Read], *, alone: bool) -> list[SegmentRead]:
-    """Reads to fetch ahead together; `alone`, what is damaged takes no other with it."""
+    """Groups of reads to fetch ahead together; with `alone` one each, so that damage affects one
+    read only."""
     run = [first]
     while not alone and waiting and isinstance(following := waiting[0], SegmentRead):
         run.append(following)
@@ -175,7 +176,7 @@ def _take_run(first: SegmentRead, waiting: deque[Read], *, alone: bool) -> list[
 
 
 class _Run:
-    """Reads that are fetched ahead together, and how far they have come."""
+    """Reads that are fetched ahead together, and their progress."""
 
     def __init__(self, reads: Sequence[SegmentRead]) -> None:
         self.reads = reads
@@ -190,9 +191,9 @@ class _Run:
             self._reached = max(read.start_offset, columns.next_offset)
 
     def unread(self, gone: SegmentRead) -> tuple[list[SegmentRead], SegmentRead, list[SegmentRead]]:
-        """What is left: before the read that failed, of it, and after it.
+        """The rest: the reads before the failed one, the rest of that one, and the reads after it.
 
-        Its failure shows when its turn to be fetched comes, which is ahead of its turn to be read.
+        A read fails when it is fetched, which may be before earlier reads are decoded.
         """
         index = next(i for i, read in enumerate(self.reads) if read is gone)
         current = self.reads[self._at]

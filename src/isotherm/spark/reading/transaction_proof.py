@@ -7,11 +7,13 @@ An index that is lost, or damaged, makes aborted records look committed. The mar
 - Where an entry ends there is an ABORT marker of its producer; inside an entry there is no marker.
 - Of a transaction that began before the segment, the snapshot of producers that the segment before
   it carries has the first offset.
+- Inside an entry every batch of its producer belongs to the transaction.
+- Data without a marker up to the segment's end belong to a transaction that its snapshot has as open.
 - What the last segment's snapshot has as open begins in the log, and has no marker behind it.
 
-A marker alone proves nothing: its transaction may have no data in this partition. Python sees
-transactions that were aborted and those that are open between runs of batches; the others are
-dealt with by columns.
+A marker alone proves nothing: its transaction may have no data in this partition. Python code runs
+for aborted transactions and for those that are open between runs of batches. The others are checked
+by columns.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from isotherm.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from isotherm.record.control import ControlRecordType
 from isotherm.record.control_table import NO_MARKER, marker_types
 from isotherm.remote.history.gaps import Gaps
+from isotherm.remote.history.transaction_data import AbortedData
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.spark.plan.planning import SegmentRead
 from isotherm.types import Offset, ProducerId
@@ -41,8 +44,8 @@ class TransactionMismatchError(CorruptIndexError):
 
 
 class _Stretch(NamedTuple):
-    """Batches of one producer in a run that follow one another: data, at most one marker at the
-    end. `first_data` is None where there is only a marker, `marker` where none ends it."""
+    """Consecutive batches of one producer in a run: data, and at most one marker at the end.
+    `first_data` is None if there is only a marker; `marker` is None without one."""
 
     producer_id: ProducerId
     first_data: Offset | None
@@ -51,18 +54,19 @@ class _Stretch(NamedTuple):
 
 
 class TransactionProof:
-    """Of one read of a segment, `aborted` being set. Not thread-safe."""
+    """The checks of one read of a segment with `aborted` set. Not thread-safe."""
 
     def __init__(self, read: SegmentRead, gaps: Gaps) -> None:
         self._read = read
         self._is_cleaned = gaps is Gaps.PERMITTED
+        self.data = AbortedData(read.aborted or (), may_have_gaps=self._is_cleaned)
         self._entries: dict[ProducerId, list[AbortedTransaction]] = defaultdict(list)
         for entry in read.aborted or ():
             self._entries[entry.producer_id].append(entry)
         self._start: Offset | None = None
-        # Data after the last marker, by producer: where it begins.
+        # The start of the data after the last marker, by producer.
         self._open: dict[ProducerId, Offset] = {}
-        # Producers of whom a marker was seen: what they wrote since began where it was seen.
+        # Producers with a marker so far: the start of their later data is known.
         self._marked: set[ProducerId] = set()
         self._begun: set[tuple[ProducerId, Offset]] = set()
         self._ended: set[tuple[ProducerId, Offset]] = set()
@@ -70,17 +74,30 @@ class TransactionProof:
         self._unexplained: list[tuple[ProducerId, Offset]] = []
 
     def follow(self, data: ReadBuffer, table: BatchTable) -> None:
-        """The batches that come next. TransactionMismatchError when they contradict the index."""
-        if self._start is None:
-            self._start = int(table["base_offset"][0])
-        # What lies beyond is a deposed leader's.
+        """Check the next batches. Raises TransactionMismatchError if they contradict the index."""
+        # Batches beyond are of a deposed leader. Batches before are in another segment too, and the
+        # producers are known at the start of the piece.
         assert self._read.beside is not None
-        table = table[: int(table["base_offset"].searchsorted(self._read.beside.piece_end))]
+        start, end, _ = self._read.beside
+        ends = table["base_offset"] + table["last_offset_delta"] + 1
+        table = table[
+            int(ends.searchsorted(start, side="right")) : int(
+                table["base_offset"].searchsorted(end)
+            )
+        ]
         if len(table) == 0:
             return
+        if self._start is None:
+            self._start = int(table["base_offset"][0])
         self._end = int(table["base_offset"][-1] + table["last_offset_delta"][-1]) + 1
+        self.check(self.data.fault(data, table))
         for stretch in self._stretches(data, table):
             self._follow_stretch(stretch)
+
+    @property
+    def start_offset(self) -> Offset:
+        """The base offset of the first batch; before that, the start of the read."""
+        return self._read.start_offset if self._start is None else self._start
 
     @property
     def next_offset(self) -> Offset:
@@ -88,15 +105,33 @@ class TransactionProof:
         return self._end
 
     def expect_ends(self, open_before: Mapping[ProducerId, Offset]) -> None:
-        """Transactions that were open where the segment begins, by their first offsets: those that
-        have not been seen to go on or to end are to be followed like those that have data here."""
+        """Add the transactions that are open at the start of the piece (first offsets by
+        producer). Those without data or a marker so far are checked like those with data here."""
         for producer, first in open_before.items():
             if producer not in self._marked:
                 self._open.setdefault(producer, first)
 
     def has_undecided(self) -> bool:
-        """Whether records that are rows belong to a transaction whose marker is still to come."""
+        """Whether some rows belong to a transaction without a marker so far."""
         return bool(self._undecided())
+
+    @staticmethod
+    def check(fact: str | None) -> None:
+        """Raise TransactionMismatchError for a fault that `data` found."""
+        if fact is not None:
+            raise TransactionMismatchError(f"transaction index and log disagree: {fact}")
+
+    def check_undecided(self, named_open: Mapping[ProducerId, Offset]) -> None:
+        """`named_open` are the transactions in the segment's snapshot: those open at its end. Those
+        with data and without a marker here must be among them."""
+        for producer, first in self._undecided().items():
+            named = named_open.get(producer)
+            is_exact = producer in self._marked
+            if named is None or named > first or (is_exact and named != first):
+                raise TransactionMismatchError(
+                    "producer snapshot and log disagree: data of a transaction without a marker"
+                    f" producer_id={producer} first_data={first} first_offset={named}"
+                )
 
     def _undecided(self) -> dict[ProducerId, Offset]:
         return {
@@ -111,7 +146,8 @@ class TransactionProof:
         return bool(self._unexplained or self._reaching_back())
 
     def finish(self) -> None:
-        """After the last batch: every entry that begins or ends among them was seen to do so."""
+        """Call after the last batch: checks that every entry with its start or end in these batches
+        was found there."""
         start = 0 if self._start is None else self._start
         for entries in self._entries.values():
             for entry in entries:
@@ -126,7 +162,8 @@ class TransactionProof:
                     raise _wrong("entry begins where no transaction of its producer begins", entry)
 
     def check_past(self, open_before: Mapping[ProducerId, Offset]) -> None:
-        """`open_before` are the transactions open where the segment begins: their first offsets."""
+        """`open_before` are the first offsets of the transactions that are open at the start of the
+        piece."""
         for producer, marker in self._unexplained:
             if producer in open_before:
                 raise _unlisted(producer, open_before[producer], marker)
@@ -135,8 +172,9 @@ class TransactionProof:
                 raise _wrong("entry begins elsewhere than its producer's snapshot says", entry)
 
     def _reaching_back(self) -> list[AbortedTransaction]:
-        """Entries whose markers were seen, of transactions that began before the segment."""
-        begin = self._read.segment.start_offset
+        """Entries with a marker in these batches, of transactions that began before the piece."""
+        assert self._read.beside is not None
+        begin = self._read.beside.piece_start
         return [
             entry
             for entries in self._entries.values()
@@ -145,8 +183,8 @@ class TransactionProof:
         ]
 
     def _stretches(self, data: ReadBuffer, table: BatchTable) -> list[_Stretch]:
-        """Those that tell something: of the producer's first in this run, of aborted transactions,
-        of producers with entries, and the last."""
+        """The relevant stretches: the first of each producer in this run, those of aborted
+        transactions and of producers with entries, and the last."""
         is_of_producer = (table["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) != 0
         rows = table[is_of_producer & (table["producer_id"] >= 0)]
         if len(rows) == 0:
@@ -208,7 +246,7 @@ class TransactionProof:
             self._check_begin(entry, first, is_exact=producer in self._marked)
         elif first is not None and is_of_read and first < self._read.end_offset:
             raise _unlisted(producer, first, at)
-        elif first is None and is_of_read and self._starts_segment and producer not in self._marked:
+        elif first is None and is_of_read and self._starts_piece and producer not in self._marked:
             self._unexplained.append((producer, at))
 
     def _check_begin(
@@ -220,8 +258,9 @@ class TransactionProof:
             raise _wrong(f"entry begins elsewhere than its transaction first_data={first}", entry)
 
     @property
-    def _starts_segment(self) -> bool:
-        return self._start is not None and self._start <= self._read.segment.start_offset
+    def _starts_piece(self) -> bool:
+        assert self._read.beside is not None
+        return self._start is not None and self._start <= self._read.beside.piece_start
 
     def _is_listed(self, producer: ProducerId, offset: Offset) -> bool:
         return any(
@@ -230,8 +269,8 @@ class TransactionProof:
 
 
 def drop_ended(undecided: dict[ProducerId, Offset], data: ReadBuffer, table: BatchTable) -> None:
-    """Take out of `undecided`, first offsets of transactions by producer, those that these batches
-    commit. TransactionMismatchError when one is aborted: no index listed it."""
+    """Remove from `undecided` (first offsets by producer) the transactions that these batches
+    commit. Raises TransactionMismatchError if one is aborted: no index listed it."""
     rows = table[(table["attributes"] & CONTROL_FLAG) != 0]
     types = marker_types(data, rows)
     for producer, offset, kind in zip(
@@ -245,8 +284,9 @@ def drop_ended(undecided: dict[ProducerId, Offset], data: ReadBuffer, table: Bat
 def check_open(
     expected_open: Mapping[ProducerId, Offset], data: ReadBuffer, table: BatchTable
 ) -> set[ProducerId]:
-    """The producers of `expected_open`, first offsets of transactions, whose transactions begin in these
-    batches. TransactionMismatchError when one ends in them: the snapshot belongs to another offset."""
+    """The producers of `expected_open` (first offsets by producer) with transactions that begin in
+    these batches. Raises TransactionMismatchError if one ends in them: the snapshot belongs to
+    another offset."""
     rows = table[(table["attributes"] & CONTROL_FLAG) != 0]
     for producer, offset in zip(
         rows["producer_id"].tolist(), rows["base_offset"].tolist(), strict=True
@@ -264,7 +304,8 @@ def check_open(
 def check_begun(
     expected_open: Mapping[ProducerId, Offset], begun: Mapping[ProducerId, Offset]
 ) -> None:
-    """TransactionMismatchError unless all of `expected_open` are in `begun`, with the same first offset."""
+    """Raises TransactionMismatchError unless all of `expected_open` are in `begun`, with the same
+    first offset."""
     for producer, first in expected_open.items():
         if begun.get(producer) != first:
             raise _not_open(producer, first, "it does not begin there")

@@ -1,7 +1,8 @@
-"""read_committed: which records of the bucket are decided, and which of them were aborted.
+"""read_committed: the end of the decided records in the bucket, and the aborted transactions among
+them.
 
-A segment does not tell by itself: the marker that ends a transaction may lie in a later segment,
-or not in the bucket at all.
+A segment alone is not enough: the marker of a transaction may be in a later segment, or not in the
+bucket at all.
 
 - The producer snapshot of the last segment names the transactions that are open where the bucket
   ends. The bucket is read up to the first record of the earliest of them, the bucket's last stable
@@ -29,7 +30,6 @@ from isotherm.errors import (
     CorruptObjectError,
     RemoteResourceNotFoundError,
 )
-from isotherm.remote.history.gaps import Gaps
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.transaction_index import (
@@ -38,16 +38,25 @@ from isotherm.segment.transaction_index import (
     read_transaction_index,
 )
 from isotherm.spark.plan.offsets import OffsetRange
-from isotherm.spark.plan.planning import Beside, Read, SegmentPiece, SegmentRead, cut_pieces
+from isotherm.spark.plan.planning import (
+    Beside,
+    Read,
+    SegmentPiece,
+    SegmentRead,
+    cut_pieces,
+    producers_at_end,
+)
 from isotherm.spark.reading.readers import (
     SegmentGoneError,
+    SegmentReadError,
     open_transactions,
+    producer_states,
     prove_committed,
     prove_open,
 )
-from isotherm.types import UNKNOWN_OFFSET, Offset, TopicPartition
+from isotherm.types import UNKNOWN_OFFSET, Offset, ProducerId, TopicPartition
 
-# Indexes are small: nearly all of a fetch is waiting.
+# Indexes are small: nearly all of the time of a fetch is latency.
 _FETCH_THREADS = 16
 
 
@@ -55,12 +64,12 @@ class CommittedHistory:
     """The transactions in the history of the partitions of one query.
 
     `histories` are the pieces of each partition from `lineage_pieces`, not cut. Both methods fetch
-    indexes, several at a time, and raise CorruptObjectError naming the segment of one that is
-    damaged, or SegmentGoneError when it is missing: without it no record of an aborted transaction
-    can be recognised. With `hides_undecided` a transaction whose marker may lie in a hole
-    counts as aborted; holes are none of this class's business otherwise. `proven_ends` are segments
-    whose snapshot was held against the log; None where that is not asked for: an end that is too low
-    would leave out records in silence only where no broker has them.
+    several indexes in parallel. They raise CorruptObjectError, with the segment, for a damaged
+    index, and SegmentGoneError for a missing one: without it records of aborted transactions look
+    committed. With `hides_undecided` a transaction counts as aborted if its marker may be in a
+    hole; otherwise holes are ignored. `proven_ends` are the segments with a snapshot that was
+    compared with the log; None turns that check off: a low end omits records silently only if no
+    broker has them.
     """
 
     def __init__(
@@ -70,17 +79,15 @@ class CommittedHistory:
         *,
         hides_undecided: bool = False,
         proven_ends: set[uuid.UUID] | None = None,
-        gaps: Gaps = Gaps.PERMITTED,
     ) -> None:
-        self._gaps = gaps
         self._hides_undecided = hides_undecided
         self._proven_ends = proven_ends
         self._storage = storage
         self._histories = histories
 
     def stable_pieces(self) -> dict[TopicPartition, list[SegmentPiece]]:
-        """The histories up to the bucket's last stable offset of each; one GET a partition, and
-        where transactions are open the batches behind it, once."""
+        """The histories up to the bucket's last stable offset of each partition. Costs one GET per
+        partition, and with open transactions one read of the batches from the first of them on."""
         last = {partition: pieces for partition, pieces in self._histories.items() if pieces}
         with _fetching() as pool:
             ends = dict(zip(last, pool.map(self._last_stable_offset, last.values()), strict=True))
@@ -90,7 +97,7 @@ class CommittedHistory:
         }
 
     def with_aborted(self, reads_of_ranges: Iterable[Sequence[Read]]) -> list[list[Read]]:
-        """The same reads, those of segments with the aborted transactions that touch them."""
+        """The same reads; reads of segments get the aborted transactions in their range."""
         reads_of_ranges = [list(reads) for reads in reads_of_ranges]
         spans = _spans(read for reads in reads_of_ranges for read in reads)
         with _fetching() as pool:
@@ -108,7 +115,7 @@ class CommittedHistory:
         if not isinstance(read, SegmentRead):
             return read
         entries = aborted[read.topic_partition]
-        # Entries rise by last offset: the first that can touch the read is found by halving.
+        # Entries are sorted by last offset: bisect for the first that can be in the read.
         first = bisect_left(entries, read.start_offset, key=_last_offset)
         touching, _ = collect_aborted_transactions(
             islice(entries, first, None), read.start_offset, read.end_offset
@@ -119,19 +126,18 @@ class CommittedHistory:
 
     def _last_stable_offset(self, pieces: Sequence[SegmentPiece]) -> Offset:
         last = pieces[-1]
-        with _named(last.segment):
-            named = open_transactions(self._storage, last.segment)
+        named = self._open_at_end(pieces, len(pieces) - 1)
         proven = self._proven_ends
         if proven is not None and last.segment.segment_id.id not in proven:
             before = _beside(pieces, len(pieces) - 1).before
-            prove_open(named, last, before, self._storage, self._gaps)
+            prove_open(named, last, before, self._storage)
             proven.add(last.segment.segment_id.id)
         return min(named.values(), default=last.end_offset)
 
     def _aborted_within(
         self, spans: Mapping[TopicPartition, OffsetRange], pool: ThreadPoolExecutor
     ) -> dict[TopicPartition, list[AbortedTransaction]]:
-        """What the indexes of the pieces that are read say."""
+        """The entries in the indexes of the pieces in the spans."""
         under_way = {
             partition: [
                 pool.submit(self._aborted_in, piece)
@@ -148,7 +154,8 @@ class CommittedHistory:
     def _aborted_later(
         self, span: OffsetRange, found: list[AbortedTransaction]
     ) -> list[AbortedTransaction]:
-        """`found`, and what later indexes say until one says that it is all; by last offset."""
+        """`found`, and the entries of later indexes up to one that makes them complete, sorted by
+        last offset."""
         touching, is_complete = collect_aborted_transactions(found, span.start, span.end)
         for piece in self._histories[span.topic_partition]:
             if is_complete:
@@ -164,38 +171,42 @@ class CommittedHistory:
         return touching
 
     def _prove_end(self, span: OffsetRange, listed: Sequence[AbortedTransaction]) -> None:
-        """That transactions open where the last segment of the span ends are rightly not listed.
-        Inside that segment the task that reads it sees to it."""
+        """Check that the transactions open at the end of the span's last segment are committed if
+        no index lists them. The task that reads the segment checks the others."""
         history = self._histories[span.topic_partition]
         at = bisect_right(history, span.end - 1, key=_end_offset)
         if at + 1 >= len(history) or history[at].end_offset != history[at + 1].start_offset:
             return
-        last = history[at]
-        if last.end_offset <= last.segment.end_offset_inclusive:
-            return
-        with _named(last.segment):
-            undecided = open_transactions(self._storage, last.segment)
+        undecided = self._open_at_end(history, at)
         named = {(entry.producer_id, entry.first_offset) for entry in listed}
         undecided = {p: o for p, o in undecided.items() if o < span.end and (p, o) not in named}
-        prove_committed(undecided, history[at + 1 :], self._storage, self._gaps)
+        prove_committed(undecided, history[at + 1 :], self._storage)
 
     def _lost_in_holes(self, span: OffsetRange) -> list[AbortedTransaction]:
-        """Transactions whose markers may lie in a hole, so that it is unknown whether they committed:
-        for each hole in the span and the first one behind it, those open before it, up to its end."""
+        """Transactions with a marker that may be in a hole, so their outcome is unknown: those open
+        before each hole in the span, and before the first hole behind it, up to its end."""
         lost: list[AbortedTransaction] = []
-        for before, after in pairwise(self._histories[span.topic_partition]):
+        history = self._histories[span.topic_partition]
+        for at, (before, after) in enumerate(pairwise(history)):
             if before.end_offset == after.start_offset:
                 continue
             end = after.start_offset - 1
-            with _named(before.segment):
-                undecided = open_transactions(self._storage, before.segment)
-            for producer, first in undecided.items():
+            for producer, first in self._open_at_end(history, at).items():
                 if first < min(before.end_offset, span.end):
                     lost.append(AbortedTransaction(producer, first, end, UNKNOWN_OFFSET))
             if before.end_offset >= span.end:
-                # What is still open at a later hole was open at this one.
+                # A transaction of this span that is open at a later hole was also open at this one.
                 break
         return lost
+
+    def _open_at_end(self, history: Sequence[SegmentPiece], at: int) -> dict[ProducerId, Offset]:
+        """The transactions that are open where the piece at this place ends, by their first offsets;
+        none where that is not known."""
+        known = producers_at_end(history, at)
+        if known is None:
+            return {}
+        with _named(history[at].segment):
+            return open_transactions(producer_states(known, self._storage))
 
     def _aborted_in(self, piece: SegmentPiece) -> list[AbortedTransaction]:
         """Transactions whose abort marker is a record of this piece."""
@@ -216,8 +227,8 @@ class CommittedHistory:
 
 
 def _check_within(entries: Sequence[AbortedTransaction], segment: RemoteLogSegmentMetadata) -> None:
-    """CorruptIndexError for a marker beyond the segment's end: index or metadata is wrong, and what
-    the entry says of earlier segments would be lost with it."""
+    """Raises CorruptIndexError for a marker beyond the segment's end: index or metadata is wrong,
+    and without the entry earlier aborted records would look committed."""
     beyond = [e.last_offset for e in entries if e.last_offset > segment.end_offset_inclusive]
     if beyond:
         raise CorruptIndexError(
@@ -227,7 +238,7 @@ def _check_within(entries: Sequence[AbortedTransaction], segment: RemoteLogSegme
 
 
 def _spans(reads: Iterable[Read]) -> dict[TopicPartition, OffsetRange]:
-    """From the first to the last offset that is read of segments, by partition."""
+    """The range from the first to the last offset that is read from segments, by partition."""
     limits: dict[TopicPartition, list[Offset]] = defaultdict(list)
     for read in reads:
         if isinstance(read, SegmentRead):
@@ -241,12 +252,11 @@ def _spans(reads: Iterable[Read]) -> dict[TopicPartition, OffsetRange]:
 def _beside(history: Sequence[SegmentPiece], at: int) -> Beside:
     piece = history[at]
     before = history[at - 1] if at else None
-    # The snapshot of a segment is that of its end: where a piece is cut it says nothing.
-    borders = before is not None and before.end_offset == piece.segment.start_offset
-    is_uncut = before is not None and before.end_offset > before.segment.end_offset_inclusive
+    borders = before is not None and before.end_offset == piece.start_offset
     return Beside(
+        piece.start_offset,
         piece.end_offset,
-        before.segment if before is not None and borders and is_uncut else None,
+        producers_at_end(history, at - 1) if borders else None,
     )
 
 
@@ -266,6 +276,8 @@ def _fetching() -> ThreadPoolExecutor:
 def _named(segment: RemoteLogSegmentMetadata) -> Iterator[None]:
     try:
         yield
+    except SegmentReadError:
+        raise
     except (RemoteResourceNotFoundError, CorruptDataError) as error:
         partition = segment.topic_id_partition
         problem = (

@@ -1,4 +1,4 @@
-"""A storage manager of the user's, as a query reads through it: checked as in the broker."""
+"""A user's storage manager for queries, with the same checks as in the broker."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ class UsersStorage(CheckedStorageManager):
     def fetch_segment_metadata(
         self, metadata: RemoteLogSegmentMetadata
     ) -> RemoteLogSegmentMetadata:
-        """The same: KIP-405 knows no manifests, and all that is known came with the metadata."""
+        """The same metadata: KIP-405 has no manifests."""
         return metadata

@@ -1,4 +1,4 @@
-"""How far a stream is behind, from what Spark reports of its progress.
+"""The lag of a stream, from Spark's progress reports.
 
 Spark asks a Python source for no metrics of its own, so `sources[].metrics` of the progress stays
 empty; the offsets in it say the same.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OffsetsBehindLatest(NamedTuple):
-    """Over the partitions of a source: what its last batch left to read. As the Kafka source's
+    """Unread offsets after a source's last batch, over its partitions. As the Kafka source's
     metrics minOffsetsBehindLatest, maxOffsetsBehindLatest and avgOffsetsBehindLatest."""
 
     min: int
@@ -27,7 +27,7 @@ class OffsetsBehindLatest(NamedTuple):
 def offsets_behind_latest(
     progress: StreamingQueryProgress | None, source: int = 0
 ) -> OffsetsBehindLatest | None:
-    """Of the source with this number in the query; None before its first batch.
+    """The lag of the source with this index in the query; None before its first batch.
 
     `progress` is `query.lastProgress`, or that of a listener's event.
     """

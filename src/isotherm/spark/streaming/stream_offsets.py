@@ -1,17 +1,17 @@
-"""The offsets of a stream: their JSON form, and how far one batch goes. Pure.
+"""The offsets of a stream: their JSON form, and the end of a batch. Pure.
 
 The text is the Kafka source's, the next offset to read of every partition:
 
     {"topicA":{"0":23,"1":345},"topicB":{"0":7}}
 
-and sorted, since Spark compares offsets as text. The end of a stream's first batch also says where
-that batch began, under a name that no topic can have:
+and sorted, since Spark compares offsets as text. The end of a stream's first batch also contains
+the start of that batch, under a name that no topic can have:
 
     {"@start":{"topicA":{"0":0,"1":0}},"topicA":{"0":23,"1":345}}
 
-Spark keeps no initial offset. It asks for it again when it plans the first batch, and whenever the
-query is started before there was one: without the remembered start a stream that begins at `latest`
-would skip records then. So the first batch of a stream is made even when it is empty.
+Spark stores no initial offset. It asks again when it plans the first batch, and at each start of
+the query before that. A stream that begins at `latest` would then skip records. So the first batch
+of a stream runs even if it is empty, and its end offset stores the start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PartitionOffsets = dict[TopicPartition, Offset]
 
 
 class StreamOffset(NamedTuple):
-    """`start` is where the batch that ends here began; only the first batch has it."""
+    """`start` is the start of the batch that ends here. Only the first batch has it."""
 
     offsets: PartitionOffsets
     start: PartitionOffsets | None = None
@@ -64,10 +64,11 @@ def _by_partition(topics: Mapping[str, Mapping[str, Offset]]) -> PartitionOffset
 
 
 def admit_records(available: Sequence[OffsetRange], records_max: int) -> PartitionOffsets:
-    """Where a batch of about `records_max` offsets ends in each partition.
+    """The end of a batch of about `records_max` offsets, in each partition.
 
-    Each gets its share of what is available, at least one offset, so that a small partition is
-    not starved: the sum may exceed the limit a little. Source: Spark KafkaMicroBatchStream.rateLimit.
+    Each partition gets a share in proportion to its available offsets, but at least one offset, so
+    that small partitions make progress. The sum may exceed the limit a little. Source: Spark
+    KafkaMicroBatchStream.rateLimit.
     """
     total = sum(max(0, whole.size) for whole in available)
     ends: PartitionOffsets = {}
@@ -84,9 +85,10 @@ def admit_records(available: Sequence[OffsetRange], records_max: int) -> Partiti
 def admit_bytes(
     available: Mapping[TopicPartition, Sequence[Read]], bytes_max: int
 ) -> PartitionOffsets:
-    """Where a batch of about `bytes_max` bytes ends in each partition that has something to read.
+    """The end of a batch of about `bytes_max` bytes, in each partition with unread records.
 
-    Shared as `admit_records` does it; within one read bytes are taken to be spread evenly.
+    Divided as in `admit_records`. The bytes of one read are assumed to be spread evenly over its
+    offsets.
     """
     sizes = {p: sum(read.size_in_bytes for read in reads) for p, reads in available.items()}
     total = sum(sizes.values())

@@ -1,8 +1,8 @@
-"""The driver's part of a streaming query: where it starts, how far a batch goes, its tasks.
+"""The driver's part of a streaming query: its start, the end of each batch, its tasks.
 
-One object lives as long as the query runs. What must survive it is in the offsets alone, which
-Spark writes to its checkpoint before a batch is planned: `tasks` depends on nothing else, so that
-a batch that is planned again after a crash reads the same records.
+One object lives as long as the query. Durable state is in the offsets alone: Spark writes them to
+its checkpoint before it plans a batch. `tasks` depends on nothing else, so a batch that is planned
+again after a crash reads the same records.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Bounds = dict[TopicPartition, OffsetBounds]
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The bounds that were last asked for, and when."""
+    """The last known bounds, and their time."""
 
     bounds: Bounds
     at_s: float
 
 
 class StreamQuery:
-    """Every method raises OffsetOutOfRangeError when records are gone and failOnDataLoss is set,
-    and RetriableError when brokers or store do not answer: Spark then ends the query, to be
-    started again from its checkpoint."""
+    """Every method raises OffsetOutOfRangeError if records are lost and failOnDataLoss is set, and
+    RetriableError if brokers or store do not answer. Spark then ends the query; a restart continues
+    from its checkpoint."""
 
     def __init__(self, options: SourceOptions, log: TieredLog, clock: Clock) -> None:
         self._options = options
@@ -56,7 +56,7 @@ class StreamQuery:
         self._last_batch_s: float | None = None
 
     def initial_offset(self) -> StreamOffset:
-        """Where a new query starts; the same however often it is asked."""
+        """The start of a new query. Every call returns the same."""
         if self._initial is None:
             may_lack_topics = self._options.subscribe_pattern is not None
             self._initial = self._log.planned(self._starts, may_lack_topics=may_lack_topics)
@@ -72,13 +72,13 @@ class StreamQuery:
         )
 
     def fix_target(self) -> None:
-        """Trigger.AvailableNow: nothing that comes later is read."""
+        """Trigger.AvailableNow: later records are not read."""
         self._target = {partition: bound.end for partition, bound in self._bounds().items()}
 
     def next_offset(self, start: StreamOffset, *, is_limited: bool) -> StreamOffset:
-        """The end of the batch that begins at `start`; `start` itself while there is none.
+        """The end of the batch that begins at `start`; `start` itself if there is no batch yet.
 
-        The limits of the options hold only with `is_limited`: Trigger.Once takes everything.
+        The options' limits apply only with `is_limited`: Trigger.Once reads everything.
         """
         bounds = self._bounds()
         self._report_vanished(start.offsets, bounds)
@@ -101,15 +101,15 @@ class StreamQuery:
             admitted = self._admit_bytes(available, self._options.max_bytes_per_trigger)
             ends = {p: min(end, admitted.get(p, end)) for p, end in ends.items()}
         if ends == start.offsets:
-            # Nothing to read, but a start that no checkpoint has yet: an empty batch puts it there.
-            # A stream that begins at the end would begin at a later one when it is run again.
+            # No records, but the start is in no checkpoint yet: an empty batch stores it there.
+            # Without it a stream that begins at `latest` would begin later after a restart.
             is_untold = start.start is None and start.offsets == self._initial
             return StreamOffset(ends, ends) if is_untold else start
         self._last_batch_s = self._clock.monotonic_s()
         return StreamOffset(ends, start.offsets if start.offsets == self._initial else None)
 
     def latest_offset(self) -> StreamOffset | None:
-        """What a query without limits would have read: lag is measured against it."""
+        """The end of a batch without limits: lag is relative to it."""
         return None if self._latest is None else StreamOffset(self._latest)
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[ReadTask]:
@@ -132,8 +132,8 @@ class StreamQuery:
         return self._log.tasks(ranges, views)
 
     def _bounds(self) -> Bounds:
-        """What can be read now. Spark asks without pause while nothing comes: brokers are asked
-        each time, as the Kafka source does it, a bucket is listed only now and then."""
+        """The readable offsets now. Spark polls without pause while there are no records. Brokers
+        are asked each time, as by the Kafka source; a bucket is listed at intervals."""
         now_s = self._clock.monotonic_s()
         interval_s = self._options.bucket_poll_interval_ms / 1000
         if (

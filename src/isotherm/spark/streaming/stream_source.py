@@ -1,7 +1,7 @@
-"""`spark.readStream.format("isotherm")`: the source's part in a streaming query.
+"""`spark.readStream.format("isotherm")`: the stream reader that Spark calls.
 
-Apart from `source`, which PySpark 4.0 and 4.1 load as well: they have no read limits, and do not
-tell a source where a batch starts.
+A module apart from `source`: PySpark 4.0 and 4.1 load that one, but have no read limits and pass no
+start offset to a source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from isotherm.clock import SystemClock
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.source import TaskPartition, open_storage, read_partition, uncollected
+from isotherm.spark.source_task import TaskPartition, open_storage, read_partition, uncollected
 from isotherm.spark.streaming.stream_offsets import decode_offset, encode_offset
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark makes two: one in a process that lives as long as the query and answers for offsets
-    and tasks, and one that goes to the executors and only reads."""
+    """Spark makes two: one in a process that lives as long as the query, for offsets and tasks, and
+    one for the executors, which only reads."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -47,7 +47,7 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode_offset(self._query.initial_offset())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Only whether there are limits: Spark has no limit that says all that the options say."""
+        """Says only whether there are limits: no read limit of Spark's covers all options."""
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -61,7 +61,7 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_limited = not isinstance(limit, ReadAllAvailable)
         begun = decode_offset(start)
         reached = self._query.next_offset(begun, is_limited=is_limited)
-        # Spark begins a batch when the text changes: the start of the last one may be in it.
+        # Spark begins a batch if the text changes, and the last text may contain a start.
         return start if reached is begun else encode_offset(reached)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -80,7 +80,7 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self._options, self._schema, partition)
 
     def stop(self) -> None:
-        """Spark does not always call it: the clients may as well end with their process."""
+        """Spark does not always call it. The clients then end with their process."""
         self._resources.close()
 
     @property

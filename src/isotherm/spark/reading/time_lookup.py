@@ -1,0 +1,169 @@
+"""Finds the first record of a tiered log that is not older than a time.
+
+The time index of a segment gives the start of the search. It has no CRC, so its entries are
+compared with their batches. A segment with a wrong index is searched from its start.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable
+from contextlib import closing
+
+from isotherm.errors import (
+    CorruptDataError,
+    CorruptIndexError,
+)
+from isotherm.record.batch import BatchHeader
+from isotherm.record.columns import decode_columns
+from isotherm.remote.history.gaps import Gaps
+from isotherm.remote.segment_metadata import IndexType
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.segment.time_index import TimestampOffset, read_time_index
+from isotherm.spark.plan.planning import SegmentPiece, SegmentRead
+from isotherm.spark.reading.readers import batches_of, named
+from isotherm.types import NO_TIMESTAMP, Offset, TimestampMs
+
+_logger = logging.getLogger(__name__)
+
+
+def first_offset_not_before(
+    pieces: Iterable[SegmentPiece],
+    storage: RemoteStorageManager,
+    timestamp_ms: TimestampMs,
+    *,
+    gaps: Gaps = Gaps.REFUSED,
+) -> Offset | None:
+    """The first offset in `pieces` whose record, or marker, is not older than `timestamp_ms`.
+
+    Fetches the indexes of the first segment that is young enough, and its records from the indexed
+    position on. Later segments are read only if that one has no such record. The records are
+    verified as those of a query; raises SegmentReadError.
+    """
+    passed_over: SegmentPiece | None = None
+    for piece in (*pieces, None):
+        if piece is not None and piece.segment.max_timestamp_ms < timestamp_ms:
+            passed_over = piece
+            continue
+        # The last segment that is too old by the metadata is checked too: the metadata may be
+        # wrong.
+        for young in filter(None, (passed_over, piece)):
+            whole = SegmentRead(young.segment, young.start_offset, young.end_offset)
+            if young is passed_over and not _may_be_young(whole, storage, timestamp_ms):
+                continue
+            found = _first_young_offset(whole, storage, timestamp_ms, gaps)
+            if found is not None:
+                return found
+        passed_over = None
+    return None
+
+
+def _may_be_young(
+    whole: SegmentRead, storage: RemoteStorageManager, timestamp_ms: TimestampMs
+) -> bool:
+    entries = _time_entries(whole, storage)
+    return not entries or entries[-1].timestamp_ms >= timestamp_ms
+
+
+class _WrongEntryError(CorruptIndexError):
+    """An entry of a time index contradicts the log."""
+
+
+def _first_young_offset(
+    whole: SegmentRead, storage: RemoteStorageManager, timestamp_ms: TimestampMs, gaps: Gaps
+) -> Offset | None:
+    segment = whole.segment
+    entries = [TimestampOffset(NO_TIMESTAMP, segment.start_offset), *_time_entries(whole, storage)]
+    # Strictly older: an entry with the same time may be that of a later record.
+    count = bisect_left(entries, timestamp_ms, key=lambda entry: entry.timestamp_ms)
+    # An undetected wrong entry is wrong by little: the entry before it is then right.
+    hints = entries[:count][-2:]
+    start = max(whole.start_offset, hints[0].offset if hints else 0)
+    # There is such a record up to the offset of the next entry, unless the piece begins behind it.
+    end = whole.end_offset
+    cut = max(start, min(entries[count].offset + 1, end) if count < len(entries) else end)
+    try:
+        relied_on = deque(hints if start > whole.start_offset else ())
+        found = _first_young_record(whole.of(start, cut), storage, timestamp_ms, gaps, relied_on)
+    except _WrongEntryError as error:
+        _logger.warning("looked up without the time index: %s", error)
+        return _first_young_record(whole, storage, timestamp_ms, gaps)
+    if found is None:
+        found = _first_young_record(whole.of(cut, end), storage, timestamp_ms, gaps)
+    return found
+
+
+def _time_entries(whole: SegmentRead, storage: RemoteStorageManager) -> list[TimestampOffset]:
+    """The entries of a time index; none if it is damaged: the segment is then searched from its
+    start."""
+    with named(whole):
+        try:
+            index = storage.fetch_index(whole.segment, IndexType.TIMESTAMP)
+            return read_time_index(index, whole.segment.start_offset)
+        except CorruptDataError as error:
+            _logger.warning("looked up without the time index: %s", error)
+            return []
+
+
+def _first_young_record(
+    read: SegmentRead,
+    storage: RemoteStorageManager,
+    timestamp_ms: TimestampMs,
+    gaps: Gaps,
+    relied_on: deque[TimestampOffset] | None = None,
+) -> Offset | None:
+    """`relied_on` are the entries of the time index, ascending, by which earlier batches are
+    skipped. Raises _WrongEntryError if one contradicts the log, or is not found in the read."""
+    if read.start_offset >= read.end_offset:
+        _check_all_met(relied_on, read)
+        return None
+    with closing(batches_of(read, storage, gaps)) as batches:
+        for header, batch in batches:
+            while relied_on and relied_on[0].offset <= header.last_offset:
+                _check_entry(relied_on.popleft(), header)
+            if header.max_timestamp >= timestamp_ms and header.last_offset >= read.start_offset:
+                offset = _young_offset_in(read, header, batch, timestamp_ms)
+                if offset is not None and relied_on:
+                    _check_entry(relied_on.popleft(), header)
+                if offset is not None:
+                    return offset
+    _check_all_met(relied_on, read)
+    return None
+
+
+def _check_all_met(relied_on: deque[TimestampOffset] | None, read: SegmentRead) -> None:
+    if relied_on:
+        raise _WrongEntryError(
+            f"time index entry leads beyond what is looked through offset={relied_on[0].offset}"
+            f" end_offset={read.end_offset}"
+        )
+
+
+def _check_entry(entry: TimestampOffset, header: BatchHeader) -> None:
+    """An entry names the largest timestamp so far, and an offset of the batch that has it."""
+    is_there = header.base_offset <= entry.offset <= header.last_offset
+    if not is_there or header.max_timestamp != entry.timestamp_ms:
+        raise _WrongEntryError(
+            f"time index entry leads to no batch of its time offset={entry.offset}"
+            f" timestamp_ms={entry.timestamp_ms} batch={header.base_offset}-{header.last_offset}"
+            f" batch_timestamp_ms={header.max_timestamp}"
+        )
+
+
+def _young_offset_in(
+    read: SegmentRead, header: BatchHeader, batch: memoryview, timestamp_ms: TimestampMs
+) -> Offset | None:
+    """Markers count with their time, as in a Kafka broker's ListOffsets."""
+    if header.is_control:
+        return header.base_offset
+    with named(read):
+        columns = decode_columns(
+            batch,
+            offset_range=(read.start_offset, read.end_offset),
+            columns=frozenset({"timestamp"}),
+        )
+    assert columns.timestamp_ms is not None
+    young = (columns.timestamp_ms >= timestamp_ms).nonzero()[0]
+    return int(columns.offset[young[0]]) if len(young) else None
