@@ -1,4 +1,4 @@
-"""Features of a cluster, asked for and set on a plain connection: librdkafka has no call for them."""
+"""Reads and sets features of a cluster on a plain connection: librdkafka has no call for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from isotherm.protocol.broker_probe import bootstrap_addresses, check_brokers
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.entities import entity_of
 
-# The first version that shows features which may be off (level 0).
+# The first version whose response includes features at level 0.
 _API_VERSIONS_VERSION = 4
 _UPDATE_FEATURES_VERSION = 1
 _CLIENT_ID = b"isotherm-cli"
@@ -29,14 +29,14 @@ _UPGRADE = 1
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """`supported` are the highest levels that the broker knows, `levels` what is in force."""
+    """`supported` are the highest levels that the broker supports, `levels` the active ones."""
 
     supported: Mapping[str, int]
     levels: Mapping[str, int]
 
 
 def read_features(bootstrap_server: str) -> Features:
-    """Nothing at all of a broker that is too old to tell. BrokerUnreachableError."""
+    """Empty for a broker without that version. Raises BrokerUnreachableError."""
     answer = _ask(
         bootstrap_server,
         ApiKey.API_VERSIONS,
@@ -52,9 +52,9 @@ def read_features(bootstrap_server: str) -> Features:
 
 
 def raise_feature(bootstrap_server: str, name: str, level: int) -> None:
-    """Durable when it returns, and without effect where the level is set already.
+    """Durable on return. No effect if the level is already set.
 
-    InvalidUpdateVersionError when the cluster refuses; BrokerUnreachableError.
+    Raises InvalidUpdateVersionError if the cluster refuses, and BrokerUnreachableError.
     """
     update = {"feature": name, "max_version_level": level, "upgrade_type": _UPGRADE}
     answer = _ask(
@@ -75,7 +75,7 @@ def raise_feature(bootstrap_server: str, name: str, level: int) -> None:
 def _ask(
     bootstrap_server: str, api_key: ApiKey, api_version: int, fields: Mapping[str, Any]
 ) -> Any | None:
-    """The answer; None when the broker does not know this version."""
+    """The answer; None if the broker does not support this version."""
     request_type = request_class(api_key, api_version)
     out = bytearray(
         struct.pack(">hhih", api_key, api_version, _CORRELATION_ID, len(_CLIENT_ID)) + _CLIENT_ID

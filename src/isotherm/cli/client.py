@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 10.0
 
 
-# What librdkafka has to say of each try: errors reach the caller as one exception.
+# Drop librdkafka's log of each attempt: the caller gets one exception.
 logger.addHandler(logging.NullHandler())
 logger.propagate = False
 
 
 def client_properties(bootstrap_server: str, extra: Mapping[str, str]) -> dict[str, Any]:
-    """Of any client. BrokerUnreachableError, before one is made, where no broker answers."""
+    """The properties of a client. Raises BrokerUnreachableError if no broker answers."""
     properties = {"bootstrap.servers": bootstrap_server, **extra}
     check_brokers(properties)
     return {**properties, "logger": logger}
@@ -41,7 +41,7 @@ def producer(bootstrap_server: str, extra: Mapping[str, str]) -> Producer:
 
 
 def consumer(bootstrap_server: str, extra: Mapping[str, str]) -> Consumer:
-    """A consumer that is assigned partitions by hand: it belongs to no group."""
+    """A consumer with manual assignment: it belongs to no group."""
     defaults = {
         "group.id": "isotherm-cli",
         "enable.auto.commit": "false",
@@ -74,20 +74,20 @@ def wait_for_all(futures: Mapping[str, Future[Any]]) -> None:
             future.result(REQUEST_TIMEOUT_S)
         except KafkaException as error:
             words = _first_words(error)
-            # Isotherm's own messages name the topic already.
+            # Isotherm's own messages already name the topic.
             place = "" if f"topic={name}" in words.split() else f" topic={name}"
             raise BrokerUnreachableError(f"{words}{place}") from error
 
 
 def unknown_topic(topic: str, known: Iterable[str]) -> UnknownTopicOrPartitionError:
-    """Names the nearest topic that exists."""
+    """An error with the nearest existing topic as a hint."""
     nearest = difflib.get_close_matches(topic, list(known), n=1)
     hint = f" nearest={nearest[0]}" if nearest else ""
     return UnknownTopicOrPartitionError(f"no such topic topic={topic}{hint}")
 
 
 def partitions_of(client: AdminClient | Consumer, topic: str) -> list[TopicPartition]:
-    """UnknownTopicOrPartitionError, with the nearest name, when there is no such topic."""
+    """Raises UnknownTopicOrPartitionError, with the nearest name, if there is no such topic."""
     metadata = client.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
     found = metadata.topics.get(topic)
     if found is None or found.error is not None or not found.partitions:

@@ -14,7 +14,10 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import ConfigKey, config_keys
 from isotherm.config.groups import GroupConfig
+from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.replication import ReplicationConfig
+from isotherm.config.security import SecurityConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.remote.metadata.settings import TopicBasedSettings
@@ -27,7 +30,10 @@ _GROUPS: list[tuple[str, str, type]] = [
     ("remote", "Remote tier (broker level)", RemoteLogManagerConfig),
     ("groups", "Consumer groups (broker level)", GroupConfig),
     ("transactions", "Transactions (broker level)", TransactionConfig),
+    ("replication", "Replication (broker level)", ReplicationConfig),
     ("cleaner", "Log cleaner (broker level)", CleanerConfig),
+    ("quorum", "Membership in a cluster of Kafka controllers (broker level)", QuorumConfig),
+    ("security", "Security (broker level)", SecurityConfig),
     ("topic", "Topic", TopicConfig),
     (
         "rsm",
@@ -43,7 +49,8 @@ def list_keys(
     scope: Annotated[
         str | None,
         typer.Argument(
-            help="broker, remote, groups, transactions, cleaner, topic, rsm or rlmm; all if not given."
+            help="broker, remote, groups, transactions, cleaner, quorum, security, topic, rsm or rlmm;"
+            " all if not given."
         ),
     ] = None,
     as_json: AsJson = False,

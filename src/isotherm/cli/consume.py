@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import sys
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ import typer
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Assignment
 
-from isotherm.cli.client import consumer, one_line_errors, partitions_of
+from isotherm.cli.client import REQUEST_TIMEOUT_S, consumer, one_line_errors, partitions_of
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     AsJson,
@@ -20,6 +21,7 @@ from isotherm.cli.options import (
     parse_pairs,
 )
 from isotherm.cli.output import print_json
+from isotherm.types import TimestampMs
 
 _POLL_S = 0.5
 _BATCH_COUNT_MAX = 1000
@@ -32,7 +34,13 @@ def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     offset: Annotated[
-        str, typer.Option("--offset", "-o", help="beginning, end, or a number.")
+        str,
+        typer.Option(
+            "--offset",
+            "-o",
+            help="beginning, end, a number, or @TIME: the first record of each partition since then,"
+            " in ms since 1970 or as 2026-01-31T12:00 (UTC unless it has an offset).",
+        ),
     ] = "beginning",
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", help="One partition; all if not given.")
@@ -54,11 +62,12 @@ def consume(
     as_json: AsJson = False,
     client_property: ClientProperties = None,
 ) -> None:
-    """Print records; without --follow it ends where the topic ended when it got there.
+    """Print records. Without --follow it stops at the present end of the topic.
 
     As JSON, headers are a list of objects with key and value, as several may have one name.
     """
-    start = _start_offset(offset)
+    is_time = offset.startswith("@")
+    start = start_time_ms(offset[1:]) if is_time else _start_offset(offset)
     with one_line_errors(bootstrap_server):
         reader = consumer(bootstrap_server, parse_pairs(client_property))
         try:
@@ -69,6 +78,8 @@ def consume(
             ]
             if not wanted:
                 raise typer.BadParameter(f"no partition {partition}", param_hint="--partition")
+            if is_time:
+                wanted = reader.offsets_for_times(wanted, timeout=REQUEST_TIMEOUT_S)
             reader.assign(wanted)
             _print_records(reader, len(wanted), max_records, follow, record_format, as_json)
         finally:
@@ -79,8 +90,26 @@ def _start_offset(text: str) -> int:
     if text in _NAMED_OFFSETS:
         return _NAMED_OFFSETS[text]
     if not text.isdigit():
-        raise typer.BadParameter(f"beginning, end or a number: {text}", param_hint="--offset")
+        raise typer.BadParameter(
+            f"beginning, end, a number or @TIME: {text}", param_hint="--offset"
+        )
     return int(text)
+
+
+def start_time_ms(text: str) -> TimestampMs:
+    """BadParameter unless it is milliseconds or a date with a time, in UTC if it has no offset."""
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"milliseconds since 1970, or a time such as 2026-01-31T12:00: {text}",
+            param_hint="--offset",
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1000)
 
 
 def _print_records(
@@ -128,7 +157,8 @@ def _print_record(message: Any, record_format: str, as_json: bool) -> None:
 
 
 def formatted(record_format: str, fields: Mapping[str, object]) -> str:
-    """The format with each `%` mark replaced once: what stands in a key or a value stays as it is."""
+    """The format with each `%` mark replaced once. Marks inside keys and values are not
+    replaced."""
 
     def part(mark: re.Match[str]) -> str:
         text = mark[0]

@@ -1,4 +1,4 @@
-"""How `dump-log` and `remote events` show keys and values."""
+"""Formats of keys and values in `dump-log` and `remote events`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from isotherm.types import (
     uuid_to_text,
 )
 
-# What a key or value is shown as: text, or a mapping of named fields.
+# The printed form of a key or value: text, or a mapping of named fields.
 Shown: TypeAlias = str | dict[str, Any] | None
 ValueDecoder: TypeAlias = Callable[[Record], tuple[Shown, Shown]]
 
@@ -48,7 +48,7 @@ def _remote_log_metadata(record: Record) -> tuple[Shown, Shown]:
 
 
 def _cluster_metadata(record: Record) -> tuple[Shown, Shown]:
-    from isotherm.broker.controller.metadata_records import decode_record
+    from isotherm.broker.metadata.metadata_records import decode_record
 
     if record.value is None:
         return text_of(record.key), None
@@ -69,7 +69,7 @@ _DECODER_OF_TOPIC = {
 
 
 def decoder_for(wanted: str | None, directory_name: str) -> ValueDecoder:
-    """The decoder asked for, or the one that the partition folder's topic calls for."""
+    """The requested decoder, or the one for the topic of the partition's folder."""
     topic = directory_name.rpartition("-")[0]
     return VALUE_DECODERS[wanted or _DECODER_OF_TOPIC.get(topic, "text")]
 
@@ -129,7 +129,7 @@ def describe_event(event: RemoteLogMetadataEvent) -> dict[str, Any]:
 def _keyed_fields(
     broker_leader_epoch: LeaderEpoch, end_offset: Offset = UNKNOWN_OFFSET
 ) -> dict[str, Any]:
-    """What records of feature level 1 have besides."""
+    """The additional fields of records at feature level 1."""
     fields = {"end_offset": end_offset, "broker_leader_epoch": broker_leader_epoch}
     unknown = {"end_offset": UNKNOWN_OFFSET, "broker_leader_epoch": NO_LEADER_EPOCH}
     return {name: value for name, value in fields.items() if value != unknown[name]}

@@ -1,4 +1,4 @@
-"""`isotherm dump-log`: what is in a file of a Kafka log, Isotherm's or Apache Kafka's own."""
+"""`isotherm dump-log`: prints a file of a Kafka log, of Isotherm or Apache Kafka."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def dump_log(
 
     As JSON, headers are a list of objects with key and value, as several may have one name.
 
-    Every batch's CRC is checked. Exit code 3 tells that damage was found; what could be read
-    before it is printed.
+    The CRC of every batch is checked. Exit code 3 means damage; everything readable before it is
+    printed.
     """
     if decode is not None and decode not in VALUE_DECODERS:
         raise typer.BadParameter(f"one of {', '.join(VALUE_DECODERS)}", param_hint="--decode")
@@ -78,7 +78,7 @@ def dump_log(
 
 
 def _dump_file(path: Path, with_records: bool, decode: str | None, as_json: bool) -> bool:
-    """Print one file; True when damage was found in it."""
+    """Print one file; returns whether it is damaged."""
     if path.suffix == LOG_SUFFIX:
         return _dump_segment(path, with_records or decode is not None, decode, as_json)
     reader = _INDEX_READERS.get(path.suffix)
@@ -149,7 +149,7 @@ def _dump_segment(path: Path, with_records: bool, decode: str | None, as_json: b
 def _checked_batches(
     data: memoryview, damage: list[str]
 ) -> Iterator[tuple[int, BatchHeader, bool]]:
-    """Position, header and CRC verdict of each batch; the first damage to a header ends it."""
+    """Position, header and CRC result of each batch, up to the first damaged header."""
     end = 0
     try:
         for position, header in iterate_batches(data):

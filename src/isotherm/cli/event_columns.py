@@ -1,9 +1,8 @@
-"""Records of the metadata topic as rows to print, a run at a time, by columns.
+"""Turns records of the metadata topic into rows to print, in runs, by columns.
 
-Compiled loops decode a run; Python makes rows of what is wanted alone. Which that is is known by
-topic id, and of an id by the first record that has it. Records of a rare form, tombstones,
-deletions of partitions and what cannot be decoded are left to `decode_one`, which is given the
-topic's name where it is known.
+Kernels decode a run; Python makes rows of the wanted records only. They are chosen by topic id; the
+first record with an id has the topic's name. `decode_one` handles rare forms, tombstones, deletions
+of partitions and undecodable records. It gets the topic's name, if known.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from isotherm.cli.decoded_values import text_of
+from isotherm.kernels.event_table import ADD, ODD, PARTITION_DELETE, PUT, UPDATE
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord
-from isotherm.remote.metadata.folding.columnar_fold import FoldRun
+from isotherm.remote.metadata.folding.decoded_run import DecodedRun
 from isotherm.remote.metadata.wire.events import partition_of
 from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
@@ -30,12 +30,12 @@ Row: TypeAlias = dict[str, Any]
 _STATES = tuple(state.name for state in RemoteLogSegmentState)
 _EPOCH = np.dtype([("epoch", ">i4"), ("start_offset", ">i8")])
 _ID_TEXT_SIZE = 22
-# 16 bytes of an id and two more are 24 characters of base64; the last two are not the id's.
+# 16 bytes of an id and two more make 24 characters of base64; the last two are dropped.
 _PADDED_ID = np.dtype([("high", ">i8"), ("low", ">i8"), ("padding", ">i2")])
 
 
 class EventRows:
-    """Of one metadata partition, in order; of one topic when it is named."""
+    """Rows of one metadata partition, in order; with `topic`, of that topic only."""
 
     def __init__(
         self,
@@ -50,17 +50,17 @@ class EventRows:
         self._names: dict[tuple[int, int], str | None] = {}
 
     def of_run(self, columns: MetadataColumns) -> Iterator[Row]:
-        run = FoldRun(columns, straighten=False)
-        events, kernels = run.events, run.kernels
+        run = DecodedRun(columns, straighten=False)
+        events = run.events
         names = self._names_of(run)
-        is_odd = events["kind"] == kernels.ODD
+        is_odd = events["kind"] == ODD
         wanted = np.ones(len(events), np.bool_)
         if self._topic is not None:
             wanted = np.array([name == self._topic for name in names], np.bool_) | is_odd
-        is_segment = (events["kind"] == kernels.ADD) | (events["kind"] == kernels.PUT)
-        # In a form of which the columns hold everything.
+        is_segment = (events["kind"] == ADD) | (events["kind"] == PUT)
+        # Forms with all their fields in the columns.
         is_plain = (is_segment & (events["epochs_count"] == 1)) | (
-            (events["kind"] == kernels.UPDATE) & (events["leader"] == NO_LEADER_EPOCH)
+            (events["kind"] == UPDATE) & (events["leader"] == NO_LEADER_EPOCH)
         )
         numbers = np.flatnonzero(wanted)
         plain = self._plain_rows(columns, run, numbers[is_plain[numbers]], names)
@@ -72,29 +72,29 @@ class EventRows:
             if self._topic is None or row.get("topic") == self._topic:
                 yield row
 
-    def _names_of(self, run: FoldRun) -> list[str | None]:
-        events, kernels = run.events, run.kernels
+    def _names_of(self, run: DecodedRun) -> list[str | None]:
+        events = run.events
         ids = list(zip(events["topic_high"].tolist(), events["topic_low"].tolist(), strict=True))
         kinds = events["kind"].tolist()
-        kinds_with_name = {kernels.ADD, kernels.PUT, kernels.UPDATE, kernels.PARTITION_DELETE}
+        kinds_with_name = {ADD, PUT, UPDATE, PARTITION_DELETE}
         for number, topic_id in enumerate(ids):
             if topic_id not in self._names and kinds[number] in kinds_with_name:
                 self._names[topic_id] = partition_of(decode_event(run.value(number))).topic
         return [
-            self._names.get(topic_id) if kind != kernels.ODD else None
+            self._names.get(topic_id) if kind != ODD else None
             for topic_id, kind in zip(ids, kinds, strict=True)
         ]
 
     def _plain_rows(
         self,
         columns: MetadataColumns,
-        run: FoldRun,
+        run: DecodedRun,
         numbers: npt.NDArray[np.intp],
         names: list[str | None],
     ) -> Iterator[Row]:
-        """As `describe_event` of each."""
+        """Equal to `describe_event` of each."""
         events = run.events[numbers]
-        is_segment = events["kind"] != run.kernels.UPDATE
+        is_segment = events["kind"] != UPDATE
         topic_ids = _id_texts(events["topic_high"], events["topic_low"])
         segment_ids = _id_texts(events["id_high"], events["id_low"])
         starts = events["epochs_start"][is_segment]
@@ -149,7 +149,7 @@ def _record(partition: int, columns: MetadataColumns, number: int) -> MetadataTo
 
 
 def _id_texts(high: npt.NDArray[np.int64], low: npt.NDArray[np.int64]) -> list[str]:
-    """As `uuid_to_text` of each."""
+    """Equal to `uuid_to_text` of each."""
     ids = np.zeros(len(high), _PADDED_ID)
     ids["high"], ids["low"] = high, low
     text = base64.urlsafe_b64encode(ids.tobytes()).decode("ascii")

@@ -24,7 +24,7 @@ EXIT_DAMAGE = 3
 Command: TypeAlias = "Callable[..., None] | typer.Typer"
 
 SETTINGS: dict[str, Any] = {
-    # Paragraphs of help are wrapped to the terminal, not where the source wraps them.
+    # Wrap paragraphs of help to the terminal's width, not at the line ends of the source.
     "rich_markup_mode": "markdown",
     "no_args_is_help": True,
     "pretty_exceptions_enable": False,
@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-# What makes each command imports what it needs: a broker starts without the clients and the jobs.
+# A command's module is imported when it runs: a broker starts without the clients and the jobs.
 
 
 def _serve() -> Command:
@@ -45,6 +45,12 @@ def _topics() -> Command:
     from isotherm.cli.topics import app as topics
 
     return topics
+
+
+def _groups() -> Command:
+    from isotherm.cli.groups import app as groups
+
+    return groups
 
 
 def _produce() -> Command:
@@ -77,26 +83,41 @@ def _pipeline() -> Command:
     return pipeline
 
 
+def _storage() -> Command:
+    from isotherm.cli.storage import app as storage
+
+    return storage
+
+
 def _config() -> Command:
     from isotherm.cli.config import app as config
 
     return config
 
 
+def _doctor() -> Command:
+    from isotherm.cli.doctor import doctor
+
+    return doctor
+
+
 COMMANDS: dict[str, Callable[[], Command]] = {
     "serve": _serve,
     "topics": _topics,
+    "groups": _groups,
     "produce": _produce,
     "consume": _consume,
     "dump-log": _dump_log,
     "remote": _remote,
     "pipeline": _pipeline,
     "config": _config,
+    "storage": _storage,
+    "doctor": _doctor,
 }
 
 
 class _Commands(TyperGroup):
-    """COMMANDS, each made when it is asked for."""
+    """COMMANDS, each imported on its first use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -149,13 +170,13 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of a pipe, such as head, has seen enough.
+        # The reader of the pipe, such as head, has closed it.
         sys.stderr.close()
         sys.exit(0)
 
 
 def _causes(error: BaseException) -> list[str]:
-    """A line each: libraries tell of themselves over many, which `pipeline --debug` shows."""
+    """One line for each cause. `pipeline --debug` shows the whole traces of libraries."""
     from isotherm.cli.pipeline_options import debugging
 
     causes = []

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs."""
+"""The output of commands: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -41,15 +41,14 @@ def print_rows(
 
 
 _SETTLED_ROWS = 200
-"""Of a stream: so many are looked at to find out how wide its columns are."""
+"""The column widths of a stream follow from so many of its first rows."""
 
 
 def print_stream(
     columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool
 ) -> None:
-    """Print rows while they come, keeping none: as JSON, or in columns as wide as the first of them
-    need. Nothing is cut off: what is longer pushes the rest of its line to the right, and it is
-    the terminal that wraps."""
+    """Print rows as they come, and keep none: as JSON, or in columns as wide as the first rows
+    need. Nothing is cut off: a longer value shifts the rest of its line, and the terminal wraps."""
     if as_json:
         for row in rows:
             print_json(row)
@@ -72,16 +71,16 @@ def _print_line(cells: Sequence[str], widths: Sequence[int]) -> None:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    # In one piece: `dump` writes token by token, in Python.
+    # One write: `dump` writes token by token, in Python.
     sys.stdout.write(json.dumps(value, default=str, ensure_ascii=False) + "\n")
 
 
 _PIPE_WIDTH = 1_000_000
-"""Wider than any value: lines are folded for a terminal, never in a pipe or a file."""
+"""Wider than any value: lines are wrapped on a terminal only, never in a pipe or a file."""
 
 
 def console() -> Console:
-    """Standard output. Where that is no terminal values are whole, on one line each."""
+    """Standard output. If it is not a terminal, each value is printed whole, on one line."""
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
 
 

@@ -35,11 +35,11 @@ app = typer.Typer(no_args_is_help=True)
 
 
 def _checked(job: Callable[..., None]) -> Callable[..., None]:
-    """The job, refused in one line where what it needs is not installed."""
+    """The job. One line of error if its requirements are not installed."""
 
     @functools.wraps(job)
     def run(*args: object, **options: object) -> None:
-        # All of Spark's modules load PySpark, also those that only look at options.
+        # Every module of isotherm.spark loads PySpark, even those that only parse options.
         from isotherm.spark.requirements import check_requirements
 
         check_requirements()
@@ -63,10 +63,10 @@ def _pipeline(
         ),
     ] = False,
 ) -> None:
-    """Jobs on Spark over a cluster's metadata and bucket: look, compare, mend.
+    """Jobs on Spark over a cluster's metadata and bucket: inspect, compare, repair.
 
-    They work on Isotherm's topics and on those of real Kafka clusters, whose metadata topic they
-    never write to. Nothing is changed without an option that says so, such as --delete or --run.
+    They work on topics of Isotherm and of Apache Kafka clusters. They never write to Kafka's
+    metadata topic. They change nothing without an explicit option, such as --delete or --run.
 
     Exit codes: 0 clean · 1 failed · 2 wrong options · 3 damage or a difference was found.
     """

@@ -1,4 +1,4 @@
-"""`isotherm pipeline audit`: the health of the remote tier, as its metadata tells it."""
+"""`isotherm pipeline audit`: the health of the remote tier, from its metadata."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from isotherm.spark.jobs.audit import Retention
 
 _DAYS_SHOWN = 7
-# A table has not room for everything.
+# The columns that fit into a table on a terminal.
 _ONLY_JSON = re.compile("topic_id|.*_p95|(life|deletion)_s_max|event_timestamp_ms|max_timestamp_ms")
 _FAULTS = ("orphans", "coverage", "retention")
 
@@ -49,7 +49,7 @@ _History = Annotated[
     typer.Option(
         "--history",
         metavar="NAME",
-        help="A topic of the same place that has every event, where the metadata topic is"
+        help="A topic beside the metadata topic with every event, if the metadata topic is"
         " compacted: __remote_log_metadata_audit.",
     ),
 ]
@@ -92,7 +92,7 @@ def audit(
     client_property: ClientProperties = None,
     option: StoreOption = None,
 ) -> None:
-    """Tell how uploads, deletions and the metadata topic itself are doing.
+    """Report on uploads, deletions and the metadata topic itself.
 
     Durations, failed and retried uploads per partition; segments that are left over, by cause; gaps
     and overlaps; segments beyond retention; bytes; the topic's growth by day and its forecast.
@@ -130,7 +130,7 @@ def audit(
 
 
 def print_tables(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> None:
-    """One after the other; as JSON each row names its table."""
+    """Print all tables. As JSON each row names its table."""
     for name, rows in tables.items():
         if as_json:
             for row in rows:
@@ -139,7 +139,7 @@ def print_tables(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> N
         if not rows:
             console().print(f"\n{name}: nothing")
             continue
-        # Days are sorted oldest first: show the last ones.
+        # Days are sorted oldest first: show the newest.
         shown = rows[-_DAYS_SHOWN:] if name == "growth" else rows[:TABLE_ROWS_MAX]
         columns = [each for each in rows[0] if not _ONLY_JSON.fullmatch(each)]
         print_rows(columns, shown, as_json=False, title=f"\n{name}")
@@ -168,7 +168,7 @@ def _limits(texts: list[str] | None) -> dict[str, Retention]:
 
 
 def _retentions(bootstrap_server: str, extra: dict[str, str]) -> dict[str, Retention]:
-    """Of the cluster's topics that are tiered, as their configuration has it."""
+    """The retention of the cluster's tiered topics, from their configuration."""
     from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
     from isotherm.spark.jobs.audit import Retention

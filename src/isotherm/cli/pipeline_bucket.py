@@ -1,4 +1,4 @@
-"""What the jobs over a bucket share on the command line: its settings, metadata, and cost."""
+"""Common options of the jobs over a bucket: its settings, metadata, and cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isotherm.cli.pipeline_options import source_texts
 from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.driver.metadata_log import MetadataLog
@@ -24,16 +24,14 @@ if TYPE_CHECKING:
 MaxBytes = Annotated[
     int | None, typer.Option("--max-bytes", min=0, help="Refuse to read more than so many bytes.")
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Tell what it would cost, and read no data.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the cost, and read no data.")]
 
 
 def bucket(
     path: str | None, option: list[str] | None, *, writes: bool = False
 ) -> tuple[SourceOptions, ObjectStoreSettings]:
-    """The options of the source, and the store that they name, which has answered; with `writes` it
-    takes objects. Brokers play no part."""
+    """The options of the source, and their store, after a successful request to it (a write, with
+    `writes`). Brokers are not needed."""
     from isotherm.remote.storage.store_check import check_store
     from isotherm.spark.driver.tiers import named_store, tier_settings
     from isotherm.spark.option_parsing import parse_options
@@ -41,6 +39,29 @@ def bucket(
     options = parse_options(source_texts(path, option, None, None))
     check_store(named_store(options), writes=writes)
     return options, tier_settings(options)
+
+
+def storage_of(
+    path: str | None, option: list[str] | None
+) -> tuple[SourceOptions, ObjectStoreSettings | SourceOptions]:
+    """As `bucket`. If the options name a storage manager of the user's, the second item is the
+    options again; the manager is created once here, so that an unusable one fails before any
+    read."""
+    from isotherm.spark.option_parsing import parse_options
+    from isotherm.spark.source_task import open_storage
+
+    options = parse_options(source_texts(path, option, None, None), has_segments=True)
+    if options.storage_manager is None:
+        return bucket(path, option)
+    open_storage(options, None)
+    return options, options
+
+
+def needs_metadata(class_name: str) -> ConfigError:
+    return ConfigError(
+        "a storage manager of your own cannot list its segments: name the metadata topic"
+        f" value={class_name} hint='--bootstrap-server, --log-dir or --dump'"
+    )
 
 
 def bucket_metadata(
@@ -53,15 +74,15 @@ def bucket_metadata(
     audit: bool = False,
     max_bytes: int | None = None,
 ) -> MetadataLog | None:
-    """None where no place is named: then the bucket's manifests are all there is.
-    PolicyViolationError for a log of more than `max_bytes`."""
+    """The metadata log; None without an option that names one: then the job reads the bucket's
+    manifests. Raises PolicyViolationError for a log of more than `max_bytes`."""
     if bootstrap_server is None and not log_dirs and dump is None:
         return None
     from isotherm.spark.option_parsing import KEY_PAIRS
     from isotherm.spark.options import STORAGE_SETTINGS
 
-    # Options of the bucket, of which those of the store hold for a dump that lies in one. Metadata is
-    # not transformed: key pairs, and what names their files, are the segments' alone.
+    # The bucket's store settings also apply to a dump in a bucket. Key pairs do not: segments may
+    # be encrypted, metadata is not.
     of_store = [
         f"{name}={value}"
         for name, value in parse_pairs(option).items()
@@ -72,7 +93,7 @@ def bucket_metadata(
 
 
 def tell_cost(cost: Cost, *, as_json: bool) -> None:
-    """Before the job reads anything."""
+    """Print the cost, before the job reads anything."""
     if as_json:
         print_json({"cost": cost.as_row()})
         return
@@ -87,8 +108,20 @@ def tell_cost(cost: Cost, *, as_json: bool) -> None:
     )
 
 
+def list_with_cost(
+    spark: SparkSession, store: ObjectStoreSettings, *, everywhere: bool, as_json: bool
+) -> DataFrame:
+    """The bucket's objects (bucket_listing). Prints the cost of the LIST requests first."""
+    from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
+    from isotherm.spark.jobs.cost import cost_of_listing, parallel_tasks
+
+    plan = plan_listing(store, everywhere=everywhere)
+    tell_cost(cost_of_listing(0, len(plan.directories), parallel_tasks(spark)), as_json=as_json)
+    return list_bucket(spark, store, plan)
+
+
 def topics_chosen(options: SourceOptions) -> Column:
-    """Rows of the topics that the options choose."""
+    """A filter for rows of the topics in the options."""
     from pyspark.sql import functions as sql
 
     if options.subscribe_pattern is not None:

@@ -1,4 +1,4 @@
-"""Where the jobs over metadata read it from: a cluster's topic, a broker's files, or a copy of them."""
+"""Options for the source of metadata: a cluster's topic, a broker's files, or a copy of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands of `isotherm pipeline` share: options, a Spark session, progress, rows."""
+"""Common parts of the commands of `isotherm pipeline`: options, a Spark session, progress, rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isotherm.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# What a job was to find: damage, or a difference between two sides that should be equal.
+# The job found damage, or a difference between two sides that should be equal.
 EXIT_FOUND = 3
 _MASTERS = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 # `isotherm pipeline --debug`, of the command that runs.
@@ -88,8 +88,8 @@ def source_texts(
     bootstrap_server: str | None,
     client_property: list[str] | None,
 ) -> dict[str, str]:
-    """The options of the Spark source (isotherm.spark.option_parsing) that a command line names:
-    every topic, where none is chosen. -o wins over the options that have a name of their own."""
+    """The options of the Spark source (isotherm.spark.option_parsing) from a command line. Without
+    a choice of topics, all of them. -o overrides the other options."""
     texts = {} if path is None else {"path": path}
     if bootstrap_server is not None:
         texts["kafka.bootstrap.servers"] = bootstrap_server
@@ -104,9 +104,9 @@ def source_texts(
 def spark_session(master: str, spark_config: list[str] | None) -> Iterator[SparkSession]:
     """Isotherm's Spark session; stopped afterwards, unless it was there before.
 
-    What Spark raises in here, or its tasks do, becomes one of Isotherm's errors, and Spark logs
-    nothing itself; with `isotherm pipeline --debug` the trace is its cause, and Spark logs errors.
-    ConfigError for what is no master, or saying what to run when there is no Java.
+    Errors of Spark and its tasks become Isotherm's errors, and Spark logs nothing. With `isotherm
+    pipeline --debug` the error has the trace as its cause, and Spark logs errors. Raises
+    ConfigError for an invalid master, and without Java.
     """
     from isotherm.spark.session import session
 
@@ -142,7 +142,7 @@ def spark_session(master: str, spark_config: list[str] | None) -> Iterator[Spark
 
 
 def progress(description: str) -> AbstractContextManager[Callable[[str], None]]:
-    """On a terminal a line that says what is being done; call it to say what is done next."""
+    """A line on a terminal with the present step; call it to name the next step."""
     return shown_progress(error_console(), description)
 
 
@@ -154,8 +154,8 @@ def print_frame(
     limit: int = TABLE_ROWS_MAX,
     title: str | None = None,
 ) -> None:
-    """Rows of a DataFrame: all of them, one after the other, as JSON; the first of them as a
-    table, with a line that says how many there are when these are more."""
+    """Print the rows of a DataFrame: all of them as JSON, or the first ones as a table, with the
+    number of all rows if there are more."""
     if as_json:
         for row in frame.toLocalIterator():
             print_json(row.asDict(recursive=True))

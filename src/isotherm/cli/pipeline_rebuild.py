@@ -11,7 +11,13 @@ import typer
 
 from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
 from isotherm.cli.output import console, human_size, print_json
-from isotherm.cli.pipeline_bucket import MaxBytes, bucket, tell_cost, topics_chosen
+from isotherm.cli.pipeline_bucket import (
+    MaxBytes,
+    bucket,
+    list_with_cost,
+    tell_cost,
+    topics_chosen,
+)
 from isotherm.cli.pipeline_options import (
     DEFAULT_MASTER,
     EXIT_FOUND,
@@ -125,13 +131,13 @@ def rebuild(
     client_property: ClientProperties = None,
     option: SourceOption = None,
 ) -> None:
-    """Make the remote tier's metadata anew from the bucket's manifests.
+    """Rebuild the remote tier's metadata from the bucket's manifests.
 
-    For a cluster that lost its metadata topic or its disks, or a new one that is to serve the
-    history. Shows what it found and would write: per partition the offsets, epochs and segments.
-    With --run it writes: into the log directories of a stopped, empty broker of Isotherm's, which
-    serves the history when it is started; into a topic of your own; or into a folder. Never into
-    a cluster's __remote_log_metadata.
+    For a cluster that lost its metadata topic or its disks, or for a new one that will serve the
+    history. Shows the plan: the offsets, epochs and segments of each partition. With --run it
+    writes: into the log directories of a stopped, empty Isotherm broker, which serves the history
+    after its next start; into a topic of your own; or into a folder. Never into a cluster's
+    __remote_log_metadata.
 
     isotherm pipeline rebuild --path s3://bucket/kafka --log-dir /var/lib/isotherm/log --run
 
@@ -149,7 +155,8 @@ def rebuild(
     with ExitStack() as kept:
         spark = kept.enter_context(spark_session(master, spark_config))
         with progress("the bucket is listed") as tell:
-            listing = _listing(spark, store, as_json=as_json)
+            # Persisted: the cost of the manifests and the rebuild use it.
+            listing = list_with_cost(spark, store, everywhere=False, as_json=as_json).persist()
             kept.callback(listing.unpersist)
             listing = _chosen(listing, options, only_id)
             _check_manifests(spark, listing, store, max_bytes, as_json=as_json)
@@ -174,16 +181,6 @@ def rebuild(
             console().print("Nothing is written without --run.")
     if found:
         raise typer.Exit(EXIT_FOUND)
-
-
-def _listing(spark: SparkSession, store: ObjectStoreSettings, *, as_json: bool) -> DataFrame:
-    """The listing, cached: it is used for the cost and then read. Prints the cost of listing first."""
-    from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
-    from isotherm.spark.jobs.cost import cost_of_listing, parallel_tasks
-
-    folders = plan_listing(store, everywhere=False)
-    tell_cost(cost_of_listing(0, len(folders.directories), parallel_tasks(spark)), as_json=as_json)
-    return list_bucket(spark, store, folders).persist()
 
 
 def _chosen(listing: DataFrame, options: SourceOptions, only_ids: list[str] | None) -> DataFrame:
@@ -265,7 +262,7 @@ def _print_plan(rebuilt: Rebuilt, *, as_json: bool) -> int:
 
 
 def _rebuilt_partitions(rebuilt: Rebuilt, ids: dict[str, str]) -> list[RebuiltPartition]:
-    """Under the ids that their topics are given."""
+    """The partitions, under the new ids of their topics."""
     from isotherm.broker.startup.rebuilt_partitions import RebuiltPartition
     from isotherm.segment.leader_epoch_checkpoint import EpochEntry
     from isotherm.types import TopicIdPartition, uuid_from_text

@@ -109,7 +109,7 @@ def replay(
 
 
 def print_findings(findings: Iterable[dict[str, Any]], *, as_json: bool) -> bool:
-    """On standard error, one line each; whether there are any."""
+    """Print them on standard error, one line each; returns whether there are any."""
     rows = list(findings)
     if as_json:
         for row in rows:

@@ -12,9 +12,10 @@ from isotherm.cli.output import console, human_size, print_json
 from isotherm.cli.pipeline_bucket import (
     DryRun,
     MaxBytes,
-    bucket,
     bucket_metadata,
+    needs_metadata,
     share_of,
+    storage_of,
     tell_cost,
     topics_chosen,
 )
@@ -33,12 +34,13 @@ from isotherm.cli.pipeline_options import (
 )
 from isotherm.cli.pipeline_replay import print_findings
 from isotherm.remote.scrub.findings import LEFTOVERS
+from isotherm.remote.storage.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.driver.metadata_log import MetadataLog
+    from isotherm.spark.options import SourceOptions
 
 _COLUMNS = ["kind", "topic", "partition", "start_offset", "segment_id", "detail"]
 
@@ -89,14 +91,17 @@ def scrub(
     open where the segment before ends; manifest and objects against the metadata; gaps
     between segments. The segments come from the metadata topic, or, without one, from the
     bucket's manifests. The cost is printed first; -o subscribe=flights limits it to a topic.
+    With -o remote.log.storage.manager.class.name=... segments are read through a class of your own.
 
     isotherm pipeline scrub --path s3://bucket/kafka -b localhost:9092 --sample 5%
 
     Exit codes: 0 clean, or nothing but leftovers: segments of which others hold every offset ·
     1 failed, or refused by --max-bytes · 2 wrong options · 3 damage.
     """
-    options, store = bucket(path, option)
+    options, store = storage_of(path, option)
     log = bucket_metadata(bootstrap_server, client_property, log_dir, dump, option)
+    if options.storage_manager is not None and log is None:
+        raise needs_metadata(options.storage_manager)
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.scrub import ScrubSettings, scrub_cost
     from isotherm.spark.jobs.scrub import scrub as run
@@ -143,15 +148,19 @@ def scrub(
 
 
 def _segments(
-    kept: ExitStack, spark: SparkSession, store: ObjectStoreSettings, log: MetadataLog | None
+    kept: ExitStack,
+    spark: SparkSession,
+    store: ObjectStoreSettings | SourceOptions,
+    log: MetadataLog | None,
 ) -> tuple[DataFrame, DataFrame | None, list[dict[str, Any]]]:
-    """The segments, damaged manifests where manifests are the source, and what is wrong with the
-    metadata topic where that is."""
+    """The segments; damaged manifests, if manifests are the source; findings about the metadata
+    topic, if that is."""
     from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
     from isotherm.spark.jobs.manifests import read_manifests
     from isotherm.spark.jobs.replay import replay
 
     if log is None:
+        assert isinstance(store, ObjectStoreSettings), "only buckets are listed"
         listing = list_bucket(spark, store, plan_listing(store, everywhere=False))
         manifests = read_manifests(listing, store)
         kept.callback(manifests.rows.unpersist)

@@ -9,7 +9,13 @@ import typer
 
 from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
 from isotherm.cli.output import console, error_console, human_size, print_json
-from isotherm.cli.pipeline_bucket import MaxBytes, bucket, bucket_metadata, tell_cost
+from isotherm.cli.pipeline_bucket import (
+    MaxBytes,
+    bucket,
+    bucket_metadata,
+    list_with_cost,
+    tell_cost,
+)
 from isotherm.cli.pipeline_metadata import Audit, Dump, LogDirs
 from isotherm.cli.pipeline_options import (
     DEFAULT_MASTER,
@@ -118,7 +124,7 @@ def sweep(
             listing, at_ms = _listing(
                 spark, store, inventory, at_ms, everywhere=everywhere, as_json=as_json
             )
-            # Kept before the metadata is read: sweep.py says why the order matters.
+            # Persisted before the metadata is read: sweep.py explains why the order matters.
             listing = listing.persist()
             listing.count()
             kept.callback(listing.unpersist)
@@ -157,16 +163,12 @@ def _listing(
     everywhere: bool,
     as_json: bool,
 ) -> tuple[DataFrame, int]:
-    from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
-    from isotherm.spark.jobs.cost import cost_of_listing, parallel_tasks
     from isotherm.spark.jobs.s3_inventory import list_from_inventory, read_inventory_manifest
 
     if inventory is not None:
         found = read_inventory_manifest(store, inventory)
         return list_from_inventory(spark, store, found), found.created_ms
-    plan = plan_listing(store, everywhere=everywhere)
-    tell_cost(cost_of_listing(0, len(plan.directories), parallel_tasks(spark)), as_json=as_json)
-    return list_bucket(spark, store, plan), at_ms
+    return list_with_cost(spark, store, everywhere=everywhere, as_json=as_json), at_ms
 
 
 def _tell_sizes(
@@ -177,7 +179,7 @@ def _tell_sizes(
     *,
     as_json: bool,
 ) -> None:
-    """What the sizes of compressed and encrypted logs cost, before a manifest is read."""
+    """Print the cost of the sizes of compressed and encrypted logs, before a manifest is read."""
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.sweep import asks_manifests, cost_of_sizes
 
@@ -233,7 +235,7 @@ def _take_away(
     *,
     as_json: bool,
 ) -> None:
-    """Into the quarantine of that time; None is for good."""
+    """Move the objects into the quarantine of that time; None deletes them permanently."""
     from isotherm.spark.jobs.quarantine import quarantine_prefix, take_away
 
     prefix = None if at_ms is None else quarantine_prefix(at_ms)

@@ -1,4 +1,5 @@
-"""`isotherm pipeline verify`: does what stands for the metadata topic tell what the topic tells?"""
+"""`isotherm pipeline verify`: compares a metadata topic with its projection or its keyed
+records."""
 
 from __future__ import annotations
 
@@ -103,7 +104,7 @@ def verify(
         spark = kept.enter_context(spark_session(master, spark_config))
         if against is not None:
             target = store_settings(against, option)
-            # Before the history is read: what is projected meanwhile does not count.
+            # Before the history is read: records that are projected meanwhile do not count.
             found, point = projected_segments(spark, target), projected_point(target, log)
         else:
             other: MetadataLog = KeyedRecordsOf(log)

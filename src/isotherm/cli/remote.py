@@ -1,4 +1,4 @@
-"""`isotherm remote`: what lies in the remote tier, read from any cluster's metadata topic."""
+"""`isotherm remote`: the content of the remote tier, from any cluster's metadata topic."""
 
 from __future__ import annotations
 

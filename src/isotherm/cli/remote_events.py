@@ -77,8 +77,8 @@ def events(
 ) -> None:
     """Print the records of `__remote_log_metadata`, decoded; with --audit every event there was.
 
-    They come one metadata partition after the other, and are printed while they are read.
-    Exit code 3 tells that a record could not be decoded; it is printed with its offset.
+    They come one metadata partition after the other, and are printed while they are read. Exit code
+    3 means that a record could not be decoded; it is printed with its offset.
     """
     damage: list[str] = []
     name = REMOTE_LOG_METADATA_AUDIT_TOPIC if audit else REMOTE_LOG_METADATA_TOPIC

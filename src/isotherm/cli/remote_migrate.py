@@ -102,14 +102,14 @@ def migrate(
     """Bring __remote_log_metadata to level 1: keyed, compacted, bounded (KIP-1266).
 
     At level 0 the topic keeps every event for ever, and each restart reads them all. Migration
-    writes the state of every live segment under a key, verifies that the keyed records alone tell
-    what the whole topic tells, sets the feature remote.log.metadata.compaction to 1, and switches
-    compaction on; the cleaner then drops the events. From then on
-    __remote_log_metadata_audit keeps what happens. There is no way back.
+    writes the state of every live segment under a key, verifies that the keyed records alone have
+    the state of the whole topic, sets the feature remote.log.metadata.compaction to 1, and switches
+    compaction on; the cleaner then drops the events. From then on __remote_log_metadata_audit has
+    the events. There is no way back.
 
-    Uploads, deletions and reads go on meanwhile. Interrupted at any point, it is run again and
-    does what is left. Only a broker of Isotherm's is migrated: those of Apache Kafka stop at keyed
-    records, so their topic is only looked at, with --check.
+    Uploads, deletions and reads continue meanwhile. After an interruption, run it again: it does
+    the rest. Only Isotherm's brokers are migrated. Those of Apache Kafka cannot read keyed records,
+    so their topic is only checked, with --check.
 
     isotherm remote migrate --check -b localhost:9092
 
@@ -222,7 +222,7 @@ def _check(topic: MetadataTopic, options: _Options, *, is_isotherms: bool) -> No
 
 
 def _surveys(topic: MetadataTopic, options: _Options) -> list[PartitionSurvey]:
-    """One metadata partition at a time, of which nothing but the survey is kept."""
+    """Surveys one metadata partition at a time, and keeps only the surveys."""
     with _progress() as tell:
         surveys = []
         for number in range(topic.partition_count):

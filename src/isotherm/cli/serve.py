@@ -21,25 +21,31 @@ from isotherm.config.layers import (
     parse_override,
     read_properties,
 )
+from isotherm.config.security import is_secret
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="A server.properties file."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--override", "-o", metavar="KEY=VALUE", help="Set one key; wins over all."),
+]
+DataDir = Annotated[
+    Path,
+    typer.Option(
+        "--data-dir",
+        "-d",
+        help="Folder for both tiers where nothing else is configured: log/ and bucket/.",
+    ),
+]
+DEFAULT_DATA_DIR = Path("isotherm-data")
 
 
 def serve(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="A server.properties file."),
-    ] = None,
-    override: Annotated[
-        list[str] | None,
-        typer.Option("--override", "-o", metavar="KEY=VALUE", help="Set one key; wins over all."),
-    ] = None,
-    data_dir: Annotated[
-        Path,
-        typer.Option(
-            "--data-dir",
-            "-d",
-            help="Folder for both tiers where nothing else is configured: log/ and bucket/.",
-        ),
-    ] = Path("isotherm-data"),
+    config: ConfigFile = None,
+    override: Overrides = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
     log_level: Annotated[
         str, typer.Option("--log-level", help="debug, info, warning or error.")
     ] = "info",
@@ -60,14 +66,7 @@ def serve(
     """
 
     def settings() -> dict[str, Setting]:
-        return layer_settings(
-            [
-                ("embedded default", embedded_defaults(data_dir)),
-                (str(config), read_properties(config) if config else {}),
-                ("environment", environment_properties(os.environ)),
-                ("--override", dict(parse_override(text) for text in override or [])),
-            ]
-        )
+        return broker_settings(config, override, data_dir)
 
     if print_config:
         _print_settings(settings(), as_json=as_json)
@@ -76,20 +75,38 @@ def serve(
     # A broker takes half a second to import; the other commands do not wait for it.
     from isotherm.broker.process import exit_at_once, run
 
-    exit_at_once(run(lambda: _parsed(settings())))
+    exit_at_once(run(lambda: parsed(settings())))
 
 
-def _parsed(settings: dict[str, Setting]) -> BrokerConfig:
+def broker_settings(
+    config: Path | None, override: list[str] | None, data_dir: Path
+) -> dict[str, Setting]:
+    """The settings of a broker's start, each key with its source."""
+    return layer_settings(
+        [
+            ("embedded default", embedded_defaults(data_dir)),
+            (str(config), read_properties(config) if config else {}),
+            ("environment", environment_properties(os.environ)),
+            ("--override", dict(parse_override(text) for text in override or [])),
+        ]
+    )
+
+
+def parsed(settings: dict[str, Setting]) -> BrokerConfig:
     return parse_broker_config({name: entry.value for name, entry in settings.items()})
 
 
 def _print_settings(settings: dict[str, Setting], *, as_json: bool) -> None:
-    _parsed(settings)
+    parsed(settings)
     rows = [
-        {"key": name, "value": entry.value, "source": entry.source}
+        {"key": name, "value": _shown(name, entry.value), "source": entry.source}
         for name, entry in sorted(settings.items())
     ]
     print_rows(["key", "value", "source"], rows, as_json=as_json)
+
+
+def _shown(name: str, value: str) -> str:
+    return "[hidden]" if is_secret(name) and value else value
 
 
 def _start_logging(level: str) -> None:

@@ -1,4 +1,4 @@
-"""A line on a terminal that says what a job is doing, and how far Spark is with it."""
+"""A progress line on a terminal: the step of a job, and Spark's finished tasks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rich.text import Text
 
 @contextmanager
 def shown_progress(terminal: Console, description: str) -> Iterator[Callable[[str], None]]:
-    """With the time passed and the tasks done; call it to say what is done now. Silent where
-    `terminal` is none."""
+    """A line with the elapsed time and the finished tasks; call it to name the next step. Prints
+    nothing if `terminal` is not one."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -36,9 +36,9 @@ def shown_progress(terminal: Console, description: str) -> Iterator[Callable[[st
 
 
 class TasksColumn(ProgressColumn):
-    """Of Spark's stages that run now: how many of their tasks are done."""
+    """The finished tasks of Spark's running stages."""
 
-    # Seconds: each time Java is asked.
+    # In seconds: each refresh is a call into Java.
     max_refresh = 0.5
 
     def render(self, task: Task) -> Text:
@@ -48,7 +48,7 @@ class TasksColumn(ProgressColumn):
 
 
 def tasks_of_running_stages() -> tuple[int, int]:
-    """How many are done, and how many there are; none before Spark runs, and after."""
+    """The numbers of finished and of all tasks; none before and after Spark runs."""
     if "pyspark" not in sys.modules:
         return 0, 0
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -61,7 +61,7 @@ def tasks_of_running_stages() -> tuple[int, int]:
         tracker = context.statusTracker()
         stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
     except Py4JError:
-        # It is being stopped.
+        # Spark is being stopped.
         return 0, 0
     known = [stage for stage in stages if stage is not None]
     return sum(each.numCompletedTasks for each in known), sum(each.numTasks for each in known)

@@ -1,11 +1,19 @@
-"""`isotherm topics`: make, list, describe and delete topics of any Kafka cluster."""
+"""`isotherm topics`: create, list, describe, alter and delete topics of any Kafka cluster."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 import typer
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from isotherm.cli.client import (
     REQUEST_TIMEOUT_S,
@@ -24,7 +32,7 @@ from isotherm.cli.options import (
 )
 from isotherm.cli.output import console, print_rows
 
-app = typer.Typer(no_args_is_help=True, help="Make, list, describe and delete topics.")
+app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")]
 
@@ -96,6 +104,50 @@ def describe(
     if not as_json:
         words = ", ".join(f"{key}={value}" for key, value in sorted(settings.items()))
         console().print(f"\nsettings: {words or 'the defaults'}")
+
+
+@app.command()
+def alter(
+    name: Name,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    partitions: Annotated[
+        int | None, typer.Option(help="More partitions; they are never fewer.")
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", metavar="KEY=VALUE", help="Set it. May be given many times."),
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", metavar="KEY", help="Back to the broker's default."),
+    ] = None,
+    client_property: ClientProperties = None,
+) -> None:
+    """Change settings of a topic, or add partitions. What is not named stays as it is.
+
+    isotherm topics alter flights --config local.retention.ms=3600000 --delete-config segment.ms
+    """
+    changes = [
+        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in parse_pairs(config).items()
+    ] + [
+        ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE)
+        for key in delete_config or []
+    ]
+    if not changes and partitions is None:
+        raise typer.BadParameter(
+            "nothing is to be changed: --config, --delete-config, --partitions"
+        )
+    with one_line_errors(bootstrap_server):
+        admin = admin_client(bootstrap_server, parse_pairs(client_property))
+        if changes:
+            resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
+            altered = admin.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+            wait_for_all({name: altered[resource]})
+        if partitions is not None:
+            grown = NewPartitions(name, partitions)
+            wait_for_all(admin.create_partitions([grown], request_timeout=REQUEST_TIMEOUT_S))
+    console().print(f"altered topic {name}")
 
 
 @app.command()

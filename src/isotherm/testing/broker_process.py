@@ -1,4 +1,4 @@
-"""`isotherm serve` in a process of its own, to be killed, paused and started again."""
+"""Runs `isotherm serve` in its own process, which a test can kill, pause and restart."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 from isotherm.testing.embedded_broker import TEST_SETTINGS
 
 ISOTHERM = ("-m", "isotherm.cli.main")
-"""What the interpreter is given before the arguments of `isotherm`."""
+"""Arguments of the interpreter, before those of `isotherm`."""
 
 _SERVES = re.compile(rb"broker serves .*listeners=[A-Z_]+://([^,\s]+)")
 
 
 class BrokerDiedError(AssertionError):
-    """A broker ended before it served; `log_lines` is all that it said."""
+    """A broker ended before it served requests. `log_lines` is its whole log."""
 
     def __init__(self, log_lines: list[bytes]) -> None:
         super().__init__(f"the broker did not start:\n{b''.join(log_lines).decode()}")
@@ -28,7 +28,8 @@ class BrokerDiedError(AssertionError):
 
 
 class BrokerProcess:
-    """Runs from construction, which waits until clients can connect, to `kill` or `stop`."""
+    """A broker that runs from construction, which waits until clients can connect, to `kill` or
+    `stop`."""
 
     bootstrap_servers: str
 
@@ -42,8 +43,8 @@ class BrokerProcess:
         presets: Mapping[str, str] = TEST_SETTINGS,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`settings` go over `presets`, and both over the file `config` and KAFKA_* variables of
-        `environment`. BrokerDiedError when it does not start."""
+        """`settings` override `presets`. Both override the file `config` and the KAFKA_* variables
+        of `environment`. Raises BrokerDiedError if it does not start."""
         texts = {**presets, **settings}
         self.process = subprocess.Popen(  # noqa: S603 - this interpreter, our own module
             [sys.executable, *program, "serve", "--data-dir", str(directory)]
@@ -72,29 +73,30 @@ class BrokerProcess:
         self._end(signal.SIGKILL)
 
     def stop(self, timeout_s: float | None = None) -> int:
-        """Its exit status. TimeoutExpired when it has not ended by then."""
+        """Wait for the exit status. Raises TimeoutExpired after the timeout."""
         return self._end(signal.SIGTERM, timeout_s)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended by itself; its log is whole then."""
+        """Whether it has ended without a signal from here. Its log is then complete."""
         if self.process.poll() is None:
             return False
         self._reader.join()
         return True
 
     def reload(self) -> None:
-        """Tell it to read its configuration again; the log says when it has."""
+        """Make it read its configuration again. A line of its log confirms that."""
         self.process.send_signal(signal.SIGHUP)
 
     def await_log(self, text: str) -> None:
-        """Return once a line of the log holds `text`; AssertionError when it ends before."""
+        """Wait for a line of the log with `text`. Raises AssertionError if the broker ends
+        first."""
         with self._logged:
             self._logged.wait_for(lambda: self._has_ended or text in self.log_text)
         assert text in self.log_text, self.log_text
 
     def pause(self) -> None:
-        """The process stands still, its sockets stay open; `resume` ends that."""
+        """Suspend the process until `resume`. Its sockets stay open."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:

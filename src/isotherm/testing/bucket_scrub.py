@@ -1,13 +1,13 @@
-"""Whether a bucket and the metadata of the remote tier agree, found out independently.
+"""Checks independently that a bucket and the metadata of the remote tier agree.
 
-Nothing here goes through the storage manager, its layout or the metadata cache: object names are taken apart by the pattern of the Aiven layout, events are folded by a rule of its
-own, batches are walked by their length fields and their CRCs computed. Segments are expected as
-they are on disk, neither compressed nor encrypted.
+This module uses neither the storage manager, its layout nor the metadata cache. It parses object
+names by the patterns of the layouts, folds events by a rule of its own, finds batches by their
+length fields and computes their CRCs. Segments must be neither compressed nor encrypted.
 
 Findings, one line each:
   leaked    an object of a segment that no live metadata names
-  missing   an object of a finished segment that is not there
-  damaged   a finished segment's `.log` is not what the metadata says
+  missing   an object of a finished segment that does not exist
+  damaged   a finished segment's `.log` does not match the metadata
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 
@@ -28,34 +28,58 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from isotherm.testing.bucket_files import files_below
 from isotherm.types import NO_LEADER_EPOCH, REMOTE_LOG_METADATA_TOPIC, uuid_from_text
 
-_NAME = re.compile(r"(?:.*/)?(\d{20})-([A-Za-z0-9_-]{22})\.(log|indexes|rsm-manifest)")
+
+class Layout(NamedTuple):
+    """How objects are named: `name` has the segment's id and the suffix as its groups. `required` are
+    the suffixes that every finished segment has."""
+
+    name: re.Pattern[str]
+    required: tuple[str, ...]
+
+
+AIVEN = Layout(
+    re.compile(r"(?:.*/)?\d{20}-([A-Za-z0-9_-]{22})\.(log|indexes|rsm-manifest)"),
+    ("log", "indexes", "rsm-manifest"),
+)
+LOCAL_TIERED_STORAGE = Layout(
+    re.compile(
+        r"(?:.*/)?\d{20}-([A-Za-z0-9_-]{22})"
+        r"\.(log|index|timeindex|txnindex|leader_epoch_checkpoint|snapshot)"
+    ),
+    ("log", "index", "timeindex", "leader_epoch_checkpoint", "snapshot"),
+)
+
 _BATCH = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, crc
 _CRC_FROM = 21
 
 
-def scrub(objects: Mapping[str, bytes], values: Iterable[bytes | None]) -> list[str]:
-    """`values` are those of the metadata topic's records, in the order of each partition."""
+def scrub(
+    objects: Mapping[str, bytes], values: Iterable[bytes | None], layout: Layout = AIVEN
+) -> list[str]:
+    """`values` are the values of the metadata topic's records, in offset order for each
+    partition."""
     live = live_segments(values)
     held: dict[uuid.UUID, dict[str, bytes]] = {}
     findings = []
     for name, content in objects.items():
-        match = _NAME.fullmatch(name)
-        segment_uuid = uuid_from_text(match[2]) if match else None
+        match = layout.name.fullmatch(name)
+        segment_uuid = uuid_from_text(match[1]) if match else None
         if match is None or segment_uuid not in live:
             findings.append(f"leaked object={name}")
         else:
-            held.setdefault(live[segment_uuid].segment_id.id, {})[match[3]] = content
+            held.setdefault(live[segment_uuid].segment_id.id, {})[match[2]] = content
     for segment in live.values():
         if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-            findings += _check(segment, held.get(segment.segment_id.id, {}))
+            findings += _check(segment, held.get(segment.segment_id.id, {}), layout.required)
     return sorted(findings)
 
 
 def live_segments(values: Iterable[bytes | None]) -> dict[uuid.UUID, RemoteLogSegmentMetadata]:
-    """Segments by id; a state is never followed by an earlier one. A record with a leader epoch has
-    a key, and takes the place of another segment's under it."""
+    """Segments by id. A state never goes back to an earlier one. A record with a leader epoch is
+    keyed, and replaces an earlier segment under its key."""
     segments: dict[uuid.UUID, RemoteLogSegmentMetadata] = {}
     keyed: dict[tuple[object, ...], uuid.UUID] = {}
     for value in values:
@@ -79,8 +103,10 @@ def live_segments(values: Iterable[bytes | None]) -> dict[uuid.UUID, RemoteLogSe
     return {key: each for key, each in segments.items() if each.state is not gone}
 
 
-def _check(segment: RemoteLogSegmentMetadata, objects: Mapping[str, bytes]) -> Iterator[str]:
-    for suffix in ("log", "indexes", "rsm-manifest"):
+def _check(
+    segment: RemoteLogSegmentMetadata, objects: Mapping[str, bytes], required: Iterable[str]
+) -> Iterator[str]:
+    for suffix in required:
         if suffix not in objects:
             yield f"missing object=.{suffix} segment={segment.segment_id}"
     content = objects.get("log")
@@ -114,12 +140,8 @@ def _check(segment: RemoteLogSegmentMetadata, objects: Mapping[str, bytes]) -> I
 
 
 def objects_below(folder: Path) -> dict[str, bytes]:
-    """Every object of a bucket that keeps each as a file."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    """Every object of a bucket in a folder."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files_below(folder)}
 
 
 def metadata_values_below(

@@ -1,13 +1,12 @@
-"""`isotherm`, in a process that kills itself before or after a durable write.
+"""Runs `isotherm` in a process that kills itself before or after a durable write.
 
     python -m isotherm.testing.crashing_broker '{"write": "put .log", "side": "after", "nth": 2,
         "delays": {"read audit": 0.8}}' serve --data-dir ...
 
-The first argument says where to die, and which reads and writes are held up for how many seconds;
-each is optional. The others go to the command line of Isotherm. Watched are the file system, the
-object client and the metadata topics, at their seams: nothing in the broker knows of it. Each kind
-of write is named on the standard error when it is met first (see
-`isotherm.testing.correctness.crash_points`).
+The first argument names the crash point, and delays in seconds of kinds of reads and writes; both
+are optional. The other arguments are the command line of Isotherm. The file system, the object
+client and the metadata topics are wrapped; the broker is unchanged. The first write of each kind is
+printed on standard error (see `isotherm.testing.correctness.crash_points`).
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _NUMBERED = re.compile(r"\d+(_[\w-]{22})?(?=\.)")
 
 
 class Watch:
-    """Counts reads and writes by name, holds them up, and ends the process. Any thread."""
+    """Counts reads and writes by name, delays them, and kills the process. Any thread."""
 
     def __init__(self, plan: CrashPlan | None, delays: Mapping[str, float]) -> None:
         self._plan = plan
@@ -180,24 +179,29 @@ def _event_name(record: NewMetadataRecord) -> str:
 
 
 def watch_metadata_topics(watch: Watch) -> None:
-    append_all, read = EmbeddedMetadataTopic.append_all, EmbeddedMetadataTopic.read
+    append, read = EmbeddedMetadataTopic._append, EmbeddedMetadataTopic.read
 
     def kind(topic: EmbeddedMetadataTopic) -> str:
         return METADATA if topic._topic == REMOTE_LOG_METADATA_TOPIC else AUDIT
 
-    @functools.wraps(append_all)
-    def watched_append_all(
-        topic: EmbeddedMetadataTopic, partition: int, records: Sequence[NewMetadataRecord]
+    @functools.wraps(append)
+    def watched_append(
+        topic: EmbeddedMetadataTopic,
+        partition: int,
+        records: Sequence[NewMetadataRecord],
+        expected_end: Offset | None,
     ) -> Offset:
-        with watch.write(f"{kind(topic)} {_event_name(records[0])}"):
-            return append_all(topic, partition, records)
+        # Tombstones go with the state that they come before or after.
+        named = next((each for each in records if each.value is not None), records[0])
+        with watch.write(f"{kind(topic)} {_event_name(named)}"):
+            return append(topic, partition, records, expected_end)
 
     @functools.wraps(read)
     def watched_read(topic: EmbeddedMetadataTopic, *arguments: Any) -> Any:
         watch.hold_up(f"read {kind(topic)}")
         return read(topic, *arguments)
 
-    _patch(EmbeddedMetadataTopic, "append_all", watched_append_all)
+    _patch(EmbeddedMetadataTopic, "_append", watched_append)
     _patch(EmbeddedMetadataTopic, "read", watched_read)
 
 

@@ -1,4 +1,4 @@
-"""A broker inside the test's own process, on a free port and in a folder of its own."""
+"""A broker inside the test's process, on a free port, with its own folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEST_SETTINGS: Mapping[str, str] = {
     "log.retention.check.interval.ms": "100",
 }
 
-# Of a topic whose closed segments are soon in the remote tier alone, and stay there.
+# Settings of a topic whose closed segments are soon only in the remote tier, and stay there.
 TIERED_TOPIC: dict[str, str] = {
     "remote.storage.enable": "true",
     "local.retention.bytes": "1",
@@ -52,8 +52,8 @@ class EmbeddedBroker:
         fs: FileSystem | None = None,
         without: tuple[str, ...] = (),
     ) -> None:
-        """`directory` gets `log/` and `bucket/`; `settings` go over TEST_SETTINGS, less the keys
-        that begin with one of `without`."""
+        """`directory` gets `log/` and `bucket/`. `settings` override TEST_SETTINGS, without the
+        keys that begin with one of `without`."""
         presets = {**embedded_defaults(directory), **TEST_SETTINGS}
         kept = {key: value for key, value in presets.items() if not key.startswith(without)}
         texts = {**kept, **(settings or {})}
@@ -72,11 +72,11 @@ class EmbeddedBroker:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The broker's; it runs in a thread of its own."""
+        """The broker's event loop. It runs in its own thread."""
         return self._loop
 
     def start(self) -> Self:
-        """Returns once clients can connect; raises what `BrokerNode.start` raises."""
+        """Returns when clients can connect. Raises as `BrokerNode.start`."""
         started: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(started,), name="isotherm-embedded-broker", daemon=True
@@ -99,7 +99,8 @@ class EmbeddedBroker:
         self._thread = None
 
     def wait_failed(self, timeout_s: float) -> None:
-        """TimeoutError when the broker has not failed by then; it is still to be stopped."""
+        """Wait for a failure of the broker; the caller stops it. Raises TimeoutError after the
+        timeout."""
         failed: Future[None] = Future()
         self._loop.call_soon_threadsafe(
             self.node.failed.add_done_callback, lambda _: failed.set_result(None)

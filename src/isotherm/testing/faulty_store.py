@@ -5,9 +5,9 @@
     store.fail_always(Operation.FETCH_LOG, Fault.ERROR_BEFORE)   # down, until heal()
     store.fail_at_random(Operation.DELETE, Fault.THROTTLED, probability=0.2)
 
-`trace` keeps every call with what was done to it: the same seed, script and order of calls give
-the same trace. It has the methods of the interface and no other: a call that it does not model is
-an AttributeError, not a silent pass to the real store.
+`trace` has every call with its fault: the same seed, script and order of calls give the same trace.
+It has only the methods of the interface: any other call is an AttributeError, not a silent call of
+the real store.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Operation(enum.Enum):
 
 
 class Fault(enum.Enum):
-    """What goes wrong with a call.
+    """The fault of a call.
 
-    ERROR_BEFORE  the store was not reached: nothing happened
-    ERROR_AFTER   the store did it, and the reply was lost
-    THROTTLED     refused with the request to slow down
-    SHORT_BODY    the object is shorter than it must be: the manager finds out and says so
-    CORRUPT_BODY  the right number of bytes, one bit of them wrong: the manager cannot know
-    MISSING       the store says that there is no such object
-    FULL          nothing can be written any more; deleting and reading works
+    ERROR_BEFORE  the request did not reach the store
+    ERROR_AFTER   the store executed it, and the reply was lost
+    THROTTLED     refused because of the request rate
+    SHORT_BODY    the object is too short: the manager detects that
+    CORRUPT_BODY  the right size, one wrong bit: the manager cannot detect that
+    MISSING       the store reports that there is no such object
+    FULL          writes fail; deletions and reads work
     SLOW          the call takes `slow_s` of the clock's time and then succeeds
     """
 
@@ -75,7 +75,7 @@ _POSSIBLE = {
     Fault.MISSING: _READS,
     Fault.FULL: frozenset({Operation.COPY}),
 }
-"""Faults that not every operation can meet."""
+"""Faults of some operations only."""
 
 
 class Call(NamedTuple):
@@ -87,8 +87,7 @@ class Call(NamedTuple):
 class FaultyStore:
     """Implements isotherm.remote.storage.api.RemoteStorageManager around another; thread-safe.
 
-    A call meets the first fault of its script if there is one, else the standing fault, else one
-    drawn at random.
+    A call gets the next fault of its script, else the permanent fault, else a random one.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class FaultyStore:
         self.trace: list[Call] = []
 
     def fail_next(self, operation: Operation, *faults: Fault | None) -> None:
-        """Let the next calls meet these faults, one each; None lets a call pass."""
+        """Set the faults of the next calls, one each; None lets a call pass."""
         for fault in faults:
             _check_possible(operation, fault)
         with self._lock:
@@ -127,7 +126,7 @@ class FaultyStore:
             self._random[operation].append((fault, probability))
 
     def heal(self) -> None:
-        """From now on every call succeeds."""
+        """Remove all faults: every later call succeeds."""
         with self._lock:
             for kind in Operation:
                 self._scripts[kind].clear()
@@ -210,7 +209,7 @@ class FaultyStore:
             return fault
 
     def _damaged(self, content: bytes | memoryview) -> bytes:
-        """The content with one bit flipped; an empty one has none to flip."""
+        """The content with one bit flipped; empty content is unchanged."""
         damaged = bytearray(content)
         if damaged:
             with self._lock:

@@ -1,4 +1,4 @@
-"""What servers started by a test have in common: where their binary is, and a port to listen on."""
+"""The binaries and ports of servers that tests start."""
 
 from __future__ import annotations
 

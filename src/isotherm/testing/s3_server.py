@@ -30,7 +30,7 @@ def find_versitygw() -> Path | None:
 
 
 class S3Server:
-    """Runs while the `with` block does, on a free port, over `folder` with one empty bucket."""
+    """Runs within the `with` block, on a free port, over `folder` with one empty bucket."""
 
     def __init__(self, binary: Path, folder: Path, *, access_log: Path | None = None) -> None:
         """`access_log` gets a line for each request."""
@@ -76,7 +76,7 @@ class S3Server:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Meanwhile no request is answered; afterwards all are, as if nothing had been."""
+        """Within it no request is answered. Afterwards all waiting requests are."""
         assert self._process is not None, "it runs while its with block does"
         self._process.send_signal(signal.SIGSTOP)
         try:

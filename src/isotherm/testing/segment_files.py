@@ -1,4 +1,4 @@
-"""Segments made up for tests of the remote tier: files with their metadata, from one seed."""
+"""Random segments for tests of the remote tier: files with their metadata, from one seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isotherm.types import Offset, TopicIdPartition
 
 @dataclass(frozen=True, slots=True)
 class MadeSegment:
-    """A segment as the copy task hands it over."""
+    """A segment as the copy task passes it to a storage manager."""
 
     metadata: RemoteLogSegmentMetadata
     data: LogSegmentData

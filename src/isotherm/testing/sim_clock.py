@@ -8,10 +8,10 @@ import threading
 from isotherm.types import TimestampMs
 
 _POLL_REAL_S = 0.001
-"""How soon, in real time, a waiting thread sees that the test moved the clock or set its event.
+"""The real time after which a waiting thread sees a moved clock or a set event.
 
-`threading.Event` cannot be waited for together with something else. The figure decides how fast a
-test runs, never what it observes.
+A thread cannot wait for a `threading.Event` and another condition at once. The value affects the
+speed of a test, never its result.
 """
 
 

@@ -106,7 +106,7 @@ def test_rows_by_columns_are_those_of_each_record(
 
 
 @pytest.mark.parametrize("name", [*TOPICS, "none"])
-def test_one_topic_is_picked_and_damage_is_told_whatever_is_asked_for(
+def test_one_topic_is_picked_and_damage_is_always_reported(
     told: tuple[MemoryMetadataTopic, list[Row]], name: str
 ) -> None:
     topic, rows = told

@@ -43,7 +43,7 @@ def test_what_is_no_master_is_refused_before_spark_is_started(master: str) -> No
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_progress_is_told_on_a_terminal_alone(
+def test_progress_is_shown_on_a_terminal_only(
     monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
     written = io.StringIO()

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from rich.progress import Progress
 from typer.testing import CliRunner
 
 from isotherm.cli import remote, remote_events
 from isotherm.cli.main import app
 from isotherm.cli.output import print_stream
 from isotherm.cli.remote_events import event_rows
+from isotherm.remote.metadata.wire.events import DEFAULT_READ_MAX_BYTES
 from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
@@ -113,7 +115,7 @@ def test_foreign_custom_metadata_is_shown_as_it_is(topic: MemoryMetadataTopic, r
     assert FOREIGN.hex() in run("segments", "flights").stdout
 
 
-def test_long_object_keys_stay_whole_where_nobody_folds(
+def test_long_object_keys_stay_whole_outside_of_a_terminal(
     topic: MemoryMetadataTopic, run: Run
 ) -> None:
     copy(topic, FLIGHTS, 0, 99)
@@ -142,9 +144,25 @@ def test_events_begin_at_the_offsets_of_a_time(topic: MemoryMetadataTopic) -> No
     assert [(row["metadata_partition"], row["offset"]) for row in rows] == [(1, 1)]
 
 
-def test_damaged_record_is_told_whichever_topic_is_asked_for(
-    topic: MemoryMetadataTopic, run: Run
+def test_progress_moves_inside_a_metadata_partition(
+    topic: MemoryMetadataTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    copy(topic, FLIGHTS, 0, 99)
+    (record, *_) = topic.records()
+    count = 3 * DEFAULT_READ_MAX_BYTES // len(record.value)
+    for _ in range(count):
+        topic.append(0, None, record.value, 0)
+    bars = Progress(disable=True)
+    monkeypatch.setattr(remote_events, "_progress", lambda: bars)
+    done = {bars.tasks[0].completed for _ in event_rows(topic, [], topic="none", starts={})}
+    assert done == set(), "no row is of that topic"
+    assert bars.tasks[0].completed == bars.tasks[0].total == count + 2
+    bars = Progress(disable=True)
+    done = {bars.tasks[0].completed for _ in event_rows(topic, [])}
+    assert len(done) >= 3
+
+
+def test_damaged_record_is_reported_for_any_topic(topic: MemoryMetadataTopic, run: Run) -> None:
     topic.append(0, None, b"\x00nothing that an event begins with", 0)
     copy(topic, FLIGHTS, 0, 99)
     done = run("events", "--topic", "flights", "--json")

@@ -256,7 +256,7 @@ def test_record_left_out_of_the_copies() -> None:
     )
 
 
-def test_offset_that_is_not_in_the_log_is_told_once() -> None:
+def test_offset_that_is_not_in_the_log_is_reported_once() -> None:
     lost = Operation(READER, Kind.POLL, OK, out_of_range=((P0, 1),))
     again = Operation(OTHER, Kind.POLL, OK, out_of_range=((P0, 1),))
     assert [each for each in check([lost, again]) if each.name == "out-of-range"] == [

@@ -62,7 +62,7 @@ def test_store_without_faults_passes_everything(setup: Setup) -> None:
         (Fault.FULL, RemoteStorageError, False),
     ],
 )
-def test_copy_fails_as_told(
+def test_copy_fails_as_reported(
     setup: Setup, fault: Fault, error: type[Exception], stored: bool
 ) -> None:
     setup.store.fail_next(Operation.COPY, fault)
@@ -77,7 +77,7 @@ def test_copy_fails_as_told(
     ("fault", "error"),
     [(Fault.SHORT_BODY, CorruptObjectError), (Fault.MISSING, RemoteResourceNotFoundError)],
 )
-def test_read_fails_as_told(setup: Setup, fault: Fault, error: type[Exception]) -> None:
+def test_read_fails_as_reported(setup: Setup, fault: Fault, error: type[Exception]) -> None:
     setup.copy()
     setup.store.fail_next(Operation.FETCH_LOG, fault)
     with pytest.raises(error):

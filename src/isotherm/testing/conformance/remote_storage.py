@@ -24,6 +24,7 @@ import pytest
 from isotherm.errors import CorruptObjectError, RemoteResourceNotFoundError
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.testing.bucket_files import files_below
 from isotherm.testing.segment_files import MadeSegment, SegmentMaker
 
 CUSTOM_METADATA_SIZE_MAX = 128
@@ -52,8 +53,7 @@ class FolderAccess:
         self._folder = folder
 
     def object_keys(self) -> set[str]:
-        files = (path for path in self._folder.rglob("*") if path.is_file())
-        return {str(path.relative_to(self._folder)) for path in files}
+        return {str(path.relative_to(self._folder)) for path in files_below(self._folder)}
 
     def read(self, key: str) -> bytes:
         return (self._folder / key).read_bytes()

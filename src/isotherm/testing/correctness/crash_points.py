@@ -78,7 +78,6 @@ def segment_life(level: int) -> tuple[str, ...]:
         *events(delete_started),
         *(f"delete {suffix}" for suffix in _OBJECTS),
         *events(delete_finished),
-        *((f"{METADATA} {TOMBSTONE}",) if level else ()),
         *events(*_REMOVAL),
     )
 

@@ -22,7 +22,7 @@ from isotherm.types import Offset, TopicPartition
 
 Value: TypeAlias = int
 
-# What a reader records for bytes that no writer makes.
+# A reader records this for bytes that no writer makes.
 UNREADABLE_VALUE: Value = -1
 
 
@@ -33,17 +33,17 @@ class Kind(enum.Enum):
     TXN = "txn"
     """Sends, and polls in between, of one transaction."""
     ASSIGN = "assign"
-    """From here on the process reads the named partitions from the named offsets."""
+    """The process starts to read the named partitions from the named offsets."""
     SUBSCRIBE = "subscribe"
-    """From here on a group decides which partitions the process reads, and from where."""
+    """A group starts to assign partitions and offsets to the process."""
     CRASH = "crash"
-    """The client was torn down without closing it; the process's last operation."""
+    """The client was dropped without a close. This is the process's last operation."""
 
 
 class Outcome(enum.Enum):
     OK = "ok"
     FAIL = "fail"
-    """It certainly did not happen: refused by the broker, or the transaction was aborted."""
+    """The operation did not happen: the broker refused it, or the transaction was aborted."""
     UNKNOWN = "unknown"
 
 
@@ -90,14 +90,14 @@ class Operation:
     isolation: Isolation = Isolation.READ_COMMITTED
     """Of its polls."""
     positions: Mapping[TopicPartition, Offset] = field(default_factory=lambda: _NOTHING)
-    """Of ASSIGN: where each partition is read from."""
+    """For ASSIGN: the start offset of each partition."""
     invoked_s: float = 0.0
     completed_s: float = 0.0
     commit_invoked_s: float | None = None
-    """Of TXN: when the commit was asked for; None when it never was."""
+    """For TXN: the time of the commit request; None if there was none."""
     error: str = ""
     out_of_range: tuple[tuple[TopicPartition, Offset], ...] = ()
-    """Places that its polls asked for, and which the broker said are not in the log."""
+    """Positions of its polls that the broker refused as outside the log."""
 
     def sends(self) -> tuple[Send, ...]:
         return tuple(step for step in self.micro_operations if isinstance(step, Send))

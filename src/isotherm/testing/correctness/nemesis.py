@@ -1,7 +1,7 @@
-"""What happens to the broker while clients work: it is killed, paused, stopped, started again.
+"""Injects faults into the broker while clients work: kills, pauses, stops and restarts it.
 
-Under a profile that is `precise` each life of the broker is given a durable write to kill itself
-at (`crash_points`); one that does not come to it in time is killed from outside.
+With a `precise` profile each process of the broker gets a durable write at which it kills itself
+(`crash_points`). If it does not reach that write in time, it is killed from outside.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from isotherm.testing.broker_process import ISOTHERM, BrokerDiedError, BrokerPro
 from isotherm.testing.correctness.crash_points import CrashPlan, CrashSchedule
 from isotherm.testing.correctness.profile import Fault, Profile
 
-# A broker may die at what it writes when it starts; after so many times it is to serve.
+# A broker may crash at a write of its start. After so many crashes it gets no crash point.
 DEATHS_AT_START_MAX = 2
-# Lives that follow one with a plan and have none: they work on what it has left.
+# Processes without a crash point after one with: they work on the files that it left.
 UNPLANNED_SHARE = 0.5
 _LOOK_S = 0.02
 _MEANT = frozenset({Fault.KILL, Fault.CRASH, Fault.PAUSE})
@@ -43,7 +43,7 @@ class Nemesis:
         """Starts the broker; `settings` name its port, which stays the same."""
         self.faults: Counter[Fault] = Counter()
         self.log_path = directory / "broker.log"
-        """All that its lives have said, once each has ended."""
+        """The logs of all its ended processes."""
         self._directory = directory
         self._settings = settings
         self._profile = profile
@@ -54,8 +54,8 @@ class Nemesis:
         self.broker = self._new_broker(None)
 
     def run(self, stopping: threading.Event) -> None:
-        """Faults with calm in between until `stopping` is set, or all the faults of a round are
-        done, which sets it; the broker serves afterwards."""
+        """Inject faults, with pauses in between, until `stopping` is set or the faults of a round
+        are done (which sets it). The broker runs afterwards."""
         try:
             while not self._is_done() and not self._await_end_of_calm(stopping):
                 if self.broker.has_ended:
@@ -82,7 +82,7 @@ class Nemesis:
         return status
 
     def kill(self) -> None:
-        """Leave nothing running, whatever state the broker is in. Idempotent."""
+        """Kill the broker in any state. Idempotent."""
         if not self.broker.has_ended:
             self.broker.kill()
             self._keep_log(self.broker.log_lines)
@@ -92,7 +92,7 @@ class Nemesis:
         return wanted is not None and sum(self.faults[fault] for fault in _MEANT) >= wanted
 
     def _await_end_of_calm(self, stopping: threading.Event) -> bool:
-        """Until calm is over or the broker has died; True when the round is over instead."""
+        """Wait until the pause is over or the broker has died; True if the round is over."""
         calm_s = self._rng.uniform(*self._profile.calm_s)
         end_s = self._clock.monotonic_s() + (self._profile.patience_s if self._has_plan else calm_s)
         while not self.broker.has_ended and self._clock.monotonic_s() < end_s:
@@ -111,7 +111,7 @@ class Nemesis:
             self._schedule.learn(self.broker.log_lines)
         else:
             status = self.broker.stop()
-            # A plan may come to pass in the middle of an orderly stop.
+            # A crash point may also be reached during an orderly stop.
             hit = self._schedule.learn(self.broker.log_lines)
             if status != 0 and hit is None:
                 raise AssertionError(
@@ -137,7 +137,7 @@ class Nemesis:
         return self._profile.precise and is_free
 
     def _leave_a_broker_at_peace(self) -> None:
-        """One that dies at nothing, and is held up by nothing."""
+        """A plan without a crash point and without delays."""
         if not self._profile.is_watched:
             return
         if self.broker.has_ended:
@@ -148,7 +148,7 @@ class Nemesis:
         self.broker = BrokerProcess(self._directory, self._settings)
 
     def _take_up_crash(self, log_lines: list[bytes]) -> None:
-        """The broker is gone; AssertionError when it was not meant to be."""
+        """The broker has ended. Raises AssertionError if that was not planned."""
         self._keep_log(log_lines)
         if self._schedule.learn(log_lines) is None:
             raise AssertionError(f"broker ended by itself\n{b''.join(log_lines).decode()}")

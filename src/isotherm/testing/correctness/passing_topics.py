@@ -1,4 +1,4 @@
-"""Topics that are made, written to and deleted again: nothing of them may stay in the bucket."""
+"""Topics that are created, written to and deleted. The bucket may keep nothing of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isotherm.testing.correctness.workload import (
     encode_value,
 )
 
-# Few names: a topic has the name of one that may still be on its way out.
+# Few names: a new topic may have the name of one whose deletion is still in progress.
 NAMES = ("passing-0", "passing-1")
 RECORDS_MAX = 600
 LIFE_S_MAX = 3.0
@@ -55,7 +55,8 @@ def _delete(workload: Workload, admin: AdminClient, name: str) -> None:
 def _insist(
     workload: Workload, request: Callable[[], Mapping[str, Future[None]]], done_already: int
 ) -> None:
-    """Ask until it is so; the broker comes and goes. Raises the error that stands in the end."""
+    """Repeat until it succeeds, since the broker restarts. Raises the last error after the time
+    limit."""
     deadline_s = workload.clock.monotonic_s() + PATIENCE_S
     while True:
         try:
@@ -69,7 +70,7 @@ def _insist(
                 return
             if workload.clock.monotonic_s() > deadline_s:
                 raise
-            # Of its own: at the end of a round this goes on until the topics are gone.
+            # Its own deadline: at the end of a round this continues until the topics are deleted.
             workload.clock.wait(threading.Event(), _PAUSE_S)
         else:
             return

@@ -1,4 +1,4 @@
-"""Workers that write outside transactions, and how one record fares."""
+"""Workers that write outside transactions, and the outcome of each record."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ MESSAGE_TIMEOUT_MS = 10_000
 SENDS_PER_OPERATION_MAX = 40
 OPERATIONS_PER_LIFE_MAX = 200
 
-# The whole batch was turned away, now and at any earlier attempt.
+# The whole batch was refused, now and at any earlier attempt.
 _REFUSED = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
 
-# The client takes no more records: its transaction is to be aborted, or it is to be replaced.
+# The client accepts no more records: abort its transaction, or replace it.
 _NOT_ACCEPTED = frozenset({KafkaError._STATE, KafkaError._FATAL})
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One record on its way; librdkafka's callbacks fill in how it went."""
+    """One record in flight; librdkafka's callbacks set its outcome."""
 
     partition: TopicPartition
     value: Value
@@ -45,7 +45,7 @@ class Attempt:
     def on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
             self.outcome = Outcome.OK
-            # A batch that turned out to be there already may come back without its offset.
+            # The acknowledgement of a duplicate batch may lack its offset.
             offset = message.offset()
             self.offset = offset if offset is not None and offset >= 0 else None
         else:
@@ -57,7 +57,7 @@ class Attempt:
 
 
 def send(producer: Producer, attempt: Attempt, size: int = VALUE_SIZE) -> None:
-    """Hand one record to the client, which sends it when it likes."""
+    """Pass one record to the client, which sends it later."""
     try:
         producer.produce(
             attempt.partition.topic,

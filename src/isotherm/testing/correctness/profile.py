@@ -1,4 +1,4 @@
-"""What a round of the correctness run works on: the tier, how fast it turns, and the faults."""
+"""The profile of a round of the correctness run: the tier, its intervals, and the faults."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-# Of a topic that keeps two or three segments in both tiers together.
+# A topic with two or three segments in both tiers together.
 EXPIRING_SEGMENTS = 3
 
 
 class Fault(enum.Enum):
     KILL = "kill"
-    """SIGKILL: what it acknowledged lies in the page cache and has to be there again."""
+    """SIGKILL: acknowledged records are in the page cache and must be there after the restart."""
     PAUSE = "pause"
-    """SIGSTOP, later SIGCONT: requests wait in its sockets, timers all fire at once."""
+    """SIGSTOP, later SIGCONT: requests wait in its sockets, then all timers fire at once."""
     RESTART = "restart"
     """SIGTERM: the orderly stop."""
     CRASH = "crash"
-    """SIGKILL by itself, before or after a durable write."""
+    """The broker kills itself by SIGKILL before or after a durable write."""
 
 
 class Store(enum.Enum):
@@ -40,7 +40,8 @@ class Profile:
     """Sizes in bytes, intervals in ms, the broker's calm between faults in seconds.
 
     `faults_max` ends a round after so many kills and pauses. `precise`: the broker kills itself at
-    a durable write, if it comes to it within `patience_s`. `deletes`: topics take part that expire, and that are deleted.
+    a durable write, if it reaches that within `patience_s`. `deletes`: there are topics that expire
+    and topics that are deleted.
     """
 
     level: int = 1
@@ -58,10 +59,10 @@ class Profile:
     precise: bool = False
     patience_s: float = 8.0
     writes: Sequence[str] = ()
-    """The kinds of write to die at, when it is not every kind."""
+    """The kinds of write that may be crash points; empty means all."""
     deletes: bool = False
     delays: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by which a kind of read or write is held up; see `crash_points`."""
+    """Delays in seconds of kinds of reads and writes; see `crash_points`."""
 
     @property
     def is_watched(self) -> bool:
@@ -77,13 +78,14 @@ class Profile:
             "remote.log.manager.task.interval.ms": interval,
             "log.retention.check.interval.ms": interval,
             "remote.log.manager.task.retry.backoff.max.ms": "1000",
-            # An upload or a deletion that a crash has cut is taken up within seconds.
+            # Interrupted uploads and deletions continue within seconds.
             "rlmm.config.remote.log.metadata.cleanup.interval.ms": "1000",
             "rlmm.config.remote.log.metadata.cleanup.grace.ms": "2000",
         }
 
     def topic_config(self) -> dict[str, str]:
-        """Of topics that keep all: small segments that leave the local disk once they are copied."""
+        """Settings of topics without retention: small segments, deleted locally after their
+        copy."""
         return {
             "remote.storage.enable": "true",
             "local.retention.bytes": str(self.local_retention_bytes),
@@ -108,13 +110,13 @@ def kill_loop(
     writes: Sequence[str] = (),
     delays: Mapping[str, float],
 ) -> Profile:
-    """Small segments, quick tasks, and a broker that never works for long."""
+    """Small segments, short intervals, and a broker that never runs for long."""
     return Profile(
         level=level,
         store=store,
         segment_bytes=100_000,
         task_interval_ms=300,
-        # What is lost, or lost twice, is found in little as well, and all of it is read again.
+        # Little data suffices to find lost or duplicate records, and all of it is read again.
         write_pause_s=0.1,
         calm_s=(1.0, 3.0),
         away_s_max=0.2,

@@ -1,4 +1,4 @@
-"""What a correctness run did and found."""
+"""The report of a correctness run."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Report:
     faults: Counter[Fault] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
-    """What operations met that did not succeed."""
+    """The errors of failed operations."""
     records_sent: int = 0
     records_read: int = 0
     segments_in_bucket: int = 0
     unfinished_uploads: int = 0
     sole_copies_deleted: int = 0
     partitions_in_both_tiers: int = 0
-    """Partitions that the final readers began in the bucket and ended on the local disk."""
+    """Partitions whose final read began in the bucket and ended on the local disk."""
     logged: Counter[str] = field(default_factory=Counter)
     """Warnings and errors of the broker, without their details."""
     hits: Counter[CrashPoint] = field(default_factory=Counter)
     life: tuple[str, ...] = ()
-    """The writes that a precise run has to come to."""
+    """The writes that a precise run must reach."""
     anomalies: list[Anomaly] = field(default_factory=list)
 
     @property

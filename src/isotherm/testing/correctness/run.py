@@ -3,10 +3,10 @@
     python -m isotherm.testing.correctness.run --seconds 30 --seed 7
     python -m isotherm.testing.correctness.run --kills 500 --precise --level 0 1 --store folder s3
 
-A round is a new broker in an empty folder, its clients and its faults; then the faults stop, the
-remote tier comes to rest, every record is read once more, mostly from the bucket, `checker` judges
-all that any client saw, and `settled_tier` what both tiers hold. The seed decides what is done; when
-it happens is up to the machine, so that a seed repeats the mix and not the run.
+A round has a new broker in an empty folder, clients and faults. Then the faults stop, and the
+remote tier settles. Every record is read once more, mostly from the bucket. `checker` checks the
+history of all clients, `settled_tier` the content of both tiers. The seed decides the operations
+and faults; their timing depends on the machine, so a seed repeats the mix and not the run.
 
 Exit status: 0 none found · 1 anomalies.
 """
@@ -58,8 +58,8 @@ def run(
     clock: Clock,
     say: Callable[[str], None],
 ) -> Report:
-    """Rounds one after the other for about `seconds`, or until `faults` kills and pauses are done,
-    through the profiles in turn; `directory` is emptied after clean ones."""
+    """Run rounds for about `seconds`, or until `faults` kills and pauses are done, with each
+    profile in turn. `directory` is emptied after a round without anomalies."""
     report = Report()
     end_s = None if seconds is None else clock.monotonic_s() + seconds
     choices = random.Random(seed)  # noqa: S311 - choices, not secrets
@@ -165,7 +165,8 @@ def _make_topics(workload: Workload, profile: Profile) -> list[str]:
 
 
 def _partitions_in_both_tiers(directory: Path) -> int:
-    """Partitions whose first records are no longer on the local disk, while the last ones are."""
+    """Partitions whose first records are only in the bucket and whose last ones are on the local
+    disk."""
     count = 0
     for topic in (EVENTS, COPIES):
         for partition in range(PARTITIONS[topic]):
@@ -181,15 +182,15 @@ def _work(
     profile: Profile,
     seconds: float | None,
 ) -> None:
-    """The round's threads, until time is up, the faults are done or one of them fails; raises what
-    it raised."""
+    """Run the round's threads until the time is up, the faults are done or a thread fails. Raises
+    that thread's error."""
     works = workers(workload, rng, profile)
     with ThreadPoolExecutor(len(works) + 1, thread_name_prefix="correctness") as pool:
         running: list[Future[None]] = [pool.submit(work) for work in works]
         running.append(pool.submit(nemesis.run, workload.stopping))
         wait(running, timeout=seconds, return_when=FIRST_EXCEPTION)
         workload.stopping.set()
-    # A broker that does not start explains what its clients then say: its own error comes first.
+    # A failed start of the broker causes the clients' errors: raise it first.
     for future in reversed(running):
         future.result()
 

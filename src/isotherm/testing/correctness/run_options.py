@@ -65,7 +65,7 @@ class Options:
     delays: dict[str, float]
 
     def profiles(self) -> list[Profile]:
-        """One for each level and store, to be gone through in turn."""
+        """One profile for each level and store."""
         return [self._profile(*each) for each in itertools.product(self.levels, self.stores)]
 
     def _profile(self, level: int, store: Store) -> Profile:

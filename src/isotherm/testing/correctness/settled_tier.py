@@ -1,13 +1,13 @@
-"""Whether both tiers hold together once a broker has come to rest: found out from its files.
+"""Checks that both tiers are consistent after a broker's tasks are done, from its files.
 
     hole                   an offset between log start and log end that no batch of either tier covers
     leaked-object          an object of a segment that no live metadata names
-    missing-object         an object of a finished segment that is not there
-    damaged-object         a `.log` is not what the metadata says
-    unfinished-segment     COPY_SEGMENT_STARTED or DELETE_SEGMENT_STARTED stayed
-    undeleted-topic        metadata of a topic that is deleted
-    expired-early          the topic that expires holds less than its `retention.bytes`
-    unsettled              copies and deletions did not come to an end
+    missing-object         an object of a finished segment that does not exist
+    damaged-object         a `.log` that does not match the metadata
+    unfinished-segment     a segment that stays in COPY_SEGMENT_STARTED or DELETE_SEGMENT_STARTED
+    undeleted-topic        metadata of a deleted topic
+    expired-early          the topic with a retention has less than its `retention.bytes`
+    unsettled              copies and deletions did not end in time
 
 `isotherm.testing.bucket_scrub` finds the first four kinds of objects without the broker's own code.
 """
@@ -34,6 +34,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from isotherm.testing.bucket_files import files_below
 from isotherm.testing.bucket_scrub import (
     live_segments,
     metadata_values_below,
@@ -53,16 +54,16 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _LOG_STARTS = "log-start-offset-checkpoint"
 _SCRUBBED = {"leaked": "leaked-object", "missing": "missing-object", "damaged": "damaged-object"}
 
-# What a crash may leave, and no listing of the store shows.
-_UNFINISHED_UPLOAD = re.compile(r".*#\d+$|\.sgwtmp/.*")
+# Files that a crash may leave and that no listing of the store shows.
+UNFINISHED_UPLOAD = re.compile(r".*#\d+$|\.sgwtmp/.*")
 
 _LOOK_S = 0.5
 _QUIET_LOOKS = 4
-"""Looks that have to show the same: tasks come round several times in between."""
+"""Consecutive equal observations that mean settled: tasks run several times in between."""
 
 
 def await_settled(bootstrap_servers: str, bucket: Path, clock: Clock, *, timeout_s: float) -> bool:
-    """Return once copies and deletions are over; False when they are not by then."""
+    """Wait until copies and deletions are done; False after the time limit."""
     topic = KafkaMetadataTopic({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     deadline_s = clock.monotonic_s() + timeout_s
     before: frozenset[str] = frozenset()
@@ -92,9 +93,9 @@ def _live_segments(topic: KafkaMetadataTopic) -> dict[uuid.UUID, RemoteLogSegmen
 
 
 def _object_names(bucket: Path) -> Iterator[str]:
-    for path in bucket.rglob("*"):
+    for path in files_below(bucket):
         name = path.relative_to(bucket).as_posix()
-        if not path.is_dir() and not _UNFINISHED_UPLOAD.fullmatch(name):
+        if not UNFINISHED_UPLOAD.fullmatch(name):
             yield name
 
 
@@ -117,20 +118,21 @@ class TierFindings:
     anomalies: list[Anomaly]
     finished_segments: int
     sole_copies_deleted: int
-    """Deletions of a finished segment, of a topic that keeps all, which no other finished one covered:
-    nothing is lost where the local copy was still there, but nothing that decides so is sound."""
+    """Deletions of a finished segment, in a topic without retention, that no other finished segment
+    covered. Such a decision is wrong even if the local copy still existed and no record was
+    lost."""
     unfinished_uploads: int
-    """Files that no listing shows; a folder that is lost to a crash, and no anomaly."""
+    """Files that no listing shows: what a crash left in a folder. They are no anomaly."""
 
 
 def check_tiers(
     log_directory: Path, bucket: Path, *, expiring_bytes: int | None = None
 ) -> TierFindings:
-    """Of a broker that was stopped in order. `expiring_bytes` is the `retention.bytes` of EXPIRING,
+    """The anomalies after an orderly stop. `expiring_bytes` is the `retention.bytes` of EXPIRING,
     None without that topic."""
     values = metadata_values_below(log_directory)
     held = objects_below(bucket)
-    objects = {name: held[name] for name in held if not _UNFINISHED_UPLOAD.fullmatch(name)}
+    objects = {name: held[name] for name in held if not UNFINISHED_UPLOAD.fullmatch(name)}
     segments = live_segments(values)
     anomalies = list(_unsettled(segments))
     for finding in scrub(objects, values):
@@ -159,7 +161,7 @@ def check_tiers(
             ]
             if not local:
                 continue
-            # The others keep all: a log start that was raised hides no hole.
+            # The other topics have no retention: no raised log start hides a hole.
             start = log_starts.get(partition, 0) if topic == EXPIRING else 0
             anomalies += holes(partition, start, [*remote, *local])
             if topic == EXPIRING and expiring_bytes is not None and start > 0:
@@ -207,8 +209,8 @@ def _partition_of(metadata: RemoteLogSegmentMetadata) -> TopicPartition:
 
 
 def holes(partition: TopicPartition, start: Offset, contents: Iterable[bytes]) -> Iterator[Anomaly]:
-    """Offsets from `start` on that no batch covers, below the last one that one does. For topics
-    that are not compacted: their batches follow one another."""
+    """Offsets from `start` on that no batch covers, below the end of the last batch. Only for
+    topics without compaction, whose batches have no gaps."""
     next_offset = start
     for first, following in sorted(_ranges(contents)):
         if first > next_offset:
@@ -219,7 +221,7 @@ def holes(partition: TopicPartition, start: Offset, contents: Iterable[bytes]) -
 
 
 def _ranges(contents: Iterable[bytes]) -> set[tuple[Offset, Offset]]:
-    """First offset, and the one after the last, of each batch."""
+    """The first offset of each batch, and the offset after its last."""
     return {
         (header.base_offset, header.next_offset)
         for content in contents

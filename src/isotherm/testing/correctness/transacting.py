@@ -1,7 +1,7 @@
-"""Workers that write, and read, in transactions.
+"""Workers that write and read in transactions.
 
-Errors that librdkafka meets while a broker is away are in the report, and are no anomalies;
-it meets them with Apache Kafka as well (tests/oracle/test_coordinator_histories.py):
+Errors of librdkafka while a broker is down are in the report, and are no anomalies. They occur with
+Apache Kafka as well (tests/oracle/test_coordinator_histories.py):
 
     INVALID_TXN_STATE  an abort after the partitions could not be registered: there is nothing open
     _FENCED            the transaction timed out: the coordinator has aborted it under a new epoch
@@ -49,7 +49,7 @@ TRANSACTIONS_PER_LIFE_MAX = 60
 
 
 class Transaction:
-    """One transaction of a producer, from begin to an end that may stay unknown."""
+    """One transaction of a producer, from its begin to an outcome that may stay unknown."""
 
     def __init__(self, workload: Workload, producer: Producer) -> None:
         self._workload = workload
@@ -69,7 +69,7 @@ class Transaction:
             self.error = error.name()
 
     def commit(self) -> Outcome:
-        """FAIL where the commit was refused and the transaction aborted for it."""
+        """FAIL if the commit was refused and the transaction therefore aborted."""
         self.commit_invoked_s = self._workload.clock.monotonic_s()
         error = self._insist(self.producer.commit_transaction)
         if error is None:
@@ -84,7 +84,7 @@ class Transaction:
         return Outcome.FAIL
 
     def _insist(self, step: Callable[..., None]) -> KafkaError | None:
-        """The error that stands after trying as long as a request may take."""
+        """The last error after retries for the longest time of a request."""
         clock = self._workload.clock
         deadline_s = clock.monotonic_s() + REQUEST_TIMEOUT_S
         while True:
@@ -121,7 +121,7 @@ def transactional_producer(workload: Workload, transactional_id: str) -> Produce
 
 
 def run_transactions(workload: Workload, rng: random.Random, transactional_id: str) -> None:
-    """Transactions of a few steps; some abort, some are left open by a client that goes away."""
+    """Transactions of a few steps. Some abort; some stay open because their client is dropped."""
     while not workload.stopping.is_set():
         process = workload.history.new_process()
         producer = transactional_producer(workload, transactional_id)
@@ -133,14 +133,15 @@ def run_transactions(workload: Workload, rng: random.Random, transactional_id: s
             if not _run_transaction(workload, rng, producer, reader):
                 break
         reader.close()
-    # Ends what the last life may have left open, so that read_committed readers get past it.
+    # Ends a transaction that the last process may have left open: it would stop read_committed
+    # readers.
     transactional_producer(workload, transactional_id)
 
 
 def _run_transaction(
     workload: Workload, rng: random.Random, producer: Producer, reader: AssignedReader
 ) -> bool:
-    """False when the producer is to be replaced."""
+    """False if the producer must be replaced."""
     invoked_s = workload.clock.monotonic_s()
     transaction = Transaction(workload, producer)
     steps: list[Poll | Attempt] = []

@@ -1,4 +1,4 @@
-"""Which clients a round has."""
+"""The clients of a round."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ CONSUMER: Mapping[str, str] = {"group_id": "consumer", "group_protocol": "consum
 
 
 def workers(workload: Workload, rng: random.Random, profile: Profile) -> list[Callable[[], None]]:
-    """Each with choices of its own. A profile that deletes has one of a kind and no groups that only
-    read: a broker that is killed each second or two has little time for more."""
+    """Each worker has its own random choices. A profile with `deletes` has one worker of each kind
+    and no groups that only read: a broker that is killed every second or two has little time for
+    more."""
 
     def own() -> random.Random:
         return random.Random(rng.random())  # noqa: S311

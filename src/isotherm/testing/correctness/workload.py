@@ -1,4 +1,4 @@
-"""What the workers of one round share: topics, values, the history and the end of the round."""
+"""Shared state of the workers of a round: topics, values, the history and the end of the round."""
 
 from __future__ import annotations
 
@@ -19,36 +19,38 @@ from isotherm.types import TopicPartition
 EVENTS = "events"
 COPIES = "copies"
 EXPIRING = "expiring"
-"""Its oldest segments go. The other two keep all."""
+"""The topic with a retention. The other two have none."""
 PARTITIONS: Mapping[str, int] = {EVENTS: 4, COPIES: 2, EXPIRING: 1}
 VALUE_SIZE = 800
 BATCH_SIZE = 50_000
-"""What producers put into a batch: within `max.message.bytes`."""
+"""The size of a producer's batch: within `max.message.bytes`."""
 REFUSED_VALUE_SIZE = 70_000
-"""More than `max.message.bytes`: the broker has to refuse it, and no client may ever read it."""
+"""A value above `max.message.bytes`: the broker must refuse it, and no client may ever read it."""
 
 REQUEST_TIMEOUT_S = 30
 PATIENCE_S = 300
-"""A guard: how long clients wait for a broker that comes and goes, on a machine with other work."""
+"""A guard: the time that clients wait for a restarting broker on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Handed to every worker; safe for any thread."""
+    """Passed to every worker. Thread-safe."""
 
     bootstrap_servers: str
     clock: Clock
     pause_s: float = 0.02
-    """Of a client that writes, between two operations."""
+    """The pause of a writing client between two operations."""
+    replicas: int = 1
+    """The replication factor of each topic."""
     history: History = field(default_factory=History)
     stopping: threading.Event = field(default_factory=threading.Event)
     _values: Iterator[Value] = field(default_factory=lambda: itertools.count(1))
 
     def client_config(self, **settings: Any) -> dict[str, Any]:
-        """librdkafka's settings for a client that meets a broker that comes and goes."""
+        """librdkafka's settings for a client of a restarting broker."""
         return {
             "bootstrap.servers": self.bootstrap_servers,
-            # Brokers are stopped on purpose: librdkafka's lines about it would only be noise.
+            # Brokers are stopped on purpose: librdkafka's log lines about that are noise.
             "log_level": 0,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200,
@@ -69,10 +71,10 @@ class Workload:
         return rng.choice(self.partitions(topic))
 
     def make_topics(self, configs: Mapping[str, Mapping[str, str]]) -> None:
-        """By name, their settings."""
+        """The settings of the topics, by name."""
         admin = AdminClient(self.client_config())
         wanted = [
-            NewTopic(topic, PARTITIONS[topic], 1, config=dict(config))
+            NewTopic(topic, PARTITIONS[topic], self.replicas, config=dict(config))
             for topic, config in configs.items()
         ]
         for future in admin.create_topics(wanted).values():
@@ -80,13 +82,13 @@ class Workload:
 
 
 def encode_value(value: Value, size: int = VALUE_SIZE) -> bytes:
-    """The number, again and again, so that any byte out of place shows."""
+    """The number, repeated, so that any misplaced byte shows."""
     text = b"%d " % value
     return (text * (size // len(text) + 1))[:size]
 
 
 def decode_value(payload: bytes | None) -> Value:
-    """UNREADABLE_VALUE for anything that `encode_value` does not make."""
+    """The number; UNREADABLE_VALUE for any bytes that `encode_value` does not make."""
     try:
         value = int((payload or b"").split(b" ", 1)[0])
     except ValueError:

@@ -1,0 +1,296 @@
+"""`isotherm doctor`: what would keep a broker or a Spark job from working here, and what to do about it.
+
+Each check looks at one thing, changes nothing that stays, and answers with findings. A check knows
+nothing of the others, so that one broken part does not hide the next.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import resource
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import typer
+
+from isotherm import __version__
+from isotherm.cli.options import AsJson
+from isotherm.cli.output import console, human_size, print_json
+from isotherm.cli.serve import (
+    DEFAULT_DATA_DIR,
+    ConfigFile,
+    DataDir,
+    Overrides,
+    broker_settings,
+    parsed,
+)
+from isotherm.clock import Clock, SystemClock
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.remote import NATIVE_STORAGE_MANAGER
+from isotherm.errors import IsothermError
+from isotherm.kernels import machine_code
+from isotherm.remote.storage.settings import ObjectStoreSettings
+
+# A broker keeps about one file open for each partition, and one for each connection.
+OPEN_FILES_MIN = 10_000
+FREE_BYTES_MIN = 1024**3
+# S3 refuses requests that are 15 minutes off.
+CLOCK_OFFSET_MAX_MS = 60_000
+
+_BUCKET_ADVICE = (
+    "the broker needs the rights to put, get, list and delete objects; on S3: s3:PutObject,"
+    " s3:GetObject, s3:DeleteObject, s3:AbortMultipartUpload, s3:ListBucket"
+)
+
+
+class Outcome(enum.StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+class Finding(NamedTuple):
+    """`advice` is what to do; empty where nothing is."""
+
+    check: str
+    outcome: Outcome
+    found: str
+    advice: str = ""
+
+
+Check = Callable[[], Iterable[Finding]]
+
+
+def doctor(
+    config: ConfigFile = None,
+    override: Overrides = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server", "-b", metavar="HOST:PORT", help="Also look for a broker there."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for what would keep a broker or a Spark job from working on this machine.
+
+    Takes the settings of `isotherm serve`, and checks them and the machine: open files, log
+    directories, ports, the bucket with the rights it needs, clocks, compiled kernels, Java and
+    PySpark. Each finding says what to do. A small object is put into the bucket and deleted again;
+    nothing else is changed. For example:
+
+    isotherm doctor --config server.properties
+
+    Exit code 1 if a check failed; a warning alone is 0.
+    """
+    clock = SystemClock()
+    findings = []
+    for finding in _examine(config, override, data_dir, bootstrap_server, clock):
+        findings.append(finding)
+        _print(finding, as_json=as_json)
+    if any(each.outcome is Outcome.FAILED for each in findings):
+        raise typer.Exit(1)
+
+
+def _examine(
+    config: Path | None,
+    override: list[str] | None,
+    data_dir: Path,
+    bootstrap_server: str | None,
+    clock: Clock,
+) -> Iterator[Finding]:
+    yield Finding("isotherm", Outcome.OK, f"{__version__} on Python {sys.version.split()[0]}")
+    yield from check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield from check_kernels(is_compiled=machine_code.is_anything_kept())
+    checks: list[tuple[str, Check]] = []
+    try:
+        settings = parsed(broker_settings(config, override, data_dir))
+    except IsothermError as error:
+        yield Finding("configuration", Outcome.FAILED, str(error), "correct the key it names")
+    else:
+        yield Finding("configuration", Outcome.OK, str(config or "the embedded defaults"))
+        checks += [
+            ("log directories", partial(check_log_dirs, settings.log_dirs)),
+            ("listeners", partial(check_listeners, settings)),
+            ("remote tier", partial(check_remote_tier, settings, clock)),
+        ]
+    checks += [("java", _check_java), ("pyspark", _check_pyspark)]
+    if bootstrap_server is not None:
+        checks.append(("broker", partial(_check_broker, bootstrap_server)))
+    for name, check in checks:
+        try:
+            yield from check()
+        except (IsothermError, OSError) as error:
+            yield Finding(name, Outcome.FAILED, str(error))
+
+
+# ---- the broker
+
+
+def check_open_files(limit: int) -> Iterator[Finding]:
+    shown = "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
+    if limit == resource.RLIM_INFINITY or limit >= OPEN_FILES_MIN:
+        yield Finding("open files", Outcome.OK, shown)
+    else:
+        advice = f"ulimit -n {OPEN_FILES_MIN} (or LimitNOFILE= of the systemd unit)"
+        found = f"{shown}: a file for each partition and connection"
+        yield Finding("open files", Outcome.WARNING, found, advice)
+
+
+def check_kernels(*, is_compiled: bool) -> Iterator[Finding]:
+    if is_compiled:
+        yield Finding("kernels", Outcome.OK, "compiled")
+    else:
+        found = "not compiled: the first records are slow"
+        yield Finding("kernels", Outcome.WARNING, found, f"{sys.executable} -m isotherm.kernels")
+
+
+def check_log_dirs(log_dirs: Iterable[Path]) -> Iterator[Finding]:
+    for path in log_dirs:
+        yield check_folder(f"log directory {path}", path)
+
+
+def check_folder(check: str, path: Path) -> Finding:
+    """Of a folder that a broker writes to, and makes if it does not exist."""
+    existing = _nearest_existing(path)
+    free = shutil.disk_usage(existing).free
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        advice = f"chown -R {os.getuid()} {existing}"
+        return Finding(check, Outcome.FAILED, f"{existing} cannot be written to", advice)
+    if free < FREE_BYTES_MIN:
+        advice = "free some, or set local.retention.bytes for tiered topics"
+        return Finding(check, Outcome.WARNING, f"{human_size(free)} free", advice)
+    return Finding(check, Outcome.OK, f"{human_size(free)} free")
+
+
+def check_listeners(config: BrokerConfig) -> Iterator[Finding]:
+    """Whether each port can be bound: a broker that runs with these settings holds them."""
+    for listener in config.listener_layout.brokers:
+        check = f"listener {listener}"
+        if listener.port == 0:
+            yield Finding(check, Outcome.OK, "any free port")
+            continue
+        try:
+            _bind(listener.host, listener.port)
+        except OSError as error:
+            advice = f"is a broker running already? ss -ltnp 'sport = :{listener.port}'"
+            yield Finding(check, Outcome.FAILED, error.strerror or str(error), advice)
+        else:
+            yield Finding(check, Outcome.OK, "free")
+
+
+def check_remote_tier(config: BrokerConfig, clock: Clock) -> Iterator[Finding]:
+    from isotherm.remote.storage.store_check import check_store
+
+    remote = config.remote
+    if not remote.remote_log_storage_system_enable:
+        found = "off: remote.log.storage.system.enable=false"
+        yield Finding("remote tier", Outcome.OK, found)
+        return
+    if remote.remote_log_storage_manager_class_name != NATIVE_STORAGE_MANAGER:
+        found = f"{remote.remote_log_storage_manager_class_name} is not looked at"
+        yield Finding("remote tier", Outcome.OK, found)
+        return
+    settings = ObjectStoreSettings.from_config(remote.rsm_config)
+    check = f"bucket {settings.url}"
+    if settings.scheme == "file":
+        yield check_folder(check, Path(url2pathname(urlsplit(settings.url).path)))
+        return
+    try:
+        stored_at_ms = check_store(settings, writes=True)
+    except IsothermError as error:
+        yield Finding(check, Outcome.FAILED, str(error), _BUCKET_ADVICE)
+        return
+    yield Finding(check, Outcome.OK, "usable")
+    if stored_at_ms is not None:
+        yield from check_clock(clock.now_ms() - stored_at_ms)
+
+
+def check_clock(offset_ms: int) -> Iterator[Finding]:
+    """`offset_ms` is how far this machine's clock is ahead of the store's."""
+    seconds = f"{offset_ms / 1000:+.0f} s beside the store's"
+    if abs(offset_ms) <= CLOCK_OFFSET_MAX_MS:
+        yield Finding("clock", Outcome.OK, seconds)
+    else:
+        advice = "timedatectl set-ntp true: retention and request signatures go by the clock"
+        yield Finding("clock", Outcome.WARNING, seconds, advice)
+
+
+# ---- Spark, and another broker
+
+
+def _check_java() -> Iterator[Finding]:
+    from isotherm.spark.session import check_java, find_java
+
+    yield from _for_spark("java", check_java, found=lambda: str(find_java()))
+
+
+def _check_pyspark() -> Iterator[Finding]:
+    from isotherm.spark.requirements import check_requirements, installed_pyspark
+
+    yield from _for_spark("pyspark", check_requirements, found=lambda: str(installed_pyspark()))
+
+
+def _for_spark(
+    check: str, requirement: Callable[[], None], found: Callable[[], str]
+) -> Iterator[Finding]:
+    """What only Spark needs is a warning: a broker does without."""
+    try:
+        requirement()
+    except IsothermError as error:
+        problem, _, advice = str(error).partition(": ")
+        yield Finding(check, Outcome.WARNING, problem, advice or "only Spark needs it")
+    else:
+        yield Finding(check, Outcome.OK, found())
+
+
+def _check_broker(bootstrap_server: str) -> Iterator[Finding]:
+    from isotherm.protocol.broker_probe import check_brokers
+
+    check_brokers({"bootstrap.servers": bootstrap_server})
+    yield Finding(f"broker {bootstrap_server}", Outcome.OK, "answers")
+
+
+# ---- looks at the machine
+
+
+def _nearest_existing(path: Path) -> Path:
+    """The folder in which `path` is, or would be made."""
+    absolute = path.absolute()
+    return next(each for each in (absolute, *absolute.parents) if each.exists())
+
+
+def _bind(host: str, port: int) -> None:
+    for family, kind, protocol, _, address in socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    ):
+        with socket.socket(family, kind, protocol) as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.bind(address)
+
+
+# ---- what is printed
+
+_STYLES = {Outcome.OK: "green", Outcome.WARNING: "yellow", Outcome.FAILED: "red"}
+
+
+def _print(finding: Finding, *, as_json: bool) -> None:
+    if as_json:
+        print_json(finding._asdict())
+        return
+    out = console()
+    out.print(f"{finding.outcome:<8}", style=_STYLES[finding.outcome], end="")
+    out.print(f" {finding.check}: {finding.found}", markup=False)
+    if finding.advice:
+        out.print(f"         {finding.advice}", markup=False, style="bold")

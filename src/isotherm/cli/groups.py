@@ -1,0 +1,130 @@
+"""`isotherm groups`: list the consumer groups of any Kafka cluster, and show how far each has read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
+from isotherm.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVER,
+    AsJson,
+    BootstrapServer,
+    ClientProperties,
+    parse_pairs,
+)
+from isotherm.cli.output import print_rows
+from isotherm.errors import RejectedError
+from isotherm.types import Offset
+
+app = typer.Typer(no_args_is_help=True, help="List consumer groups, and show their lag.")
+
+Place = tuple[str, int]
+
+
+@app.command(name="list")
+def list_groups(
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    as_json: AsJson = False,
+    client_property: ClientProperties = None,
+) -> None:
+    """List the groups with their state and protocol."""
+    with one_line_errors(bootstrap_server):
+        admin = admin_client(bootstrap_server, parse_pairs(client_property))
+        found = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result()
+        for error in found.errors or ():
+            raise error
+    rows = [
+        {"group": each.group_id, "state": each.state.name.lower(), "type": each.type.name.lower()}
+        for each in sorted(found.valid, key=lambda each: each.group_id)
+    ]
+    print_rows(["group", "state", "type"], rows, as_json=as_json)
+
+
+@app.command()
+def describe(
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    as_json: AsJson = False,
+    client_property: ClientProperties = None,
+) -> None:
+    """Show for each partition how far the group has read, what is left, and the member that reads it.
+
+    The lag counts offsets: transaction markers and compaction leave offsets without a record.
+    """
+    with one_line_errors(bootstrap_server):
+        admin = admin_client(bootstrap_server, parse_pairs(client_property))
+        members = _members(admin, group)
+        committed = _committed(admin, group)
+        ends = _ends(admin, {*committed, *members})
+    if not committed and not members:
+        raise RejectedError(f"no such group, or it has neither offsets nor members group={group}")
+    columns = ["topic", "partition", "committed_offset", "end_offset", "lag", "client_id", "host"]
+    print_rows(columns, group_rows(committed, ends, members), as_json=as_json)
+
+
+def group_rows(
+    committed: Mapping[Place, Offset],
+    ends: Mapping[Place, Offset],
+    members: Mapping[Place, tuple[str, str]],
+) -> list[dict[str, Any]]:
+    """A row for each partition with a committed offset or a member; what is not known is None."""
+    rows = []
+    for place in sorted({*committed, *members}):
+        offset, end = committed.get(place), ends.get(place)
+        client_id, host = members.get(place, (None, None))
+        rows.append(
+            {
+                "topic": place[0],
+                "partition": place[1],
+                "committed_offset": offset,
+                "end_offset": end,
+                "lag": None if offset is None or end is None else max(end - offset, 0),
+                "client_id": client_id,
+                "host": host,
+            }
+        )
+    return rows
+
+
+def _members(admin: AdminClient, group: str) -> dict[Place, tuple[str, str]]:
+    """By assigned partition, the member's client id and host."""
+    described = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)
+    found = described[group].result(REQUEST_TIMEOUT_S)
+    return {
+        (assigned.topic, assigned.partition): (member.client_id, member.host)
+        for member in found.members
+        for assigned in member.assignment.topic_partitions
+    }
+
+
+def _committed(admin: AdminClient, group: str) -> dict[Place, Offset]:
+    request = ConsumerGroupTopicPartitions(group)
+    answered = admin.list_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)
+    found = answered[group].result(REQUEST_TIMEOUT_S).topic_partitions
+    return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+
+def _ends(admin: AdminClient, places: Iterable[Place]) -> dict[Place, Offset]:
+    """Of the partitions that exist. A topic may be deleted and its group stay."""
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wanted = {TopicPartition(*place): latest for place in places}
+    if not wanted:
+        return {}
+    topics = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+    known = {
+        place: spec
+        for place, spec in wanted.items()
+        if place.topic in topics and place.partition in topics[place.topic].partitions
+    }
+    if not known:
+        return {}
+    answered = admin.list_offsets(known, request_timeout=REQUEST_TIMEOUT_S)
+    return {
+        (place.topic, place.partition): future.result(REQUEST_TIMEOUT_S).offset
+        for place, future in answered.items()
+    }

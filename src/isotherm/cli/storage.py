@@ -1,0 +1,94 @@
+"""`isotherm storage`: what kafka-storage.sh does, for a broker's log directories."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.layers import read_properties
+from isotherm.errors import LogDirFailedError
+
+app = typer.Typer(no_args_is_help=True, help="Format a broker's log directories for a cluster.")
+
+_ConfigFile = Annotated[
+    Path, typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.")
+]
+
+
+@app.command(name="format")
+def format_storage(
+    config: _ConfigFile,
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", "-t", help="The id of the controllers' cluster.")
+    ],
+    ignore_formatted: Annotated[
+        bool,
+        typer.Option("--ignore-formatted", "-g", help="Leave directories that are formatted."),
+    ] = False,
+) -> None:
+    """Format the log directories of a broker that joins a cluster of Kafka's controllers."""
+    from isotherm.broker.startup.formatting import format_directories
+    from isotherm.broker.startup.local_tier import new_id
+    from isotherm.log.fs import OsFileSystem
+
+    broker, rng = _read(config), random.SystemRandom()
+    try:
+        formatted = format_directories(
+            OsFileSystem(),
+            broker.log_dirs,
+            cluster_id,
+            broker.node_id,
+            lambda: new_id(rng),
+            ignore_formatted=ignore_formatted,
+        )
+    except OSError as error:
+        raise LogDirFailedError("a log directory cannot be formatted") from error
+    for path in formatted:
+        kind = "metadata" if path == broker.metadata_log_dir else "data"
+        typer.echo(f"Formatting {kind} directory {path} for cluster {cluster_id}.")
+    if not formatted:
+        typer.echo("All of the log directories are already formatted.")
+
+
+@app.command()
+def info(config: _ConfigFile) -> None:
+    """Print what the log directories hold. Exit code 1 if they are not fit for a start."""
+    from isotherm.broker.startup.formatting import storage_info
+    from isotherm.log.fs import OsFileSystem
+
+    try:
+        found = storage_info(OsFileSystem(), _read(config).log_dirs)
+    except OSError as error:
+        raise LogDirFailedError("a log directory cannot be read") from error
+    _print_list("Found log directory:", "Found log directories:", found.directories)
+    if found.metadata is not None:
+        texts = ", ".join(f"{name}={text}" for name, text in found.metadata.items())
+        typer.echo(f"Found metadata: {{{texts}}}\n")
+    _print_list("Found problem:", "Found problems:", found.problems)
+    if found.problems:
+        raise typer.Exit(1)
+
+
+@app.command(name="random-uuid")
+def random_uuid() -> None:
+    """Print a random id, as a new cluster needs one."""
+    from isotherm.broker.startup.local_tier import new_id
+    from isotherm.types import uuid_to_text
+
+    typer.echo(uuid_to_text(new_id(random.SystemRandom())))
+
+
+def _read(path: Path) -> BrokerConfig:
+    return parse_broker_config(read_properties(path))
+
+
+def _print_list(one: str, several: str, items: list[Path] | list[str]) -> None:
+    if items:
+        typer.echo(one if len(items) == 1 else several)
+        for item in items:
+            typer.echo(f"  {item}")
+        typer.echo("")

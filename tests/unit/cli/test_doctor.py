@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import resource
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from isotherm.cli.doctor import (
+    CLOCK_OFFSET_MAX_MS,
+    OPEN_FILES_MIN,
+    Finding,
+    Outcome,
+    check_clock,
+    check_folder,
+    check_kernels,
+    check_open_files,
+    check_remote_tier,
+)
+from isotherm.cli.main import app
+from isotherm.config.broker import parse_broker_config
+from isotherm.config.layers import embedded_defaults
+from isotherm.testing.s3_server import S3Server, find_versitygw
+from isotherm.testing.sim_clock import SimClock
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["doctor", *map(str, arguments)])
+
+
+def findings(result: Result) -> dict[str, dict[str, Any]]:
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    return {row.pop("check"): row for row in rows}
+
+
+@pytest.fixture
+def taken() -> int:
+    """A port that another process listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_defaults_are_examined_and_nothing_is_created(tmp_path: Path) -> None:
+    result = run("--data-dir", tmp_path / "data", "-o", "listeners=PLAINTEXT://:0", "--json")
+    assert result.exit_code == 0, result.stdout
+    found = findings(result)
+    assert found[f"log directory {tmp_path / 'data' / 'log'}"]["outcome"] == "ok"
+    assert found[f"bucket file://{tmp_path / 'data' / 'bucket'}"]["outcome"] == "ok"
+    assert found["pyspark"]["found"].startswith("4.")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_fault_is_found_beside_the_others(tmp_path: Path, taken: int) -> None:
+    (tmp_path / "file").touch()
+    result = run(
+        "-o", f"listeners=PLAINTEXT://127.0.0.1:{taken}",
+        "-o", f"log.dirs={tmp_path / 'file' / 'log'}",
+        "-o", "rsm.config.url=s3://bucket",
+        "-o", f"rsm.config.s3.endpoint.url=http://127.0.0.1:{taken + 1 if taken < 65535 else 1}",
+        "-o", "rsm.config.aws.access.key.id=id", "-o", "rsm.config.aws.secret.access.key=key",
+        "-b", "127.0.0.1:1", "--json",
+    )  # fmt: skip
+    assert result.exit_code == 1
+    found = findings(result)
+    assert "in use" in found[f"listener PLAINTEXT://127.0.0.1:{taken}"]["found"]
+    assert "cannot be written" in found[f"log directory {tmp_path / 'file' / 'log'}"]["found"]
+    assert "operation=put" in found["bucket s3://bucket"]["found"]
+    assert "s3:PutObject" in found["bucket s3://bucket"]["advice"]
+    assert "connection refused" in found["broker"]["found"]
+
+
+def test_wrong_setting_is_named_and_the_machine_is_examined_all_the_same() -> None:
+    result = run("-o", "num.partitions=many", "--json")
+    assert result.exit_code == 1
+    found = findings(result)
+    assert "num.partitions" in found["configuration"]["found"]
+    assert "java" in found
+
+
+def test_table_has_what_to_do_below_each_finding(taken: int) -> None:
+    result = run("-o", f"listeners=PLAINTEXT://127.0.0.1:{taken}")
+    lines = result.stdout.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("failed")]
+    assert f"sport = :{taken}" in lines[at + 1]
+
+
+def outcomes(found: object) -> list[Outcome]:
+    return [each.outcome for each in found]
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome"),
+    [
+        (OPEN_FILES_MIN - 1, Outcome.WARNING),
+        (OPEN_FILES_MIN, Outcome.OK),
+        (resource.RLIM_INFINITY, Outcome.OK),
+    ],
+)
+def test_open_files(limit: int, outcome: Outcome) -> None:
+    assert outcomes(check_open_files(limit)) == [outcome]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_clock(sign: int) -> None:
+    assert outcomes(check_clock(sign * CLOCK_OFFSET_MAX_MS)) == [Outcome.OK]
+    assert outcomes(check_clock(sign * (CLOCK_OFFSET_MAX_MS + 1))) == [Outcome.WARNING]
+
+
+def test_kernels_that_are_not_compiled_are_a_warning_with_the_command() -> None:
+    (finding,) = check_kernels(is_compiled=False)
+    assert finding.outcome is Outcome.WARNING
+    assert finding.advice.endswith("-m isotherm.kernels")
+    assert outcomes(check_kernels(is_compiled=True)) == [Outcome.OK]
+
+
+def test_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isotherm.cli.doctor.FREE_BYTES_MIN", 2**62)
+    assert check_folder("log", tmp_path).outcome is Outcome.WARNING
+
+
+def test_bucket_and_its_clock_are_asked(tmp_path: Path) -> None:
+    binary = find_versitygw()
+    if binary is None:
+        pytest.skip("versitygw is not installed: scripts/s3-server.sh install")
+
+    def examine(clock: SimClock) -> list[Finding]:
+        return list(check_remote_tier(parse_broker_config(texts), clock))
+
+    with S3Server(binary, tmp_path / "root") as server:
+        texts = embedded_defaults(tmp_path) | {
+            f"rsm.config.{name}": text for name, text in server.config.items()
+        }
+        bucket, clock = examine(SimClock(0))
+    assert bucket.outcome is Outcome.OK
+    assert clock.outcome is Outcome.WARNING
+    assert clock.found.startswith("-")
