@@ -6,7 +6,7 @@ PYTHON ?= python3
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java test test-quick lint types imports docs check soak mutants demo bench bench-quick clean
+.PHONY: help setup java test test-quick lint types imports docs check soak mutants demo cluster-demo bench bench-quick clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -54,10 +54,12 @@ check: lint types imports docs test ## Everything that has to hold before a comm
 
 SOAK_SECONDS ?= 1200
 SOAK_KILLS ?= 500
-soak: setup ## The longest tests; clients at work for SOAK_SECONDS; a loop of SOAK_KILLS kills, both stores and levels
+soak: setup ## The longest tests; clients at work for SOAK_SECONDS; a loop of SOAK_KILLS kills; clusters
 	$(BIN)/python -m pytest -q -m soak
 	$(BIN)/python -m isotherm.testing.correctness.run --seconds $(SOAK_SECONDS)
 	$(BIN)/python -m isotherm.testing.correctness.run --kills $(SOAK_KILLS) --precise --level 0 1 --store folder s3
+	PYTHONPATH=. $(BIN)/python -m tests.support.cluster.run --cluster isotherm mixed --seconds $(SOAK_SECONDS)
+	PYTHONPATH=. $(BIN)/python -m tests.support.cluster.placements
 
 MUTANTS ?= 10
 mutants: setup ## Change MUTANTS places of each module that decides or destroys; print what no test notices
@@ -67,6 +69,9 @@ mutants: setup ## Change MUTANTS places of each module that decides or destroys;
 demo: setup ## Produce a year of flights, tier them, read them back with Kafka clients and Spark
 	$(BIN)/python examples/demo/flights.py
 
+cluster-demo: setup ## Kill three replicated brokers in turn under a producer; MIXED=1: one is Apache Kafka
+	PYTHONPATH=. $(BIN)/python examples/cluster/cluster.py $(if $(MIXED),--mixed)
+
 bench: setup ## Measure Isotherm beside Apache Kafka, in half an hour; writes docs/benchmarks.md
 	$(BIN)/python -m bench
 
@@ -74,4 +79,4 @@ bench-quick: setup ## The same in less than five minutes: fails when a ratio tha
 	$(BIN)/python -m bench --quick
 
 clean: ## Remove what the targets made, except .venv
-	rm -rf isotherm-data isotherm-demo site .bench .oracle .pytest_cache .mypy_cache .ruff_cache
+	rm -rf isotherm-data isotherm-demo isotherm-cluster-demo site .bench .oracle .pytest_cache .mypy_cache .ruff_cache

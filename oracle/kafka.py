@@ -82,6 +82,7 @@ class KafkaOracle:
         first_listener, *_ = self._properties["listeners"].split(",")
         self.bootstrap_server = first_listener.partition("://")[2]
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
 
     @property
     def pid(self) -> int:
@@ -100,15 +101,14 @@ class KafkaOracle:
         Raises OracleUnavailableError with the end of server.log when it does not come up.
         """
         assert self._process is None, "the broker is not running yet"
-        self.remote_dir.mkdir(parents=True, exist_ok=True)
+        for directory in (self.directory, self.remote_dir):
+            directory.mkdir(parents=True, exist_ok=True)
         config_path = self.directory / "server.properties"
         config_path.write_text("".join(f"{k}={v}\n" for k, v in self._properties.items()))
         if not (self.log_dir / "meta.properties").exists():
-            run_tool(
-                "kafka.tools.StorageTool", "format", "--standalone",
-                f"--cluster-id={CLUSTER_ID}", f"--config={config_path}",
-            )  # fmt: skip
+            self._format(config_path)
         with (self.directory / "server.log").open("ab") as output:
+            self._log_start = output.tell()
             self._process = subprocess.Popen(
                 java_command(
                     "kafka.Kafka",
@@ -146,7 +146,7 @@ class KafkaOracle:
         assert self._process is not None
         deadline = time.monotonic() + self.start_timeout_s
         while time.monotonic() < deadline and self._process.poll() is None:
-            if broker_answers(self.bootstrap_server):
+            if self._answers():
                 return
             time.sleep(0.1)
         exit_status = self._process.poll()
@@ -155,6 +155,21 @@ class KafkaOracle:
             f"kafka did not start: exit={exit_status} timeout_s={self.start_timeout_s}\n"
             + self._first_error()
         )
+
+    def _format(self, config_path: Path) -> None:
+        run_tool(
+            "kafka.tools.StorageTool", "format", "--standalone",
+            f"--cluster-id={CLUSTER_ID}", f"--config={config_path}",
+        )  # fmt: skip
+
+    def _answers(self) -> bool:
+        return broker_answers(self.bootstrap_server)
+
+    def log_since_start(self) -> str:
+        """What the process has printed since the last `start`."""
+        with (self.directory / "server.log").open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
 
     def _first_error(self) -> str:
         lines = (self.directory / "server.log").read_text(errors="replace").splitlines()
@@ -225,7 +240,7 @@ def run_tool(
     Raises subprocess.CalledProcessError, with the output as a note, on any other exit status.
     """
     completed = subprocess.run(
-        java_command(main, *map(os.fspath, arguments)),
+        java_command(main, *[os.fspath(each) for each in arguments]),
         input=stdin,
         cwd=cwd,
         capture_output=True,

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
+from suites.building import TOOLS, run_step
 from suites.results import SuiteUnavailableError
-
-TOOLS = Path(__file__).parents[1] / ".tools"
-BUILD_TIMEOUT_S = 280
 
 
 def module_source(folder: Path, *modules: str) -> Path:
@@ -19,10 +16,8 @@ def module_source(folder: Path, *modules: str) -> Path:
     if shutil.which("go") is None:
         raise SuiteUnavailableError("go is not installed")
     command = ["go", "mod", "download", "-json", *modules]
-    told = _run(command, folder)
-    if told.returncode != 0:
-        raise SuiteUnavailableError(f"the Go module cannot be had: {told.stdout}{told.stderr}")
-    return Path(json.JSONDecoder().raw_decode(told.stdout)[0]["Dir"])
+    told = run_step(command, folder, SuiteUnavailableError)
+    return Path(json.JSONDecoder().raw_decode(told)[0]["Dir"])
 
 
 def writable_copy(source: Path, copy: Path) -> Path:
@@ -37,17 +32,5 @@ def compile_tests(source: Path, package: str, binary: Path, *options: str) -> Pa
     """The compiled tests of a package, put into place as a whole."""
     partial = binary.with_suffix(".partial")
     TOOLS.mkdir(exist_ok=True)
-    built = _run(["go", "test", "-c", *options, "-o", str(partial), package], source)
-    assert built.returncode == 0, built.stderr
+    run_step(["go", "test", "-c", *options, "-o", str(partial), package], source)
     return partial.replace(binary)
-
-
-def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=BUILD_TIMEOUT_S,
-    )

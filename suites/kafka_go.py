@@ -12,6 +12,7 @@ from pathlib import Path
 
 from suites import go_modules
 from suites.brokers import KAFKA_VERSION, running
+from suites.building import TOOLS
 from suites.results import Outcomes, of_go_test
 
 MODULE = "github.com/segmentio/kafka-go"
@@ -19,7 +20,7 @@ VERSION = "v0.4.51"
 RUN_TIMEOUT_S = 560
 
 # The name that the tests know becomes an address of this checkout alone: the port stays as it is.
-_DIGEST = hashlib.sha256(os.fsencode(go_modules.TOOLS)).digest()
+_DIGEST = hashlib.sha256(os.fsencode(TOOLS)).digest()
 HOST = ".".join(["127", *(str(1 + byte % 250) for byte in _DIGEST[:3])])
 ADDRESS = f"{HOST}:9092"
 REPLACED = {
@@ -42,11 +43,11 @@ PANICS = (
 
 def prepare() -> Path:
     """The folder with the compiled tests and the fixtures that they read."""
-    folder = go_modules.TOOLS / f"kafka-go-{VERSION}-{HOST}"
+    folder = TOOLS / f"kafka-go-{VERSION}-{HOST}"
     if folder.exists():
         return folder
-    go_modules.TOOLS.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=go_modules.TOOLS) as scratch:
+    TOOLS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
         kept = go_modules.module_source(Path(scratch), f"{MODULE}@{VERSION}")
         source = go_modules.writable_copy(kept, Path(scratch) / "kafka-go")
         for path in source.glob("*_test.go"):

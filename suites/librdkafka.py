@@ -21,12 +21,11 @@ from pathlib import Path
 
 from isotherm.testing.local_servers import free_ports
 from suites.brokers import KAFKA_VERSION, running
-from suites.go_modules import TOOLS
+from suites.building import TOOLS, run_step
 from suites.results import Outcomes, SuiteUnavailableError, of_librdkafka
 
 PACKAGE = "@confluentinc/kafka-javascript@1.10.1"
 VERSION = "2.15.1"
-BUILD_TIMEOUT_S = 290
 TEST_TIMEOUT_S = 240
 AT_ONCE = 4
 
@@ -57,7 +56,7 @@ def prepare() -> Path:
     with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
         source = _source(Path(scratch))
         # Its speed is not tried, and the compiler's is.
-        _run(
+        run_step(
             [
                 "./configure",
                 "--disable-optimization",
@@ -69,8 +68,8 @@ def prepare() -> Path:
         )
         # Without the dynamic library the tests have librdkafka in them.
         for target in ("src/librdkafka.a", "src-cpp/librdkafka++.a"):
-            _run(["make", "-j2", "-C", str(Path(target).parent), Path(target).name], source)
-        _run(["make", "-j2", "-C", "tests", "test-runner"], source)
+            run_step(["make", "-j2", "-C", str(Path(target).parent), Path(target).name], source)
+        run_step(["make", "-j2", "-C", "tests", "test-runner"], source)
         source.replace(folder)
     return folder / "tests"
 
@@ -138,21 +137,7 @@ def _run_number(tests: Path, config: Path, number: str, group_protocol: str) -> 
 
 def _source(scratch: Path) -> Path:
     """librdkafka's folder of the package, unpacked."""
-    packed = _run(["npm", "pack", "--silent", PACKAGE], scratch, SuiteUnavailableError)
+    packed = run_step(["npm", "pack", "--silent", PACKAGE], scratch, SuiteUnavailableError)
     with tarfile.open(scratch / packed.split()[-1]) as archive:
         archive.extractall(scratch, filter="data")
     return scratch / "package" / "deps" / "librdkafka"
-
-
-def _run(command: list[str], folder: Path, error: type[Exception] = AssertionError) -> str:
-    ran = subprocess.run(
-        command,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=BUILD_TIMEOUT_S,
-    )
-    if ran.returncode != 0:
-        raise error(f"{' '.join(command)} failed: {ran.stdout[-2000:]}{ran.stderr[-2000:]}")
-    return ran.stdout

@@ -18,6 +18,7 @@ from pathlib import Path
 from isotherm.testing.local_servers import free_ports
 from suites import go_modules
 from suites.brokers import KAFKA_VERSION, running
+from suites.building import TOOLS
 from suites.results import Outcomes, SuiteUnavailableError, of_go_test
 from tests.support.toxiproxy import Toxiproxy, find_toxiproxy
 
@@ -38,11 +39,11 @@ _TEST = re.compile(r"^func (Test\w+)\(t ", re.MULTILINE)
 
 def prepare() -> Path:
     """The compiled tests; the names of the functional ones lie beside them."""
-    binary, names = go_modules.TOOLS / BINARY, go_modules.TOOLS / NAMES
+    binary, names = TOOLS / BINARY, TOOLS / NAMES
     if binary.exists() and names.exists():
         return binary
-    go_modules.TOOLS.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=go_modules.TOOLS) as scratch:
+    TOOLS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
         kept = go_modules.module_source(Path(scratch), f"{MODULE}@{VERSION}")
         source = go_modules.writable_copy(kept, Path(scratch) / "sarama")
         found = []
@@ -71,7 +72,7 @@ def broker(kind: str, directory: Path) -> Iterator[str]:
 
 def run(binary: Path, toxiproxy: str, log: Path, tests: list[str] | None = None) -> Outcomes:
     """All functional tests, or those named; what they print goes to `log`."""
-    names = tests or (go_modules.TOOLS / NAMES).read_text(encoding="utf-8").split()
+    names = tests or (TOOLS / NAMES).read_text(encoding="utf-8").split()
     with log.open("w", encoding="utf-8") as output:
         subprocess.run(
             [

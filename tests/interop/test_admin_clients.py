@@ -43,9 +43,10 @@ with warnings.catch_warnings():
     from kafka.admin import ResourceType as PythonResourceType
     from kafka.errors import SecurityDisabledError
 
+from isotherm.testing.bucket_files import files_below
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 _numbers = itertools.count()
 
 
@@ -123,7 +124,7 @@ def test_records_are_deleted_over_both_tiers(
     bucket = broker.directory / "bucket"
 
     def remote_segments() -> int:
-        return sum(1 for path in bucket.rglob("*.log") if name in str(path))
+        return sum(path.suffix == ".log" and name in str(path) for path in files_below(bucket))
 
     before = remote_segments()
     deleted = only(admin.delete_records([TopicPartition(name, 0, 25)]))
@@ -226,7 +227,7 @@ def test_producer_over_its_quota_is_throttled(
     admin: AdminClient, broker: EmbeddedBroker, topic: Callable[..., str]
 ) -> None:
     """librdkafka tells the broker's throttle time in its statistics of a request."""
-    from isotherm.broker.controller.client_quotas import PRODUCER_BYTE_RATE, QuotaChange
+    from isotherm.broker.metadata.client_quotas import PRODUCER_BYTE_RATE, QuotaChange
 
     name = topic()
     controller = broker.node.services.controller
@@ -314,7 +315,7 @@ def test_dynamic_keys_of_the_broker_take_effect_at_once_and_after_a_restart(
 def test_consumer_over_its_quota_waits_and_gets_every_record(
     start_broker: Callable[..., EmbeddedBroker],
 ) -> None:
-    from isotherm.broker.controller.client_quotas import CONSUMER_BYTE_RATE, QuotaChange
+    from isotherm.broker.metadata.client_quotas import CONSUMER_BYTE_RATE, QuotaChange
 
     broker = start_broker({"quota.window.num": "2"})
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})

@@ -18,12 +18,11 @@ from aiokafka.structs import OffsetAndMetadata
 
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
-TIMEOUT_S = 30
 _numbers = itertools.count()
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), TIMEOUT_S))
+    asyncio.run(scenario())
 
 
 @asynccontextmanager

@@ -139,7 +139,7 @@ def test_garbage_closes_that_connection_only(
     assert client.is_hung_up_on()
 
 
-def test_random_requests_of_every_api_hurt_nobody(
+def test_random_requests_of_every_api_do_no_harm(
     broker: EmbeddedBroker, healthy: RawClient
 ) -> None:
     rng = random.Random(1)
@@ -185,7 +185,7 @@ def test_pipelined_requests_are_answered_in_order_around_a_long_poll(
 def test_client_that_leaves_during_a_long_poll_is_forgotten(
     broker: EmbeddedBroker, client: RawClient, topic: str
 ) -> None:
-    purgatory = broker.node.services.replica_manager.fetch_purgatory
+    purgatory = broker.node.services.replica_manager.purgatory
     client.send(request(18, 0), fetch(topic, 0, max_wait_ms=600_000))
     client.receive()
     while len(purgatory) == 0:
@@ -225,7 +225,7 @@ def test_acks_0_error_closes_the_connection(client: RawClient, topic: str) -> No
     assert client.is_hung_up_on()
 
 
-def test_unknown_version_of_api_versions_is_told_which_are_known(client: RawClient) -> None:
+def test_unknown_version_of_api_versions_gets_the_known_ones(client: RawClient) -> None:
     client.send(request(18, 77, b"\0"))
     assert struct.unpack_from(">ih", client.receive()) == (1, ErrorCode.unsupported_version)
 

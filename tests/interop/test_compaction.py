@@ -26,7 +26,7 @@ from isotherm.broker.transactions.transaction_records import decode_record
 from isotherm.log.partition_log import PartitionLog
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 SETTINGS = {
     "log.cleaner.backoff.ms": "20",
     "log.cleaner.min.cleanable.ratio": "0.001",

@@ -140,7 +140,7 @@ def test_log_dirs_are_described(printed, server: IsothermServer) -> None:
     assert (partition["partition"], partition["size"]) == ("tiered-0", on_disk)
 
 
-def test_offsets_of_every_special_time_are_told_by_name_and_number(printed, server) -> None:
+def test_offsets_of_every_special_time_are_found_by_name_and_number(printed, server) -> None:
     found = {
         time: int(printed[f"time {time}"].strip().splitlines()[-1].split(":")[-1]) for time in TIMES
     }

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from isotherm.broker.controller.features import FeatureUpdate, UpgradeType
+from isotherm.broker.metadata.features import FeatureUpdate, UpgradeType
 from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.clock import SystemClock
 from isotherm.remote.metadata.api import MetadataTopicRecord
@@ -86,7 +86,7 @@ class Tiered:
         return cache.segments()
 
     def policy(self) -> str | None:
-        return self.broker.node.services.controller.topic_texts(REMOTE_LOG_METADATA_TOPIC).get(
+        return self.broker.node.services.metadata.topic_texts(REMOTE_LOG_METADATA_TOPIC).get(
             "cleanup.policy"
         )
 

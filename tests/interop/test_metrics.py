@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 @pytest.fixture

@@ -118,6 +118,61 @@ def test_librdkafka_stays_at_a_hole_until_it_is_mended(
         consumer.close()
 
 
+def test_librdkafka_goes_on_behind_a_hole_when_records_are_deleted(
+    start_broker: Callable[..., EmbeddedBroker],
+) -> None:
+    broker = start_broker()
+    hole = Hole(broker)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "deleted",
+            "auto.offset.reset": "earliest",
+            "fetch.error.backoff.ms": 50,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(TOPIC, 0, hole.lost.start_offset)])
+        assert read_on(consumer, bool) == ([], {KafkaError.INVALID_MSG})
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        wanted = [TopicPartition(TOPIC, 0, hole.after.start_offset)]
+        admin.delete_records(wanted)[wanted[0]].result()
+        behind: list[int] = []
+        while not behind:
+            behind, _ = read_on(consumer, lambda found: bool(found) and found[-1] == COUNT - 1)
+        assert behind == list(range(hole.after.start_offset, COUNT))
+    finally:
+        consumer.close()
+
+
+def console_consumer(broker: EmbeddedBroker, policy: str, count: int = COUNT) -> list[str]:
+    """In a group that has the policy's name; it prints the keys, which are the offsets."""
+    return [
+        *(CONSOLE_CONSUMER, f"--bootstrap-server={broker.bootstrap_servers}"),
+        *(f"--topic={TOPIC}", f"--group={policy}", f"--max-messages={count}"),
+        *("--timeout-ms=20000", f"--command-property=auto.offset.reset={policy}"),
+        *("--formatter-property=print.key=true", "--formatter-property=print.value=false"),
+    ]
+
+
+def test_java_goes_on_at_a_hole_that_is_mended(
+    start_broker: Callable[..., EmbeddedBroker], kafka_tools: Path
+) -> None:
+    broker = start_broker()
+    hole = Hole(broker)
+    at_hole = [TopicPartition(TOPIC, 0, hole.lost.start_offset)]
+    committer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "earliest"})
+    committer.commit(offsets=at_hole, asynchronous=False)
+    committer.close()
+    rest = [str(number) for number in range(hole.lost.start_offset, COUNT)]
+    consume = console_consumer(broker, "earliest", len(rest))
+    ((_, text),) = run_tools_to_status(consume)
+    assert "corrupt message" in text.lower()
+    hole.mend()
+    ((_, text),) = run_tools_to_status(consume)
+    assert [line for line in text.splitlines() if line.isdigit()] == rest
+
+
 def test_java_stays_at_a_hole_until_records_are_deleted(
     start_broker: Callable[..., EmbeddedBroker], kafka_tools: Path
 ) -> None:
@@ -125,12 +180,7 @@ def test_java_stays_at_a_hole_until_records_are_deleted(
     hole = Hole(broker)
 
     def consume(policy: str) -> list[str]:
-        return [
-            *(CONSOLE_CONSUMER, f"--bootstrap-server={broker.bootstrap_servers}"),
-            *(f"--topic={TOPIC}", f"--group={policy}", f"--max-messages={COUNT}"),
-            *("--timeout-ms=20000", f"--command-property=auto.offset.reset={policy}"),
-            *("--formatter-property=print.key=true", "--formatter-property=print.value=false"),
-        ]
+        return console_consumer(broker, policy)
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for policy in ("earliest", "latest"):

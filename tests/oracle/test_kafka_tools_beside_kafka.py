@@ -9,16 +9,15 @@ its reason, and must go on differing.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from isotherm.testing.broker_process import BrokerProcess
 from oracle.kafka import running_kafka
+from oracle.tool_texts import Run, difference, normalised
 from oracle.tools import SCRIPTS, run_tools_to_status
 from oracle.topics import create_topic
 
@@ -56,11 +55,6 @@ DIFFERENT: Mapping[str, str] = {
     "share-groups --describe --group strangers": _NO_SHARE_GROUPS,
     "streams-groups --describe --group strangers": _NO_SHARE_GROUPS,
 }
-
-
-class Run(NamedTuple):
-    status: int
-    text: frozenset[str]
 
 
 def partitions(topic: str, count: int, replica: int = 1) -> list[dict[str, object]]:
@@ -110,32 +104,6 @@ def run_all(server: str, files: Path) -> dict[int, Run]:
     }
 
 
-_NORMAL_FORMS = [
-    (re.compile(r"(127\.0\.0\.1|localhost)(:| +)\d+"), "<address>"),
-    (re.compile(r"(?<![\w-])(?=\S*[0-9A-Z])[\w-]{22}(?![\w-])"), "<id>"),
-    (re.compile(r"/\S*?/log(?=[\"\]])"), "<log dir>"),
-    (re.compile(r"/\S+\.json"), "<file>"),
-    (re.compile(r"^\d+ \[", re.MULTILINE), "["),
-    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[:,.]\d+"), "<time>"),
-    (re.compile(r"(?<!\d)1\d{12}(?!\d)"), "<ms>"),
-    (re.compile(r"\n\tat .*"), ""),
-    (re.compile(r"(org\.apache\.kafka\.common\.(?:errors|config)\.\w+): .*"), r"\1"),
-    (re.compile(r"(Error while executing topic command :) .*"), r"\1"),
-    (re.compile(r"(?<=Valid states are: ).*"), "<states>"),
-    (re.compile(r"adminclient-\d+"), "adminclient"),
-    # With replicas to elect from (KIP-966) a cluster of Kafka's sets it for all brokers.
-    (re.compile(r"  min\.insync\.replicas=1 .*\n?|min\.insync\.replicas=1,?"), ""),
-    # The leader's epoch of the metadata log, its end, and how long ago the voter was heard of.
-    (re.compile(r"(LeaderEpoch|HighWatermark|MaxFollowerLagTimeMs): +\d+"), r"\1"),
-]
-
-
-def normalised(text: str) -> str:
-    for pattern, form in _NORMAL_FORMS:
-        text = pattern.sub(form, text)
-    return text
-
-
 @pytest.fixture(scope="module")
 def runs(
     kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory
@@ -160,9 +128,7 @@ def test_tools_exit_and_print_as_with_kafka(
     ours, theirs = runs
     different = {number for number in range(len(RUNS)) if ours[number] != theirs[number]}
     unexpected = [
-        f"{RUNS[number]}\n"
-        f"  isotherm {ours[number].status} {sorted(ours[number].text - theirs[number].text)}\n"
-        f"  kafka    {theirs[number].status} {sorted(theirs[number].text - ours[number].text)}"
+        difference(RUNS[number], ours[number], theirs[number])
         for number in sorted(different)
         if RUNS[number] not in DIFFERENT
     ]

@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from isotherm.broker.controller.features import FeatureUpdate, UpgradeType
+from isotherm.broker.metadata.features import FeatureUpdate, UpgradeType
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.dump_text import parse_dump
 from oracle.kafka import TOOL_OPTIONS, TOOL_TIMEOUT_S, dump_log_segments, run_tool
 
 CLIENT = Path(__file__).with_name("TransactionalClient.java")
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def _chosen(options: argparse.Namespace) -> tuple[Scenario, ...]:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """In memory where the system has such a place: runs write small files, very many of them."""
+    """A folder in memory if possible: runs write very many small files."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
     try:
@@ -128,7 +128,7 @@ def _made(folder: Path) -> Path:
 
 
 class Figures:
-    """What the runs come to."""
+    """The results of the runs."""
 
     def __init__(self) -> None:
         self.began_s = _CLOCK.monotonic_s()

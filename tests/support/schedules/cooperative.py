@@ -37,7 +37,7 @@ POINTS = {
 
 
 class Running:
-    """Which scheduler the locks wait in: one at a time in this process."""
+    """The scheduler of the locks: one at a time in this process."""
 
     scheduler: Scheduler | None = None
 
@@ -101,7 +101,7 @@ class Lock:
 
 
 class Condition:
-    """`threading.Condition`. One that is notified waits for no other thread's leave to go on."""
+    """`threading.Condition`. A notified thread is ready at once."""
 
     def __init__(self, lock: Lock | None = None) -> None:
         self._lock = lock or Lock(is_recursive=True)
@@ -122,7 +122,7 @@ class Condition:
             return scheduler().block(lambda: bool(notified), "wait", timeout)
         finally:
             self._waiting = [each for each in self._waiting if each is not notified]
-            # No other thread holds it: it is released before every point.
+            # No other thread has it: it is released before every point.
             self._lock.acquire()
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
@@ -184,7 +184,7 @@ def void(_: object) -> None:
 
 
 class ThreadingNames:
-    """What one module finds under the name `threading`."""
+    """The replacement of `threading` in one module."""
 
     TIMEOUT_MAX = threading.TIMEOUT_MAX
 
@@ -214,7 +214,8 @@ class ThreadingNames:
 
 @contextmanager
 def cooperative_threading(run: Scheduler) -> Iterator[None]:
-    """Everything that the tier makes inside waits in `run`. The modules are imported before."""
+    """Locks and threads that the tier creates within it wait in `run`. The modules must be imported
+    before."""
     modules = {
         name: module
         for name, module in sys.modules.items()

@@ -1,4 +1,4 @@
-"""What outlives a process: the bucket, the two metadata topics, the local disk, what the cluster knows.
+"""Durable state: the bucket, the two metadata topics, the local disk, the cluster's metadata.
 
 Everything here is in memory but the local logs. Each access is a point of the schedule, before
 anything is done, and may fail: before it is done, or after, as a lost reply.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from isotherm.errors import (
     RemoteStorageError,
     RequestTimedOutError,
 )
-from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord
+from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
 from isotherm.remote.metadata.wire.events import columns_of
 from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.storage.object_client import ObjectRange, StoredObject
@@ -44,7 +44,7 @@ from tests.support.tiered_partition import VolatileFileSystem
 
 
 class Lost(enum.Enum):
-    """What an error says nothing of: whether it was done."""
+    """Whether a failed access was executed: the error does not say."""
 
     NOTHING = "nothing"
     REQUEST = "request"
@@ -52,7 +52,7 @@ class Lost(enum.Enum):
 
 
 class Faults:
-    """The next accesses of a kind that fail; `rng` draws which of them."""
+    """Failures of the next accesses of a kind; `rng` chooses which of them."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -64,7 +64,7 @@ class Faults:
         self._left[kind] = count
 
     def fail_next(self, kind: str) -> None:
-        """The next access of the kind is not done, and fails."""
+        """The next access of the kind fails without an effect."""
         self._refused.add(kind)
 
     def end(self) -> None:
@@ -105,6 +105,23 @@ class ScheduledTopic(MemoryMetadataTopic):
             raise RequestTimedOutError(f"injected: appended topic={self._name}")
         return offset
 
+    def append_at(
+        self, partition: int, end_offset: Offset, records: Sequence[NewMetadataRecord]
+    ) -> None:
+        main = next((each for each in records if each.value is not None), records[0])
+        self._run.point(f"append {self._name} {_kind_of(main.value)}")
+        lost = self._faults.draw(f"append {self._name}")
+        if lost is Lost.REQUEST:
+            raise RequestTimedOutError(f"injected: not appended topic={self._name}")
+        super().append_at(partition, end_offset, records)
+        for each in records:
+            self._run.tell(
+                f"{self._name} {number_of(each.key)} {_event_of(each.value)} {lost.value}"
+            )
+            self.on_append()
+        if lost is Lost.REPLY:
+            raise RequestTimedOutError(f"injected: appended topic={self._name}")
+
     def read(
         self, partition: int, start_offset: Offset, max_bytes: int
     ) -> list[MetadataTopicRecord]:
@@ -141,7 +158,7 @@ def _event_of(value: bytes | None) -> str:
 
 
 def number_of(key: bytes | None) -> str:
-    """The key without what is the same in all."""
+    """The key without its common prefix."""
     return key.decode()[18:] if key is not None else "-"
 
 
@@ -272,7 +289,7 @@ class ScheduledFileSystem(VolatileFileSystem):
 
 @dataclass(slots=True)
 class HostedPartition:
-    """A partition as the cluster's metadata and the checkpoints of its log directory have it."""
+    """A partition in the cluster's metadata and in the checkpoints of its log directory."""
 
     id: TopicIdPartition
     config: Any
@@ -284,7 +301,7 @@ class HostedPartition:
 
 @dataclass(slots=True)
 class Cluster:
-    """What the controller keeps. It stands for a Controller where the metadata upgrade asks one."""
+    """The controller's state. The metadata upgrade uses it as a Controller."""
 
     partitions: dict[TopicIdPartition, HostedPartition] = field(default_factory=dict)
     removed_last: list[TopicIdPartition] = field(default_factory=list)

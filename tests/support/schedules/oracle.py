@@ -1,8 +1,7 @@
-"""What has to hold after every step that destroys something, and once everything has settled.
+"""Invariants, checked after every destructive step and at the end.
 
-The metadata topic is folded here once more, by the rules of its format page and by nothing else:
-what this says is in the remote tier must be there, and a record that was acknowledged must be there
-or on the local disk.
+The oracle folds the metadata topic by the rules of its format page alone. All segments of that
+result must be in the remote tier, and each acknowledged record must be there or on the local disk.
 """
 
 from __future__ import annotations
@@ -68,7 +67,8 @@ class FoldedTopic:
             self._put(key, event)
 
     def fold_audited(self, record: MetadataTopicRecord) -> None:
-        """An event of the audit topic; a start takes the place of what was started under its key."""
+        """Apply an event of the audit topic. A start replaces the segment that was started under
+        its key."""
         _, event = decode_record(replace(record, key=None))
         if isinstance(event, RemoteLogSegmentMetadata):
             assert record.key is not None
@@ -109,19 +109,20 @@ class FoldedTopic:
 
 @dataclass(slots=True)
 class Expected:
-    """What a partition's clients were promised."""
+    """The records and offsets that a partition's clients rely on."""
 
     end: Offset = 0
     start: Offset = 0
-    """The highest log start that was seen, and allowed."""
+    """The highest allowed log start so far."""
     allowed_start: Offset = 0
-    """Up to here records may go, by order."""
+    """Records below it were deleted on request."""
     retention_bytes: int | None = None
-    """The smallest limit that ever held."""
+    """The smallest limit so far."""
     batch_size: int = 0
     """Of a batch, which holds one record."""
     is_untiered: bool = False
-    """By order: what the remote tier alone held is deleted, by order too."""
+    """The topic was untiered on request: records that only the remote tier has are deleted with
+    that."""
 
 
 class Oracle:
@@ -133,8 +134,7 @@ class Oracle:
         self.checks = 0
         self.is_strict = True
         self.known: Counter[str] = Counter()
-        """Violations that are passed over unless `is_strict`: defects that are known, and have a
-        test that expects them."""
+        """Known defects with their own tests: ignored unless `is_strict`."""
         durable.acknowledged = self._acknowledge
         durable.on_local_delete = lambda: self.check("local segment deleted")
         durable.objects.on_change = lambda: self.check("object deleted")
@@ -184,7 +184,7 @@ class Oracle:
                 )
 
     def _note_start(self, partition: TopicIdPartition, expected: Expected) -> Offset:
-        """Where the local log starts; the log start is noted, and must be allowed."""
+        """The local log start. Checks and records the log start."""
         log = self.process.logs.get(partition) if self.process is not None else None
         if log is None:
             return 0  # nothing is deleted while there is no process, nor while one begins
@@ -224,7 +224,7 @@ class Oracle:
     # ---- once everything has settled
 
     def check_settled(self) -> None:
-        """Every partition is copied, and nothing that a crash or a fault cut off is left."""
+        """Every partition is copied, and no crash or fault has left anything unfinished."""
         process, durable = self.process, self._durable
         assert process is not None
         self.check("settled")
@@ -319,7 +319,7 @@ class Oracle:
             )
 
     def check_audit(self) -> None:
-        """At level 1 from the start: the audit topic's events come to the same state."""
+        """If level 1 was set from the start: the audit topic's events lead to the same state."""
         for number, folded in enumerate(self._folded):
             audited = FoldedTopic()
             for record in self._durable.audit_topic.values(number):

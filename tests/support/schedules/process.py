@@ -1,4 +1,4 @@
-"""A broker's remote tier with its local logs, on what is durable; a crash throws it away.
+"""A broker's remote tier with its local logs, on the durable state. A crash drops it.
 
 Wired as isotherm.broker.tier.remote_tier and isotherm.broker.partitions.replica_manager do it, of the same parts.
 """
@@ -18,8 +18,9 @@ from isotherm.broker.tier.remote_metadata_topics import MetadataLevels
 from isotherm.broker.tier.remote_metadata_upgrade import MetadataUpgrade
 from isotherm.broker.tier.remote_metadata_upkeep import (
     RemoteMetadataUpkeep,
+    cleanup_upkeep,
     compaction_upkeep,
-    topic_upkeep,
+    upgrade_upkeep,
 )
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
@@ -37,6 +38,7 @@ from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.reading.read_request import ReadRequest
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.tasks.copy import CopyTask
@@ -78,7 +80,7 @@ MetadataManager = type[TopicBasedRemoteLogMetadataManager]
 
 @dataclass(slots=True)
 class Durable:
-    """What the next process begins with."""
+    """The state at the start of the next process."""
 
     run: Scheduler
     directory: Path
@@ -127,7 +129,7 @@ class _LogFiles(ScheduledFileSystem):
 
 
 class BrokerProcess:
-    """Made in a thread of the process, or by the driver before a schedule begins."""
+    """Created in a thread of the process, or by the driver before a schedule begins."""
 
     def __init__(self, durable: Durable) -> None:
         self.durable = durable
@@ -191,16 +193,18 @@ class BrokerProcess:
         config: Any = SimpleNamespace(remote=TASKS, log_initial_task_delay_ms=1_000)
         self.upkeep = RemoteMetadataUpkeep(
             [
-                *topic_upkeep(
-                    self.upgrade,
+                cleanup_upkeep(
                     topic,
                     self.metadata,
                     self.manager,
                     config,
                     SETTINGS,
+                    keeps=lambda _: True,
+                    is_alone=True,
                     clock=self.clock,
                     metrics=self.metrics,
                 ),
+                upgrade_upkeep(self.upgrade, config, self.clock),
                 *compaction_upkeep(
                     self.storage,
                     self.metadata,
@@ -216,7 +220,7 @@ class BrokerProcess:
         self._finisher = CompactionFinisher(
             CompactionJournals(journals, self.storage.root_directory),
             self.storage,
-            TierReplacementTarget(self.manager.tier, self.metadata),
+            TierReplacementTarget(self.manager.tier, self.metadata, self._leads),
             abandoned_after_ms=SETTINGS.remote_log_metadata_cleanup_grace_ms,
             clock=self.clock,
             metrics=self.metrics,
@@ -255,10 +259,14 @@ class BrokerProcess:
             self.cluster.partitions[partition].is_clean = True
 
     def release(self) -> None:
-        """The files of a process that is gone."""
+        """Close the files of a process that has ended."""
         for log in self.logs.values():
             for segment in log.segments():
                 segment.release_files()
+
+    def _leads(self, partition: TopicIdPartition) -> bool:
+        """By the cluster's metadata: scenarios run the tasks one by one, without the manager."""
+        return self.manager.tier.leader_epoch_of(partition) is not None
 
     # ---- logs
 
@@ -311,10 +319,11 @@ class BrokerProcess:
         hosted.log_start_offset = log.log_start_offset
         log.log_start_is_durable(hosted.log_start_offset)
 
-    # ---- what clients ask for
+    # ---- requests of clients
 
     def append(self, partition: TopicIdPartition, count: int) -> None:
-        """`count` batches of a record each, whose value is its offset; acknowledged one by one."""
+        """Append `count` batches of one record, with its offset as value, each acknowledged on its
+        own."""
         log, hosted = self.logs.get(partition), self.cluster.partitions.get(partition)
         if log is None or hosted is None:
             return
@@ -359,20 +368,22 @@ class BrokerProcess:
             log.maybe_increment_log_start_offset(log.local_log_start_offset)
 
     def read_all(self, partition: TopicIdPartition) -> dict[Offset, bytes | None]:
-        """As a consumer from the log start on, which goes where each answer ends."""
+        """Read as a consumer from the log start on, each time at the end of the last answer."""
         log = self.logs[partition]
         found: dict[Offset, bytes | None] = {}
         offset = log.log_start_offset
         while offset < log.log_end_offset:
             if offset < log.local_log_start_offset:
                 read = self.manager.read(
-                    log,
-                    partition,
-                    offset,
-                    10_000,
-                    isolation=FetchIsolation.HIGH_WATERMARK,
-                    min_one_message=True,
-                    wait=ReadWait(),
+                    ReadRequest(
+                        log,
+                        partition,
+                        offset,
+                        10_000,
+                        isolation=FetchIsolation.HIGH_WATERMARK,
+                        min_one_message=True,
+                        wait=ReadWait(),
+                    )
                 ).result()
                 data = memoryview(b"".join(read.records))
             else:

@@ -1,9 +1,9 @@
 """One run from a seed: clients, the cluster and the tasks of a broker in any order, with crashes.
 
-A few partitions share a broker. The driver asks for something, lets time pass, and asks for the
-next thing, while everything else goes on by itself; wherever the strategy says so, the process
-crashes, and the next one begins with what is durable. Towards the end nothing fails any more: then
-everything is copied, nothing is left over, and all of it is read.
+A few partitions share a broker. The driver makes a request, lets time pass, and makes the next one,
+while the tasks run. The strategy decides where the process crashes; the next process begins with
+the durable state. At the end nothing fails any more: then everything is copied, nothing is left
+over, and all records are read.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _START_MS = 1_700_000_000_000
 _ACTIONS = 14
 _PARTITIONS_MAX = 3
 _SETTLED_AFTER_S = 60
-"""Longer than a state has to stand to count as abandoned, and a clean-up after that."""
+"""Longer than the time after which a state counts as abandoned, and a clean-up after that."""
 _FAILING = ("append metadata", "append audit", "put", "get", "delete", "list")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run covered, for the figures and for the checks of coverage."""
+    """The coverage of a run, for reports and checks."""
 
     seed: int
     level: int
@@ -94,7 +94,7 @@ class RandomRun:
         }
 
     def play(self) -> Outcome:
-        """Violation, or what else went wrong, is raised."""
+        """Raises Violation, or any other error of the run."""
         with cooperative_threading(self.run), UnexpectedErrors():
             self.durable = Durable.empty(
                 self.run, self._directory, self._rng, level=min(self._level, 1)
@@ -144,12 +144,12 @@ class RandomRun:
         return process
 
     def _begin_process(self) -> None:
-        """Returns when it runs, however often it crashes until then."""
+        """Start the process, again after each crash, until it runs."""
         while not self._await(self.run.spawn("start", self._start)):
             self._end_process()
 
     def _await(self, thread: SimulatedThread) -> bool:
-        """Whether it ended by itself; not when there was a crash."""
+        """Whether it ended without a crash."""
         return self.run.block(lambda: thread.has_ended, thread.name)
 
     def _start(self) -> None:
@@ -169,14 +169,14 @@ class RandomRun:
         self.oracle.process = None
 
     def _wait(self, wait_s: float) -> None:
-        """Let the others go on for a while; after a crash there is a new process."""
+        """Let the other threads run for a while. After a crash start a new process."""
         self.run.block(lambda: False, "pause", wait_s)
         if self.run.is_crashed:
             self._end_process()
             self._begin_process()
 
     def _ask(self, key: object, run: Callable[[], None]) -> None:
-        """In a thread of the process, unless the last thing asked of `key` still goes on."""
+        """Run it in a thread of the process, unless the last request of `key` is still running."""
         last = self._begun.get(key)
         if last is not None and not last.has_ended:
             return
@@ -195,7 +195,7 @@ class RandomRun:
         ]
         return self._rng.choice(found) if found else None
 
-    # ---- what may happen
+    # ---- actions
 
     def append(self) -> None:
         partition = self._any(tiered=self._rng.random() < 0.9)
@@ -294,7 +294,7 @@ class RandomRun:
             self.durable.metadata_topic.compact()
 
     def compact_segment(self) -> None:
-        """A job of another process stages it, or ends before."""
+        """A job in another process stages it, or ends before."""
         partition = self._any()
         if partition is None or not self.durable.cluster.is_compacted:
             return
@@ -339,11 +339,11 @@ class RandomRun:
 
 
 def _void(_: object) -> None:
-    """The answer says nothing that is needed."""
+    """The answer is not needed."""
 
 
 class UnexpectedErrors(logging.Handler):
-    """An error of the tier's own making that a task logs and tries again."""
+    """Report an error that a task logs and retries although no fault was injected."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -75,7 +75,7 @@ class World:
         return self.oracle.process
 
     def begin(self) -> None:
-        """A process whose metadata is not read yet."""
+        """A process that has not read its metadata yet."""
         process = self.oracle.process = BrokerProcess(self.durable)
         process.metadata.on_partition_leadership_changes([PARTITION], ())
         log, tier = process.logs[PARTITION], process.manager.tier
@@ -85,19 +85,26 @@ class World:
         topic: Any = self.durable.metadata_topic
         self.cleanup_manager = RemoteMetadataCleanupManager(
             topic,
-            TierCleanupTarget(process.manager.tier, process.metadata, lambda _: None),
+            TierCleanupTarget(
+                process.manager.tier,
+                process.metadata,
+                lambda _: None,
+                leads=lambda _: True,
+                keeps=lambda _: True,
+                is_alone=True,
+            ),
             TopicBasedSettings(remote_log_metadata_cleanup_grace_ms=0),
             clock=process.clock,
             metrics=process.metrics,
         )
 
-    # ---- what the threads do
+    # ---- threads
 
     def read(self) -> None:
         self.process.metadata.poll()
 
     def follow(self) -> None:
-        """As `read`, and from then on by itself, until the process ends."""
+        """As `read`, and then continuously, until the process ends."""
         self.process.metadata.start()
 
     def copy(self) -> None:
@@ -107,7 +114,7 @@ class World:
         self.expiration_task.run()
 
     def expire_after_a_failure(self) -> None:
-        """What was planned is begun, and fails at the first object; the next run plans anew."""
+        """A copy that fails at its first object. The next run plans it again."""
         self.durable.faults.fail_next("delete")
         with suppress(IsothermError):
             self.expire()
@@ -139,7 +146,7 @@ class World:
         self.process.update_config(PARTITION, remote_storage_enable=False)
         self.oracle.note_tiering(PARTITION)
 
-    # ---- what is there before
+    # ---- prepared states
 
     def append(self, count: int = 4) -> None:
         self.process.append(PARTITION, count)
@@ -216,7 +223,7 @@ class Explored:
 
 
 class _ScenarioChoices(ListedChoices):
-    """Points are met where the scenario has them."""
+    """Count only the points that the scenario names."""
 
     def __init__(self, choices: tuple[int, ...], scenario: Scenario) -> None:
         super().__init__(choices, preemptions=scenario.preemptions, crashes=scenario.crashes)
@@ -297,12 +304,12 @@ def play(
 
 
 def _go_on(world: World, works: tuple[Work, ...]) -> bool:
-    """Until all have ended (True), or there was a crash."""
+    """Wait until all threads have ended (True), or a crash."""
     run = world.run
 
     def begin(work: Work) -> SimulatedThread:
         def do() -> None:
-            # As a task's failure: it is tried again, here when all settles.
+            # Like a failed task: it is retried, here in the final settlement.
             with suppress(IsothermError, OSError):
                 work(world)
 

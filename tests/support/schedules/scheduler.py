@@ -1,12 +1,12 @@
-"""Threads of which exactly one runs, and the points at which another one may go on instead.
+"""Threads of which exactly one runs, and points at which the scheduler may switch to another.
 
-Real threads with a baton each: production code runs as it is, and whatever it calls. A thread gives
-the baton away at a `point` (if the strategy says so), when it waits for something (`block`), and at
-its end. So a run depends on the strategy's choices alone, and can be done again.
+Real threads pass a baton: production code and its libraries run unchanged. A thread passes the
+baton at a `point` (if the strategy decides so), when it waits (`block`), and at its end. So a run
+depends on the strategy's choices alone, and can be repeated.
 
-A crash is a choice, too: every thread of the process ends where it stands, with SimulatedCrash out
-of its point, and of every point that it meets on the way out. Points come before what they
-announce, so nothing durable happens after a crash.
+A crash is a choice, too: every point then raises SimulatedCrash in every thread of the process,
+also while the thread unwinds. A point comes before its durable change, so nothing durable happens
+after a crash.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Protocol
 from tests.support.crash_fs import SimulatedCrash
 
 POINTS_MAX = 100_000
-"""A run that meets more does not end by itself."""
+"""A run with more points is endless."""
 
 Ready = Callable[[], bool]
 
 
 class ScheduleError(AssertionError):
-    """Threads that wait for each other, or go round for ever."""
+    """Threads in a deadlock or an endless loop."""
 
 
 class SimulatedThread:
@@ -42,7 +42,7 @@ class SimulatedThread:
         self.waits_at = ""
         self.deadline_ms: float | None = None
         self.held_until_ms = 0.0
-        """Until then the operating system, or the disk, does not let it go on."""
+        """Until then the thread is suspended, as by the operating system or a disk."""
         self.has_ended = False
         self.error: BaseException | None = None
 
@@ -56,7 +56,7 @@ class SimulatedThread:
         return self.waits_for()
 
     def due_ms(self) -> float | None:
-        """When time alone would let it go on."""
+        """The time at which its wait ends."""
         if self.waits_for is None or self.waits_for():
             return self.held_until_ms
         if self.deadline_ms is None:
@@ -66,12 +66,12 @@ class SimulatedThread:
 
 class Strategy(Protocol):
     def at_point(self, scheduler: Scheduler, me: SimulatedThread, label: str) -> Decision:
-        """Whether the thread goes on (None), or another one, or the process crashes."""
+        """Whether the thread continues (None), another one does, or the process crashes."""
 
     def next_thread(
         self, scheduler: Scheduler, ready: list[SimulatedThread], label: str
     ) -> SimulatedThread:
-        """Which of these, at least one, goes on where the running one cannot."""
+        """Which of these (at least one) continues when the running one cannot."""
 
 
 class Crash:
@@ -83,7 +83,7 @@ Decision = SimulatedThread | Crash | None
 
 
 class Scheduler:
-    """Made and `run` in the same thread, which is the driver's."""
+    """Created and `run` in the same thread: the driver's."""
 
     def __init__(self, strategy: Strategy, now_ms: int) -> None:
         self.strategy = strategy
@@ -95,9 +95,9 @@ class Scheduler:
         self.crash_points: Counter[str] = Counter()
         self.points = 0
         self.began_at = 0
-        """At which point the process began."""
+        """The index of the process's first point."""
         self.is_quiet = True
-        """While so, points are passed over: what a run begins with is no part of the schedule."""
+        """Within it points do not count: the preparation of a run is no part of its schedule."""
         self.is_crashed = False
         self.threads: list[SimulatedThread] = []
         self.driver = SimulatedThread("driver", lambda: None, outside=True)
@@ -109,7 +109,7 @@ class Scheduler:
     def spawn(
         self, name: str, run: Callable[[], None], *, outside: bool = False
     ) -> SimulatedThread:
-        """A thread that begins when it is chosen."""
+        """Create a thread. It begins when it is chosen."""
         if self.is_crashed and not self.current.outside:
             raise SimulatedCrash
         thread = SimulatedThread(name, run, outside=outside)
@@ -118,7 +118,7 @@ class Scheduler:
         return thread
 
     def kill(self) -> None:
-        """End every thread of the process, as after a crash; the next one may be begun then."""
+        """End every thread of the process, as after a crash, so that the next process can begin."""
         self.is_crashed = True
         for thread in list(self.threads):
             if not thread.outside:
@@ -129,7 +129,7 @@ class Scheduler:
         self.began_at = self.points
 
     def raise_errors(self) -> None:
-        """What ended a thread, which nothing else would tell of."""
+        """The error that ended a thread: only this reports it."""
         for thread in self.threads:
             if thread.error is not None:
                 raise thread.error
@@ -137,7 +137,7 @@ class Scheduler:
     # ---- for the threads
 
     def point(self, label: str) -> None:
-        """Before something that others may see or change."""
+        """Call before an access to shared state."""
         me = self.current
         if self.is_crashed and not me.outside:
             raise SimulatedCrash
@@ -160,8 +160,8 @@ class Scheduler:
             raise SimulatedCrash
 
     def block(self, until: Ready, label: str, timeout_s: float | None = None) -> bool:
-        """Wait, at most `timeout_s` of simulated time; whether it is so then. The driver waits no
-        longer than until a crash, and gets a thread's error."""
+        """Wait for at most `timeout_s` of simulated time; returns whether the condition holds. The
+        driver's wait also ends at a crash, and raises a thread's error."""
         me = self.current
         deadline_ms = None if timeout_s is None else self.now_ms + timeout_s * 1000
         while not until():
@@ -226,7 +226,7 @@ class Scheduler:
         me.baton.acquire()
 
     def begin(self, thread: SimulatedThread) -> None:
-        """A worker's: waits for the thread's turn, runs it and hands on."""
+        """Run by a worker: waits for the thread's turn, runs it, and passes the baton."""
         thread.baton.acquire()
         try:
             if not self.is_crashed:

@@ -1,5 +1,5 @@
-"""What a compaction job leaves for the broker to finish: a segment staged beside the one whose place
-it is to take. The new one holds the same records, so every one of them has to be there afterwards."""
+"""The staged result of a compaction job, for the broker to finish: a segment beside the one that it
+will replace. The new segment has the same records, so all of them must be there afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.schedules.process import Durable
 
 
 def stage_again(durable: Durable, old: RemoteLogSegmentMetadata, folder: Path, run: str) -> None:
-    """As the job does it: announce, stage, and say that all is staged."""
+    """As the job does it: announce, stage, and mark the journal as staged."""
     storage = ScheduledStorage(durable.objects)
     client: object = durable.objects
     journals = CompactionJournals(client, storage.root_directory)  # type: ignore[arg-type]

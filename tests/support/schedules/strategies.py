@@ -1,4 +1,4 @@
-"""Which thread runs next: drawn from a seed, or every choice in turn."""
+"""Strategies for the next thread: random choices from a seed, or every choice in turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from tests.support.schedules.scheduler import CRASH, Decision, Scheduler, SimulatedThread
 
 _HELD_MS = (0, 0, 1, 50, 400, 800, 2_000, 5_000, 15_000)
-"""How long a thread that is preempted is held up: by a scheduler, by a disk, by a slow store."""
+"""Delays of a preempted thread: as by a scheduler, a disk, or a slow store."""
 
 
 _CRASH_CHANCES = {
@@ -24,7 +24,7 @@ _CRASH_CHANCES = {
     "stop": 0.02,
     "lock": 0.0001,
 }
-"""By how a point's label begins: most are where nothing durable happens."""
+"""Probabilities by the prefix of a point's label: nothing durable happens at most points."""
 
 
 @cache
@@ -37,7 +37,7 @@ def _crash_chance(label: str) -> float:
 
 _PREEMPTION_WEIGHTS = {"lock metadata partition": 4, "append": 3, "delete": 2, "lock log": 2}
 _BEGINNING = 400
-"""Points of a process that has just begun: what a crash cut in two is mended there."""
+"""The first points of a process: there it repairs the effects of a crash."""
 
 
 @cache
@@ -46,8 +46,8 @@ def _preemption_weight(label: str) -> int:
 
 
 class RandomStrategy:
-    """Some seeds preempt rarely, some often; a thread that is preempted may be held up for long,
-    in the middle of what it does, while the others go on."""
+    """Some seeds preempt rarely, some often. A preempted thread may be delayed for long while the
+    others continue."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -55,7 +55,7 @@ class RandomStrategy:
         self._crashes = rng.choice([0.0, 0.1, 0.5, 2.0])
         self._held_ms = _HELD_MS if rng.random() < 0.8 else (0,)
         self.is_calm = False
-        """No crashes and nothing held up: towards the end of a run."""
+        """No crashes and no delays: at the end of a run."""
 
     def at_point(self, scheduler: Scheduler, me: SimulatedThread, label: str) -> Decision:
         if self._crashes and self._rng.random() < self._crashes * _crash_chance(label):
@@ -80,14 +80,14 @@ class RandomStrategy:
 
 @dataclass(frozen=True, slots=True)
 class _Met:
-    """A choice that was met: how many there are, and those that the budget does not bound."""
+    """A choice of a run: the number of options, and of those outside the budget."""
 
     options: int
     costs: tuple[str, ...]
 
 
 class ListedChoices:
-    """Takes the choices of a list, and 0 after them: a thread goes on as long as it can.
+    """Takes the choices of a list, then 0: a thread runs as long as it can.
 
     At a point choice 0 goes on, the next ones are the other threads that are ready, and the last
     one is a crash. A choice is met only where the budget allows another than 0.
@@ -150,7 +150,7 @@ class Exploration:
             yield self._waiting.pop()
 
     def add(self, run: ListedChoices) -> None:
-        """What `run` met beyond its own list."""
+        """Add the choices of `run` beyond its list."""
         taken = run.choices + (0,) * (len(run.met) - len(run.choices))
         for at in range(len(run.choices), len(run.met)):
             for choice in range(1, run.met[at].options):

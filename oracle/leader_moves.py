@@ -1,0 +1,67 @@
+"""Elects leaders by requests to a cluster's brokers: a JVM of Kafka's tools takes longer than the move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.errors import PeerDisconnectedError, PeerTimeoutError
+from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.entities import entity_of
+
+PREFERRED = 0
+ANSWER_BYTES_MAX = 1 << 20
+
+
+def elect_leader(servers: str, topic: str, partition: int, replicas: Sequence[int]) -> bool:
+    """Make the first of the partition's replicas its leader; whether the controller did so.
+
+    The set of replicas stays as it is. ConnectionError if none of the servers answers.
+    """
+    place = {"partition_index": partition, "replicas": tuple(replicas)}
+    _send(
+        servers,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        0,
+        {"topics": [{"name": topic, "partitions": [place]}]},
+    )
+    answer = _send(
+        servers,
+        ApiKey.ELECT_LEADERS,
+        2,
+        {
+            "election_type": PREFERRED,
+            "topic_partitions": [{"topic": topic, "partitions": (partition,)}],
+        },
+    )
+    codes = {
+        each.error_code
+        for result in answer.replica_election_results
+        for each in result.partition_result
+    }
+    return bool(codes) and codes <= {ErrorCode.none, ErrorCode.election_not_needed}
+
+
+def _send(servers: str, key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
+    """To the first broker that answers."""
+    request = entity_of(request_class(key, version), fields)
+    lost: Exception | None = None
+    for server in servers.split(","):
+        host, _, port = server.rpartition(":")
+        connection = PeerConnection(
+            PeerAddress(host, int(port)),
+            client_id="leader-moves",
+            connect_timeout_s=5,
+            request_timeout_s=10,
+            response_bytes_max=ANSWER_BYTES_MAX,
+        )
+        try:
+            return connection.send(request)
+        except (PeerDisconnectedError, PeerTimeoutError) as error:
+            lost = error
+        finally:
+            connection.close()
+    raise ConnectionError(f"no broker answers servers={servers}") from lost

@@ -1,0 +1,139 @@
+"""One controller of Apache Kafka and three brokers: Isotherm, Apache Kafka, Isotherm.
+
+with MixedCluster(folder) as cluster:
+    cluster.create("topic", [ISOTHERM, KAFKA, OTHER_ISOTHERM])
+    cluster.move_leader("topic", 0, KAFKA)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember, wait_for
+from oracle.kafka_cluster import ControllerOracle
+from oracle.leader_moves import elect_leader
+
+ISOTHERM, KAFKA, OTHER_ISOTHERM = 1, 2, 3
+KINDS: Mapping[int, type[IsothermMember | KafkaMember]] = {
+    ISOTHERM: IsothermMember,
+    KAFKA: KafkaMember,
+    OTHER_ISOTHERM: IsothermMember,
+}
+TIMEOUT_S = 300
+
+Member = IsothermMember | KafkaMember
+
+
+class MixedCluster:
+    """Runs from construction to `close`. One thread at a time."""
+
+    def __init__(
+        self,
+        root: Path,
+        kinds: Mapping[int, type[Member]] = KINDS,
+        settings: Mapping[str, str] | None = None,
+        controller_settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings` of the brokers go over TIER_SETTINGS. A kind for each node id."""
+        self.bucket = root / "bucket"
+        self.bucket.mkdir(parents=True)
+        self.controller = ControllerOracle(root / "controller", controller_settings)
+        self.members: dict[int, Member] = {}
+        try:
+            self.controller.start()
+            for node_id, kind in kinds.items():
+                member = kind(
+                    root / f"broker-{node_id}",
+                    self.controller,
+                    node_id,
+                    self.bucket,
+                    {**TIER_SETTINGS, **(settings or {})},
+                )
+                self.members[node_id] = member
+            # Most of a start is the start of an interpreter or JVM.
+            with ThreadPoolExecutor(len(self.members)) as executor:
+                for started in [executor.submit(each.start) for each in self.members.values()]:
+                    started.result()
+        except BaseException:
+            self.close()
+            raise
+        self.admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for member in self.members.values():
+            member.kill()
+        self.controller.kill()
+
+    @property
+    def servers(self) -> str:
+        return ",".join(member.bootstrap_server for member in self.members.values())
+
+    def create(self, topic: str, *assignment: Sequence[int], **configs: str) -> None:
+        """A partition for each list of replicas, the leader first. Returns when all are in sync."""
+        texts = {"min.insync.replicas": "2", "retention.ms": "-1", **configs}
+        replicas = [list(each) for each in assignment]
+        new = NewTopic(topic, len(replicas), replica_assignment=replicas, config=texts)
+        self.admin.create_topics([new])[topic].result(TIMEOUT_S)
+        for index, each in enumerate(replicas):
+            self.await_isr(topic, set(each), index)
+
+    def _partition(self, topic: str, partition: int) -> Any:
+        try:
+            found = self.admin.list_topics(topic, timeout=10).topics[topic]
+        except KafkaException:
+            return None
+        return found.partitions.get(partition)
+
+    def isr(self, topic: str, partition: int = 0) -> set[int]:
+        found = self._partition(topic, partition)
+        return set(found.isrs) if found else set()
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """-1 while there is none, or no broker tells."""
+        found = self._partition(topic, partition)
+        return int(found.leader) if found else -1
+
+    def await_isr(self, topic: str, expected: set[int], partition: int = 0) -> None:
+        wait_for(
+            lambda: self.isr(topic, partition) == expected,
+            f"ISR {expected} of {topic}-{partition}",
+            TIMEOUT_S,
+        )
+
+    def await_leader(self, topic: str, node_id: int, partition: int = 0) -> None:
+        wait_for(
+            lambda: self.leader(topic, partition) == node_id,
+            f"{node_id} leads {topic}-{partition}",
+            TIMEOUT_S,
+        )
+
+    def move_leader(self, topic: str, partition: int, node_id: int) -> None:
+        """Make a replica of the partition the preferred one, and elect it. Returns when it leads."""
+        if self.leader(topic, partition) == node_id:
+            return
+        others = sorted(set(self._partition(topic, partition).replicas) - {node_id})
+        # The replica may not be in sync yet.
+        wait_for(
+            lambda: elect_leader(self.servers, topic, partition, [node_id, *others]),
+            f"election of {node_id} for {topic}-{partition}",
+            TIMEOUT_S,
+        )
+        self.await_leader(topic, node_id, partition)

@@ -1,0 +1,340 @@
+"""A cluster of one controller and three brokers: Isotherm, Apache Kafka, Isotherm.
+
+Every record that was acknowledged is read back, whichever kind of broker led, copied or was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import ConfigResource
+
+from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.entities import entity_of
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.wire.events import iterate_records
+from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentState
+from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
+from oracle.cluster_members import IsothermMember, wait_for
+from oracle.kafka import run_tool
+from oracle.mixed_cluster import ISOTHERM, KAFKA, OTHER_ISOTHERM, MixedCluster
+from tests.support.schedules.oracle import FoldedTopic
+
+pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
+TIMEOUT_S = 180
+VALUE = b"x" * 200
+
+
+class Cluster(MixedCluster):
+    def reassign(self, directory: Path, topic: str, replicas: list[int]) -> None:
+        """With Kafka's own tool, and the first of the replicas elected."""
+        partition = {"topic": topic, "partition": 0}
+        plan, which = directory / "plan.json", directory / "which.json"
+        moved = {"version": 1, "partitions": [{**partition, "replicas": replicas}]}
+        plan.write_text(json.dumps(moved))
+        which.write_text(json.dumps({"partitions": [partition]}))
+        server = self.members[ISOTHERM].bootstrap_server
+        run_tool(REASSIGN, "--bootstrap-server", server, "--execute",
+                 "--reassignment-json-file", plan)  # fmt: skip
+        self.await_isr(topic, set(replicas))
+        if self.leader(topic) != replicas[0]:
+            run_tool(ELECT, "--bootstrap-server", server, "--election-type", "preferred",
+                     "--path-to-json-file", which)  # fmt: skip
+        self.await_leader(topic, replicas[0])
+
+    def directory(self, node_id: int, topic: str) -> Path:
+        member = self.members[node_id]
+        data = member.data_dir if isinstance(member, IsothermMember) else member.log_dir
+        return data / f"{topic}-0"
+
+    def copied(self, topic: str) -> list[Path]:
+        return sorted(self.bucket.glob(f"kafka-tiered-storage/{topic}-0-*/*.log"))
+
+
+@pytest.fixture(scope="module")
+def cluster(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def isotherms(kafka_tools: Path, tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path / "cluster", dict.fromkeys((1, 2, 3), IsothermMember)) as cluster:
+        yield cluster
+
+
+def produce(cluster: Cluster, topic: str, start: int, count: int) -> None:
+    failed: list[KafkaError] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.servers,
+            "acks": "all",
+            "enable.idempotence": True,
+            "log_level": 0,
+        }
+    )
+    for number in range(start, start + count):
+        producer.produce(
+            topic,
+            b"%09d" % number + VALUE,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+        producer.poll(0)
+    assert producer.flush(TIMEOUT_S) == 0
+    assert failed == []
+
+
+def read(cluster: Cluster, topic: str, count: int) -> list[int]:
+    """The numbers of all records, in the order of their offsets."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.servers,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[int] = []
+
+    def is_read() -> bool:
+        for message in consumer.consume(5000, 1.0):
+            error = message.error()
+            if error is None:
+                found.append(int((message.value() or b"")[:9]))
+            elif error.code() == KafkaError._PARTITION_EOF and len(found) >= count:
+                return True
+        return False
+
+    wait_for(is_read, f"{count} records of {topic}", TIMEOUT_S)
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("leader", [ISOTHERM, KAFKA])
+def test_logs_of_replicas_are_the_same_bytes(cluster: Cluster, leader: int) -> None:
+    topic = f"same-bytes-{leader}"
+    others = [node_id for node_id in cluster.members if node_id != leader]
+    cluster.create(topic, [leader, *others])
+    produce(cluster, topic, 0, 5_000)
+    names = [path.name for path in sorted(cluster.directory(leader, topic).glob("*.log"))]
+    assert names == ["00000000000000000000.log"]
+    expected = (cluster.directory(leader, topic) / names[0]).read_bytes()
+    assert len(expected) > 5_000 * len(VALUE)
+
+    for other in others:
+        path = cluster.directory(other, topic) / names[0]
+        wait_for(lambda path=path: path.read_bytes() == expected, f"equal {path}", TIMEOUT_S)
+    assert read(cluster, topic, 5_000) == list(range(5_000))
+
+
+@pytest.mark.parametrize("leader", [ISOTHERM, KAFKA])
+def test_nothing_acknowledged_is_lost_with_a_killed_leader(cluster: Cluster, leader: int) -> None:
+    topic = f"killed-{leader}"
+    others = [node_id for node_id in cluster.members if node_id != leader]
+    cluster.create(topic, [leader, *others])
+    produce(cluster, topic, 0, 2_000)
+    assert cluster.leader(topic) == leader
+    cluster.members[leader].kill()
+    try:
+        produce(cluster, topic, 2_000, 2_000)
+        assert cluster.leader(topic) in others
+    finally:
+        cluster.members[leader].start()
+    cluster.await_isr(topic, set(cluster.members))
+    assert read(cluster, topic, 4_000) == list(range(4_000))
+
+
+def test_each_kind_serves_the_history_that_the_other_copied(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = "history"
+    cluster.create(
+        topic,
+        [ISOTHERM, KAFKA, OTHER_ISOTHERM],
+        **{
+            "remote.storage.enable": "true",
+            "segment.bytes": "1048576",
+            "local.retention.bytes": "1",
+            "file.delete.delay.ms": "100",
+        },
+    )
+    produce(cluster, topic, 0, 20_000)
+    wait_for(lambda: len(cluster.copied(topic)) >= 3, "segments that Isotherm copied", TIMEOUT_S)
+    await_local_start(cluster, ISOTHERM, topic)
+
+    cluster.reassign(tmp_path, topic, [KAFKA, ISOTHERM, OTHER_ISOTHERM])
+    await_local_start(cluster, KAFKA, topic)
+    assert read(cluster, topic, 20_000) == list(range(20_000))
+    copied_before = len(cluster.copied(topic))
+    produce(cluster, topic, 20_000, 20_000)
+    wait_for(
+        lambda: len(cluster.copied(topic)) >= copied_before + 3,
+        "segments that Kafka copied",
+        TIMEOUT_S,
+    )
+    await_local_start(cluster, KAFKA, topic)
+
+    cluster.reassign(tmp_path, topic, [OTHER_ISOTHERM, KAFKA, ISOTHERM])
+    await_local_start(cluster, OTHER_ISOTHERM, topic)
+    assert read(cluster, topic, 40_000) == list(range(40_000))
+
+
+def await_local_start(cluster: Cluster, node_id: int, topic: str) -> None:
+    """The first segments are gone from a broker's disk: it reads them from the bucket."""
+    first = cluster.directory(node_id, topic) / "00000000000000000000.log"
+    wait_for(lambda: not first.exists(), f"{first} to be gone", TIMEOUT_S)
+
+
+def test_a_new_replica_takes_history_from_the_bucket(cluster: Cluster, tmp_path: Path) -> None:
+    topic = "grown"
+    cluster.create(
+        topic,
+        [KAFKA, ISOTHERM],
+        **{
+            "remote.storage.enable": "true",
+            "segment.bytes": "1048576",
+            "local.retention.bytes": "1",
+            "file.delete.delay.ms": "100",
+            "min.insync.replicas": "1",
+        },
+    )
+    produce(cluster, topic, 0, 20_000)
+    wait_for(lambda: len(cluster.copied(topic)) >= 3, "copied segments", TIMEOUT_S)
+    await_local_start(cluster, KAFKA, topic)
+
+    cluster.reassign(tmp_path, topic, [OTHER_ISOTHERM, KAFKA])
+    names = sorted(path.name for path in cluster.directory(OTHER_ISOTHERM, topic).glob("*.log"))
+    assert names[0] > "00000000000000000000.log"
+    assert read(cluster, topic, 20_000) == list(range(20_000))
+
+
+def test_brokers_of_both_kinds_describe_the_cluster_alike(cluster: Cluster) -> None:
+    topic = "described"
+    cluster.create(topic, [OTHER_ISOTHERM, KAFKA, ISOTHERM])
+    texts = [
+        run_tool(
+            TOPICS, "--bootstrap-server", member.bootstrap_server, "--describe", "--topic", topic
+        )
+        for member in cluster.members.values()
+    ]
+    assert re.search(r"Partition: 0\s+Leader: 3\s+Replicas: 3,2,1\s+Isr: 3,2,1", texts[0])
+    # Kafka's broker also tells settings of the whole cluster; the rest is the same.
+    assert len({re.sub(r"Configs: .*", "", text) for text in texts}) == 1, texts
+
+
+def shown_by(server: str) -> tuple[object, object, object]:
+    """Versions, supported features and finalized ones, as a client hears of them."""
+    host, _, port = server.partition(":")
+    connection = PeerConnection(
+        PeerAddress(host, int(port)),
+        client_id="test",
+        connect_timeout_s=TIMEOUT_S,
+        request_timeout_s=TIMEOUT_S,
+        response_bytes_max=1 << 20,
+    )
+    asking = {"client_software_name": "test", "client_software_version": "1"}
+    answer = connection.send(entity_of(request_class(ApiKey.API_VERSIONS, 4), asking))
+    connection.close()
+    return (
+        {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys},
+        {each.name: (each.min_version, each.max_version) for each in answer.supported_features},
+        {each.name: each.max_version_level for each in answer.finalized_features},
+    )
+
+
+def test_brokers_of_both_kinds_show_the_same_versions_and_features(cluster: Cluster) -> None:
+    ours, theirs = (shown_by(cluster.members[each].bootstrap_server) for each in (ISOTHERM, KAFKA))
+    assert ours == theirs
+
+
+def cleanup_policy(cluster: Cluster, topic: str) -> str:
+    """Of a topic that the brokers create by themselves."""
+    wait_for(lambda: topic in cluster.admin.list_topics(timeout=60).topics, topic, TIMEOUT_S)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    (found,) = cluster.admin.describe_configs([resource]).values()
+    return str(found.result(TIMEOUT_S)["cleanup.policy"].value)
+
+
+def test_brokers_of_another_kind_keep_the_metadata_topic_as_kafka_has_it(cluster: Cluster) -> None:
+    assert cleanup_policy(cluster, REMOTE_LOG_METADATA_TOPIC) == "delete"
+
+
+@pytest.mark.timeout(900)
+def test_isotherm_brokers_alone_keep_their_metadata_topic_bounded(isotherms: Cluster) -> None:
+    """Leaders are killed while segments are copied; the compacted topic says what the history does."""
+    topics = ["bounded-1", "bounded-2", "bounded-3"]
+    for number, topic in enumerate(topics):
+        isotherms.create(
+            topic,
+            [(number + turn) % 3 + 1 for turn in range(3)],
+            **{
+                "remote.storage.enable": "true",
+                "segment.bytes": "1048576",
+                "local.retention.bytes": "1",
+                "file.delete.delay.ms": "100",
+            },
+        )
+    assert cleanup_policy(isotherms, REMOTE_LOG_METADATA_TOPIC) == "compact"
+    assert cleanup_policy(isotherms, REMOTE_LOG_METADATA_AUDIT_TOPIC) == "delete"
+    count = 0
+    for node_id, member in isotherms.members.items():
+        for topic in topics:
+            produce(isotherms, topic, count, 6_000)
+        wait_for(lambda: isotherms.copied(topics[0]) != [], "a copied segment", TIMEOUT_S)
+        member.kill()
+        for topic in topics:
+            produce(isotherms, topic, count + 6_000, 2_000)
+        member.start()
+        count += 8_000
+        for topic in topics:
+            isotherms.await_isr(topic, set(isotherms.members))
+        assert node_id in isotherms.members
+    for topic in topics:
+        await_local_start(isotherms, isotherms.leader(topic), topic)
+        assert read(isotherms, topic, count) == list(range(count))
+    wait_for(lambda: not history_differs(isotherms), "the history to be applied", TIMEOUT_S)
+    states = folded_states(isotherms, REMOTE_LOG_METADATA_TOPIC)
+    finished = [
+        segment
+        for segment, state in states.items()
+        if state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    ]
+    assert {segment.topic_id_partition.topic for segment in finished} == set(topics)
+    for member in isotherms.members.values():
+        assert isinstance(member, IsothermMember)
+        assert "Traceback" not in member.log_text
+
+
+def history_differs(cluster: Cluster) -> bool:
+    """Whether the two topics lead to different states, in topics that are being written to."""
+    return folded_states(cluster, REMOTE_LOG_METADATA_AUDIT_TOPIC) != folded_states(
+        cluster, REMOTE_LOG_METADATA_TOPIC
+    )
+
+
+def folded_states(cluster: Cluster, name: str) -> dict[RemoteLogSegmentId, RemoteLogSegmentState]:
+    topic = KafkaMetadataTopic({"bootstrap.servers": cluster.servers, "log_level": 0}, topic=name)
+    states = {}
+    for number in range(topic.partition_count):
+        folded, records = FoldedTopic(), list(iterate_records(topic, number))
+        if name == REMOTE_LOG_METADATA_AUDIT_TOPIC:
+            for record in records:
+                folded.fold_audited(record)
+        else:
+            assert all(record.key is not None for record in records)
+            folded.fold(records)
+        states |= {segment: each.state for segment, each in folded.segments.items()}
+    topic.close()
+    return states

@@ -1,0 +1,256 @@
+"""Listeners with TLS: librdkafka by SSL, mutual TLS and SASL_SSL, and who is not let in."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    pkcs12,
+)
+from cryptography.x509.oid import NameOID
+
+from isotherm.broker.authentication.tls import PrincipalMapper
+from isotherm.config.security import STANDARD_AUTHORIZER
+from isotherm.errors import ConfigError
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.testing.embedded_broker import EmbeddedBroker
+from oracle.raw_requests import CLOSED, ask, request_frame
+
+TIMEOUT_S = 20
+NOW = datetime.datetime.now(datetime.UTC)
+YEAR = datetime.timedelta(days=365)
+
+
+class Issued(NamedTuple):
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def key_pem(self) -> bytes:
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+    @property
+    def certificate_pem(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.PEM)
+
+
+def issue(name: str, issuer: Issued | None = None, *, ended: bool = False) -> Issued:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Example"),
+            x509.NameAttribute(NameOID.COMMON_NAME, name),
+        ]
+    )
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer.certificate.subject if issuer else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOW - 2 * YEAR)
+        .not_valid_after(NOW - YEAR if ended else NOW + YEAR)
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+    )
+    return Issued(builder.sign(issuer.key if issuer else key, hashes.SHA256()), key)
+
+
+class Files(NamedTuple):
+    folder: Path
+    authority: Issued
+
+    def client(self, name: str, **changes: Any) -> dict[str, str]:
+        issued = issue(name, changes.pop("issuer", self.authority), **changes)
+        return {
+            "ssl.key.pem": issued.key_pem.decode(),
+            "ssl.certificate.pem": issued.certificate_pem.decode(),
+        }
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder, authority = tmp_path_factory.mktemp("keys"), issue("authority")
+    server = issue("localhost", authority)
+    (folder / "server.pem").write_bytes(server.key_pem + server.certificate_pem)
+    (folder / "authority.pem").write_bytes(authority.certificate_pem)
+    (folder / "server.p12").write_bytes(
+        pkcs12.serialize_key_and_certificates(
+            b"server", server.key, server.certificate, None, BestAvailableEncryption(b"st0re")
+        )
+    )
+    return Files(folder, authority)
+
+
+@pytest.fixture(scope="module")
+def broker(files: Files, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    pem = {
+        f"listener.name.mutual.ssl.{key}": value
+        for key, value in {
+            "keystore.type": "PEM",
+            "keystore.location": str(files.folder / "server.pem"),
+            "truststore.type": "PEM",
+            "truststore.location": str(files.folder / "authority.pem"),
+            "client.auth": "required",
+            "principal.mapping.rules": r"RULE:^CN=(\w+),O=Example$/$1/L",
+        }.items()
+    }
+    settings = {
+        "listeners": "ONEWAY://localhost:0,MUTUAL://localhost:0,LOGIN://localhost:0",
+        "inter.broker.listener.name": "ONEWAY",
+        "listener.security.protocol.map": "ONEWAY:SSL,MUTUAL:SSL,LOGIN:SASL_SSL",
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(files.folder / "server.p12"),
+        "ssl.keystore.password": "st0re",
+        **pem,
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.login.plain.sasl.jaas.config": f'{plain} user_admin="adm1n";',
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:admin;User:alice",
+    }
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), settings) as running:
+        yield running
+
+
+def settings(broker: EmbeddedBroker, files: Files, listener: str) -> dict[str, Any]:
+    endpoint = next(each for each in broker.node.endpoints if each.listener_name == listener)
+    return {
+        "bootstrap.servers": f"localhost:{endpoint.port}",
+        "security.protocol": "SSL",
+        "ssl.ca.pem": files.authority.certificate_pem.decode(),
+        "log_level": 0,
+    }
+
+
+def can_list(client: dict[str, Any]) -> bool:
+    try:
+        AdminClient(client).list_topics(timeout=3)
+    except KafkaException:
+        return False
+    return True
+
+
+def test_client_of_a_certificate_is_who_the_rules_say(broker: EmbeddedBroker, files: Files) -> None:
+    client = {**settings(broker, files, "MUTUAL"), **files.client("ALICE")}
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic("mutual", 1, 1)])["mutual"].result(TIMEOUT_S)
+    producer = Producer(client)
+    for _ in range(100):
+        producer.produce("mutual", bytes(10_000))
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def test_client_logs_in_over_tls(broker: EmbeddedBroker, files: Files) -> None:
+    client = {
+        **settings(broker, files, "LOGIN"),
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "admin",
+        "sasl.password": "adm1n",
+    }
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic("login", 1, 1)])["login"].result(TIMEOUT_S)
+    assert not can_list({**client, "sasl.password": "wrong"})
+
+
+def test_client_without_a_certificate_is_anonymous(broker: EmbeddedBroker, files: Files) -> None:
+    client = settings(broker, files, "ONEWAY")
+    assert can_list(client)
+    admin = AdminClient(client)
+    created = admin.create_topics([NewTopic("oneway", 1, 1)])["oneway"]
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        created.result(TIMEOUT_S)
+
+
+def test_certificates_that_are_not_right_are_refused(broker: EmbeddedBroker, files: Files) -> None:
+    client = settings(broker, files, "MUTUAL")
+    assert not can_list(client), "none"
+    assert not can_list({**client, **files.client("alice", ended=True)}), "expired"
+    another = issue("another authority")
+    assert not can_list({**client, **files.client("alice", issuer=another)}), "another's"
+    assert not can_list({**client, **files.client("no name")}), "no rule fits"
+    assert can_list({**client, **files.client("bob")})
+
+
+@pytest.mark.parametrize("listener", ["ONEWAY", "MUTUAL", "LOGIN"])
+def test_plain_text_is_not_answered(broker: EmbeddedBroker, files: Files, listener: str) -> None:
+    server = settings(broker, files, listener)["bootstrap.servers"]
+    assert ask(server, request_frame(ApiKey.API_VERSIONS, 0, {})) == CLOSED
+
+
+@pytest.mark.filterwarnings("ignore:.*TLSv1.*:DeprecationWarning")
+def test_old_versions_of_tls_are_not_offered(broker: EmbeddedBroker, files: Files) -> None:
+    host, _, port = settings(broker, files, "ONEWAY")["bootstrap.servers"].rpartition(":")
+    for version, is_offered in (
+        (ssl.TLSVersion.TLSv1_1, False),
+        (ssl.TLSVersion.TLSv1_2, True),
+        (ssl.TLSVersion.TLSv1_3, True),
+    ):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(files.folder / "authority.pem")
+        context.minimum_version = context.maximum_version = version
+        with socket.create_connection((host, int(port)), TIMEOUT_S) as plain:
+            try:
+                context.wrap_socket(plain, server_hostname="localhost").close()
+            except (ssl.SSLError, OSError):
+                assert not is_offered
+            else:
+                assert is_offered
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type"),
+        ({"ssl.keystore.password": "wr0ng"}, "cannot be set up"),
+        ({"ssl.keystore.location": "/nowhere"}, "cannot be set up"),
+        ({"ssl.principal.mapping.rules": "RULE:x"}, "ssl.principal.mapping.rules"),
+    ],
+)
+def test_listener_that_cannot_be_served_is_refused(
+    files: Files, tmp_path: Path, change: dict[str, str], named: str
+) -> None:
+    texts = {
+        "listeners": "SSL://localhost:0",
+        "inter.broker.listener.name": "SSL",
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(files.folder / "server.p12"),
+        "ssl.keystore.password": "st0re",
+    }
+    with pytest.raises(ConfigError, match=named) as refused:
+        EmbeddedBroker(tmp_path, texts | change).start()
+    assert "wr0ng" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("rules", "principal"),
+    [
+        ("DEFAULT", "CN=Alice,O=Example"),
+        (r"RULE:^CN=(.*?),.*$/$1/", "Alice"),
+        (r"RULE:^CN=(.*?),.*$/$1@x/U, DEFAULT", "ALICE@X"),
+        (r"RULE:^CN=Bob$/bob/,RULE:^CN=(.*?),O=(.*?)$/$2.$1/L", "example.alice"),
+        (r"RULE:^CN=Bob$/bob/, DEFAULT", "CN=Alice,O=Example"),
+        (r"RULE:^CN=Bob$/bob/", None),
+    ],
+)
+def test_principals_are_made_by_kafkas_rules(rules: str, principal: str | None) -> None:
+    """The cases are those of Kafka's SslPrincipalMapperTest, on one name."""
+    der = issue("Alice").certificate.public_bytes(Encoding.DER)
+    found = PrincipalMapper(rules).principal(der)
+    assert (None if found is None else found.name) == principal

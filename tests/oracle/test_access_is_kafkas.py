@@ -1,0 +1,380 @@
+"""ACLs let through and refuse what they do at Apache Kafka: the same raw requests to both.
+
+Both have Kafka's StandardAuthorizer and the same ACLs for User:ANONYMOUS, who sends every request in
+every version. Compared are the error codes of all parts of the answers, and which parts there are:
+what is filtered out of a list must be filtered out of both. Kafka's own connections are another
+user's, who is a super user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.access import acl_changes
+from isotherm.broker.access.acls import Operation, PatternType, Permission
+from isotherm.broker.access.acls import ResourceType as Resource
+from isotherm.broker.dispatch.api_register import APIS, SERVED
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.protocol.errors import ProtocolError
+from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.local_servers import free_ports
+from oracle.kafka import KafkaOracle, running_kafka
+from oracle.raw_requests import ask, outcomes, read_answer, request_frame
+from oracle.topics import wait_until
+from tests.oracle.access_requests import NOT_ASKED, REQUESTS, fitting
+
+TIMEOUT_S = 30
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+ANONYMOUS = "User:ANONYMOUS"
+TOPICS = ("known", "knot", "other")
+
+ALLOW, DENY = Permission.ALLOW, Permission.DENY
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+
+
+class Rule(NamedTuple):
+    """An ACL. An address other than the client's does not concern it, nor another user."""
+
+    resource: Resource
+    name: str
+    operation: Operation
+    permission: Permission = ALLOW
+    pattern: PatternType = LITERAL
+    host: str = "*"
+    principal: str = ANONYMOUS
+
+
+CLUSTER = "kafka-cluster"
+NAMES = (
+    (Resource.TOPIC, "known"),
+    (Resource.GROUP, "g"),
+    (Resource.TRANSACTIONAL_ID, "t"),
+    (Resource.CLUSTER, CLUSTER),
+)
+EVERYTHING = [Rule(kind, "*", Operation.ALL) for kind, _ in NAMES[:3]] + [
+    Rule(Resource.CLUSTER, CLUSTER, Operation.ALL)
+]
+OPERATIONS: Mapping[Resource, Sequence[Operation]] = {
+    Resource.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    Resource.GROUP: (Operation.READ, Operation.DELETE, Operation.DESCRIBE),
+    Resource.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+    Resource.CLUSTER: (
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+}
+
+SCENARIOS: Mapping[str, Sequence[Rule]] = {
+    "no ACL": [],
+    "everything": EVERYTHING,
+    **{
+        f"{operation.name} on {kind.name}": [Rule(kind, name, operation)]
+        for kind, name in NAMES
+        for operation in OPERATIONS[kind]
+    },
+    "ALL on what is named": [Rule(kind, name, Operation.ALL) for kind, name in NAMES],
+    "prefixed": [Rule(kind, name[0], Operation.ALL, pattern=PREFIXED) for kind, name in NAMES[:3]],
+    "denied below a wildcard": [
+        *EVERYTHING,
+        Rule(Resource.TOPIC, "known", Operation.READ, DENY),
+        Rule(Resource.TOPIC, "known", Operation.WRITE, DENY),
+    ],
+    "description denied": [
+        *EVERYTHING,
+        Rule(Resource.TOPIC, "kn", Operation.DESCRIBE, DENY, PREFIXED),
+    ],
+    "all denied": [*EVERYTHING, *(Rule(kind, name, Operation.ALL, DENY) for kind, name in NAMES)],
+    "another's": [Rule(kind, name, Operation.ALL, principal="User:alice") for kind, name in NAMES],
+    "from elsewhere": [Rule(kind, name, Operation.ALL, host="10.0.0.1") for kind, name in NAMES],
+    "from here, for everyone": [
+        Rule(kind, name, Operation.ALL, host="127.0.0.1", principal="User:*")
+        for kind, name in NAMES
+    ],
+    "group and topic": [
+        Rule(Resource.GROUP, "g", Operation.READ),
+        Rule(Resource.TOPIC, "known", Operation.READ),
+        Rule(Resource.TRANSACTIONAL_ID, "t", Operation.WRITE),
+    ],
+}
+
+
+class Isotherm:
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
+        self.server = broker.bootstrap_servers
+
+    def set_acls(self, rules: Sequence[Rule]) -> None:
+        """Inside of the broker, as nobody may do it from outside."""
+        services = self._broker.node.services
+
+        def change() -> None:
+            every = acl_changes.AclFilter(1, None, 1, None, None, 1, 1)
+            services.controller.delete_acls([every])
+            errors = services.controller.create_acls(
+                [
+                    acl_changes.AclBinding(
+                        rule.resource,
+                        rule.name,
+                        rule.pattern,
+                        rule.principal,
+                        rule.host,
+                        rule.operation,
+                        rule.permission,
+                    )
+                    for rule in rules
+                ]
+            )
+            assert not any(errors)
+
+        changing = services.run_control(change)
+        asyncio.run_coroutine_threadsafe(changing, self._broker.loop).result(TIMEOUT_S)
+
+
+class Kafka:
+    def __init__(self, oracle: KafkaOracle, admin_server: str) -> None:
+        self.server = oracle.bootstrap_server
+        self._admin = AdminClient(
+            {
+                "bootstrap.servers": admin_server,
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "admin",
+                "sasl.password": "secret",
+            }
+        )
+
+    def set_acls(self, rules: Sequence[Rule]) -> None:
+        every = AclBindingFilter(
+            ResourceType.ANY,
+            None,
+            ResourcePatternType.ANY,
+            None,
+            None,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        self._admin.delete_acls([every])[every].result(TIMEOUT_S)
+        if rules:
+            for created in self._admin.create_acls([_binding(rule) for rule in rules]).values():
+                created.result(TIMEOUT_S)
+
+        def are_there() -> bool:
+            return len(self._admin.describe_acls(every).result(TIMEOUT_S)) == len(rules)
+
+        wait_until(are_there, "the ACLs")
+
+
+def _binding(rule: Rule) -> AclBinding:
+    kind = {Resource.CLUSTER: "BROKER"}.get(rule.resource, rule.resource.name)
+    return AclBinding(
+        ResourceType[kind],
+        rule.name,
+        ResourcePatternType[rule.pattern.name],
+        rule.principal,
+        rule.host,
+        AclOperation[rule.operation.name],
+        AclPermissionType[rule.permission.name],
+    )
+
+
+SETTINGS = {
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "super.users": "User:admin",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "log.retention.ms": "-1",
+    "remote.log.storage.system.enable": "false",
+}
+
+
+def _kafka_settings(client_port: int, admin_port: int, controller_port: int) -> dict[str, str]:
+    plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    login = f'{plain} username="admin" password="secret" user_admin="secret";'
+    client, admin = f"127.0.0.1:{client_port}", f"127.0.0.1:{admin_port}"
+    controller = f"127.0.0.1:{controller_port}"
+    return {
+        **SETTINGS,
+        "listeners": f"PLAINTEXT://{client},ADMIN://{admin},CONTROLLER://{controller}",
+        "advertised.listeners": f"PLAINTEXT://{client},ADMIN://{admin},CONTROLLER://{controller}",
+        "controller.quorum.bootstrap.servers": controller,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,ADMIN:SASL_PLAINTEXT,"
+        "CONTROLLER:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "ADMIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.admin.plain.sasl.jaas.config": login,
+        "listener.name.controller.plain.sasl.jaas.config": login,
+    }
+
+
+@pytest.fixture(scope="module")
+def both(
+    kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Isotherm, Kafka]]:
+    ports = free_ports(3)
+    directory = tmp_path_factory.mktemp("kafka")
+    with (
+        running_kafka(directory, _kafka_settings(*ports)) as oracle,
+        EmbeddedBroker(tmp_path_factory.mktemp("isotherm"), SETTINGS) as broker,
+    ):
+        sides = Isotherm(broker), Kafka(oracle, f"127.0.0.1:{ports[1]}")
+        yield sides
+
+
+_NOT_YET = {
+    ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.not_coordinator,
+    ErrorCode.unknown_topic_or_partition,
+}
+_COORDINATORS: Sequence[tuple[ApiKey, int, dict[str, Any]]] = [
+    (ApiKey.FIND_COORDINATOR, 6, {"key_type": 0, "coordinator_keys": ["g"]}),
+    (ApiKey.FIND_COORDINATOR, 6, {"key_type": 1, "coordinator_keys": ["t"]}),
+    (ApiKey.DESCRIBE_GROUPS, 5, {"groups": ["g"]}),
+    (ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ["nobody"]}),
+    (ApiKey.INIT_PRODUCER_ID, 4, {"producer_id": -1, "producer_epoch": -1}),
+]
+
+
+def _set_up(server: str) -> None:
+    """The topics, and offsets of the group in two of them."""
+    admin = AdminClient({"bootstrap.servers": server})
+    for created in admin.create_topics([NewTopic(name, 2, 1) for name in TOPICS]).values():
+        error = created.exception(TIMEOUT_S)
+        assert error is None or error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+    partitions = [{"partition_index": 0, "committed_offset": 0}]
+    committed = [{"name": name, "partitions": partitions} for name in ("known", "other")]
+    commit = {"group_id": "g", "generation_id_or_member_epoch": -1, "topics": committed}
+    for api, version, fields in [*_COORDINATORS, (ApiKey.OFFSET_COMMIT, 9, commit)]:
+        frame = request_frame(api, version, fields)
+
+        def is_done(frame: bytes = frame, api: ApiKey = api, version: int = version) -> bool:
+            answer = ask(server, frame)
+            assert isinstance(answer, bytes)
+            codes = outcomes(read_answer(api, version, answer)).values()
+            return _NOT_YET.isdisjoint(each.error_code for each in codes)
+
+        wait_until(is_done, f"{api.name} on {server}")
+
+
+def _topic_ids(server: str) -> dict[str, str]:
+    answer = ask(server, request_frame(ApiKey.METADATA, 12, {"topics": None}))
+    assert isinstance(answer, bytes)
+    topics = read_answer(ApiKey.METADATA, 12, answer).topics
+    return {topic.name: str(topic.topic_id) for topic in topics}
+
+
+def found(server: str, api: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
+    """The codes of an answer by what they belong to, with the names and operations in it."""
+    answer = ask(server, request_frame(api, version, fields))
+    if isinstance(answer, str):
+        return answer
+    try:
+        response = read_answer(api, version, answer)
+    except ProtocolError:
+        return answer
+    if api in (ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS):
+        # Kafka makes its internal topics when they are first needed.
+        topics = tuple(each for each in response.topics if not (each.name or "").startswith("__"))
+        response = dataclasses.replace(response, topics=topics)
+    codes = {path: ErrorCode(each.error_code).name for path, each in outcomes(response).items()}
+    return codes, sorted(_shown(response))
+
+
+def _shown(value: Any, path: str = "") -> Iterator[str]:
+    """What an answer lets its reader know of: authorized operations, and the names in lists."""
+    if isinstance(value, tuple):
+        for each in value:
+            yield from _shown(each, path)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            inner = getattr(value, field.name)
+            if field.name.endswith("authorized_operations") or field.name in (
+                "group_id",
+                "transactional_id",
+                "topic_config_error_code",
+            ):
+                yield f"{path}/{field.name}={inner}"
+            else:
+                yield from _shown(inner, f"{path}/{field.name}")
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_access_is_decided_as_by_kafka(both: tuple[Isotherm, Kafka], scenario: str) -> None:
+    """In the first and the last version."""
+    assert_same(both, SCENARIOS[scenario], {api: set(SERVED[api]) for api in REQUESTS})
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_access_is_decided_as_by_kafka_in_every_version(
+    both: tuple[Isotherm, Kafka], scenario: str
+) -> None:
+    every = {api: range(SERVED[api].min, SERVED[api].max + 1) for api in REQUESTS}
+    assert_same(both, SCENARIOS[scenario], every)
+
+
+def assert_same(
+    both: tuple[Isotherm, Kafka], rules: Sequence[Rule], versions: Mapping[ApiKey, Iterable[int]]
+) -> None:
+    topic_ids = []
+    for side in both:
+        side.set_acls(EVERYTHING)
+        _set_up(side.server)
+        topic_ids.append(_topic_ids(side.server))
+        side.set_acls(rules)
+    differences = []
+    for api, requests in REQUESTS.items():
+        for version, fields in itertools.product(sorted(versions[api]), requests):
+            fitted = [fitting(api, version, fields, ids) for ids in topic_ids]
+            if None in fitted:
+                continue
+            ours, theirs = (
+                found(side.server, api, version, each or {})
+                for side, each in zip(both, fitted, strict=True)
+            )
+            if ours != theirs:
+                differences.append(
+                    f"{api.name} {version} {fitted[0]}\n  isotherm {ours}\n  kafka    {theirs}"
+                )
+    assert not differences, "\n".join(differences)
+
+
+def test_every_api_with_a_check_is_asked() -> None:
+    assert {ApiKey(key) for key in APIS} - NOT_ASKED == REQUESTS.keys()

@@ -1,0 +1,186 @@
+"""Whether the replicas of a cluster and its bucket hold together once it has come to rest.
+
+    unequal-replicas    replicas have other bytes at an offset that both have, or other log ends
+    vanished-read       a record that a consumer was given is not there any more, or another one is
+    not-in-sync         a replica has not caught up
+    unsettled           the bucket goes on changing
+
+and what `settled_tier` names: hole, leaked-object, missing-object, damaged-object. An upload that a
+kill has cut stays as it is, as in a cluster of Apache Kafka: no broker can know that no other is at it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from isotherm.clock import Clock
+from isotherm.record.batch import iterate_batches
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.testing.bucket_files import files_below
+from isotherm.testing.bucket_scrub import (
+    LOCAL_TIERED_STORAGE,
+    live_segments,
+    metadata_values_below,
+    objects_below,
+    scrub,
+)
+from isotherm.testing.correctness.checker import Anomaly
+from isotherm.testing.correctness.history import Operation
+from isotherm.testing.correctness.settled_tier import UNFINISHED_UPLOAD, TierFindings, holes
+from isotherm.testing.correctness.workload import COPIES, EVENTS, PARTITIONS
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TopicPartition, uuid_to_text
+from oracle.cluster_members import Member
+
+COMPARED = (EVENTS, COPIES, REMOTE_LOG_METADATA_TOPIC, "__consumer_offsets", "__transaction_state")
+_SCRUBBED = {"leaked": "leaked-object", "missing": "missing-object", "damaged": "damaged-object"}
+_LOOK_S = 0.5
+_QUIET_LOOKS = 6
+
+
+def await_in_sync(servers: str, clock: Clock, *, timeout_s: float) -> list[Anomaly]:
+    """Partitions that lack an in-sync replica or a leader when time is up."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    deadline_s = clock.monotonic_s() + timeout_s
+    while True:
+        late = []
+        try:
+            topics = admin.list_topics(timeout=10).topics
+        except KafkaException as error:
+            late.append(f"no metadata: {error}")
+        else:
+            late += [
+                f"{name}-{number} leader={each.leader} isr={sorted(each.isrs)}"
+                f" replicas={sorted(each.replicas)}"
+                for name, topic in topics.items()
+                for number, each in topic.partitions.items()
+                if each.leader < 0 or {*each.isrs} != {*each.replicas}
+            ]
+        if not late or clock.monotonic_s() > deadline_s:
+            return [Anomaly("not-in-sync", each) for each in late]
+        clock.wait(threading.Event(), _LOOK_S)
+
+
+def await_quiet(bucket: Path, clock: Clock, *, timeout_s: float) -> list[Anomaly]:
+    """Return once the bucket has stayed the same for a while: copies are over."""
+    deadline_s = clock.monotonic_s() + timeout_s
+    before: frozenset[Path] = frozenset()
+    quiet = 0
+    while quiet < _QUIET_LOOKS and clock.monotonic_s() < deadline_s:
+        clock.wait(threading.Event(), _LOOK_S)
+        now = frozenset(files_below(bucket))
+        quiet, before = (quiet + 1 if now == before else 0), now
+    return [] if quiet >= _QUIET_LOOKS else [Anomaly("unsettled", f"seconds={timeout_s}")]
+
+
+def await_equal_replicas(
+    members: Mapping[int, Member], clock: Clock, *, timeout_s: float
+) -> list[Anomaly]:
+    """What differs between the replicas' `.log` files once nothing does, or time is up."""
+    deadline_s = clock.monotonic_s() + timeout_s
+    while True:
+        found = list(_unequal_replicas(members))
+        if not found or clock.monotonic_s() > deadline_s:
+            return found
+        clock.wait(threading.Event(), _LOOK_S)
+
+
+def _unequal_replicas(members: Mapping[int, Member]) -> Iterator[Anomaly]:
+    replicas: dict[str, dict[int, Path]] = defaultdict(dict)
+    for node_id, member in members.items():
+        for topic in COMPARED:
+            for folder in member.data_dir.glob(f"{topic}-[0-9]*"):
+                replicas[folder.name][node_id] = folder
+    for name, folders in sorted(replicas.items()):
+        logs = {node_id: batches_below(folder) for node_id, folder in folders.items()}
+        yield from (Anomaly("unequal-replicas", f"{name} {each}") for each in differences(logs))
+
+
+def batches_below(folder: Path) -> dict[Offset, bytes]:
+    """The batches of a partition's local segments by their base offsets."""
+    batches = {}
+    for path in sorted(folder.glob("*.log")):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            continue  # retention removes segments meanwhile
+        for position, header in iterate_batches(content):
+            batches[header.base_offset] = content[position : position + header.size_in_bytes]
+    return batches
+
+
+def differences(logs: Mapping[int, Mapping[Offset, bytes]]) -> Iterator[str]:
+    """Of replicas of one partition: local logs may begin at different offsets, not end at them."""
+    start = max(min(log, default=0) for log in logs.values())
+    (first, expected), *others = (
+        (node_id, {offset: batch for offset, batch in log.items() if offset >= start})
+        for node_id, log in logs.items()
+    )
+    for node_id, found in others:
+        for offset in sorted({*expected, *found}):
+            if expected.get(offset) != found.get(offset):
+                sizes = [len(each.get(offset, b"")) for each in (expected, found)]
+                yield f"offset={offset} brokers={first},{node_id} bytes={sizes} from={start}"
+                break
+
+
+def vanished_reads(operations: Sequence[Operation], final_process: int) -> Iterator[Anomaly]:
+    """Records that were handed out below the high watermark, and were not there at the end, when the
+    process `final_process` has read everything."""
+    final = {
+        (read.partition, read.offset): read.value
+        for operation in operations
+        if operation.process == final_process
+        for poll in operation.polls()
+        for read in poll.reads
+    }
+    for operation in operations:
+        for poll in operation.polls():
+            for read in poll.reads:
+                if final.get((read.partition, read.offset)) != read.value:
+                    yield Anomaly(
+                        "vanished-read",
+                        f"{read.partition}@{read.offset} value={read.value}"
+                        f" process={operation.process}"
+                        f" now={final.get((read.partition, read.offset))}",
+                    )
+
+
+def check_tier(members: Mapping[int, Member], bucket: Path) -> TierFindings:
+    """Of brokers that have come to rest: their bucket against the metadata that each of them has, and
+    both tiers of each."""
+    held = objects_below(bucket)
+    objects = {name: held[name] for name in held if not UNFINISHED_UPLOAD.fullmatch(name)}
+    anomalies: list[Anomaly] = []
+    sound = 0
+    for node_id, member in members.items():
+        values = metadata_values_below(member.data_dir)
+        for finding in scrub(objects, values, LOCAL_TIERED_STORAGE):
+            kind, _, detail = finding.partition(" ")
+            anomalies.append(Anomaly(_SCRUBBED[kind], f"{detail} broker={node_id}"))
+        finished = {
+            uuid_to_text(segment): metadata
+            for segment, metadata in live_segments(values).items()
+            if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        }
+        sound = max(sound, len(finished))
+        contents: dict[TopicPartition, list[bytes]] = defaultdict(list)
+        for name, content in objects.items():
+            metadata = finished.get(name[:-4][-22:]) if name.endswith(".log") else None
+            if metadata is not None:
+                place = metadata.topic_id_partition
+                contents[TopicPartition(place.topic, place.partition)].append(content)
+        for topic, count in PARTITIONS.items():
+            for number in range(count):
+                local = [*(member.data_dir / f"{topic}-{number}").glob("*.log")]
+                if local:
+                    partition = TopicPartition(topic, number)
+                    both = [*contents[partition], *(path.read_bytes() for path in local)]
+                    for name, detail in holes(partition, 0, both):
+                        anomalies.append(Anomaly(name, f"{detail} broker={node_id}"))
+    return TierFindings(anomalies, sound, 0, len(held) - len(objects))

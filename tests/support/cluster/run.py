@@ -1,0 +1,200 @@
+"""The correctness run over a cluster: three brokers and a controller of Apache Kafka.
+
+    python -m tests.support.cluster.run --cluster isotherm mixed --seconds 1800
+
+The clients and the checks are those of `isotherm.testing.correctness`. Topics have three replicas and
+`min.insync.replicas=2`, producers acks=all. A round is a new cluster in an empty folder. Brokers are
+killed, paused and stopped, and their network is split in one direction (`nemesis`, `links`); then all of
+it is mended, the replicas catch up, everything is read again, and the replicas are compared (`replicas`).
+
+Exit status: 0 none found · 1 anomalies: the round's folder is kept, with the brokers' logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from isotherm.clock import Clock, SystemClock
+from isotherm.testing.correctness.checker import check, check_copies
+from isotherm.testing.correctness.consuming import read_to_the_end
+from isotherm.testing.correctness.copying import copy_the_rest
+from isotherm.testing.correctness.history import Isolation
+from isotherm.testing.correctness.profile import Profile
+from isotherm.testing.correctness.report import Report
+from isotherm.testing.correctness.workers import COPIER_IDS, workers
+from isotherm.testing.correctness.workload import COPIES, EVENTS, PATIENCE_S, Workload
+from tests.support.cluster.links import Links
+from tests.support.cluster.members import LinkedCluster
+from tests.support.cluster.nemesis import WEIGHTS, ClusterFault, ClusterNemesis
+from tests.support.cluster.replicas import (
+    await_equal_replicas,
+    await_in_sync,
+    await_quiet,
+    check_tier,
+    vanished_reads,
+)
+
+ROUND_S: Final = 120.0
+CLUSTERS: Final = {
+    "isotherm": ("III",),
+    "mixed": ("IKI", "KIK"),
+    "kafka": ("KKK",),
+}
+"""The brokers of the rounds, in turn: I is Isotherm, K Apache Kafka."""
+PROFILE: Final = Profile(level=0, write_pause_s=0.05, task_interval_ms=500)
+
+
+def run(
+    *,
+    seed: int,
+    seconds: float,
+    round_s: float = ROUND_S,
+    kinds: Sequence[str],
+    directory: Path,
+    clock: Clock,
+    say: Callable[[str], None],
+    weights: Mapping[ClusterFault, float] = WEIGHTS,
+) -> tuple[Report, Counter[ClusterFault]]:
+    """Rounds for about `seconds` of work, one kind of cluster after the other; it ends with the first
+    anomaly, and keeps that round's folder."""
+    report, faults = Report(), Counter[ClusterFault]()
+    left_s = seconds
+    for number in itertools.count(1):
+        if report.anomalies or left_s <= 0:
+            break
+        kind = kinds[(number - 1) % len(kinds)]
+        report.rounds += 1
+        rng = random.Random(f"{seed}/{number}")
+        folder = directory / f"round{number}-{kind}"
+        say(f"seed={seed} round={number} brokers={kind}")
+        work_s = min(round_s, left_s)
+        faults += run_round(report, rng, folder, kind, clock, work_s, say, weights)
+        left_s -= round_s
+        say(f"seed={seed} round={number} brokers={kind} anomalies={len(report.anomalies)}")
+        if not report.anomalies:
+            shutil.rmtree(folder)
+    return report, faults
+
+
+def run_round(
+    report: Report,
+    rng: random.Random,
+    directory: Path,
+    kinds: str,
+    clock: Clock,
+    seconds: float,
+    say: Callable[[str], None],
+    weights: Mapping[ClusterFault, float] = WEIGHTS,
+) -> Counter[ClusterFault]:
+    with Links() as links:
+        cluster = LinkedCluster(directory, kinds, links)
+        try:
+            cluster.start()
+            nemesis = ClusterNemesis(
+                cluster,
+                links,
+                rng=random.Random(rng.random()),
+                clock=clock,
+                say=say,
+                weights=weights,
+            )
+            workload = Workload(cluster.servers, clock, PROFILE.write_pause_s, replicas=3)
+            topic = PROFILE.topic_config() | {"min.insync.replicas": "2"}
+            workload.make_topics({EVENTS: topic, COPIES: topic})
+            _work(workload, nemesis, rng, seconds)
+            say(f"  {clock.monotonic_s():.1f} faults are over")
+            report.anomalies += await_in_sync(cluster.servers, clock, timeout_s=PATIENCE_S)
+            copy_the_rest(workload, COPIER_IDS[0], PATIENCE_S)
+            report.anomalies += await_quiet(cluster.bucket, clock, timeout_s=PATIENCE_S)
+            everything = {
+                partition: 0 for name in (EVENTS, COPIES) for partition in workload.partitions(name)
+            }
+            read_to_the_end(workload, everything, Isolation.READ_COMMITTED, PATIENCE_S)
+            read_to_the_end(workload, everything, Isolation.READ_UNCOMMITTED, PATIENCE_S)
+            report.anomalies += await_equal_replicas(cluster.members, clock, timeout_s=30)
+            report.add_tiers(check_tier(cluster.members, cluster.bucket))
+            nemesis.check_all_run()
+            for member in cluster.members.values():
+                member.stop()
+        finally:
+            cluster.close()
+    operations = workload.history.operations()
+    report.add_operations(operations)
+    for member in cluster.members.values():
+        if member.kind == "Isotherm":
+            report.add_log(member.log_path.read_text(errors="replace"))
+    report.anomalies += check(operations)
+    report.anomalies += check_copies(operations, EVENTS, COPIES)
+    report.anomalies += vanished_reads(operations, workload.history.new_process() - 1)
+    return nemesis.faults
+
+
+def _work(workload: Workload, nemesis: ClusterNemesis, rng: random.Random, seconds: float) -> None:
+    """The round's threads, until time is up or one of them fails; raises what it raised."""
+    works = workers(workload, rng, PROFILE)
+    with ThreadPoolExecutor(len(works) + 1, thread_name_prefix="correctness") as pool:
+        running: list[Future[None]] = [pool.submit(work) for work in works]
+        running.append(pool.submit(nemesis.run, workload.stopping))
+        wait(running, timeout=seconds, return_when=FIRST_EXCEPTION)
+        workload.stopping.set()
+    # A broker that does not start explains what its clients then say: its own error comes first.
+    for future in reversed(running):
+        future.result()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.support.cluster.run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--cluster", choices=list(CLUSTERS), nargs="+", default=["isotherm"],
+        help="of several a round each in turn; default isotherm")  # fmt: skip
+    add("--seconds", type=float, default=ROUND_S, help="how long clients work; default %(default)s")
+    add("--round-s", type=float, default=ROUND_S, help="of that, in one cluster")
+    add("--faults", choices=[fault.value for fault in ClusterFault], nargs="+",
+        default=[fault.value for fault in ClusterFault], help="default: all of these")  # fmt: skip
+    add("--seed", type=int, help="repeats a mix of operations and faults; default: the time")
+    add("--directory", type=Path, help="default: a new temporary one")
+    chosen = parser.parse_args(arguments)
+    clock = SystemClock()
+    seed = chosen.seed if chosen.seed is not None else clock.now_ms()
+    directory = chosen.directory or Path(tempfile.mkdtemp(prefix="isotherm-cluster-run-"))
+    say = partial(print, file=sys.stderr, flush=True)
+    say(f"seed={seed} directory={directory}")
+    report, faults = run(
+        seed=seed,
+        seconds=chosen.seconds,
+        round_s=chosen.round_s,
+        kinds=[kind for name in chosen.cluster for kind in CLUSTERS[name]],
+        directory=directory,
+        clock=clock,
+        say=say,
+        weights={each: weight for each, weight in WEIGHTS.items() if each.value in chosen.faults},
+    )
+    for line in report.lines():
+        if not line.startswith("faults "):
+            say(line)
+    say("faults " + " ".join(f"{fault.value}={faults[fault]}" for fault in ClusterFault))
+    if report.anomalies:
+        say(f"evidence is kept directory={directory}")
+        return 1
+    if chosen.directory is None:
+        shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
