@@ -27,11 +27,17 @@ settings.load_profile("isotherm")
 # Their files take minutes, those of the others seconds.
 LONG_FOLDERS = ("oracle", "spark", "interop", "fault")
 
+# What takes minutes by itself takes an hour where others are at work too.
+SOAK_TIMEOUT_S = 4 * 3600
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long begins first: begun last, one file would keep one worker busy alone."""
     tests = Path(__file__).parent
     items.sort(key=lambda item: item.path.relative_to(tests).parts[0] not in LONG_FOLDERS)
+    for item in items:
+        if item.get_closest_marker("soak") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SOAK_TIMEOUT_S))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

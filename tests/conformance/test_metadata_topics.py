@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,15 +11,17 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.clock import SystemClock
 from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.api import NewMetadataRecord
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.testing.conformance.remote_metadata import RemoteLogMetadataManagerConformance
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.sim_clock import SimClock
+from isotherm.types import Offset
 from tests.support.hosted_metadata_topics import HostedMetadataTopics
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 _numbers = itertools.count(1)
 
 
@@ -59,15 +61,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 
 
 @pytest.fixture
-def open_topic(broker: EmbeddedBroker) -> Iterator[Callable[..., KafkaMetadataTopic]]:
+def open_topic(broker: EmbeddedBroker) -> Iterator[Callable[..., ClientsTopic]]:
     """Makes a topic that a client may write to, and opens it as the metadata topic."""
-    opened: list[KafkaMetadataTopic] = []
+    opened: list[ClientsTopic] = []
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
 
-    def open_topic(**config: str) -> KafkaMetadataTopic:
+    def open_topic(**config: str) -> ClientsTopic:
         name = f"metadata-{next(_numbers)}"
         admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result(TIMEOUT_S)
-        topic = KafkaMetadataTopic(
+        topic = ClientsTopic(
             {
                 "bootstrap.servers": broker.bootstrap_servers,
                 "log_level": 0,
@@ -83,12 +85,25 @@ def open_topic(broker: EmbeddedBroker) -> Iterator[Callable[..., KafkaMetadataTo
         topic.close()
 
 
+class ClientsTopic(KafkaMetadataTopic):
+    """Written by one client alone, which can therefore look at the end before it appends."""
+
+    def append_at(
+        self, partition: int, end_offset: Offset, records: Sequence[NewMetadataRecord]
+    ) -> None:
+        assert self.offsets(partition)[1] == end_offset
+        self.append_all(partition, records)
+
+    def has_all_below(self, partition: int, end_offset: Offset) -> bool:
+        return self.offsets(partition)[1] >= end_offset
+
+
 class ClientConformance(Polled):
     level: int
 
     @pytest.fixture
     def manager(
-        self, open_topic: Callable[..., KafkaMetadataTopic]
+        self, open_topic: Callable[..., ClientsTopic]
     ) -> TopicBasedRemoteLogMetadataManager:
         config = {"cleanup.policy": "compact"} if self.level else {}
         return TopicBasedRemoteLogMetadataManager(

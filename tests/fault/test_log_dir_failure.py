@@ -21,10 +21,11 @@ from isotherm.broker.coordinator_partition import coordinator_partition
 from isotherm.errors import LogDirFailedError
 from isotherm.record.batch import build_batch
 from isotherm.record.validation import AppendOrigin
+from isotherm.testing.bucket_files import files_below
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.support.faulty_fs import FaultyFileSystem
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 PARTITIONS = 6
 
 
@@ -175,7 +176,7 @@ def test_waiting_fetch_is_woken_with_the_error(disks: Disks) -> None:
     )
     try:
         consumer.assign([TopicPartition("t", failed[0], 0)])
-        purgatory = disks.broker.node.services.replica_manager.fetch_purgatory
+        purgatory = disks.broker.node.services.replica_manager.purgatory
         while len(purgatory) == 0:
             assert consumer.poll(0.05) is None
         disks.fail(disks.paths[1], "t")
@@ -277,7 +278,8 @@ def test_remote_history_of_a_failed_disk_outlives_it(disks: Disks) -> None:
             assert disks.produce("tiered", partition, value) is None
 
     def objects() -> set[str]:
-        return {path.name for path in (disks.broker.directory / "bucket").rglob("*.log")}
+        files = files_below(disks.broker.directory / "bucket")
+        return {path.name for path in files if path.suffix == ".log"}
 
     manager = disks.broker.node.services.replica_manager
     pause = threading.Event()

@@ -127,7 +127,7 @@ def fields_of(
         is_array = typing.get_origin(inner) is tuple
         item = typing.get_args(inner)[0] if is_array else inner
         if field.name != path[0]:
-            value = _value(inner, topic_id)
+            value = LEGAL.get(field.name, _value(inner, topic_id))
             # Other ids would be tagged fields, of which no client writes thousands.
             if value is not None and (inner is not uuid.UUID or field.name == "topic_id"):
                 fields[field.name] = value
@@ -152,6 +152,17 @@ def _value(annotation: Any, topic_id: uuid.UUID) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, str):
         return "g"
     return None
+
+
+# Numbers of an ACL, of which others end the connection: a topic, literal, read, allow.
+LEGAL = {
+    "resource_type": 2,
+    "resource_type_filter": 2,
+    "resource_pattern_type": 3,
+    "pattern_type_filter": 3,
+    "operation": 3,
+    "permission_type": 3,
+}
 
 
 CASES = [

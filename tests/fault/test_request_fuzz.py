@@ -210,7 +210,7 @@ def topic_id(broker: EmbeddedBroker) -> uuid.UUID:
         lambda: services.controller.create_topics([NewTopic(name=TOPIC, num_partitions=2)])
     ).result()
     assert created.error is None
-    return services.controller.image.topics_by_name[TOPIC].topic_id
+    return services.metadata.image.topics_by_name[TOPIC].topic_id
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def ask_healthy(broker: EmbeddedBroker) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_broken_requests_of_every_api_hurt_nobody(
+def test_broken_requests_of_every_api_do_no_harm(
     broker: EmbeddedBroker,
     topic_id: uuid.UUID,
     ask_healthy: Any,

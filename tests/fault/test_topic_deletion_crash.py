@@ -10,10 +10,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from isotherm.broker.controller.metadata_records import RemoveTopicRecord
+from isotherm.broker.metadata.metadata_records import RemoveTopicRecord
+from isotherm.testing.bucket_files import files_below
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 TIERED = {
     "remote.storage.enable": "true",
     "segment.bytes": "1048576",
@@ -41,7 +42,7 @@ def await_true(condition: Callable[[], bool]) -> None:
 
 
 def objects(bucket: Path, topic: str) -> list[Path]:
-    return [path for path in bucket.rglob("*") if path.is_file() and topic in str(path)]
+    return [path for path in files_below(bucket) if topic in str(path)]
 
 
 @pytest.mark.parametrize("level", [0, 1])
@@ -57,7 +58,7 @@ def test_deletion_that_was_recorded_and_not_begun_is_done_by_the_next_start(
     assert kept
     assert objects(bucket, "doomed")
     services = broker.node.services
-    topic_id = services.controller.image.topics_by_name["doomed"].topic_id
+    topic_id = services.metadata.image.topics_by_name["doomed"].topic_id
     # The record is all that a crash lets happen: nobody hears of it.
     services.control_executor.submit(
         services.controller._commit,

@@ -20,17 +20,17 @@ DIES_AMONG_MARKERS = """
 import os, signal
 from isotherm.broker.transactions.transaction_markers import TransactionMarkers
 
-write = TransactionMarkers.write
+append = TransactionMarkers.append
 left = {markers}
 
-def dying_write(self, *arguments, **options):
+def dying_append(self, *arguments, **options):
     global left
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     left -= 1
-    write(self, *arguments, **options)
+    return append(self, *arguments, **options)
 
-TransactionMarkers.write = dying_write
+TransactionMarkers.append = dying_append
 """
 
 

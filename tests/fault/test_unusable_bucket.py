@@ -109,7 +109,7 @@ def test_broker_refuses_to_start_in_one_line(server: S3Server, tmp_path: Path) -
             assert "Traceback" not in told
 
 
-def test_missing_credentials_are_told(server: S3Server) -> None:
+def test_missing_credentials_are_reported(server: S3Server) -> None:
     """Where none are set, the address of an instance's own credentials is asked."""
     config = {name: text for name, text in server.config.items() if name not in CREDENTIALS}
     program = (

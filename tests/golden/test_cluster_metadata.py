@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from isotherm.broker.controller.metadata_records import MetadataRecord, decode_record
+from isotherm.broker.metadata.metadata_records import MetadataRecord, decode_record
 from isotherm.protocol.framed_messages import encode_framed
 from isotherm.record.batch import iterate_batches, read_records
 from isotherm.types import uuid_to_text

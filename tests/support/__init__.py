@@ -1,1 +1,1 @@
-"""What our own tests and benches are made of; what users run against their plug-ins is isotherm.testing."""
+"""Support code of our own tests and benches. Users test their plug-ins with isotherm.testing."""

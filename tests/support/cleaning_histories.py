@@ -1,7 +1,7 @@
-"""Random lives of a compacted log: what is written to it, and when it is rolled and cleaned.
+"""Random histories of a compacted log: appends, rolls and cleanings.
 
-A history follows from its random numbers. It keeps every record that was written, so that what is
-left can be compared with that; tests bring the other side (a model, or Kafka's cleaner).
+A history depends on its random numbers alone. It keeps every written record, to compare the cleaned
+log with them; tests provide the oracle (a model, or Kafka's cleaner).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Written:
 
 
 class CleaningHistory:
-    """`step` writes, rolls or lets time pass; `clean` is for the test to call."""
+    """`step` writes, rolls or lets time pass. The test calls `clean`."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class CleaningHistory:
     # The log, and cleaning it
 
     def open(self, end_offset: Offset = 0) -> None:
-        """Begin, or go on with, the log in the directory, which is closed."""
+        """Create or open the log in the directory, which must be closed."""
         checkpoints = LogCheckpoints(end_offset, 0, end_offset, clean_shutdown=end_offset > 0)
         self.log = CompactedLog(
             self.directory,
@@ -99,7 +99,7 @@ class CleaningHistory:
         self.open(self.close())
 
     def close(self) -> Offset:
-        """The offset to open it with."""
+        """The recovery point for the next open."""
         end_offset = self.log.log.log_end_offset
         self.log.log.delete_marked_files(self.clock.now_ms() + self.config.file_delete_delay_ms)
         self.log.log.close()
@@ -184,7 +184,7 @@ class CleaningHistory:
             self.written[offset].committed = committed
 
     def end_transactions(self) -> None:
-        """Those that are open, one way or the other."""
+        """End the open transactions, by commit or abort."""
         while self._open:
             self._end_transaction()
 

@@ -1,4 +1,4 @@
-"""A compacted log in a directory, and its cleaner: for tests of what compaction leaves."""
+"""A compacted log in a directory, and its cleaner: for tests of the result of compaction."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class StoredBatch(NamedTuple):
 
 
 class CompactedLog:
-    """One writer. `clock` stands where the test puts it; appends take timestamps from it unless
-    they are given."""
+    """One writer. The test moves `clock`; appends take their timestamps from it by default."""
 
     def __init__(
         self,
@@ -130,8 +129,8 @@ class CompactedLog:
         if leader_epoch is None:
             latest = self.log.leader_epochs.latest
             leader_epoch = 0 if latest is None else latest.epoch
-        # Not compacted for a moment, so that a record may come without a key, as one written
-        # before the topic was compacted does.
+        # Not compacted for a moment: records without a key are allowed only before a topic is
+        # compacted.
         config = self.log.config
         self.log.update_config(replace(config, cleanup_policy=("delete",)))
         info = self.log.append_as_leader(
@@ -170,7 +169,7 @@ class CompactedLog:
         first_dirty_offset: Offset | None = None,
         throttle: Throttle = lambda size: None,
     ) -> CleanedLog:
-        """One round over what is dirty, up to the active segment (`log.roll` before)."""
+        """One round over the dirty section, up to the active segment (after `log.roll`)."""
         first_dirty = self.first_dirty_offset if first_dirty_offset is None else first_dirty_offset
         to_clean = plan_log_to_clean(
             self.log.view(), first_dirty, self.log.config, self.clock.now_ms()
@@ -182,11 +181,11 @@ class CompactedLog:
         return cleaned
 
     def batches(self) -> Iterator[StoredBatch]:
-        """What is in the segments now."""
+        """The present records of the segments."""
         return self.batches_from(0)
 
     def batches_from(self, offset: Offset) -> Iterator[StoredBatch]:
-        """From the one on that holds `offset`."""
+        """The records from `offset` on."""
         for segment in self.log.segments():
             for position, header in segment.read_headers(offset):
                 batch = segment.read_batch(position, header)

@@ -1,4 +1,4 @@
-"""How much memory the copy of one large segment takes, measured in a process of its own."""
+"""Measures the memory for the copy of one large segment, in a separate process."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _STATUS = Path("/proc/self/status")
 
 
 def memory_can_be_measured() -> bool:
-    """The system tells in /proc what a process took at its peak."""
+    """Skip unless /proc has the peak memory of a process."""
     return _STATUS.exists()
 
 
 def peak_growth_of_a_copy_kib(
     directory: Path, config: Mapping[str, str], *, segment_mib: int
 ) -> int:
-    """By how much the process grows that copies such a segment; `config` is a storage manager's
-    and `directory` takes the segment, of bytes that cannot be compressed."""
+    """The growth of the process that copies such a segment. `config` is a storage manager's;
+    `directory` gets the segment, which has incompressible bytes."""
     asked = json.dumps([str(directory), dict(config), segment_mib])
     command = [sys.executable, "-m", "tests.support.copy_memory", asked]
     ran = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -46,7 +46,7 @@ def _copy(directory: Path, config: Mapping[str, str], segment_mib: int) -> int:
 
 
 def _peak_kib() -> int:
-    # Not ru_maxrss: that of a child begins at the memory of the process which started it.
+    # Not ru_maxrss: a child inherits the value of the process that started it.
     (peak,) = (row for row in _STATUS.read_text().splitlines() if row.startswith("VmHWM"))
     return int(peak.split()[1])
 

@@ -1,4 +1,4 @@
-"""The bucket in a folder, on a `CrashFileSystem`: what the store writes, syncs and renames is noted."""
+"""The bucket in a folder, on a `CrashFileSystem`: records the store's writes, syncs and renames."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.support.crash_fs import CrashFileSystem
 
 @contextmanager
 def folder_noted(fs: CrashFileSystem) -> Iterator[None]:
-    """While it lasts, every object that is stored in a folder is stored on `fs`.
+    """Within it, the folder store writes to `fs`.
 
-    Deletions are not noted: after a crash such objects are there still.
+    Deletions are not recorded: after a crash the deleted objects exist again.
     """
     begin = folder_objects._begin
 
@@ -40,7 +40,7 @@ def folder_noted(fs: CrashFileSystem) -> Iterator[None]:
 
 
 class _NotedPath(type(Path())):  # type: ignore[misc]
-    """An unfinished object, which gets its name by `replace`."""
+    """An unfinished object; `replace` gives it its name."""
 
     _fs: CrashFileSystem
 

@@ -1,17 +1,14 @@
-"""A file system that can crash: what is on the disk afterwards is what was made durable, and a
-random share of the rest.
+"""A file system that can crash: the disk then has all durable data, and a random part of the rest.
 
-`CrashFileSystem` works on a real directory and keeps, beside it, what a disk would hold if the
-power failed now: the content of each file at its last sync and the writes since, the names in
-each directory at its last sync and the changes since. `crash_clone` writes one possible outcome
-into another directory, by the model of a disk that it is given. `crash_at` stops the system itself:
-the operation of that number, and every one after it, raises `SimulatedCrash`. `on_operation` is
-called before each one with its number, and may clone: the power then fails there, and the run goes
-on.
+`CrashFileSystem` works on a real directory. Beside it, it keeps the state of a disk after a power
+failure: the content of each file at its last sync and later writes, the names in each directory at
+its last sync and later changes. `crash_clone` writes one possible outcome into another directory,
+by a model of the disk. `crash_at` stops the system: the operation with that number, and every later
+one, raises `SimulatedCrash`. `on_operation` is called before each operation with its number, and
+may clone: a power failure at that point, while the run continues.
 
-Changes of names survive in their order (journaling file systems do that), and only with the file's
-content as far as that survives. Not modelled: renaming a directory is durable at once, as is making
-one.
+Changes of names survive in order (as in journaling file systems), with the surviving content of the
+file. Simplified: creations and renames of directories are durable at once.
 """
 
 from __future__ import annotations
@@ -30,11 +27,11 @@ from isotherm.types import Position, TimestampMs
 
 
 class SimulatedCrash(BaseException):
-    """The machine stopped. Not an Exception: no handler may carry on."""
+    """The machine stopped. Not an Exception: no handler may catch it."""
 
 
 class PowerLoss(enum.Enum):
-    """What a disk shows of what was not synced."""
+    """The fate of data that was not synced."""
 
     WRITES = "any of the writes and truncations, the last of them in part; names up to some change"
     SYNCED = "nothing"
@@ -65,7 +62,7 @@ class _Inode:
 
 @dataclass(slots=True)
 class _NameChange:
-    """`inode` gets `path`; None takes the name away. `source` is the old name of a rename."""
+    """`inode` gets the name `path`; None removes the name. `source` is the old name of a rename."""
 
     path: Path
     inode: _Inode | None
@@ -73,7 +70,7 @@ class _NameChange:
 
 
 class CrashFileSystem:
-    """A `FileSystem`. Thread-safe as far as the operations it counts."""
+    """A `FileSystem`. The counted operations are thread-safe."""
 
     def __init__(
         self,
@@ -92,7 +89,7 @@ class CrashFileSystem:
 
     @classmethod
     def adopting(cls, directory: Path, crash_at: int | None = None) -> CrashFileSystem:
-        """Over a directory that may hold files already: all of them durable."""
+        """`directory` may have files; they are durable."""
         fs = cls(crash_at)
         for path in directory.rglob("*"):
             if path.is_file():
@@ -106,7 +103,7 @@ class CrashFileSystem:
         target: Path,
         model: PowerLoss = PowerLoss.WRITES,
     ) -> None:
-        """Write into `target` what `source` may hold after a crash now."""
+        """Write into `target` a possible content of `source` after a crash now."""
         with self._lock:
             for path, inode in sorted(self._surviving_names(rng, model).items()):
                 if path.is_relative_to(source):
@@ -127,7 +124,7 @@ class CrashFileSystem:
         return names
 
     def _count(self) -> None:
-        """One more operation; raises when it is the one at which the system stops."""
+        """Count an operation; raises SimulatedCrash at `crash_at`."""
         self.operation_count += 1
         if self._crash_at is not None and self.operation_count >= self._crash_at:
             raise SimulatedCrash(f"operation={self.operation_count}")
@@ -145,7 +142,7 @@ class CrashFileSystem:
             self._change_name(_NameChange(path, _Inode()))
 
     def note_synced(self, path: Path) -> None:
-        """Its content is durable; what was written before that is taken for lost until now."""
+        """Make the content durable. Earlier writes were not."""
         with self._lock:
             self._count()
             self._inodes[path].durable = path.read_bytes()
@@ -162,7 +159,7 @@ class CrashFileSystem:
             try:
                 self._count()
             except SimulatedCrash:
-                # The write that the crash hits may have got anywhere.
+                # The write in progress may be cut at any byte.
                 inode.pending.append(write)
                 raise
             file.write_at(write.position, write.data)

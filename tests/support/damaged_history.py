@@ -1,7 +1,7 @@
-"""Damage to the objects of a model history, and the questions that must not be answered wrongly.
+"""Damage to the objects of a model history, and queries that must not return wrong rows.
 
-`FLIPPED` bits are drawn; `PLANTED` is what a bit cannot do: objects that are sound in themselves,
-with right CRCs and sizes that fit, and not what the segment holds.
+`FLIPPED` flips random bits. `PLANTED` has damage that no flipped bit makes: valid objects with
+correct CRCs and sizes, but other content than the segment's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OBJECTS = (LOG, INDEXES, MANIFEST)
 STRICT = {"failOnDataLoss": "true"}
 LENIENT = {"failOnDataLoss": "false"}
 
-# What becomes of the objects of a history: their new content by path, None for none.
+# The new content of a history's objects by path; None for a deleted object.
 Changes = dict[Path, bytes | None]
 
 
@@ -34,8 +34,8 @@ class Question:
     expected: tuple[Row, ...]
 
     def wrong_answer(self, folder: Path) -> str | None:
-        """None when the rows are right, fewer without failOnDataLoss, or there is a clear error.
-        Any other exception passes through."""
+        """None if the rows are correct (or fewer, without failOnDataLoss), or if there is a clear
+        error. Other exceptions are raised."""
         for mode in (STRICT, LENIENT):
             try:
                 found = rows(folder, {**self.options, **mode})
@@ -55,11 +55,10 @@ def _is_part(found: list[Row], wanted: list[Row]) -> bool:
 
 
 def questions(history: ModelHistory, rng: random.Random, count: int = 2) -> list[Question]:
-    """Everything, whole and in small tasks, ranges by offset and by time, committed and not."""
-    all_rows = {"read_uncommitted": history.written, "read_committed": history.committed()}
+    """The whole history, small tasks, ranges by offset and by time, committed and uncommitted."""
     asked: list[Question] = []
-    for isolation, known in all_rows.items():
-        level = {"isolationLevel": isolation}
+    for isolation, known in history.by_isolation().items():
+        level = {"isolationLevel": isolation, **history.reading}
         asked += [
             Question(level, tuple(known)),
             Question(level | {"minPartitions": 7}, tuple(known)),
@@ -87,7 +86,7 @@ def _between(known: list[Row], start: int, end: int) -> tuple[Row, ...]:
 
 
 def flipped_bits(history: ModelHistory, suffix: str, rng: random.Random) -> Iterator[Changes]:
-    """One bit of one object, for ever."""
+    """Flips one bit of one object, in an endless sequence."""
     while True:
         path = history.objects(rng.choice(history.segments))[suffix]
         content = bytearray(path.read_bytes())
@@ -107,7 +106,7 @@ def damage(changes: Changes) -> Iterator[None]:
 def _rewritten(
     history: ModelHistory, number: int, rewrite: Callable[[list[bytes]], list[bytes]]
 ) -> Changes:
-    """Other batches, in a log whose size the manifest knows."""
+    """Other batches, in a log of the size in the manifest."""
     objects = history.objects(history.segments[number])
     log = objects[LOG].read_bytes()
     batches = [
@@ -115,7 +114,9 @@ def _rewritten(
     ]
     content = b"".join(rewrite(batches))
     changes: Changes = {objects[LOG]: content}
-    return changes | _told(history, number, lambda members: _resize(members, len(content)))
+    return changes | manifest_changed(
+        history, number, lambda members: _resize(members, len(content))
+    )
 
 
 def _resize(members: dict[str, Any], size: int) -> None:
@@ -125,8 +126,10 @@ def _resize(members: dict[str, Any], size: int) -> None:
     index["finalTransformedChunkSize"] = size - whole * index["originalChunkSize"]
 
 
-def _told(history: ModelHistory, number: int, change: Callable[[dict[str, Any]], None]) -> Changes:
-    """A manifest that says something else."""
+def manifest_changed(
+    history: ModelHistory, number: int, change: Callable[[dict[str, Any]], None]
+) -> Changes:
+    """A manifest with other fields."""
     path = history.objects(history.segments[number])[MANIFEST]
     members = json.loads(path.read_bytes())
     change(members)
@@ -135,7 +138,9 @@ def _told(history: ModelHistory, number: int, change: Callable[[dict[str, Any]],
 
 def _segment_told(**fields: object) -> Callable[[ModelHistory, int], Changes]:
     def plant(history: ModelHistory, number: int) -> Changes:
-        return _told(history, number, lambda m: m["remoteLogSegmentMetadata"].update(fields))
+        return manifest_changed(
+            history, number, lambda m: m["remoteLogSegmentMetadata"].update(fields)
+        )
 
     return plant
 
@@ -187,15 +192,18 @@ def _first_batch(
 
 
 def _header(
-    chosen: Callable[[BatchHeader], bool], change: Callable[[BatchHeader], BatchHeader]
+    chosen: Callable[[BatchHeader], bool],
+    change: Callable[[BatchHeader], BatchHeader],
+    *,
+    is_last: bool = False,
 ) -> Callable[[ModelHistory, int], Changes]:
-    """Another header of the first batch that is chosen."""
+    """Another header of the first chosen batch, or of the last."""
 
     def plant(history: ModelHistory, number: int) -> Changes:
         def rewrite(batches: list[bytes]) -> list[bytes]:
             headers = [next(iterate_batches(batch))[1] for batch in batches]
-            at = next((i for i, header in enumerate(headers) if chosen(header)), None)
-            if at is not None:
+            found = [i for i, header in enumerate(headers) if chosen(header)]
+            for at in found[-1:] if is_last else found[:1]:
                 batches[at] = bytes(encode_batch(change(headers[at]), batches[at][61:]))
             return batches
 
@@ -219,7 +227,7 @@ def _no_transactions(name: str | None) -> Callable[[ModelHistory, int], Changes]
             if name is not None:
                 members["segmentIndexes"][name] = lost
 
-        return _told(history, number, change)
+        return manifest_changed(history, number, change)
 
     return plant
 
@@ -230,6 +238,17 @@ def _swapped(*suffixes: str) -> Callable[[ModelHistory, int], Changes]:
         other = history.objects(history.segments[number - 1])
         pairs = [(one[s], other[s]) for s in suffixes] + [(other[s], one[s]) for s in suffixes]
         return {target: source.read_bytes() for target, source in pairs}
+
+    return plant
+
+
+def _of_another_topic(*suffixes: str) -> Callable[[ModelHistory, ModelHistory, int], Changes]:
+    """The objects of the segment of the same number."""
+
+    def plant(history: ModelHistory, other: ModelHistory, number: int) -> Changes:
+        own = history.objects(history.segments[number])
+        foreign = other.objects(other.segments[number])
+        return {own[suffix]: foreign[suffix].read_bytes() for suffix in suffixes}
 
     return plant
 
@@ -258,8 +277,31 @@ PLANTED: dict[str, Callable[[ModelHistory, int], Changes]] = {
     "control-bit-set": _header(
         _is_data, lambda h: h._replace(attributes=h.attributes | CONTROL_FLAG)
     ),
+    "control-bit-cleared": _header(
+        lambda h: h.is_control, lambda h: h._replace(attributes=h.attributes & ~CONTROL_FLAG)
+    ),
     "producer-epoch-altered": _header(
         _is_transactional_data, lambda h: h._replace(producer_epoch=h.producer_epoch + 5)
+    ),
+    "transactional-bit-cleared": _header(
+        _is_transactional_data, lambda h: h._replace(attributes=h.attributes & ~TRANSACTIONAL_FLAG)
+    ),
+    "transactional-bit-of-the-last-cleared": _header(
+        _is_transactional_data,
+        lambda h: h._replace(attributes=h.attributes & ~TRANSACTIONAL_FLAG),
+        is_last=True,
+    ),
+    "producer-id-unknown": _header(
+        _is_transactional_data, lambda h: h._replace(producer_id=h.producer_id + 1000)
+    ),
+    "producer-id-of-another": _header(
+        _is_transactional_data, lambda h: h._replace(producer_id=11 + (h.producer_id - 10) % 3)
+    ),
+    "base-time-altered": _header(
+        _is_data, lambda h: h._replace(base_timestamp=h.base_timestamp - 1000)
+    ),
+    "largest-time-of-a-batch-altered": _header(
+        _is_data, lambda h: h._replace(max_timestamp=h.max_timestamp - 1000)
     ),
     "end-too-high": _end_told(1000),
     "end-too-high-by-one": _end_told(1),
@@ -283,4 +325,14 @@ PLANTED: dict[str, Callable[[ModelHistory, int], Changes]] = {
     "manifest-empty": _replaced(MANIFEST, b""),
     "manifest-garbage": _replaced(MANIFEST, b"\x00\xff not JSON"),
 }
-"""By name: the changes to the segment of a number (not the first, where two are swapped)."""
+"""Changes by name, to the segment with an index (not 0, if two are swapped)."""
+
+PLANTED_FROM_ANOTHER_TOPIC: dict[str, Callable[[ModelHistory, ModelHistory, int], Changes]] = {
+    "log-of-another-topic": _of_another_topic(LOG),
+    "indexes-of-another-topic": _of_another_topic(INDEXES),
+    "manifest-of-another-topic": _of_another_topic(MANIFEST),
+    "log-and-indexes-of-another-topic": _of_another_topic(LOG, INDEXES),
+    "log-and-manifest-of-another-topic": _of_another_topic(LOG, MANIFEST),
+    "objects-of-another-topic": _of_another_topic(*OBJECTS),
+}
+"""Changes by name, to the segment with an index, from the history of another topic."""

@@ -1,8 +1,9 @@
-"""A broker's data directory with a topic of every kind, and what a start on a damaged copy of it serves.
+"""A broker's data directory with a topic of every kind, and the records that a broker serves from a
+damaged copy.
 
-Topics of two partitions each: plain, compacted, transactional, and tiered (its history in the bucket
-alone), besides what the broker keeps for itself. Everything is read inside the process, without a
-client: local batches from the log, history through the remote log manager.
+Topics of two partitions each: plain, compacted, transactional, and tiered (its history only in the
+bucket), and the internal topics. Records are read inside the process, without a client: local
+batches from the log, others through the remote log manager.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from isotherm.errors import LogDirFailedError, OffsetOutOfRangeError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import iterate_batches, read_records, verify_batch_crc
+from isotherm.remote.reading.read_request import ReadRequest
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.reading.remote_log_reader import RemoteRead
 from isotherm.testing.embedded_broker import EmbeddedBroker
@@ -67,7 +69,7 @@ class Served(NamedTuple):
     log_end_offset: int
     records: Content
     committed: Content
-    """As read_committed sees it."""
+    """The partition as read_committed sees it."""
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
@@ -80,9 +82,10 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 
 
 def write_history(directory: Path, stopped: Path, killed: Path) -> None:
-    """Run a broker over `directory`, and copy it as a clean stop and as `kill -9` would leave it.
+    """Run a broker in `directory`, and copy the directory as after a clean stop and as after `kill
+    -9`.
 
-    Three leader epochs; of each partition the last records are not flushed when it is killed.
+    There are three leader epochs. The last records of each partition are not flushed at the kill.
     """
     for epoch in range(3):
         with started(directory) as broker:
@@ -111,7 +114,7 @@ def _create_topics(broker: EmbeddedBroker) -> None:
 
 
 def _write(broker: EmbeddedBroker, number: int) -> None:
-    """One batch for each partition; of the transactional topic one that is aborted besides."""
+    """One batch for each partition; the transactional topic also gets an aborted one."""
     bootstrap = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
     producer = Producer({**bootstrap, "enable.idempotence": True})
     for topic in TOPICS:
@@ -156,8 +159,8 @@ def _is_copied(log: PartitionLog) -> bool:
 
 
 def serve(broker: EmbeddedBroker) -> dict[TopicPartition, Served | None]:
-    """What a broker serves of each partition that there is; None for one that is offline, or whose
-    metadata of the remote tier is."""
+    """The records that a broker serves of each partition; None for an offline one, or one with
+    offline remote metadata."""
     replica_manager = broker.node.services.replica_manager
     served: dict[TopicPartition, Served | None] = {}
     for topic in replica_manager.topics():
@@ -204,7 +207,7 @@ def _read(broker: EmbeddedBroker, hosted: Partition, isolation: FetchIsolation) 
 
 
 def _reads(broker: EmbeddedBroker, hosted: Partition, isolation: FetchIsolation) -> Iterator[tuple]:  # type: ignore[type-arg]
-    """Buffers of whole batches, from where each is to be read, and its aborted transactions."""
+    """Buffers of whole batches, with the start offset and the aborted transactions of each."""
     log: PartitionLog = hosted.log
     offset = log.log_start_offset
     end = (
@@ -236,18 +239,20 @@ def _read_remote(
     partition = hosted.topic_id_partition
     wait_until(lambda: remote.tier.metadata.is_ready(partition), "remote metadata is read")
     return remote.read(
-        hosted.log,
-        partition,
-        offset,
-        _READ_SIZE,
-        isolation=isolation,
-        min_one_message=True,
-        wait=ReadWait(),
+        ReadRequest(
+            hosted.log,
+            partition,
+            offset,
+            _READ_SIZE,
+            isolation=isolation,
+            min_one_message=True,
+            wait=ReadWait(),
+        )
     ).result(TIMEOUT_S)
 
 
 @contextlib.contextmanager
 def started(directory: Path) -> Iterator[EmbeddedBroker]:
-    """A broker whose files need not outlive the machine."""
+    """A broker without syncs: its files need not survive a power failure."""
     with EmbeddedBroker(directory, SETTINGS, fs=VolatileFileSystem()) as broker:
         yield broker

@@ -1,4 +1,4 @@
-"""A file system that fails on purpose, and counts what it is asked for.
+"""A file system that fails on purpose, and counts its calls.
 
 fs = FaultyFileSystem()
 fs.fail(directory)          # every call for a path in there raises OSError, until `heal`
@@ -19,7 +19,7 @@ from isotherm.types import Position, TimestampMs
 
 
 class FaultyFileSystem:
-    """A `FileSystem` over the real one. Thread-safe, but for counts that are read meanwhile."""
+    """A `FileSystem` over the real one. Thread-safe, except for reading the counts."""
 
     def __init__(self) -> None:
         self._os = OsFileSystem()
@@ -34,7 +34,7 @@ class FaultyFileSystem:
         self._failing = frozenset()
 
     def check(self, path: Path) -> None:
-        """Raise the OSError of a disk that is gone, if `path` is on one."""
+        """Raise the OSError of a failed disk if `path` is on one."""
         for directory in self._failing:
             if path.is_relative_to(directory):
                 raise OSError(errno.EIO, "the disk has failed", str(path))

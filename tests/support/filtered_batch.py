@@ -1,4 +1,4 @@
-"""A batch as compaction leaves it, for tests of what reads such batches."""
+"""A batch after compaction, for tests of its readers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isotherm.types import TimestampMs
 def filtered_batch(
     batch: bytes | bytearray, kept: Collection[int], *, delete_horizon_ms: TimestampMs | None = None
 ) -> bytes:
-    """The batch with the records of the indexes `kept`; empty, not gone, when there are none.
+    """The batch with only the records at the indexes `kept`; without any it is an empty batch.
 
     `delete_horizon_ms` is set unless the batch has a horizon.
     """

@@ -1,4 +1,5 @@
-"""Forty-five days of a small cluster's metadata topic, with one of everything that an audit tells.
+"""Forty-five days of a small cluster's metadata topic, with an example of every finding of an
+audit.
 
 Topic `flights` has two partitions; each day each of them uploads a segment, which is deleted after
 thirty days. What is planted:
@@ -51,7 +52,7 @@ Event = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
 
 
 def write_flights_history(directory: Path, end_ms: int = END_MS) -> None:
-    """Log files of the metadata topic under `directory`, with what happened before `end_ms`."""
+    """Log files of the metadata topic under `directory`, with the events before `end_ms`."""
     events = sorted(_events(), key=lambda event: event.event_timestamp_ms)
     happened = [event for event in events if event.event_timestamp_ms < end_ms]
     for number in range(METADATA_PARTITIONS):

@@ -1,4 +1,4 @@
-"""The two metadata topics as a broker keeps them, in a folder: real logs, and the real cleaner."""
+"""The two metadata topics of a broker, in a folder, with real logs and the real cleaner."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from isotherm.types import (
     TopicIdPartition,
 )
 from tests.support.compacted_log import CompactedLog
+from tests.support.led_topic import alone, led
 
 
 class HostedMetadataTopics:
-    """One partition each, led by a broker with neither network nor threads; set up for feature
-    level 1 by default."""
+    """One partition each. The broker that leads them has neither network nor threads. The feature
+    level is 1 by default."""
 
     def __init__(self, directory: Path, clock: SimClock, *, level: int = 1) -> None:
         texts = compacted_settings(TopicBasedSettings()) if level else {}
@@ -37,13 +38,15 @@ class HostedMetadataTopics:
             directory / f"{REMOTE_LOG_METADATA_AUDIT_TOPIC}-0", config=TopicConfig(), clock=clock
         )
         self._partitions = {
-            name: Partition(TopicIdPartition(uuid.UUID(int=1), name, 0), log.log, 0, lambda _: None)
+            name: Partition(
+                TopicIdPartition(uuid.UUID(int=1), name, 0), log.log, alone(clock), lambda _: None
+            )
             for name, log in zip(
                 REMOTE_LOG_METADATA_TOPICS, (self._compacted, audited), strict=True
             )
         }
         for partition in self._partitions.values():
-            partition.make_leader()
+            partition.make_leader(led())
         self.metadata_topic, self.audit_topic = (
             EmbeddedMetadataTopic(self, clock, 1, name) for name in REMOTE_LOG_METADATA_TOPICS
         )
@@ -58,8 +61,8 @@ class HostedMetadataTopics:
         return self._partitions[topic]
 
     def compact(self) -> None:
-        """What the cleaner leaves of the metadata topic once delete.retention.ms is over: the
-        first round sets the time by which tombstones go, the second one drops them."""
+        """The metadata topic after the cleaner and delete.retention.ms: the first round sets the
+        delete horizon of tombstones, the second one drops them."""
         self._compacted.log.roll()
         self._compacted.clean(first_dirty_offset=0)
         self._clock.advance(self._retention_ms + 1)

@@ -1,4 +1,4 @@
-"""A partition's log in a directory, for tests of what works on logs."""
+"""A partition's log in a directory, for tests of code that works on logs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def open_local_log(
     remote_storage_system_enable: bool = True,
     checkpoints: LogCheckpoints | None = None,
 ) -> PartitionLog:
-    """Open, or begin, the log whose segments are in `directory` itself.
+    """Open or create the log with its segments in `directory` itself.
 
-    Its log directory is the parent, which is made. Without `checkpoints` everything is recovered.
+    Its log directory is the parent, which is created. Without `checkpoints` the whole log is
+    recovered.
     """
     fs = fs or OsFileSystem()
     fs.make_directory(directory)

@@ -1,4 +1,5 @@
-"""How long a broker's event loop was kept from its other connections, whatever else the machine did."""
+"""Measures how long one callback blocks a broker's event loop, independent of the machine's
+load."""
 
 from __future__ import annotations
 
@@ -9,9 +10,8 @@ BEAT_S = 0.001
 
 
 class LoopWatchdog:
-    """Beats in a loop once a millisecond; the longest the loop's thread worked between two beats is
-    what one callback took. That is time on the processor: waiting for a core, or for another
-    thread's turn at the interpreter, does not count.
+    """Runs in a loop once a millisecond. The most CPU time of the loop's thread between two runs is
+    that of the longest callback. Waits for a core, or for the interpreter lock, do not count.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -22,7 +22,7 @@ class LoopWatchdog:
         loop.call_soon_threadsafe(self._beat)
 
     def take_longest_ms(self) -> float:
-        """Since the last time this was asked; any thread."""
+        """The maximum since the last call. Any thread."""
         longest_s, self._longest_s = self._longest_s, 0.0
         return longest_s * 1000
 

@@ -1,4 +1,4 @@
-"""A `MetadataTopic` in memory: appends are visible at once, and `compact` is what a cleaner leaves."""
+"""A `MetadataTopic` in memory: appends are visible at once, and `compact` acts like the cleaner."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from isotherm.errors import OffsetOutOfRangeError
+from isotherm.errors import LogEndMovedError, OffsetOutOfRangeError
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
 from isotherm.remote.metadata.wire.events import columns_of
 from isotherm.types import Offset, TimestampMs
 
 
 class MemoryMetadataTopic:
-    """Thread-safe. `before_append`, when set, is called with the partition and the value first:
-    what it raises is what `append` raises, and the record is not stored."""
+    """Thread-safe. `before_append` is called with the partition and the value before an append. If
+    it raises, `append` raises the same, and the record is not stored."""
 
     def __init__(self, partition_count: int = 50) -> None:
         self._lock = threading.Lock()
@@ -22,6 +22,8 @@ class MemoryMetadataTopic:
         self.before_append: Callable[[int, bytes | None], None] | None = None
         self.append_visible = True
         """While False, appended records are stored but neither `read` nor `offsets` shows them."""
+        self.is_behind = False
+        """Make it a replica that is behind its leader."""
         self._visible = [0] * partition_count
         self._ends = [0] * partition_count
 
@@ -51,6 +53,33 @@ class MemoryMetadataTopic:
         ]
         return offsets[0]
 
+    def append_at(
+        self, partition: int, end_offset: Offset, records: Sequence[NewMetadataRecord]
+    ) -> None:
+        """All or none; `before_append` sees each value first."""
+        if self.before_append is not None:
+            for each in records:
+                self.before_append(partition, each.value)
+        with self._lock:
+            if self._ends[partition] != end_offset:
+                raise LogEndMovedError(
+                    f"partition={partition} end={self._ends[partition]} expected={end_offset}"
+                )
+            self._partitions[partition] += [
+                MetadataTopicRecord(
+                    partition,
+                    end_offset + index,
+                    each.timestamp_ms,
+                    each.key,
+                    each.value,
+                    each.decided_at,
+                )
+                for index, each in enumerate(records)
+            ]
+            self._ends[partition] = end_offset + len(records)
+            if self.append_visible:
+                self._visible[partition] = self._ends[partition]
+
     def read(
         self, partition: int, start_offset: Offset, max_bytes: int
     ) -> list[MetadataTopicRecord]:
@@ -77,17 +106,24 @@ class MemoryMetadataTopic:
         return columns_of(self.read(partition, start_offset, max_bytes), start_offset)
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
+        """The leader's, which a replica that is behind cannot read up to."""
         with self._lock:
-            return 0, self._visible[partition]
+            return 0, (self._ends if self.is_behind else self._visible)[partition]
+
+    def is_current(self, partition: int) -> bool:
+        return not self.is_behind
+
+    def has_all_below(self, partition: int, end_offset: Offset) -> bool:
+        return not self.is_behind
 
     def show_all(self) -> None:
-        """Make visible what was appended while `append_visible` was False."""
+        """Make the records visible that were appended while `append_visible` was False."""
         with self._lock:
             self._visible = list(self._ends)
 
     def compact(self, *, keep_tombstones: bool = False) -> None:
-        """Leave the last record of each key, without tombstones, as the cleaner does once their
-        time is over; records without a key go. Offsets stay."""
+        """Keep the last record of each key, without tombstones, as the cleaner does after
+        delete.retention.ms. Records without a key are dropped. Offsets do not change."""
         with self._lock:
             for number, records in enumerate(self._partitions):
                 last = {record.key: record.offset for record in records if record.key is not None}

@@ -1,4 +1,4 @@
-"""Records of a metadata topic as files of its log, for tests of what reads a dump."""
+"""Records of a metadata topic as files of its log, for tests of readers of a dump."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ deletions of partitions, records in unusual forms, and damage.
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -72,7 +73,7 @@ def segments(
 
 @st.composite
 def added(draw: st.DrawFn) -> Record:
-    # One in many contradicts itself: a segment is added in its first state only.
+    # One in many is invalid: a segment is added in its first state only.
     state = draw(st.sampled_from([RemoteLogSegmentState.COPY_SEGMENT_STARTED] * 9 + [None]))
     segment = draw(segments(state))
     return None, draw(st.sampled_from([encode_event, encode_keyed_event]))(segment)
@@ -154,9 +155,80 @@ def damaged(draw: st.DrawFn) -> Record:
 histories = st.lists(
     st.one_of(
         *[added(), updated(), updated(), put(), tombstones],
-        # Finished segments that overlap are what the rules are about.
+        # Finished segments that overlap: the rules of overlaps decide.
         *[put(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)] * 3,
         *[partition_deletions(), partition_tombstones, odd_forms(), damaged()],
     ),
     max_size=40,
 )
+
+
+@st.composite
+def _life(draw: st.DrawFn, number: int, start: int) -> tuple[int, list[Record]]:
+    """The records of a segment's valid transitions, up to a random one; and the start of the next
+    segment."""
+    end = start + draw(st.integers(0, 3))
+    border = draw(st.sampled_from([None, start, (start + end) // 2 + 1]))
+    first = draw(st.integers(0, 1))
+    partition = draw(st.sampled_from([PARTITIONS[0], PARTITIONS[0], PARTITIONS[1], UNWANTED]))
+    whole = RemoteLogSegmentMetadata(
+        segment_id=segment_id(partition, number),
+        start_offset=start,
+        end_offset_inclusive=end,
+        max_timestamp_ms=start,
+        broker_id=1,
+        event_timestamp_ms=number,
+        segment_size_in_bytes=number,
+        segment_leader_epochs={first: start} if border is None else {first: start, 2: border},
+        broker_leader_epoch=draw(st.sampled_from([-1, -1, 3])),
+    )
+    states = draw(
+        st.sampled_from(
+            [
+                *[[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2], [0, 1], [0, 1], [0]],
+                *[[0, 2, 3], [0, 1, 1, 2, 2, 3, 3], [1], [1, 2, 3], [0, 1, 3]],
+            ]
+        )
+    )
+    records: list[Record] = []
+    is_keyed = draw(st.sampled_from([False, False, True]))
+    for state in map(RemoteLogSegmentState, states):
+        now = replace(whole, state=state, event_timestamp_ms=number + state)
+        if is_keyed:
+            key = segment_key(partition, end, whole.broker_leader_epoch)
+            records.append((key.encode(), encode_keyed_event(now)))
+        elif state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            records.append((None, encode_event(now)))
+        else:
+            update = RemoteLogSegmentMetadataUpdate(
+                segment_id=whole.segment_id,
+                event_timestamp_ms=number + state,
+                state=state,
+                broker_id=1,
+                custom_metadata=draw(customs),
+            )
+            records.append((None, encode_event(update)))
+    if is_keyed and states[-1] == 3 and draw(st.booleans()):
+        records.append((segment_key(partition, end, whole.broker_leader_epoch).encode(), None))
+    return end + draw(st.sampled_from([1, 1, 1, 2, 0, -1])), records
+
+
+@st.composite
+def orderly_histories(draw: st.DrawFn) -> list[Record]:
+    """Records as brokers write them: consecutive segments, each added, finished and deleted, with a
+    few invalid records among them."""
+    lives: list[list[Record]] = []
+    start = 0
+    for number in range(10, 10 + draw(st.integers(1, 12))):
+        start, records = draw(_life(number, max(start, 0)))
+        lives.append(records)
+    turns = [index for index, records in enumerate(lives) for _ in records]
+    if draw(st.booleans()):
+        turns = draw(st.permutations(turns))
+    waiting = [iter(records) for records in lives]
+    history = [next(waiting[index]) for index in turns]
+    for record in draw(st.lists(st.one_of(added(), updated(), put(), tombstones), max_size=2)):
+        history.insert(draw(st.integers(0, len(history))), record)
+    for record in draw(st.lists(partition_deletions(), max_size=1)):
+        history.insert(draw(st.integers(0, len(history))), record)
+    return history

@@ -1,11 +1,11 @@
-"""The five scenarios of KIP-1266, acted out and written down.
+"""Plays the five scenarios of KIP-1266 and writes their transcripts.
 
     python -m tests.support.metadata_scenarios
 
-Real parts throughout: metadata managers of the brokers that take part, on one metadata topic that
-the log cleaner compacts, and one bucket. Each scenario ends with what is in the two topics, in the
-topic after the cleaner ran, in the cache of a broker that starts from that, and in the bucket; and
-with what the cleanup manager then does about it.
+All parts are real: metadata managers of the brokers, one metadata topic with the log cleaner, and
+one bucket. Each scenario ends with the content of the two topics, of the topic after the cleaner,
+of the cache of a broker that starts from that, and of the bucket; and with the actions of the
+cleanup manager.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from tests.support.hosted_metadata_topics import HostedMetadataTopics
 PARTITION = TopicIdPartition(uuid_from_text("abc123AAAAAAAAAAAAAAAA"), "orders", 0)
 
 DATA_EPOCH = 3
-"""Under which every record was written; later leaders copy what was there before them."""
+"""The leader epoch of every record; later leaders copy earlier records."""
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 @dataclass(slots=True)
 class Transcript:
-    """What a scenario left, as lines. Keys are without the partition's `abc123..:0`."""
+    """The result of a scenario, as lines. Keys are without the partition's `abc123..:0`."""
 
     name: str
     timeline: list[str] = field(default_factory=list)
@@ -94,7 +94,7 @@ class _NoIndexes:
 
 
 class Leader:
-    """A broker that leads, or led, the partition at one epoch."""
+    """A broker that is or was the partition's leader at one epoch."""
 
     def __init__(self, stage: Stage, broker_id: int, epoch: LeaderEpoch) -> None:
         self._stage = stage
@@ -179,7 +179,7 @@ class Stage:
         self.storage.close()
 
     def conclude(self, transcript: Transcript) -> Transcript:
-        """Let the cleaner run, a broker start and the cleanup manager look; write it all down."""
+        """Run the cleaner, start a broker, run the cleanup manager, and write the results."""
         topics = self.topics
         transcript.messages = self._records(topics.metadata_topic)
         transcript.audit = self._records(topics.audit_topic)
@@ -206,6 +206,9 @@ class Stage:
                 leader.tier,
                 leader.metadata,
                 lambda partition: delete_remote_partition(leader.tier, partition),
+                leads=lambda _: True,
+                keeps=lambda _: True,
+                is_alone=True,
             ),
             settings,
             clock=self.clock,
@@ -213,7 +216,8 @@ class Stage:
         ).run()
 
     def _check_agreement(self, leader: Leader) -> None:
-        """No object that no metadata names; no finished segment without its objects."""
+        """Check that metadata names every object, and that every finished segment has its
+        objects."""
         listed = leader.segments()
         named = {self._names[each.segment_id.id] for each in listed}
         stored = {line.split()[0] for line in self._objects()}
@@ -227,7 +231,7 @@ class Stage:
         ]
 
     def _describe(self, record: MetadataTopicRecord) -> str:
-        """Key and value, the topic id as the proposal has it."""
+        """Key and value, with the topic id in the proposal's form."""
         assert record.key is not None
         key = f"abc123{record.key.decode().removeprefix(uuid_to_text(PARTITION.topic_id))}"
         match None if record.value is None else decode_event(record.value):

@@ -1,8 +1,8 @@
-"""A partition's history in a bucket, with the list of its rows that the test knows by itself.
+"""A partition's history in a bucket, with an independent list of its rows.
 
-The log is a real one: batches of random sizes and codecs, times out of order, idempotent and
-transactional producers, several leader epochs. Its closed segments are copied to a folder in the
-Aiven layout. `rows` read it as Spark's tasks do, in this process and without a session.
+The log is real: batches of random sizes and codecs, unordered times, idempotent and transactional
+producers, several leader epochs. Its closed segments are copied to a folder in the Aiven layout.
+`rows` reads them as Spark's tasks do, in this process and without a session.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from isotherm.config.topic import TopicConfig
 from isotherm.log.partition_log import PartitionLog
-from isotherm.record.batch import CompressionType, NewRecord, build_batch
+from isotherm.record.batch import CompressionType, NewRecord, build_batch, iterate_batches
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
 from isotherm.remote.segment_metadata import (
@@ -29,6 +29,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.tasks.copy import epochs_within, segment_data
 from isotherm.remote.tasks.copy_plan import CandidateSegment
 from isotherm.spark.driver.batch_query import BatchQuery
@@ -37,9 +38,9 @@ from isotherm.spark.driver.tiers import open_segment_source, tier_settings
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_codec import decode_task, encode_task
-from isotherm.spark.reading.task_reading import read_task
+from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
-from isotherm.types import Offset, ProducerId, TopicIdPartition
+from isotherm.types import Offset, ProducerId, TopicIdPartition, uuid_to_text
 from tests.support.local_log import open_local_log
 
 TOPIC = "a"
@@ -56,18 +57,25 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a history is made of; sizes and counts are drawn up to these."""
+    """The content of a history; these are upper bounds of random sizes and counts."""
 
     segments: int = 4
     batches_per_segment: int = 14
     records_per_batch: int = 6
     transactions: bool = True
     epochs: tuple[int, ...] = (0, 0, 1, 3)
+    # Settings of the storage manager that copies, and options of a query that reads the copies.
+    storage: Mapping[str, str] = field(default_factory=dict)
+    reading: Mapping[str, str] = field(default_factory=dict)
+    partition: int = 0
+    codecs: tuple[CompressionType, ...] = tuple(CompressionType)
+    # Histories that differ in this alone have other values and times, and equal sizes without a codec.
+    twin: int = 0
 
 
 class ModelHistory:
-    """`written` are all rows, `aborted` the offsets of those that no read_committed consumer is
-    given. Below `segments[-1]`'s end every transaction has ended."""
+    """`written` are all rows; `aborted` the offsets that no read_committed consumer may get. Every
+    transaction has ended below the end of `segments[-1]`."""
 
     def __init__(self, directory: Path, seed: int, shape: Shape = Shape()) -> None:
         self._rng = random.Random(seed)
@@ -86,7 +94,12 @@ class ModelHistory:
             if number == shape.segments - 1:
                 self._end_all()
             self.log.roll()
-        self.segments = self._copy()
+        self.segments = self._copy(self.log)
+
+    @property
+    def reading(self) -> Mapping[str, str]:
+        """Options that every query of the history needs."""
+        return self._shape.reading
 
     @property
     def end(self) -> Offset:
@@ -94,14 +107,19 @@ class ModelHistory:
 
     def objects(self, segment: RemoteLogSegmentMetadata) -> dict[str, Path]:
         """The files of a segment by their suffix."""
-        found = self.folder.rglob(f"{segment.start_offset:020d}-*")
+        name = f"{segment.start_offset:020d}-{uuid_to_text(segment.segment_id.id)}"
+        found = self.folder.rglob(f"{name}.*")
         return {path.name.rpartition(".")[2]: path for path in found}
 
     def committed(self) -> list[Row]:
         return [row for row in self.written if row.offset not in self.aborted]
 
+    def by_isolation(self) -> dict[str, list[Row]]:
+        """The rows of a query, by its isolationLevel."""
+        return {"read_uncommitted": self.written, "read_committed": self.committed()}
+
     def first_not_before(self, timestamp_ms: int) -> Offset:
-        """Of records and markers; the end when none is."""
+        """The first offset of records and markers at or after a time; the end if there is none."""
         times = [(row.offset, row.timestamp_ms) for row in self.written] + self.markers
         young = [offset for offset, time in times if time >= timestamp_ms]
         return min(young, default=self.end)
@@ -123,12 +141,16 @@ class ModelHistory:
         rows = [
             Row(
                 start + number,
-                START_MS + 10 * (start + number) + self._rng.choice([0, 0, 0, 37, -55]),
-                b"%06d-" % (start + number) + self._rng.randbytes(self._rng.randint(0, 90)),
+                START_MS
+                + 10 * (start + number)
+                + self._rng.choice([0, 0, 0, 37, -55])
+                - self._shape.twin,
+                b"%06d%c" % (start + number, b"-"[0] + self._shape.twin)
+                + self._rng.randbytes(self._rng.randint(0, 90)),
             )
             for number in range(count)
         ]
-        codec = self._rng.choice(list(CompressionType))
+        codec = self._rng.choice(self._shape.codecs)
         records = [NewRecord(row.timestamp_ms, b"k", row.value) for row in rows]
         if producer is None:
             batch = build_batch(records, compression=codec)
@@ -154,10 +176,10 @@ class ModelHistory:
             producer_id=producer,
             producer_epoch=0,
             coordinator_epoch=0,
-            timestamp_ms=START_MS + 10 * at,
+            timestamp_ms=START_MS + 10 * at - self._shape.twin,
         )
         self._append(marker, epoch, AppendOrigin.COORDINATOR)
-        self.markers.append((at, START_MS + 10 * at))
+        self.markers.append((at, START_MS + 10 * at - self._shape.twin))
         offsets = self._open.pop(producer)
         if is_abort:
             self.aborted.update(offsets)
@@ -172,14 +194,31 @@ class ModelHistory:
         self.log.append_as_leader(batch, epoch, now_ms=START_MS, origin=origin)
         self.log.update_high_watermark(self.log.log_end_offset)
 
-    def _copy(self) -> list[RemoteLogSegmentMetadata]:
-        storage = open_bucket(self.folder)
-        owner = TopicIdPartition(uuid.UUID(int=0xF11), TOPIC, 0)
+    def copy_of_another_replica(self, directory: Path) -> list[RemoteLogSegmentMetadata]:
+        """The same batches in segments that begin and end elsewhere, copied beside the others: what
+        a change of leader between two copies leaves."""
+        log = open_local_log(directory / f"{TOPIC}-0", config=self.log.config)
+        for segment in self.log.segments()[:-1]:
+            content = segment.log_path.read_bytes()
+            for position, header in iterate_batches(content):
+                batch = memoryview(content)[position : position + header.size_in_bytes]
+                log.append_as_follower(batch, header.partition_leader_epoch)
+                log.update_high_watermark(log.log_end_offset)
+                if self._rng.random() < 1 / self._shape.batches_per_segment:
+                    log.roll()
+        log.roll()
+        return self._copy(log)
+
+    def _copy(self, log: PartitionLog) -> list[RemoteLogSegmentMetadata]:
+        url = {"url": self.folder.as_uri(), **self._shape.storage}
+        storage = ObjectStoreRemoteStorageManager(ObjectStoreSettings.from_config(url))
+        topic_id = uuid.UUID(int=0xF11 + self._shape.twin)
+        owner = TopicIdPartition(topic_id, TOPIC, self._shape.partition)
         copied = []
-        for segment, after in pairwise(self.log.segments()):
-            metadata = describe_segment(self.log, segment, after.base_offset, owner, self._rng)
+        for segment, after in pairwise(log.segments()):
+            metadata = describe_segment(log, segment, after.base_offset, owner, self._rng)
             candidate = CandidateSegment(segment, after.base_offset)
-            storage.copy_log_segment_data(metadata, segment_data(self.log, candidate))
+            storage.copy_log_segment_data(metadata, segment_data(log, candidate))
             copied.append(replace(metadata, state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
         return copied
 
@@ -207,8 +246,8 @@ def open_bucket(folder: Path) -> ObjectStoreRemoteStorageManager:
 
 
 def rows(folder: Path, given: Mapping[str, object]) -> list[Row]:
-    """What a query with these options gives: planned and read as Spark would, with nothing
-    remembered from another query."""
+    """The rows of a query with these options: planned and read as by Spark, without any state of
+    other queries."""
     texts = {name: str(value) for name, value in given.items()}
     options = parse_options({"path": str(folder), "subscribe": TOPIC, "layout": "aiven"} | texts)
     settings = tier_settings(options)
@@ -231,9 +270,11 @@ def rows(folder: Path, given: Mapping[str, object]) -> list[Row]:
                     options.gaps,
                 ),
                 read_tail=lambda read: iter(()),
-                read_again=log.read_again,
-                read_elsewhere=log.read_elsewhere,
-                fail_on_data_loss=options.fail_on_data_loss,
+                when_missing=WhenMissing(
+                    read_again=log.read_again,
+                    read_elsewhere=log.read_elsewhere,
+                    fail_on_data_loss=options.fail_on_data_loss,
+                ),
             )
             found += (row for batch in batches for row in _rows_of(batch))
     return found
@@ -246,8 +287,8 @@ def _rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
 
 @contextmanager
 def changed(path: Path, content: bytes | None) -> Iterator[None]:
-    """The object has this content, or is not there, for as long as the block runs."""
-    before = path.read_bytes()
+    """Replace or delete the object within the block."""
+    before = path.read_bytes() if path.exists() else None
     try:
         if content is None:
             path.unlink()
@@ -255,4 +296,7 @@ def changed(path: Path, content: bytes | None) -> Iterator[None]:
             path.write_bytes(content)
         yield
     finally:
-        path.write_bytes(before)
+        if before is None:
+            path.unlink()
+        else:
+            path.write_bytes(before)

@@ -1,4 +1,4 @@
-"""A bucket of small topics to plant damage in, with a metadata topic that tells of them.
+"""A bucket of small topics in which to plant damage, with a metadata topic.
 
 Every topic has the same three segments of a real log: several leader epochs, an idempotent
 producer, committed and aborted transactions.
@@ -54,8 +54,7 @@ class MadeObjects:
 
 @dataclass
 class PlantedTopic:
-    """A topic of one partition. `segments` are as the metadata topic knows them when all events
-    are read."""
+    """A topic of one partition. `segments` has their final states in the metadata topic."""
 
     owner: TopicIdPartition
     bucket: PlantedBucket
@@ -104,7 +103,7 @@ class PlantedTopic:
         self.change_bytes(segment, suffix, position, bytes([byte ^ 0x10]))
 
     def retell_manifest(self, segment: RemoteLogSegmentMetadata, **numbers: object) -> None:
-        """The manifest says something else of its segment, or of its log where it says that."""
+        """Change the manifest's fields of its segment, or of its log."""
         path = self.path(segment, "rsm-manifest")
         members = json.loads(path.read_bytes())
         for name, number in numbers.items():
@@ -118,7 +117,7 @@ class PlantedTopic:
 
 
 class PlantedBucket:
-    """`segments` and `events` are what the metadata says after `make`."""
+    """`segments` and `events` are the metadata after `make`."""
 
     def __init__(self, directory: Path, seed: int = 0) -> None:
         self.folder = directory / "bucket"
@@ -127,7 +126,7 @@ class PlantedBucket:
         self.layout = self.settings.create_layout()
         self.sound_dump = directory / "sound-metadata-dump"
         self.events: list[RemoteLogMetadataEvent] = []
-        # Of the same topics, as if nothing had been planted.
+        # The metadata of the same topics without damage.
         self._sound_events: list[RemoteLogMetadataEvent] = []
         self.topics: dict[str, PlantedTopic] = {}
         self._rng = random.Random(seed)
@@ -137,7 +136,7 @@ class PlantedBucket:
         return uuid.UUID(bytes=self._rng.randbytes(16))
 
     def place(self, segment: RemoteLogSegmentMetadata) -> None:
-        """The objects of a segment of this template, under its name."""
+        """Write the objects of this template as a segment."""
         made = self._template[segment.start_offset]
         described = replace(segment, segment_size_in_bytes=made.metadata.segment_size_in_bytes)
         manifest = write_manifest(replace(read_manifest(made.manifest), segment=described))
@@ -162,7 +161,7 @@ class PlantedBucket:
         return topic
 
     def lose_last_event(self) -> None:
-        """It was in the metadata, and is not any more."""
+        """Remove the topic's metadata."""
         self._sound_events.append(self.events.pop())
 
     def add_sound_topics(self) -> None:
@@ -170,8 +169,8 @@ class PlantedBucket:
             self.add_topic(f"sound-{number}")
 
     def write_dumps(self) -> None:
-        """The metadata topic as files of a broker's log directory, of one partition; and as it
-        would be without damage."""
+        """The metadata topic as files of a broker's log directory with one partition; and the same
+        without damage."""
         _write_dump(self.dump, self.events)
         _write_dump(self.sound_dump, self._sound_events)
 
@@ -203,7 +202,7 @@ def _copied_segments(directory: Path) -> dict[Offset, MadeObjects]:
 
 
 def _make_log(directory: Path) -> PartitionLog:
-    """Three closed segments of equal size, one after the other, and an active one."""
+    """Three consecutive closed segments of equal size, and an active one."""
     config = TopicConfig(remote_storage_enable=True, index_interval_bytes=100, retention_ms=-1)
     log = open_local_log(directory, config=config)
     for number in range(3):

@@ -1,12 +1,18 @@
-"""Kinds of damage to a bucket or its metadata, one to a topic, and the commands that have to find each."""
+"""Kinds of damage to a bucket or its metadata, one for each topic, and the commands that must find
+it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from isotherm.record.batch import HEADER_SIZE, read_batch_header
-from isotherm.record.batch_header import encode_batch
+from isotherm.record.batch import HEADER_SIZE, BatchHeader, iterate_batches, read_batch_header
+from isotherm.record.batch_header import (
+    CONTROL_FLAG,
+    TIMESTAMP_TYPE_FLAG,
+    TRANSACTIONAL_FLAG,
+    encode_batch,
+)
 from isotherm.remote.metadata.wire.serde import RemoteLogMetadataEvent
 from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.segment_metadata import (
@@ -25,8 +31,8 @@ _STATE = RemoteLogSegmentState
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """`plant` does it; `sweep` and `scrub` are the kinds that each job finds in the topic, no more
-    and no less, and `verify` those of the differences from metadata without the damage."""
+    """`plant` makes the damage. `sweep` and `scrub` are the exact kinds of findings of each job in
+    the topic; `verify` those of the differences from undamaged metadata."""
 
     name: str
     plant: Callable[[PlantedTopic], None]
@@ -100,7 +106,7 @@ def _lose_transaction_index(topic: PlantedTopic) -> None:
 
 
 def _miscount(topic: PlantedTopic) -> None:
-    """The first batch claims a record fewer than it holds, under a right CRC."""
+    """The header of the first batch has a record too few, under a correct CRC."""
     path = topic.path(topic.middle, "log")
     content = path.read_bytes()
     header = read_batch_header(content)
@@ -109,8 +115,39 @@ def _miscount(topic: PlantedTopic) -> None:
     path.write_bytes(bytes(batch) + content[header.size_in_bytes :])
 
 
+def _rewrite(
+    chosen: Callable[[BatchHeader], bool], flag: int = 0, **fields: int
+) -> Callable[[PlantedTopic], None]:
+    """The middle one of the chosen batches has a flipped bit, or other fields under a correct
+    CRC."""
+
+    def plant(topic: PlantedTopic) -> None:
+        path = topic.path(topic.middle, "log")
+        content = path.read_bytes()
+        places = [(at, header) for at, header in iterate_batches(content) if chosen(header)]
+        position, header = places[len(places) // 2]
+        changed = header._replace(attributes=header.attributes ^ flag, **fields)
+        payload = content[position + HEADER_SIZE : position + header.size_in_bytes]
+        batch = bytes(encode_batch(changed, payload))
+        path.write_bytes(content[:position] + batch + content[position + len(batch) :])
+
+    return plant
+
+
+def _is_control(header: BatchHeader) -> bool:
+    return header.is_control
+
+
+def _is_transactional(header: BatchHeader) -> bool:
+    return bool(header.attributes & TRANSACTIONAL_FLAG) and not header.is_control
+
+
+def _is_idempotent(header: BatchHeader) -> bool:
+    return header.producer_id >= 0 and not header.attributes & (TRANSACTIONAL_FLAG | CONTROL_FLAG)
+
+
 def _missequence(topic: PlantedTopic) -> None:
-    """A producer's last sequence is another one, under a right CRC."""
+    """A producer's last sequence differs, under a correct CRC."""
     path = topic.path(topic.middle, "indexes")
     manifest = read_manifest(topic.path(topic.middle, "rsm-manifest").read_bytes())
     place = manifest.indexes[IndexType.PRODUCER_SNAPSHOT]
@@ -144,7 +181,7 @@ def _endless_manifest(topic: PlantedTopic) -> None:
 
 
 def _retell(topic: PlantedTopic, **changes: object) -> None:
-    """The metadata says something else of the middle segment."""
+    """The metadata of the middle segment differs."""
     changed = replace(topic.middle, **changes)  # type: ignore[arg-type]
     events = topic.bucket.events
     for index, event in enumerate(events):
@@ -185,7 +222,7 @@ def _foreign_object(topic: PlantedTopic) -> None:
 
 
 def _unknown_topic(topic: PlantedTopic) -> None:
-    """As of a topic that was deleted, whose events are gone from the metadata."""
+    """Objects of a deleted topic without metadata."""
     owner = topic.owner
     topic.bucket.events = [e for e in topic.bucket.events if _owner_of(e) != owner]
     topic.segments = []
@@ -224,7 +261,7 @@ def _lose_tombstone(topic: PlantedTopic) -> None:
 
 
 def _lost_segment(topic: PlantedTopic) -> None:
-    """Deleted in due form, but from the middle of the history."""
+    """A proper deletion, but in the middle of the history."""
     for state in (_STATE.DELETE_SEGMENT_STARTED, _STATE.DELETE_SEGMENT_FINISHED):
         _change_state(topic, 1, state)
     for suffix in ("log", "indexes", "rsm-manifest"):
@@ -235,6 +272,19 @@ def _covered_segment(topic: PlantedTopic) -> None:
     copied = topic.copy_more(topic.middle)
     topic.announce(copied)
     topic.update(copied, _STATE.COPY_SEGMENT_FINISHED)
+
+
+def _conflicting_segment(topic: PlantedTopic) -> None:
+    """Its first batch has another record, under a correct CRC."""
+    copied = topic.copy_more(topic.middle)
+    topic.announce(copied)
+    topic.update(copied, _STATE.COPY_SEGMENT_FINISHED)
+    path = topic.path(copied, "log")
+    content = path.read_bytes()
+    header = read_batch_header(content)
+    payload = bytearray(content[HEADER_SIZE : header.size_in_bytes])
+    payload[payload.index(b"key-") + 4] ^= 1
+    path.write_bytes(bytes(encode_batch(header, payload)) + content[header.size_in_bytes :])
 
 
 def _metadata_behind(topic: PlantedTopic) -> None:
@@ -289,11 +339,48 @@ PLANTED: tuple[Damage, ...] = (
             _KIND.WRONG_TIME_INDEX,
             _KIND.WRONG_TRANSACTION_INDEX,
             _KIND.WRONG_PRODUCER_SNAPSHOT,
+            # The next segment's batches do not continue the snapshot.
+            _KIND.WRONG_SEQUENCE,
         ),
     ),
     _damage("manifests-swapped", _swap("rsm-manifest"), scrub=_KIND.WRONG_MANIFEST),
     _damage("bit-flipped-in-a-record", _flip(150), scrub=_KIND.WRONG_CRC),
     _damage("record-count-wrong", _miscount, scrub=_KIND.WRONG_RECORDS),
+    _damage("control-bit-cleared", _rewrite(_is_control, CONTROL_FLAG), scrub=_KIND.WRONG_HEADER),
+    _damage("control-bit-set", _rewrite(_is_transactional, CONTROL_FLAG), scrub=_KIND.WRONG_HEADER),
+    _damage(
+        "transactional-bit-cleared",
+        _rewrite(_is_transactional, TRANSACTIONAL_FLAG),
+        scrub=_KIND.WRONG_TRANSACTION_INDEX,
+    ),
+    _damage(
+        "producer-of-a-transaction-lost",
+        _rewrite(_is_transactional, producer_id=-1),
+        scrub=(
+            _KIND.WRONG_HEADER,
+            _KIND.WRONG_TRANSACTION_INDEX,
+            _KIND.WRONG_PRODUCER_SNAPSHOT,
+        ),
+    ),
+    _damage(
+        "producer-of-a-transaction-altered",
+        _rewrite(_is_transactional, producer_id=77),
+        scrub=(
+            _KIND.WRONG_TRANSACTION_INDEX,
+            _KIND.WRONG_PRODUCER_SNAPSHOT,
+        ),
+    ),
+    _damage(
+        "timestamp-type-altered",
+        _rewrite(_is_idempotent, TIMESTAMP_TYPE_FLAG),
+        scrub=_KIND.WRONG_TIMESTAMP,
+    ),
+    _damage(
+        "base-time-altered", _rewrite(_is_idempotent, base_timestamp=1), scrub=_KIND.WRONG_TIMESTAMP
+    ),
+    _damage(
+        "sequence-altered", _rewrite(_is_idempotent, base_sequence=99), scrub=_KIND.WRONG_SEQUENCE
+    ),
     _damage("bit-flipped-in-a-length", _flip(8), scrub=_KIND.DAMAGED_BATCH),
     _damage("bit-flipped-in-an-offset", _flip(4), scrub=_KIND.WRONG_OFFSETS),
     _damage(
@@ -321,13 +408,13 @@ PLANTED: tuple[Damage, ...] = (
     _damage(
         "producer-sequence-wrong",
         _missequence,
-        scrub=_KIND.WRONG_PRODUCER_SNAPSHOT,
+        scrub=(_KIND.WRONG_PRODUCER_SNAPSHOT, _KIND.WRONG_SEQUENCE),
     ),
     _damage("epoch-checkpoint-wrong", _rewrite_checkpoint, scrub=_KIND.WRONG_EPOCH_CHECKPOINT),
     _damage(
         "epoch-wrong-in-metadata",
         _wrong_epoch,
-        # By the epoch that it is given the segment is not part of the history.
+        # With this epoch the segment is not part of the history.
         scrub=(
             _KIND.WRONG_EPOCH,
             _KIND.WRONG_MANIFEST,
@@ -375,5 +462,11 @@ PLANTED: tuple[Damage, ...] = (
     ),
     _damage("segment-lost", _lost_segment, scrub=_KIND.HISTORY_GAP, verify="extra"),
     _damage("segment-twice", _covered_segment, scrub=_KIND.DUPLICATE_SEGMENT, verify="missing"),
+    _damage(
+        "segment-twice-with-other-records",
+        _conflicting_segment,
+        scrub=(_KIND.DUPLICATE_SEGMENT, _KIND.CONFLICTING_SEGMENT),
+        verify="missing",
+    ),
     _damage("metadata-behind", _metadata_behind, sweep=_KIND.METADATA_LAGS, verify="extra"),
 )

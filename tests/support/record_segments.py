@@ -1,4 +1,4 @@
-"""Segments of real record batches, with the indexes a broker would have written for them."""
+"""Segments of real record batches, with the indexes that a broker writes for them."""
 
 from __future__ import annotations
 

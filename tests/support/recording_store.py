@@ -1,4 +1,4 @@
-"""A RemoteStorageManager that keeps a history of what the tier was asked for.
+"""A RemoteStorageManager that records its calls.
 
     remote.log.storage.manager.class.name=tests.support.recording_store.RecordingStore
 
@@ -35,7 +35,7 @@ class RecordingStore:
     """Thread-safe. Only calls that succeeded are recorded."""
 
     opened: Mapping[str, Self] = {}
-    """The last one made for each URL."""
+    """The last store for each URL."""
 
     def __init__(self, inner: RemoteStorageManager) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""The answer to an S3 listing request (ListObjectsV2), page by page, and how a page goes wrong."""
+"""The pages of an S3 listing (ListObjectsV2), and their faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class ListingFault(enum.Enum):
-    """What a page does to a client that trusts it; the next page is asked for as it says."""
+    """Faults of a page. A client that trusts the page continues as it says."""
 
     LOST = "the page's keys are left out"
     CUT = "the listing ends with this page although it does not"

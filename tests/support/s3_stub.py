@@ -1,11 +1,11 @@
-"""An S3 server in memory whose answers go wrong on purpose, down to the bytes on the wire.
+"""An S3 server in memory with injected faults, down to the bytes on the wire.
 
     with S3Stub() as stub:
         stub.fail(WireFault.LOST_REPLY, "PUT", suffix=".log", times=1)
 
-It knows what a storage manager asks for: objects, ranges, multipart uploads, deletions and
-listings. Signatures are not checked. `versitygw` (isotherm.testing.s3_server) is the one to measure
-with, and to trust about what S3 is.
+It supports the requests of a storage manager: objects, ranges, multipart uploads, deletions and
+listings. It checks no signatures. For measurements, and for S3's behaviour, use `versitygw`
+(isotherm.testing.s3_server).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SLOW_S = 0.1
 
 
 class WireFault(enum.Enum):
-    """What happens to a request. Those that are not about a body or a range hit any request."""
+    """Faults of a request. Those without a body or range in their name apply to any request."""
 
     RESET_BEFORE = "connection closed before the request is read"
     RESET_MIDWAY = "connection closed after half of the request's body"
@@ -101,7 +101,7 @@ class S3Stub:
         self._port = 0
         self.list_page_size = 1000
         self.faults: list[tuple[WireFault | ListingFault, str, str]] = []
-        """What was injected: the fault, the method and the key."""
+        """The injected faults: fault, method and key."""
         self.requests: list[tuple[str, str]] = []
 
     @property
@@ -128,8 +128,8 @@ class S3Stub:
         query: str | None = None,
         skipped: int = 0,
     ) -> None:
-        """Let requests of this method, on keys that end so, meet the fault: so many, or all, after
-        the first `skipped`.
+        """Inject the fault into requests of this method on keys with this suffix: `times` of them,
+        or all, after the first `skipped`.
 
         `query` also asks for a parameter: `partNumber`, `uploadId`, `uploads`, `list-type`. A page
         of a listing is a GET with `list-type`, and the only request that can meet a ListingFault.
@@ -189,7 +189,7 @@ class S3Stub:
             self._thread.join()
             self._server = None
 
-    # What the handlers use.
+    # For the handlers.
 
     def next_fault(
         self, method: str, key: str, query: Mapping[str, list[str]]
@@ -373,7 +373,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _met(
         self, method: str, key: str, query: dict[str, list[str]], *, body_is_read: bool = False
     ) -> Any:
-        """The fault this request meets; _ANSWERED when that was all there is to it."""
+        """The fault of this request; _ANSWERED if it has been answered by that."""
         fault = self.store.next_fault(method, key, query)
         length = 0 if body_is_read else int(self.headers.get("Content-Length", 0))
         if fault is WireFault.SLOW:

@@ -1,4 +1,4 @@
-"""What every test of the tier ends with: its buckets are whole."""
+"""A check at the end of every test of the tier: its buckets are complete."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.support.tiered_partition import TieredPartition
 
 @pytest.fixture(autouse=True)
 def scrubbed_buckets() -> Iterator[None]:
-    """Scrubs what every TieredPartition of a test leaves; for the conftest of tests of the tier.
+    """Scrubs the bucket of every TieredPartition of a test; for the conftest of tests of the tier.
 
-    A test that damages a bucket on purpose says so: `tiered.damage_declared = "what"`.
+    A test that damages a bucket on purpose sets `tiered.damage_declared = "what"`.
     """
     TieredPartition.made.clear()
     yield

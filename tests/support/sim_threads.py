@@ -41,11 +41,10 @@ class _Repeated:
 class SimThreads:
     """`isotherm.remote.threads.Threads` without a thread.
 
-    `run_one` does what one thread would do next: begin a piece of work, one of the first
-    `thread_count` that wait in some pool, or take a dispatcher's step. Which one is drawn from
-    the seed. A piece of work runs to its end. When nothing can run, time moves to the next step.
-    Fetches of the read-ahead run where they are submitted: a read waits for them, and no other
-    thread could run them then.
+    `run_one` does the next step of one thread: it runs one of the first `thread_count` pieces of
+    work that wait in some pool, or a dispatcher's step. The seed chooses. A piece of work runs to
+    its end. If nothing can run, time moves to the next step. Fetches of the read-ahead run where
+    they are submitted: a read waits for them, and no other thread could run them then.
     """
 
     def __init__(self, clock: SimClock, rng: random.Random) -> None:
@@ -54,7 +53,7 @@ class SimThreads:
         self._pools: list[_SimExecutor] = []
         self._repeated: list[_Repeated] = []
         self.trace: list[tuple[float, str]] = []
-        """When what ran, in seconds of the clock."""
+        """The steps so far, with their times in seconds of the clock."""
 
     def pool(self, name: str, thread_count: int) -> Executor:
         if name == READ_AHEAD_POOL:
@@ -125,7 +124,7 @@ class _SimExecutor(Executor):
         return run
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As of a thread pool; the schedule runs it later if no caller waits for it."""
+        """As a thread pool. The schedule runs the work later if no caller waits for it."""
         while cancel_futures and self._waiting:
             self._waiting.pop().future.cancel()
         while wait and self._waiting:

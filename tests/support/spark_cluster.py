@@ -29,7 +29,7 @@ _NO_WEB_PAGE = ("--webui-port", "0")
 
 
 class SparkCluster:
-    """Runs while the `with` block does; logs and work files lie in `directory`."""
+    """Runs within the `with` block. `directory` gets logs and work files."""
 
     def __init__(self, directory: Path, *, workers: int = 2, clock: Clock | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ class SparkCluster:
         self.add_worker()
 
     def executors(self) -> list[int]:
-        """Process ids of what runs for applications: the executors' Java and their Python."""
+        """Process ids of the executors: their Java and their Python."""
         inside = f"{self._directory}/"
         running = psutil.process_iter(["pid", "cwd"])
         return [each.pid for each in running if (each.info["cwd"] or "").startswith(inside)]
@@ -86,7 +86,7 @@ class SparkCluster:
         environment = os.environ | {
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # They live for seconds: what the optimizing compiler saves then, it has cost before.
+            # They live for seconds: the optimizing compiler costs more than it saves.
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
             "SPARK_DAEMON_MEMORY": "256m",
         }
@@ -96,7 +96,7 @@ class SparkCluster:
                 env=environment,
                 stdout=log,
                 stderr=log,
-                # A group of its own, so that executors go with their worker.
+                # A process group of its own, so that a kill of the worker includes its executors.
                 start_new_session=True,
             )
 

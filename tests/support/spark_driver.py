@@ -1,4 +1,4 @@
-"""A Spark driver as a process of its own: a test's process has room for one Spark session."""
+"""A Spark driver in its own process: a test's process can have only one Spark session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isotherm.clock import SystemClock
 TIMEOUT_S = 240
 _POLL_S = 0.01
 _LOG_SIZE_SHOWN = 3000
-# What every driver begins with; `begin` makes its session.
+# The first lines of every driver; `begin` makes its session.
 _HEAD = """
 import json, sys, threading, time
 from pathlib import Path
@@ -42,10 +42,11 @@ def answer(name, rows):
 
 
 class SparkDriver:
-    """Runs `code`, which leaves its answers in `folder`: `answer(name, rows)`, with lists of rows.
+    """Runs `code`, which writes its answers to `folder` by `answer(name, rows)`, with lists of
+    rows.
 
-    The code finds `given`, the `short_lived` settings of a session, and `digests(frame)`. It is
-    killed at the end of a `with` block, if it has not ended.
+    The code can use `given`, the `short_lived` settings of a session, and `digests(frame)`. The
+    process is killed at the end of a `with` block, if it has not ended.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ class SyntheticHistory:
             segment_id=RemoteLogSegmentId(owner, segment_id),
             start_offset=start,
             end_offset_inclusive=start + self.records_per_segment - 1,
-            max_timestamp_ms=TIMESTAMP_MS + self.shape.records_per_batch,
+            max_timestamp_ms=TIMESTAMP_MS + self.shape.records_per_batch - 1,
             broker_id=1,
             event_timestamp_ms=TIMESTAMP_MS,
             segment_size_in_bytes=self.segment_size,

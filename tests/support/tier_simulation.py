@@ -31,6 +31,7 @@ from isotherm.log.log_loader import load_log
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch
+from isotherm.remote.reading.read_request import ReadRequest
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
@@ -218,13 +219,15 @@ class Simulation:
 
     def ask(self, partition: SimulatedPartition, offset: int) -> None:
         future = self.manager.read(
-            partition.log,
-            partition.id,
-            offset,
-            500,
-            isolation=FetchIsolation.HIGH_WATERMARK,
-            min_one_message=True,
-            wait=ReadWait(),
+            ReadRequest(
+                partition.log,
+                partition.id,
+                offset,
+                500,
+                isolation=FetchIsolation.HIGH_WATERMARK,
+                min_one_message=True,
+                wait=ReadWait(),
+            )
         )
         self.asked.append((future, lambda: self._check_read(partition, offset, future)))
 

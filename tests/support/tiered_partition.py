@@ -35,6 +35,7 @@ from isotherm.record.batch import (
     read_records,
 )
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
+from isotherm.remote.indexes.rebuilt_transactions import TransactionIndexRebuild
 from isotherm.remote.metadata.exclusive import exclusive_metadata
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
@@ -42,6 +43,7 @@ from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataMana
 from isotherm.remote.metadata.upkeep.cleanup import RemoteMetadataCleanupManager
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.reading.read_ahead import ReadAhead, ReadAheadSettings
+from isotherm.remote.reading.read_request import ReadRequest
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.reading.remote_log_reader import RemoteLogReader, RemoteRead
 from isotherm.remote.remote_tier_metrics import RetentionShares
@@ -188,6 +190,7 @@ class TieredPartition:
             ttl_ms=-1,
             clock=self.clock,
             fs=fs,
+            rebuild_transactions=TransactionIndexRebuild(self.store, self.metadata),
         )
         self.read_ahead = ReadAhead(
             self.store, self._read_ahead_settings, InlineExecutor(), self.clock
@@ -223,6 +226,9 @@ class TieredPartition:
                 self.tier,
                 self.metadata,
                 lambda partition: delete_remote_partition(self.tier, partition),
+                leads=lambda _: True,
+                keeps=lambda _: True,
+                is_alone=True,
             ),
             TopicBasedSettings(remote_log_metadata_cleanup_grace_ms=0),
             clock=self.clock,
@@ -281,13 +287,15 @@ class TieredPartition:
         wait: ReadWait | None = None,
     ) -> RemoteRead:
         return self.reader.read(
-            self.log,
-            self.partition,
-            offset,
-            max_bytes,
-            isolation=isolation,
-            min_one_message=min_one_message,
-            wait=wait or ReadWait(),
+            ReadRequest(
+                self.log,
+                self.partition,
+                offset,
+                max_bytes,
+                isolation=isolation,
+                min_one_message=min_one_message,
+                wait=wait or ReadWait(),
+            )
         )
 
     def read_bytes(self, offset: Offset, max_bytes: int = 1 << 20, **options: Any) -> memoryview:

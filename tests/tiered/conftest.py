@@ -25,7 +25,7 @@ from isotherm.testing.bucket_scrub import metadata_values_below, objects_below, 
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.support.recording_store import DELETE, FETCH, RecordingStore
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 SETTINGS = {
     "remote.log.storage.manager.class.name": "tests.support.recording_store.RecordingStore",
     "offsets.topic.num.partitions": "1",

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
 from isotherm.broker.controller.controller import Controller
-from isotherm.broker.controller.metadata_log import (
+from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.metadata_topic import (
     METADATA_LOG_CONFIG,
     METADATA_TOPIC_ID,
     METADATA_TOPIC_PARTITION,
 )
-from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import RejectedError
 from isotherm.log.environment import LogEnvironment

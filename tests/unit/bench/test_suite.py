@@ -20,7 +20,7 @@ from bench.report_pages import FIGURES, figures
 from bench.targets import Bound, read_targets, table
 
 BENCH = Path(suite.__file__).parent
-TASKS = {task.name: task for task in (*suite.COMPARED, *suite.FURTHER)}
+TASKS = {task.name: task for task in (*suite.COMPARED, *suite.CLUSTERS, *suite.FURTHER)}
 
 
 def produce_result(ratio: float) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def test_every_question_is_a_module_and_the_budgets_are_kept() -> None:
 
 
 def test_every_target_and_floor_is_about_a_question_of_the_suite() -> None:
-    compared = {task.name for task in suite.COMPARED}
+    compared = {task.name for task in (*suite.COMPARED, *suite.CLUSTERS)}
     quick = {task.name for task in suite.COMPARED if task.quick_minutes}
     assert {target.question for target in read_targets()} <= compared
     assert {floor.question for floor in read_floors()} <= quick
