@@ -27,7 +27,7 @@ from typing import NamedTuple
 from bench.harness import LATEST_DIRECTORY, REPOSITORY
 
 PATIENCE = 3.0
-"""A question may take so many times its minutes, and two minutes more."""
+"""The time limit of a question: this factor of its minutes, and two minutes more."""
 
 
 class Task(NamedTuple):
@@ -57,13 +57,17 @@ COMPARED = (
     Task("partitions", 5.0, 0.5),
     Task("spark_beside_kafka", 2.5, None, ("--share", "0.3", "--rounds", "1")),
 )
-"""Each question of the table at the top of docs/benchmarks.md has its answer here. latency, tiering
-and history_readers take shares of the capacity that produce has found."""
+"""Each question of the table at the top of docs/benchmarks.md has its answer here, or in CLUSTERS.
+latency, tiering and history_readers take shares of the capacity that produce has found."""
+
+CLUSTERS = (Task("replication", 15.0, 6.0),)
+"""Beside a cluster of Apache Kafka: too long for the half hour."""
 
 FURTHER = (
     Task("growth", 3.0),
     Task("start_stop", 3.0),
     Task("first_record", 3.0),
+    Task("coordinators", 12.0),
     Task("hostile_clients", 2.0),
     Task("metadata_memory", 3.0),
     Task("metadata_pipeline", 4.0),
@@ -79,7 +83,7 @@ FURTHER = (
 
 
 def main() -> int:
-    tasks = {task.name: task for task in (*COMPARED, *FURTHER)}
+    tasks = {task.name: task for task in (*COMPARED, *CLUSTERS, *FURTHER)}
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.partition("\n")[0])
     parser.add_argument("questions", nargs="*", metavar="question", help="default: see --list")
     parser.add_argument("--quick", action="store_true", help="a share of the data, one round")
@@ -94,7 +98,7 @@ def main() -> int:
         return 0
     chosen = [tasks[name] for name in options.questions]
     if not chosen:
-        chosen = [*COMPARED, *(FURTHER if options.all else ())]
+        chosen = [*COMPARED, *((*CLUSTERS, *FURTHER) if options.all else ())]
         if options.quick:
             chosen = [task for task in chosen if task.quick_minutes is not None]
     if options.quick and not options.questions:
@@ -110,7 +114,7 @@ def main() -> int:
 
 
 def run(tasks: Sequence[Task], *, is_quick: bool) -> list[str]:
-    """Measure one after the other; the names of those that failed."""
+    """Measure the questions in turn; returns the names of failed ones."""
     failed = []
     minutes = [(task.quick_minutes if is_quick else None) or task.minutes for task in tasks]
     began = time.monotonic()
@@ -136,7 +140,8 @@ def run(tasks: Sequence[Task], *, is_quick: bool) -> list[str]:
 
 
 def _module(name: str, *arguments: str, timeout_s: float | None = None) -> int:
-    """Run a module of this package: no question measures with another's memory and threads.
+    """Run a module of this package in its own process: no question shares memory and threads with
+    another.
 
     What it has started ends with it: it is a session of its own, which is killed at the end.
     """
@@ -153,7 +158,12 @@ def _module(name: str, *arguments: str, timeout_s: float | None = None) -> int:
 
 
 def _list() -> None:
-    for title, tasks in (("beside Apache Kafka", COMPARED), ("further", FURTHER)):
+    groups = (
+        ("beside Apache Kafka", COMPARED),
+        ("beside a cluster of Apache Kafka", CLUSTERS),
+        ("further", FURTHER),
+    )
+    for title, tasks in groups:
         print(f"{title}, {sum(task.minutes for task in tasks):.0f} minutes:")
         for task in tasks:
             quick = f", quick {task.quick_minutes:g}" if task.quick_minutes else ""

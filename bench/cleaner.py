@@ -55,7 +55,7 @@ QUESTION = Question("cleaner", "How fast does the log cleaner compact a log?", l
 T0 = 1_700_000_000_000
 KEY_DIGITS = 12
 CRC_END = 21
-"""Where the CRC of a batch ends and what it covers begins."""
+"""The position in a batch where the CRC ends and the covered bytes begin."""
 BATCH_BYTES = 16_384  # batch.size of Kafka's producer
 SEGMENT_BYTES = 128 * 1024 * 1024
 COPIES_OF_A_KEY = 4
@@ -73,7 +73,7 @@ class Point(NamedTuple):
     compression: CompressionType
     log_bytes: int
     keys: int | None = None
-    """Different ones that are drawn from; None: as many as lie in the log four times."""
+    """The number of different keys; None: so many that each is in the log four times."""
 
     @property
     def name(self) -> str:
@@ -191,7 +191,7 @@ def make_log(directory: Path, point: Point, scale: float) -> tuple[int, int]:
 
 
 def make_large_log(directory: Path, point: Point, scale: float) -> tuple[int, int]:
-    """The same from one batch, whose keys alone are written anew, by numpy."""
+    """The same from one batch, with new keys by numpy."""
     per_batch = BATCH_BYTES // (point.record_size + 16)
     batches = int(point.log_bytes * scale / point.record_size / per_batch)
     rng, random_keys = random.Random(0), np.random.default_rng(0)
@@ -222,7 +222,7 @@ def make_value(rng: random.Random, size: int) -> bytes:
 
 
 class Side(NamedTuple):
-    """A process that cleans the directories that it reads from its input."""
+    """A process that reads directories from its input and cleans them."""
 
     process: subprocess.Popen[str]
 
@@ -282,7 +282,7 @@ def serve(buffer_bytes: int) -> None:
     config = dataclasses.replace(CLEANER, log_cleaner_dedupe_buffer_size=buffer_bytes)
     cleaner = Cleaner(config, clock, random.Random(0))
     for line in sys.stdin:
-        checkpoints = LogCheckpoints(recovery_point=2**62, clean_shutdown=True)
+        checkpoints = LogCheckpoints(clean_shutdown=True)
         log = open_local_log(
             Path(line.strip()), config=CONFIG, checkpoints=checkpoints, clock=clock
         )

@@ -66,7 +66,7 @@ SERVERS = ("versitygw", "toxiproxy-server")
 
 
 class Bench:
-    """One history of `size` bytes in the bucket, and what reads it."""
+    """One history of `size` bytes in the bucket, and its readers."""
 
     def __init__(self, directory: Path, size: int) -> None:
         self._directory = directory
@@ -124,7 +124,7 @@ class Bench:
     @contextlib.contextmanager
     def new_broker(self) -> Iterator[IsothermServer]:
         with self._broker() as broker:
-            # Its kernels are loaded then, which takes longer than the history.
+            # By then its kernels are loaded, which takes longer than the history.
             create_filled(
                 broker,
                 topic=f"warm-up-{uuid.uuid4()}",
@@ -205,7 +205,7 @@ def _run_child(module: str, *arguments: str) -> dict[str, float]:
 
 
 def _get_here(config: Mapping[str, str], at_once: int, get_size: int) -> dict[str, float]:
-    """Every `.log` object once, into memory that is there and used again."""
+    """Fetch every `.log` object once, into reused memory."""
     store = open_object_store(ObjectStoreSettings.from_config(dict(config)), create_folder=False)
     sizes = {entry["path"]: entry["size"] for batch in obstore.list(store) for entry in batch}
     ranges = [

@@ -35,7 +35,7 @@ def play(side: str, seed: int, directory: Path) -> Simulation:
 
 
 def run(seeds: range) -> dict[str, Any]:
-    """`differences` are the seeds whose simulation found something lost, leaked or wrong."""
+    """`differences` are the seeds of simulations that found lost, leaked or wrong data."""
     sides = {}
     for side in SIDES:
         faults: Counter[tuple[str, str]] = Counter()

@@ -24,7 +24,7 @@ from bench.load import begin_at_once
 CLIENT_ID = b"fetch-client"
 FETCH_KEY, FETCH_VERSION = 1, 4
 WAIT_MS = 500
-# What the Java consumer asks of all partitions together.
+# fetch.max.bytes of the Java consumer.
 FETCH_MAX_BYTES = 50 * 1024 * 1024
 TIMEOUT_S = 60
 
@@ -49,7 +49,7 @@ class FetchClient:
         self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
         self._topic = topic.encode()
         self._fetch_bytes = fetch_bytes
-        # The first batch is given even when it is larger than what was asked for.
+        # The first batch is returned even if it is larger than the limit.
         self._buffer = memoryview(bytearray(fetch_bytes + 4 * 1024 * 1024))
         self.next_offset = 0
 
@@ -57,7 +57,7 @@ class FetchClient:
         self._socket.close()
 
     def fetch(self) -> int:
-        """Ask once; the bytes of records that came."""
+        """Send one fetch request; returns the bytes of records."""
         self._socket.sendall(self._request())
         answer = self._receive()
         position, error, size = self._records_start(answer)
@@ -111,7 +111,7 @@ class FetchClient:
                 records, position + _LAST_OFFSET_DELTA_POSITION
             )
             last_offset = base_offset + delta
-            # The first batch may begin before what was asked for.
+            # The first batch may begin below the requested offset.
             if last_offset < self.next_offset or (position and base_offset != self.next_offset):
                 raise RuntimeError(
                     f"batches do not follow: expected={self.next_offset} base_offset={base_offset}"

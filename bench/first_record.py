@@ -44,7 +44,7 @@ QUESTION = Question(
     "How long does the first record after a start wait for its acknowledgement?",
     lambda scale: (),
 )
-# Of a broker that answers before it leads its partitions: UNKNOWN_TOPIC_OR_PARTITION,
+# Errors of a broker that does not lead its partitions yet: UNKNOWN_TOPIC_OR_PARTITION,
 # LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER. The record is sent again, as clients do, but sooner.
 NOT_YET = (3, 5, 6)
 CASES = ("quiet", "busy", "not compiled")
@@ -105,7 +105,7 @@ def busy_loops(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def nothing_compiled(directory: Path) -> Iterator[None]:
-    """Have started brokers run a copy of the package, beside whose sources there is nothing yet."""
+    """Run brokers from a copy of the package without compiled kernels."""
     package = Path(machine_code.__file__).parents[1]
     shutil.copytree(package, directory / "isotherm", ignore=shutil.ignore_patterns("__pycache__"))
     before = dict(os.environ)

@@ -1,4 +1,4 @@
-"""Fail when a ratio to Apache Kafka has fallen below what was reached and is to be kept.
+"""Fail if a ratio to Apache Kafka has fallen below its floor.
 
     python -m bench.floors              of the stored results
     python -m bench.floors --latest     of what was measured last, such as by `python -m bench --quick`
@@ -28,7 +28,7 @@ def read_floors() -> list[Bound]:
 
 
 def check(directory: Path, floors: list[Bound]) -> tuple[list[str], list[str]]:
-    """What has fallen, and what was looked at, as lines to print."""
+    """The fallen ratios, and all checked ones, as lines to print."""
     fallen, held = [], []
     for floor in floors:
         path = directory / f"{floor.question}.json"

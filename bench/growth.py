@@ -38,7 +38,7 @@ T0 = 1_700_000_000_000
 FETCH_BYTES = 1 << 20
 
 Point = dict[str, float]
-"""`x`, and what was measured there by its name with its unit."""
+"""`x`, and the measured values there, by name with unit."""
 
 
 def records_per_batch(*, is_quick: bool) -> Iterator[Point]:

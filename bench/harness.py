@@ -1,4 +1,4 @@
-"""Run the sides of a question in turn, and keep what came out.
+"""Run the sides of a question in turn, and store the results.
 
 Rounds go A B A B ..., so that a change of the machine's mood meets both sides. A gigabyte in and
 out (a quarter with --quick) warms both up, and the first round of each case is thrown away. Figures are medians over the
@@ -33,7 +33,7 @@ from oracle.jars import kafka_version
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS_DIRECTORY = REPOSITORY / "bench" / "results"
 LATEST_DIRECTORY = REPOSITORY / ".bench"
-"""What was measured last, in whole or in part; not kept in the repository."""
+"""The last measurement, whole or partial; not in the repository."""
 ROUNDS = 3
 WARM_UP_BYTES = 1_000_000_000
 
@@ -90,7 +90,7 @@ def main(question: Question, arguments: Sequence[str] | None = None) -> None:
 
 
 def keep(document: Mapping[str, Any], *, is_whole: bool) -> None:
-    """Write what was measured to LATEST_DIRECTORY; replace the stored result too if `is_whole`."""
+    """Write the result to LATEST_DIRECTORY; also replace the stored result if `is_whole`."""
     text = json.dumps(document, indent=1) + "\n"
     for directory in [LATEST_DIRECTORY, *([RESULTS_DIRECTORY] if is_whole else [])]:
         directory.mkdir(exist_ok=True)
@@ -102,7 +102,7 @@ def keep(document: Mapping[str, Any], *, is_whole: bool) -> None:
 def run_question(
     cases: Sequence[Case], names: list[str], rounds: int, directory: Path
 ) -> list[dict[str, Any]]:
-    """Measure every case, one after the other, on servers that live through all of them."""
+    """Measure every case in turn, on the same servers."""
     with running(names, directory) as servers:
         for server in servers:
             warm_up(server, WARM_UP_BYTES if rounds > 1 else WARM_UP_BYTES // 4)
@@ -110,7 +110,7 @@ def run_question(
 
 
 def warm_up(server: Server, size: int) -> None:
-    """Let the server's compiler see both paths: a JVM is slow for its first seconds."""
+    """Warm up both paths: a JVM is slow for its first seconds."""
     records = size // 1000
     topics.create_filled(
         server, topic="warm-up", records=records, record_size=1000, compression="none"
@@ -187,7 +187,7 @@ def ratio_ranges(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, list[float
 
 
 def describe(question: Question, rounds: int) -> dict[str, Any]:
-    """What has to be known of a result, taken before the measuring begins."""
+    """The environment of a result, recorded before the measurement."""
     return {
         "question": question.name,
         "text": question.text,
@@ -214,7 +214,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def commit() -> str:
-    """Of the source that is measured, marked when it differs from that commit."""
+    """The commit of the measured source, marked if the source differs from it."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(REPOSITORY), *arguments]

@@ -36,7 +36,7 @@ FETCH_BYTES = 1_048_576
 
 
 def read_for_ever(address: str, records: int, read_bytes: Synchronized[int]) -> None:
-    """At the pace of READ_MB_PER_S; what was late is not made good."""
+    """Read at the pace of READ_MB_PER_S; delays are not caught up."""
     while True:
         client = FetchClient(address, HISTORY, FETCH_BYTES)
         due_s = time.monotonic()

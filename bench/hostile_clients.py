@@ -81,7 +81,7 @@ def broken_requests(server: str, rng: random.Random) -> None:
 
 
 def long_requests(server: str, rng: random.Random) -> None:
-    """Sound ones that ask for thousands of things."""
+    """Valid requests for thousands of items."""
     topics = [{"name": f"absent-{number}"} for number in range(THINGS)]
     resources = [{"resource_type": 2, "resource_name": TOPIC}] * THINGS
     frames = [
@@ -93,7 +93,7 @@ def long_requests(server: str, rng: random.Random) -> None:
 
 
 def large_nonsense(server: str, rng: random.Random) -> None:
-    """Ten megabytes that are no request, behind a header that is."""
+    """A valid header, and ten megabytes of garbage."""
     while True:
         filler = bytes([rng.choice((0, 1, 255))])
         with contextlib.suppress(OSError):

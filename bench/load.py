@@ -1,4 +1,4 @@
-"""Load from clients that are faster than the brokers, each in a process of its own.
+"""Load from clients that are faster than the brokers, each in its own process.
 
 `produce` and `consume` run librdkafka through confluent-kafka (children: `python -m bench.load`);
 `java_produce` runs Kafka's own perf tool, `java_consume` its consumer (bench/KafkaConsumers.java).
@@ -24,7 +24,7 @@ from oracle.kafka import java_command, run_tool
 LOAD_TIMEOUT_S = 300
 BATCH_RECORDS = 1000
 CONSUME_RECORDS = 10_000
-# As large as the Java tools are given, so that both clients send like batches.
+# As for the Java tools, so that both clients send similar batches.
 BATCH_BYTES = 65536
 LINGER_MS = 5
 IN_FLIGHT_BYTES_MAX = 100_000_000
@@ -68,7 +68,7 @@ def consume(bootstrap_server: str, topic: str, *, records: int, consumers: int =
 
 
 def begin_at_once(module: list[str], count: int) -> list[Metrics]:
-    """What each of `count` processes of a module and its arguments prints in the end, as JSON.
+    """The JSON output of each of `count` processes of a module with its arguments.
 
     Each prints a line when it is ready, and goes on when it reads one: when all are.
     """
@@ -250,7 +250,7 @@ def _consume_here(bootstrap_server: str, topic: str, records: int) -> dict[str, 
     print("connected", flush=True)
     sys.stdin.readline()
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    # Looking up the first offset takes as long on any broker.
+    # The look-up of the first offset takes the same time on any broker.
     messages = consumer.consume(1, timeout=30)
     count = size = 0
     began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Memory that is made ready before a measurement writes to it.
+"""Prepares memory before a measurement writes to it.
 
 A virtual machine's host takes back the free memory of its guest, and the next access to such a page waits
 for the host to provide another. On the machine of docs/benchmarks.md that makes a GB written to the page

@@ -42,7 +42,7 @@ QUESTION = Question(
 
 
 def measure_here(directory: Path, segments: int) -> dict[str, float]:
-    """Fold what lies in `directory`, in this process."""
+    """Fold the metadata topic in `directory`, in this process."""
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as folder:
         write_history(Path(folder), 12_000, live=10)
         fold_metadata_partition(LogDirMetadataTopic([Path(folder)]), 0, lambda _: True)
@@ -73,7 +73,7 @@ def measure_here(directory: Path, segments: int) -> dict[str, float]:
 
 
 def held_bytes() -> int:
-    """Of memory by this process, once what it has let go of is given back to the system."""
+    """The memory of this process, after freed memory is returned to the system."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     ctypes.CDLL(None).malloc_trim(0)

@@ -55,7 +55,7 @@ _SAMPLE_S = 0.05
 
 
 class PeakMemory:
-    """The highest resident size of any one Python process of this program, while it is entered."""
+    """The highest resident size of any Python process of this program within the block."""
 
     def __enter__(self) -> Self:
         self.megabytes = 0.0
@@ -78,7 +78,7 @@ class PeakMemory:
 
 
 def running_processes() -> list[psutil.Process]:
-    """This one, and all that it has started."""
+    """This process and all its descendants."""
     this = psutil.Process()
     return [this, *this.children(recursive=True)]
 
@@ -112,7 +112,7 @@ def timed(work: Callable[[], Any]) -> tuple[dict[str, float], Any]:
         result = work()
         figures = {
             "seconds": time.perf_counter() - started,
-            # A worker of an earlier job that ends meanwhile takes none of it back.
+            # A worker of an earlier job that ends meanwhile does not reduce the sum.
             "cpu_seconds": sum(
                 now - cpu.get(process, 0.0) for process, now in cpu_seconds().items()
             ),

@@ -1,4 +1,4 @@
-"""Records sent by the clock, whatever the broker does, and how late they arrive.
+"""Sends records by a schedule, independent of the broker, and measures their delay.
 
 A client that waits for each answer sends less while a broker is slow, and so measures fewer of the
 slow moments than its users would see. This one has a plan of when each record is to be sent; every
@@ -73,7 +73,7 @@ def run(
 
 
 def planned_ticks(records_per_s: float, start_s: float, seconds: float) -> list[tuple[float, int]]:
-    """When to send how many records."""
+    """The schedule: times and numbers of records."""
     ticks, sent = [], 0
     for number in range(int(seconds / TICK_S)):
         due = int(records_per_s * (number + 1) * TICK_S)

@@ -17,7 +17,8 @@ class Ratio(NamedTuple):
     metric: str
     value: float
     smallest: float
-    """Over the rounds; like `largest` it is `value` where a result keeps medians alone."""
+    """The smallest ratio of the rounds; like `largest` it is `value` if a result has medians
+    only."""
     largest: float
 
 
@@ -35,7 +36,7 @@ def ratios_of(document: Mapping[str, Any]) -> list[Ratio]:
 
 
 def matching(ratios: list[Ratio], case: str, metric: str) -> list[Ratio]:
-    """Those whose case fits a pattern such as `java *`."""
+    """The ratios with a case that matches a pattern such as `java *`."""
     return [
         ratio
         for ratio in ratios

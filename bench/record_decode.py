@@ -58,7 +58,7 @@ from oracle.kafka import java_command
 
 ROUNDS = 7
 PASSES = 2
-"""Over the same bytes in a round, after one that finds caches and memory as another side left them."""
+"""Passes over the same bytes in a round, after one that warms caches and memory."""
 RECORDS = 140_000
 VALUE_SIZE = 100
 PIECE_SIZE = 2 * 1024 * 1024

@@ -95,6 +95,21 @@ FIGURES = {
         "publish_p99_times_quiet": "tiered / not tiered",
         "server_cpu_s_per_gb": "CPU-s/GB",
     },
+    "replication": {
+        "mb_per_s": "MB/s, acks=all",
+        "server_cpu_s_per_gb": "CPU-s/GB of all brokers",
+        "latency_p99_ms": "ms until it is answered, p99, as fast as it goes",
+        "publish_p50_ms": "ms until it is answered, p50",
+        "publish_p99_ms": "ms until it is answered, p99",
+        "server_cpu_s": "CPU-s of all brokers",
+        "resident_mb": "memory MB of a broker",
+        "proportional_mb": "the same, shared pages divided",
+        "joined_s": "s until it is in the ISR",
+        "copied_mb": "MB that it has then",
+        "unavailable_s": "s without an acknowledgement",
+        "stop_s": "s to stop",
+        "back_in_sync_s": "s from its start until it is in the ISR",
+    },
 }
 
 
@@ -163,11 +178,15 @@ def _comparison(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _figures(document: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
     yield f"`bench/{document['question']}.py` describes the measurement."
+    if "note" in document:
+        yield document["note"]
     yield ""
     yield "| case | figure | isotherm | spread | kafka | spread | ratio |"
     yield "|---|---|---:|---:|---:|---:|---:|"
     for result in document["results"]:
         for metric, name in names.items():
+            if not any(metric in side for side in result["sides"].values()):
+                continue
             ours, theirs = (_side(result, side, metric, 2) for side in ("isotherm", "kafka"))
             yield _row(result["case"], name, *ours, *theirs, _ratio(result, metric))
 
@@ -218,6 +237,24 @@ def _starts(document: Mapping[str, Any]) -> Iterator[str]:
         yield _row(result["case"], *ours, *theirs, _ratio(result, "start_s"), *stops, *waits)
     yield ""
     yield "p99 and max: the wait of a client for an answer in the first two seconds after the start."
+
+
+def _coordinators(document: Mapping[str, Any]) -> Iterator[str]:
+    yield "| figure | isotherm | spread | kafka | spread | ratio |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    figures = {
+        "killed_s": "s from the kill until the group has read and committed",
+        "after_election_s": "of these after the election",
+        "loaded_s": "s until the elected coordinator answers",
+        "loaded_cpu_s": "its CPU-s",
+        "loaded_mb": "MB that it grew",
+        "resident_mb": "MB resident then",
+    }
+    for result in document["coordinators"]:
+        yield _row(result["case"], *[""] * 5)
+        for metric, text in figures.items():
+            sides = [_side(result, name, metric, 2) for name in ("isotherm", "kafka")]
+            yield _row(text, *sides[0], *sides[1], _ratio(result, metric))
 
 
 def _latencies(document: Mapping[str, Any]) -> Iterator[str]:
@@ -438,6 +475,7 @@ OWN_FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "tables": _tables,
     "limits": _limits,
     "starting": _starts,
+    "coordinators": _coordinators,
     "bootstrap": _bootstrap,
     "memory": _memory,
     "pipeline": _pipeline,

@@ -45,7 +45,7 @@ from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.reading.readers import ReadSettings
-from isotherm.spark.reading.task_reading import read_task
+from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, full_schema
 from isotherm.spark.source import IsothermReader
 from isotherm.types import TopicIdPartition
@@ -188,8 +188,7 @@ def read_tasks(folder: Path) -> tuple[int, CountingStorage]:
             arrow_schema(schema),
             settings=ReadSettings(),
             read_tail=lambda read: iter(()),
-            read_again=lambda read: None,
-            fail_on_data_loss=True,
+            when_missing=WhenMissing(read_again=lambda read: None, fail_on_data_loss=True),
         ):
             rows += batch.num_rows
     return rows, storage

@@ -67,9 +67,9 @@ from isotherm.spark.plan.offsets import OffsetBounds
 from isotherm.spark.plan.planning import ReadTask
 from isotherm.spark.reading.brokers import Brokers
 from isotherm.spark.reading.readers import ReadSettings
-from isotherm.spark.reading.task_reading import read_task
+from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
-from isotherm.spark.source import TaskPartition, uncollected
+from isotherm.spark.source_task import TaskPartition, uncollected
 from isotherm.types import TopicIdPartition
 from tests.support.synthetic_history import HistoryShape, SyntheticHistory
 
@@ -245,8 +245,7 @@ def _rows_of(task: ReadTask, storage: Any, options: SourceOptions) -> int:
         arrow_schema(schema_of(["offset"])),
         settings=ReadSettings(),
         read_tail=lambda read: iter(()),
-        read_again=lambda read: None,
-        fail_on_data_loss=True,
+        when_missing=WhenMissing(read_again=lambda read: None, fail_on_data_loss=True),
     )
     return sum(batch.num_rows for batch in batches)
 
