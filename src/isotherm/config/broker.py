@@ -356,7 +356,7 @@ class BrokerConfig:
 
     @property
     def quorum_addresses(self) -> tuple[ControllerAddress, ...]:
-        """Controllers elsewhere, one of which tells who leads."""
+        """Addresses of controllers; any of them names the leader of the quorum."""
         return quorum_addresses(
             self.controller_quorum_voters, self.controller_quorum_bootstrap_servers
         )

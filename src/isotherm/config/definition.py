@@ -71,7 +71,7 @@ DOUBLE: ConfigType[float] = ConfigType(
     lambda text: float(text.strip()),
     lambda value: repr(value).replace("e+", "E"),  # as Java writes it
 )
-# Shown to nobody.
+# Never shown.
 PASSWORD: ConfigType[str] = ConfigType("PASSWORD", str, lambda value: "[hidden]")
 LIST: ConfigType[tuple[str, ...]] = ConfigType("LIST", _parse_list, ",".join)
 # Of values that stand there twice Kafka takes the first; an empty one, or none, is refused.

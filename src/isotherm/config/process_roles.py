@@ -40,7 +40,7 @@ def has_embedded_controller(roles: Sequence[str]) -> bool:
 def quorum_addresses(
     voters: Sequence[str], bootstrap_servers: Sequence[str]
 ) -> tuple[ControllerAddress, ...]:
-    """Where the controllers of a quorum are asked who leads it; bootstrap servers win over voters,
+    """Where the controllers of a quorum are asked for their leader; bootstrap servers win over voters,
     as in Kafka. The texts have been checked."""
     if bootstrap_servers:
         return tuple(_address(None, text) for text in bootstrap_servers)

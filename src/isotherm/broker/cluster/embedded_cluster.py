@@ -49,7 +49,7 @@ class EmbeddedCluster:
         return self._controller.partitions_removed_last
 
     def give_up(self) -> None:
-        """A start waits for nobody."""
+        """Returns at once: there is no other broker to wait for."""
 
     def register(self, endpoints: Sequence[Endpoint]) -> None:
         self._controller.register_broker(endpoints)

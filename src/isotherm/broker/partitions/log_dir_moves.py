@@ -78,7 +78,7 @@ class LogDirMoves:
         on_moved: OnPartition,
         on_lost: OnPartition,
     ) -> None:
-        """`on_moved` is told of a partition whose log is another object now, `on_lost` of one whose
+        """`on_moved` is called with a partition whose log is another object now, `on_lost` with one whose
         log cannot be opened any more. Both on the control thread."""
         self._log_manager = log_manager
         self._cluster = cluster

@@ -1,4 +1,4 @@
-"""A partition that this broker leads or follows: its log, its leader, and who waits for its changes.
+"""A partition that this broker leads or follows: its log, its leader, and the requests that wait for its changes.
 
     make_leader ──► append ──► log end ──────────► followers' fetches
                                   │                     │ update_follower
@@ -263,7 +263,7 @@ class Partition:
         return info
 
     def note_replicated(self, size: int) -> None:
-        """A follower's log has `size` more bytes, or another high watermark: wake those who wait."""
+        """A follower's log has `size` more bytes, or another high watermark: wake the requests that wait."""
         with self._lock:
             if size:
                 self.appended_size += size
@@ -326,7 +326,7 @@ class Partition:
                 return None
         future = asyncio.get_running_loop().create_future()
         self._commit_waits.append(_CommitWait(end_offset, term, future))
-        # What happened before it was listed has woken nobody.
+        # What happened before it was listed did not wake it.
         self._settle_commit_waits()
         return future
 

@@ -85,7 +85,7 @@ class Purgatory(Generic[Key]):
         """Try the operations of `key`, whose object has changed. Any thread."""
         if key not in self._watched:
             # `watch` tries its operation after it has made it visible here, so none is missed. A
-            # follower's appends need not wake the loop for nobody.
+            # follower's appends need not wake the loop when no request waits.
             return
         with self._lock:
             # One callback serves all notifications of a loop iteration.

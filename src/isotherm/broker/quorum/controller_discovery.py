@@ -20,7 +20,7 @@ from isotherm.errors import CorruptMetadataError, InvalidRequestError
 
 class QuorumLeader(NamedTuple):
     """`leader_id` is None while the epoch has no leader that this node knows; `address` is None
-    also when no answer has told it."""
+    also when no answer has named it."""
 
     epoch: int
     leader_id: int | None = None
@@ -64,21 +64,21 @@ def learn(
         return Learned(known, Verdict.BACK_OFF)
     if hint.epoch < known.epoch or hint.error == ErrorCode.unknown_leader_epoch:
         return Learned(known, Verdict.BACK_OFF)
-    told = _told(hint, {**(voters or {}), **hint.addresses})
+    announced = _announced(hint, {**(voters or {}), **hint.addresses})
     if hint.epoch > known.epoch:
-        return Learned(told, _ask(told))
-    if told.leader_id is None:
+        return Learned(announced, _ask(announced))
+    if announced.leader_id is None:
         return Learned(known, _verdict(hint, known))
-    if known.leader_id not in (None, told.leader_id):
+    if known.leader_id not in (None, announced.leader_id):
         raise CorruptMetadataError(
             f"an epoch of the quorum has two leaders epoch={hint.epoch}"
-            f" leaders={known.leader_id},{told.leader_id}"
+            f" leaders={known.leader_id},{announced.leader_id}"
         )
-    leader = told if told.address is not None or known.leader_id is None else known
+    leader = announced if announced.address is not None or known.leader_id is None else known
     return Learned(leader, _verdict(hint, leader))
 
 
-def _told(hint: LeaderHint, addresses: Mapping[int, PeerAddress]) -> QuorumLeader:
+def _announced(hint: LeaderHint, addresses: Mapping[int, PeerAddress]) -> QuorumLeader:
     if hint.leader_id < 0:
         return QuorumLeader(hint.epoch)
     return QuorumLeader(hint.epoch, hint.leader_id, addresses.get(hint.leader_id))

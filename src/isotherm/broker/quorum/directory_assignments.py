@@ -70,7 +70,7 @@ class DirectoryAssignments:
         self._has_work.set()
 
     def stop(self) -> None:
-        """What was not sent is told after the next start, when the image still differs."""
+        """What was not sent is sent after the next start, when the image still differs."""
         self._stopping.set()
         self._has_work.set()
         if self._thread.is_alive():

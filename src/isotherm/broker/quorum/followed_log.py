@@ -1,7 +1,7 @@
 """`__cluster_metadata-0` as an observer keeps it: the leader's batches as bytes, and snapshots.
 
 Nothing is flushed when it is appended: what a crash loses is fetched again. After a restart nothing
-in the log is known to be committed before a leader has told its high watermark.
+in the log is known to be committed before a leader has sent its high watermark.
 Source: Kafka KafkaRaftLog.
 """
 

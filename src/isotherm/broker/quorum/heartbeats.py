@@ -46,7 +46,7 @@ class BrokerHeartbeats:
     ) -> None:
         """`metadata_offset` is the highest offset of the metadata log that this broker has taken
         over: the controller waits for it when other brokers stop. `on_failure` gets what ends the
-        thread, and directories that no controller could be told of."""
+        thread, and directories of which no controller has been notified."""
         self._broker_id = broker_id
         self._connection = connection
         self._interval_ms = interval_ms

@@ -256,14 +256,14 @@ class QuorumMember:
         return self._producer_ids.generate()
 
     def note_directory(self, partition: TopicIdPartition, path: Path) -> None:
-        """This broker's replica has its log in this directory. The controller is told if it does
+        """This broker's replica has its log in this directory. The controller is notified if it does
         not know: that is so in brokers with several directories only."""
         directory_id = self._identity.directory_ids.get(path)
         if directory_id is not None:
             self._assignments.assign(partition, directory_id)
 
     def note_log_dir_failure(self, path: Path) -> None:
-        """Tell the controller that a log directory is offline. If it cannot be told within
+        """Tell the controller that a log directory is offline. If it cannot be notified within
         log.dir.failure.timeout.ms, `on_failure` gets LogDirFailedError."""
         directory_id = self._identity.directory_ids.get(path)
         if directory_id is not None:

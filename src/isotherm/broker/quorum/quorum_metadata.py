@@ -126,7 +126,7 @@ class Publication:
         while (image := self._next()) is not None:
             try:
                 self._metadata.publish(image)
-            # The boundary of a task: nobody waits for its result.
+            # The boundary of a task: nothing waits for its result.
             except Exception as error:
                 logger.exception("metadata cannot be taken over offset=%d", image.end_offset)
                 with self._guard:

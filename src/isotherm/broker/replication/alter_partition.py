@@ -4,8 +4,8 @@
                    ▲                                        │
                    └── an error of the whole request, or none at all: all of it again after a pause
 
-A change waits until the controller has answered it, however long that takes: without an answer nobody
-knows which ISR holds. Source: Kafka AlterPartitionManager.
+A change waits until the controller has answered it, however long that takes: without an answer it is not
+known which ISR holds. Source: Kafka AlterPartitionManager.
 """
 
 from __future__ import annotations

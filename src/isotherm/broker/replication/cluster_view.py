@@ -1,4 +1,4 @@
-"""What a partition asks of the cluster around it: who this broker is, and which others there are."""
+"""What a partition asks of the cluster around it: this broker's id, and the other brokers."""
 
 from __future__ import annotations
 

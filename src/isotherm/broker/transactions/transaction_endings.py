@@ -94,12 +94,12 @@ class TransactionEndings:
         shard.endings.add(ending)
         if shard.is_committed:
             self._write_markers(ending)
-            return ending.told
+            return ending.settled
         ending.tell()
         task = self._loop.create_task(self._begin_once_committed(ending))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return ending.told
+        return ending.settled
 
     async def _begin_once_committed(self, ending: Ending) -> None:
         try:

@@ -16,14 +16,14 @@ class Ending:
     """A transaction that is being ended (`transaction_endings`).
 
     Of its partitions, `unmarked` are tried next, `unanswered` is how many are waited for, and `again`
-    are tried after a back-off. `told` is done once nothing more happens without waiting for another
+    are tried after a back-off. `settled` is done once nothing more happens without waiting for another
     broker or replica: then the client is answered.
     """
 
     shard: TransactionShard
     metadata: TransactionMetadata
     unmarked: deque[TopicPartition]
-    told: asyncio.Future[None]
+    settled: asyncio.Future[None]
     unanswered: int = 0
     again: list[TopicPartition] = field(default_factory=list)
     is_fenced: bool = False
@@ -31,8 +31,8 @@ class Ending:
     timer: asyncio.TimerHandle | None = None
 
     def tell(self) -> None:
-        if not self.told.done():
-            self.told.set_result(None)
+        if not self.settled.done():
+            self.settled.set_result(None)
 
 
 class TransactionShard(CoordinatorShard):

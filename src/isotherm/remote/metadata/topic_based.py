@@ -432,7 +432,7 @@ class TopicBasedRemoteLogMetadataManager:
             if reader.failure is not None:
                 raise reader.failure
             reader.note_read_to(end)
-            # More than the leader told of: it has been deposed, or the partition has grown.
+            # More than the leader announced: it has been deposed, or the partition has grown.
             end = max(end, reader.position)
             whole, ends = reader.unopened(), Ends(audited.end, end)
             try:
